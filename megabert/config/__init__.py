@@ -1,0 +1,1 @@
+"""Configuration: dataclasses, recipes and files, flags, the DeepSpeed dict derived from them."""

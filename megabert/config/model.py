@@ -1,0 +1,77 @@
+"""The encoder's shape, with the field names of Hugging Face's ``config.json``."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from megabert.config.strict import STRICT
+
+PRESETS: dict[str, dict[str, int]] = {
+    # hidden_size, layers, heads, intermediate_size: Turc et al. 2019 (tiny to medium), Devlin et al. 2019 (base, large)
+    name: {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 64,
+        "intermediate_size": 4 * hidden,
+    }
+    for name, layers, hidden in [
+        ("tiny", 2, 128),
+        ("mini", 4, 256),
+        ("small", 4, 512),
+        ("medium", 8, 512),
+        ("base", 12, 768),
+        ("large", 24, 1024),
+    ]
+}
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ModelConfig:
+    preset: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
+    """Sizes from the table ``PRESETS``; a size given beside it wins."""
+    vocab_size: int | Literal["auto"] = Field("auto", validate_default=True)
+    """WordPiece vocabulary; auto: the shards' (or the imported model's)."""
+    hidden_size: int = Field(768, ge=1)
+    """Width of a token's hidden state."""
+    num_hidden_layers: int = Field(12, ge=1)
+    """Transformer layers."""
+    num_attention_heads: int = Field(12, ge=1)
+    """Attention heads; must divide ``hidden_size``."""
+    intermediate_size: int = Field(3072, ge=1)
+    """Width of the feed-forward layer."""
+    hidden_act: Literal["gelu", "gelu_new"] = "gelu"
+    """Activation: gelu is the erf form, gelu_new its tanh approximation (Hendrycks & Gimpel 2016)."""
+    hidden_dropout_prob: float = Field(0.1, ge=0, lt=1)
+    """Dropout after embeddings, attention output and feed-forward output."""
+    attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1)
+    """Dropout of attention probabilities."""
+    max_position_embeddings: int = Field(512, ge=2)
+    """Longest sequence that the model has positions for."""
+    type_vocab_size: int = Field(2, ge=1)
+    """Segments A and B."""
+    initializer_range: float = Field(0.02, gt=0)
+    """Standard deviation of the truncated normal initialisation."""
+    layer_norm_eps: float = Field(1e-12, gt=0)
+    """Added to the variance inside LayerNorm."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "ModelConfig":
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"num_attention_heads={self.num_attention_heads} does not divide hidden_size={self.hidden_size}; "
+                f"choose a divisor, such as {max(1, self.hidden_size // 64)}"
+            )
+        return self
+
+    @property
+    def head_width(self) -> int:
+        """Width H of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Vocabulary rounded up to a multiple of 64, for aligned matrix products; cut on export."""
+        if self.vocab_size == "auto":
+            raise ValueError("vocab_size is still 'auto': resolve it from the shards first")
+        return -(-self.vocab_size // 64) * 64

@@ -1,0 +1,126 @@
+"""The run configuration: what a recipe says, one dataclass a section."""
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from megabert.config.model import ModelConfig
+from megabert.config.strict import STRICT
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DataConfig:
+    path: str | None = None
+    """Folder of a ``megabert-data build``; a phase of length N reads ``PATH/instances/N``."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PhaseConfig:
+    name: str | None = None
+    """Shown in logs; default ``phase1``, ``phase2``, ..."""
+    data: str | None = None
+    """Folder of instance shards; default ``data.path/instances/max_seq_length``."""
+    max_seq_length: int = Field(128, ge=8)
+    """Longest instance in tokens."""
+    steps: int = Field(ge=1)
+    """Optimizer updates in this phase."""
+    global_batch_size: int = Field(ge=1)
+    """Instances a step over all ranks; any positive number."""
+    learning_rate: float = Field(gt=0)
+    """Peak learning rate."""
+    warmup_ratio: float = Field(0.0, ge=0, le=1)
+    """Share of the steps with linearly rising learning rate."""
+    decay: Literal["polynomial", "constant"] = "polynomial"
+    """Shape after warm-up."""
+    decay_power: float = Field(1.0, gt=0)
+    """Exponent of the polynomial decay: 1 is linear, 0.5 NVIDIA's LAMB recipe."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OptimizerConfig:
+    name: Literal["lamb", "adamw"] = "lamb"
+    """LAMB (You et al. 2020) for large batches, AdamW (Loshchilov & Hutter 2019) for small ones."""
+    lamb_variant: Literal["nvlamb", "paper", "deepspeed"] = "nvlamb"
+    """nvlamb: bias-corrected moments, every parameter adapted; paper: no correction, no-decay parameters not adapted;
+    deepspeed: uncorrected norm, clipped ratio, correction in the step size."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the first and second moments."""
+    eps: float = Field(1e-6, gt=0)
+    """Added to the root of the second moment."""
+    weight_decay: float = Field(0.01, ge=0)
+    """Decoupled decay; biases and LayerNorm parameters take none."""
+    max_grad_norm: float = Field(1.0, ge=0)
+    """Clip the global gradient norm at this value; 0 does not clip."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CheckpointConfig:
+    every_steps: int = Field(200, ge=1)
+    """Steps between checkpoints; one is also written at step 0 and at the end of each phase."""
+    keep_last: int = Field(3, ge=1)
+    """How many to keep; the last good one and the best of the last phase are never deleted."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ValidationConfig:
+    every_steps: int = Field(200, ge=1)
+    """Steps between validations on the held-out split; one also ends each phase."""
+    max_instances: int = Field(4096, ge=1)
+    """At most so many held-out instances a validation, the same ones each time."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LoggingConfig:
+    every_steps: int = Field(10, ge=1)
+    """Steps between log lines and TensorBoard points."""
+
+
+Backend = Literal["auto", "triton", "apex", "torch"]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OpsConfig:
+    layer_norm: Backend = "auto"
+    """Backend of bias + dropout + residual + LayerNorm."""
+    attention: Backend = "auto"
+    """Backend of variable-length attention."""
+    bias_gelu: Backend = "auto"
+    """Backend of bias + GELU."""
+    lamb: Backend = "auto"
+    """Backend of the optimizer's two passes."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RunConfig:
+    name: str = "run"
+    """Name of the recipe, for the model card."""
+    seed: int = Field(42, ge=0, lt=2**63)
+    """Keys initialisation, order of data and dropout."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    phases: tuple[PhaseConfig, ...] = Field(min_length=1)
+    """Sequence lengths with their own schedules, in order."""
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Arithmetic of the model; auto: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
+    grad_accum_dtype: Literal["fp32"] = "fp32"
+    """Accumulation and reduction of gradients over micro-steps and ranks."""
+    init_from: str | None = None
+    """Start from these weights: a run folder or a Hugging Face folder."""
+    engine: str = "auto"
+    """A DeepSpeed configuration: a name of ``ds_configs/`` or a file; auto: by device."""
+    micro_batch_tokens: int | Literal["auto"] = "auto"
+    """Packed tokens a rank takes in one micro-step; auto: the largest that fits, found once."""
+    activation_checkpointing: bool = False
+    """Recompute layers in the backward pass: less memory, about a third more time."""
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    validation: ValidationConfig = Field(default_factory=ValidationConfig)
+    logging: LoggingConfig = Field(default_factory=LoggingConfig)
+    ops: OpsConfig = Field(default_factory=OpsConfig)
+
+
+ENGINE_FIELDS = frozenset(
+    {"name", "engine", "micro_batch_tokens", "activation_checkpointing", "checkpoint", "validation", "logging", "ops"}
+)
+"""Top-level fields that are free to change on resume; every other one is ``science``."""

@@ -1,0 +1,5 @@
+"""How every configuration dataclass is validated: no unknown keys, finite numbers."""
+
+from pydantic import ConfigDict
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=False)
