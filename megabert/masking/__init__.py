@@ -1,0 +1,1 @@
+"""Static masking of many instances at once, and the keyed random numbers behind it; numpy only."""
