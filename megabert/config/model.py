@@ -1,14 +1,14 @@
 """The encoder's shape, with the field names of Hugging Face's ``config.json``."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.config.strict import STRICT
 
+# Layers and width: Turc et al. 2019 (tiny to medium), Devlin et al. 2019 (base, large); heads are 64 wide.
 PRESETS: dict[str, dict[str, int]] = {
-    # hidden_size, layers, heads, intermediate_size: Turc et al. 2019 (tiny to medium), Devlin et al. 2019 (base, large)
     name: {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -28,9 +28,11 @@ PRESETS: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ModelConfig:
+    """The encoder; sizes of 0 or less are refused."""
+
     preset: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
     """Sizes from the table ``PRESETS``; a size given beside it wins."""
-    vocab_size: int | Literal["auto"] = Field("auto", validate_default=True)
+    vocab_size: int | Literal["auto"] = "auto"
     """WordPiece vocabulary; auto: the shards' (or the imported model's)."""
     hidden_size: int = Field(768, ge=1)
     """Width of a token's hidden state."""
@@ -54,6 +56,12 @@ class ModelConfig:
     """Standard deviation of the truncated normal initialisation."""
     layer_norm_eps: float = Field(1e-12, gt=0)
     """Added to the variance inside LayerNorm."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_preset(cls, values: Any) -> Any:
+        given = values if isinstance(values, dict) else dict(values.kwargs or {})
+        return {**PRESETS.get(given.get("preset") or "", {}), **given}
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "ModelConfig":

@@ -11,12 +11,16 @@ from megabert.config.strict import STRICT
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DataConfig:
+    """Where the shards lie."""
+
     path: str | None = None
     """Folder of a ``megabert-data build``; a phase of length N reads ``PATH/instances/N``."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PhaseConfig:
+    """One sequence length with its own data, batch and schedule."""
+
     name: str | None = None
     """Shown in logs; default ``phase1``, ``phase2``, ..."""
     data: str | None = None
@@ -39,6 +43,8 @@ class PhaseConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OptimizerConfig:
+    """Update rule."""
+
     name: Literal["lamb", "adamw"] = "lamb"
     """LAMB (You et al. 2020) for large batches, AdamW (Loshchilov & Hutter 2019) for small ones."""
     lamb_variant: Literal["nvlamb", "paper", "deepspeed"] = "nvlamb"
@@ -56,6 +62,8 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CheckpointConfig:
+    """When checkpoints are written and kept."""
+
     every_steps: int = Field(200, ge=1)
     """Steps between checkpoints; one is also written at step 0 and at the end of each phase."""
     keep_last: int = Field(3, ge=1)
@@ -64,6 +72,8 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ValidationConfig:
+    """How the held-out split is scored."""
+
     every_steps: int = Field(200, ge=1)
     """Steps between validations on the held-out split; one also ends each phase."""
     max_instances: int = Field(4096, ge=1)
@@ -72,6 +82,8 @@ class ValidationConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LoggingConfig:
+    """How often metrics are written."""
+
     every_steps: int = Field(10, ge=1)
     """Steps between log lines and TensorBoard points."""
 
@@ -81,6 +93,8 @@ Backend = Literal["auto", "triton", "apex", "torch"]
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OpsConfig:
+    """Backend of each fused op."""
+
     layer_norm: Backend = "auto"
     """Backend of bias + dropout + residual + LayerNorm."""
     attention: Backend = "auto"
@@ -93,6 +107,8 @@ class OpsConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RunConfig:
+    """Everything that defines a pre-training run."""
+
     name: str = "run"
     """Name of the recipe, for the model card."""
     seed: int = Field(42, ge=0, lt=2**63)
@@ -120,7 +136,26 @@ class RunConfig:
     ops: OpsConfig = Field(default_factory=OpsConfig)
 
 
-ENGINE_FIELDS = frozenset(
-    {"name", "engine", "micro_batch_tokens", "activation_checkpointing", "checkpoint", "validation", "logging", "ops"}
+ENGINE_FIELDS = (
+    "name",
+    "data",
+    "phases.*.name",
+    "phases.*.data",
+    "engine",
+    "micro_batch_tokens",
+    "activation_checkpointing",
+    "checkpoint",
+    "validation",
+    "logging",
+    "ops",
 )
-"""Top-level fields that are free to change on resume; every other one is ``science``."""
+"""Paths (with everything below them) that are free to change on resume; every other field is ``science``.
+
+The folders of the data are free because the shards themselves are compared by their manifests' SHA-256.
+"""
+
+
+def is_science(path: str) -> bool:
+    """Whether a change of the field at this dotted path makes it another experiment."""
+    pattern = ".".join("*" if part.isdigit() else part for part in path.split("."))
+    return not any(pattern == field or pattern.startswith(f"{field}.") for field in ENGINE_FIELDS)

@@ -2,4 +2,4 @@
 
 from pydantic import ConfigDict
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=False)
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)

@@ -1,0 +1,192 @@
+"""The DeepSpeed dictionary: an engine file, with what the recipe owns filled in.
+
+An engine file owns ZeRO stage, buckets and offload. Values that follow from the recipe or from how megabert drives
+DeepSpeed are ``"auto"`` or absent there; a literal that says otherwise is refused, and so is a key that is not known:
+DeepSpeed itself accepts unknown keys in silence and reads ``"auto"`` as false.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from megabert.config.loading import nearest
+from megabert.errors import ConfigError
+
+ENGINE_KEYS: dict[str, frozenset[str]] = {
+    "": frozenset(
+        {
+            "zero_optimization",
+            "bf16",
+            "fp16",
+            "data_types",
+            "communication_data_type",
+            "gradient_clipping",
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+            "managed_gradient_accumulation",
+            "zero_allow_untested_optimizer",
+            "zero_force_ds_cpu_optimizer",
+            "steps_per_print",
+            "wall_clock_breakdown",
+            "memory_breakdown",
+            "dump_state",
+            "comms_logger",
+            "flops_profiler",
+            "prescale_gradients",
+            "aio",
+        }
+    ),
+    "zero_optimization": frozenset(
+        {
+            "stage",
+            "contiguous_gradients",
+            "reduce_scatter",
+            "reduce_bucket_size",
+            "use_multi_rank_bucket_allreduce",
+            "allgather_partitions",
+            "allgather_bucket_size",
+            "overlap_comm",
+            "offload_param",
+            "offload_optimizer",
+            "sub_group_size",
+            "round_robin_gradients",
+            "stage3_max_live_parameters",
+            "stage3_max_reuse_distance",
+            "stage3_prefetch_bucket_size",
+            "stage3_param_persistence_threshold",
+            "stage3_model_persistence_threshold",
+            "zero_hpz_partition_size",
+            "ignore_unused_parameters",
+        }
+    ),
+    "bf16": frozenset({"enabled"}),
+    "fp16": frozenset(
+        {"enabled", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"}
+    ),
+    "data_types": frozenset({"grad_accum_dtype"}),
+}
+
+
+def derive_deepspeed(path: Path, *, precision: str, max_grad_norm: float) -> dict[str, Any]:
+    """Return the complete dictionary for ``deepspeed.initialize``; no ``"auto"`` survives.
+
+    Args:
+        path: Engine file (JSON).
+        precision: ``fp32``, ``bf16`` or ``fp16``.
+        max_grad_norm: Global gradient norm to clip at; 0 does not clip.
+
+    Raises:
+        ConfigError: Naming every unknown key, contradiction and unsupported combination.
+    """
+    engine = _read(path)
+    problems = _unknown_keys(engine)
+    owned = _owned(precision, max_grad_norm)
+    for key, value in owned.items():
+        found = _get(engine, key)
+        if found not in (None, "auto", value):
+            problems.append(f'{key}={json.dumps(found)} contradicts {json.dumps(value)} ({_owner(key)}); write "auto"')
+        _set(engine, key, value)
+    problems += _unsupported(engine, precision)
+    problems += [f'{key} is "auto", but no recipe field fills it in; give a value' for key in _autos(engine)]
+    if problems:
+        raise ConfigError("\n".join([f"{path}: {len(problems)} problem(s)", *(f"  {p}" for p in problems)]))
+    return engine
+
+
+def _owned(precision: str, max_grad_norm: float) -> dict[str, Any]:
+    owned: dict[str, Any] = {
+        # Micro-steps are driven by megabert (packed, uneven, any number a step), so DeepSpeed is told of one.
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": False,
+        "gradient_clipping": max_grad_norm,
+        # LAMB and AdamW are ours: exact on ZeRO's flat shards, hence "untested" to DeepSpeed.
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "bf16.enabled": precision == "bf16",
+        "fp16.enabled": precision == "fp16",
+        "steps_per_print": 1_000_000_000,
+    }
+    if precision != "fp32":
+        # Both are needed: with the first alone, 256 micro-steps lose 2.5e-3 in BF16_Optimizer.
+        owned |= {"data_types.grad_accum_dtype": "fp32", "communication_data_type": "fp32"}
+    return owned
+
+
+def _owner(key: str) -> str:
+    fields = {"gradient_clipping": "optimizer.max_grad_norm", "bf16.enabled": "precision", "fp16.enabled": "precision"}
+    fields |= {"data_types.grad_accum_dtype": "grad_accum_dtype", "communication_data_type": "grad_accum_dtype"}
+    return f"the recipe's {fields[key]}" if key in fields else "how megabert drives DeepSpeed"
+
+
+def _unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
+    zero = engine.get("zero_optimization", {})
+    stage = zero.get("stage", 0)
+    problems = []
+    if stage not in (0, 1, 2, 3):
+        problems.append(f"zero_optimization.stage={json.dumps(stage)}; allowed are 0, 1, 2, 3")
+    if stage == 0 and precision != "fp32":
+        problems.append(
+            f"zero_optimization.stage=0 cannot train in {precision}: DeepSpeed leaves the loss unscaled or refuses. "
+            "Use stage 1 (--engine zero1), or precision fp32"
+        )
+    if zero.get("round_robin_gradients"):
+        problems.append(
+            "zero_optimization.round_robin_gradients=true misplaces parameters in DeepSpeed's own fragment table; "
+            "remove it"
+        )
+    return problems
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        engine = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}). Give a shipped engine's name or a file."
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not valid JSON: {error}") from None
+    if not isinstance(engine, dict):
+        raise ConfigError(f"{path}: holds a {type(engine).__name__}, not an object.")
+    return engine
+
+
+def _unknown_keys(engine: Mapping[str, Any]) -> list[str]:
+    problems = []
+    for section, known in ENGINE_KEYS.items():
+        values = engine.get(section, {}) if section else engine
+        if not isinstance(values, Mapping):
+            problems.append(f"{section} must be an object (found {json.dumps(values)})")
+            continue
+        for key in values:
+            if key not in known:
+                path = f"{section}.{key}" if section else key
+                problems.append(f"{path}: unknown key{nearest(key, sorted(known))}")
+    return problems
+
+
+def _autos(values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found += _autos(value, f"{prefix}{key}.")
+        elif value == "auto":
+            found.append(prefix + key)
+    return found
+
+
+def _get(values: Mapping[str, Any], path: str) -> Any:
+    for key in path.split("."):
+        values = values.get(key) if isinstance(values, Mapping) else None  # type: ignore[assignment]
+    return values
+
+
+def _set(values: dict[str, Any], path: str, value: Any) -> None:
+    *sections, key = path.split(".")
+    for section in sections:
+        if not isinstance(values.get(section), dict):
+            values[section] = {}
+        values = values[section]
+    values[key] = value

@@ -1,0 +1,154 @@
+"""Building a configuration: defaults < files in order < flags, validated whole, every problem named at once."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from megabert.errors import ConfigError
+
+Config = TypeVar("Config")
+
+
+def build(cls: type[Config], *layers: Mapping[str, Any] | Path) -> Config:
+    """Merge layers, later ones winning, and validate the result.
+
+    Args:
+        cls: A pydantic dataclass.
+        layers: Nested mappings, or paths of YAML files that hold one. A list in a later layer replaces the earlier
+            one; a mapping with whole-number keys changes single elements of it (flags: ``--phases.0.steps 100``).
+
+    Returns:
+        The validated configuration.
+
+    Raises:
+        ConfigError: All problems at once, each with its field, the value found and what is allowed.
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = _merge(merged, read_yaml(layer) if isinstance(layer, Path) else layer, where="")
+    try:
+        return TypeAdapter(cls).validate_python(merged)
+    except ValidationError as error:
+        problems = "\n".join(f"  {_describe(problem, cls)}" for problem in error.errors())
+        raise ConfigError(f"The configuration has {error.error_count()} problem(s):\n{problems}") from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML (or JSON) file that holds a mapping.
+
+    Raises:
+        ConfigError: The file is missing, is no YAML, or holds something else.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}). Give the path of a YAML file.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: holds a {type(values).__name__}, not a mapping of fields to values.")
+    return values
+
+
+def parse_flags(tokens: Sequence[str]) -> dict[str, Any]:
+    """Turn ``--a.b value`` and ``--a.b=value`` into nested mappings; values are read as YAML.
+
+    Raises:
+        ConfigError: A token is no flag, or a flag has no value.
+    """
+    values: dict[str, Any] = {}
+    rest = list(tokens)
+    while rest:
+        token = rest.pop(0)
+        if not token.startswith("--") or len(token) == 2:
+            raise ConfigError(f"Unexpected argument {token!r}: fields are given as --section.field VALUE.")
+        path, equals, value = token[2:].partition("=")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise ConfigError(f"{token}: a value is missing. Write {token} VALUE.")
+            value = rest.pop(0)
+        _place(values, path.split("."), yaml.safe_load(value) if value else value)
+    return values
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Return the configuration as plain nested values that YAML and JSON can hold."""
+    return TypeAdapter(type(config)).dump_python(config, mode="json")
+
+
+def save_yaml(config: Any, path: Path) -> None:
+    """Write a configuration that ``build`` reads back equal."""
+    path.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return ``{path: (old, new)}`` for every leaf in which two nested mappings differ."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in [*old, *(key for key in new if key not in old)]:
+        path, a, b = f"{prefix}{key}", old.get(key), new.get(key)
+        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+            a, b = dict(enumerate(a)), dict(enumerate(b))
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found |= differences(a, b, f"{path}.")
+        elif a != b:
+            found[path] = (a, b)
+    return found
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return ``; did you mean X?`` for the closest known name, or the list of known names."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
+
+
+def field_table(cls: type, prefix: str = "") -> list[tuple[str, Any, str]]:
+    """Return ``(path, default, documentation)`` of every field, sections expanded, for help texts."""
+    rows: list[tuple[str, Any, str]] = []
+    for name, info in cls.__pydantic_fields__.items():  # type: ignore[attr-defined]
+        element = next((a for a in get_args(info.annotation) if dataclasses.is_dataclass(a)), None)
+        section = element if get_origin(info.annotation) is tuple else info.annotation
+        if section is not None and dataclasses.is_dataclass(section):
+            rows += field_table(section, f"{prefix}{name}.{'N.' if element else ''}")  # type: ignore[arg-type]
+        else:
+            default = "required" if info.is_required() else info.get_default(call_default_factory=True)
+            rows.append((prefix + name, default, " ".join((info.description or "").split())))
+    return rows
+
+
+def _merge(base: Any, update: Any, where: str) -> Any:
+    if isinstance(base, list) and isinstance(update, Mapping):
+        result = list(base)
+        for key, value in update.items():
+            if not str(key).isdigit() or int(key) >= len(result):
+                raise ConfigError(f"{where[:-1]}: there is no element {key!r}; it has {len(result)} (counted from 0).")
+            result[int(key)] = _merge(result[int(key)], value, f"{where}{key}.")
+        return result
+    if isinstance(base, Mapping) and isinstance(update, Mapping):
+        return {**base, **{key: _merge(base.get(key), value, f"{where}{key}.") for key, value in update.items()}}
+    return update
+
+
+def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
+    for key in path[:-1]:
+        values = values.setdefault(key, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"--{'.'.join(path)}: {key} was already given a value of its own.")
+    values[path[-1]] = value
+
+
+def _describe(problem: Any, cls: type) -> str:
+    path = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        section, _, name = path.rpartition(".")
+        known = [row[0] for row in field_table(cls)]
+        prefix = "".join(f"{'N' if part.isdigit() else part}." for part in section.split(".") if part)
+        names = sorted({row[len(prefix) :].split(".")[0] for row in known if row.startswith(prefix)})
+        return f"{path}: unknown field{nearest(name, names)}"
+    message = problem["msg"].removeprefix("Value error, ")
+    value = "" if problem["type"] == "missing" else f" (found {problem['input']!r})"
+    return f"{path}: {message}{value if len(value) < 200 else ''}"

@@ -1,0 +1,103 @@
+"""Recipes by name or file, and the run configuration that they resolve to."""
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from megabert.config.loading import build, nearest
+from megabert.config.run import PhaseConfig, RunConfig
+from megabert.errors import ConfigError
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes that the package ships."""
+    return sorted(_names("megabert", "recipes", ".yaml"))
+
+
+def engine_names() -> list[str]:
+    """Return the names of the DeepSpeed configurations that the package ships."""
+    return sorted(_names("ds_configs", "", ".json"))
+
+
+def recipe_path(name_or_file: str) -> Path:
+    """Return the file of a shipped recipe or of the user's own.
+
+    Raises:
+        ConfigError: Neither a name nor a file.
+    """
+    return _named_or_file(name_or_file, "recipe", _folder("megabert", "recipes"), ".yaml", recipe_names())
+
+
+def engine_path(name_or_file: str) -> Path:
+    """Return the file of a shipped DeepSpeed configuration or of the user's own.
+
+    Raises:
+        ConfigError: Neither a name nor a file.
+    """
+    return _named_or_file(name_or_file, "engine", _folder("ds_configs", ""), ".json", engine_names())
+
+
+def load_run_config(recipe: str, files: Sequence[Path] = (), flags: Mapping[str, Any] | None = None) -> RunConfig:
+    """Resolve a run: dataclass defaults < recipe < files in order < flags.
+
+    Raises:
+        ConfigError: With every problem found, the phases' data and lengths included.
+    """
+    config = build(RunConfig, {"name": Path(recipe).stem}, recipe_path(recipe), *files, flags or {})
+    problems = []
+    for i, phase in enumerate(config.phases):
+        limit = config.model.max_position_embeddings
+        if phase.max_seq_length > limit:
+            problems.append(
+                f"  phases[{i}].max_seq_length={phase.max_seq_length} is above model.max_position_embeddings={limit}. "
+                f"Build shards of length {limit} or less, or raise model.max_position_embeddings."
+            )
+        tokens = config.micro_batch_tokens
+        if tokens != "auto" and tokens < phase.max_seq_length:
+            problems.append(
+                f"  micro_batch_tokens={tokens} is below phases[{i}].max_seq_length={phase.max_seq_length}: "
+                f"one instance would not fit. Raise it to {phase.max_seq_length} or more."
+            )
+    if problems:
+        raise ConfigError("\n".join([f"Recipe {recipe} contradicts itself:", *problems]))
+    return config
+
+
+def phase_name(config: RunConfig, index: int) -> str:
+    """Return the phase's name, ``phase1`` and so on where it has none."""
+    return config.phases[index].name or f"phase{index + 1}"
+
+
+def phase_data(config: RunConfig, phase: PhaseConfig) -> Path:
+    """Return the folder of the phase's instance shards.
+
+    Raises:
+        ConfigError: Neither ``phases[i].data`` nor ``data.path`` is set.
+    """
+    if phase.data is not None:
+        return Path(phase.data)
+    if config.data.path is None:
+        raise ConfigError(
+            "No data: set --data.path to the folder of a 'megabert-data build', or phases.N.data to a folder of "
+            "instance shards. To make one: megabert-data build --input FILE --output DIR"
+        )
+    return Path(config.data.path) / "instances" / str(phase.max_seq_length)
+
+
+def _folder(package: str, sub: str) -> Path:
+    root = Path(str(resources.files(package)))
+    return root / sub if sub else root
+
+
+def _names(package: str, sub: str, suffix: str) -> list[str]:
+    return [path.stem for path in _folder(package, sub).glob(f"*{suffix}")]
+
+
+def _named_or_file(name_or_file: str, kind: str, folder: Path, suffix: str, names: list[str]) -> Path:
+    if name_or_file in names:
+        return folder / f"{name_or_file}{suffix}"
+    path = Path(name_or_file)
+    if path.suffix and path.is_file():
+        return path
+    raise ConfigError(f"--{kind} {name_or_file}: neither a shipped {kind} nor a file{nearest(name_or_file, names)}")
