@@ -144,7 +144,7 @@ def _read(path: Path) -> dict[str, Any]:
         engine = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}). Give a shipped engine's name or a file."
+            f"{path}: cannot be read ({error.strerror}). Give a name or a file."
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not valid JSON: {error}") from None
