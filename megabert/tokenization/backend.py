@@ -1,0 +1,81 @@
+"""How a `tokenizers` object is put together for BERT: normaliser, splitting into words, WordPiece, template."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from megabert.tokenization.special_tokens import SpecialNames
+
+CONTINUATION = "##"
+# Longer words become one [UNK], as in Hugging Face's BERT (google's own code allows 200).
+MAX_WORD_CHARACTERS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """What happens to text before it is cut into pieces; the names are Hugging Face's."""
+
+    do_lower_case: bool = False
+    """Lower-case the text."""
+    strip_accents: bool = False
+    """Decompose (NFD) and drop combining marks."""
+    tokenize_chinese_chars: bool = True
+    """Make every CJK ideograph a word of its own."""
+    compose: bool = False
+    """Compose again (NFC) after stripping accents: without it Hangul stays split into jamo."""
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether transformers' BertTokenizer class can express these options."""
+        return not self.compose
+
+
+def build_normalizer(options: TextOptions) -> normalizers.Normalizer:
+    """Make BERT's normaliser, followed by NFC where the options ask for it."""
+    bert = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=options.tokenize_chinese_chars,
+        strip_accents=options.strip_accents,
+        lowercase=options.do_lower_case,
+    )
+    return normalizers.Sequence([bert, normalizers.NFC()]) if options.compose else bert
+
+
+def build_backend(
+    vocabulary: Mapping[str, int], options: TextOptions, names: SpecialNames | None = None
+) -> tokenizers.Tokenizer:
+    """Assemble a BERT WordPiece tokenizer from its vocabulary.
+
+    Args:
+        vocabulary: Ids by piece; holds the special pieces.
+        options: Treatment of text.
+        names: How the special pieces are written.
+
+    Returns:
+        A tokenizer without truncation or padding, saved by `tokenizers` as transformers would.
+    """
+    names = names or SpecialNames()
+    model = models.WordPiece(
+        dict(vocabulary),
+        unk_token=names.unk,
+        continuing_subword_prefix=CONTINUATION,
+        max_input_chars_per_word=MAX_WORD_CHARACTERS,
+    )
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = build_normalizer(options)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    mark_special(backend, names)
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{names.cls}:0 $A:0 {names.sep}:0",
+        pair=f"{names.cls}:0 $A:0 {names.sep}:0 $B:1 {names.sep}:1",
+        special_tokens=[(name, vocabulary[name]) for name in (names.cls, names.sep)],
+    )
+    return backend
+
+
+def mark_special(backend: tokenizers.Tokenizer, names: SpecialNames) -> None:
+    """Register the five special pieces as special, whatever the file that they came from said."""
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in asdict(names).values()])

@@ -1,0 +1,169 @@
+"""Tokenizer folders in Hugging Face form: read any BERT one, write what `transformers` reads back as the same ids."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from megabert.errors import DataError
+from megabert.tokenization.backend import TextOptions, build_backend, build_normalizer
+from megabert.tokenization.special_tokens import SpecialNames, find_special_ids
+from megabert.tokenization.tokenizer import Tokenizer
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """Read a WordPiece tokenizer from a Hugging Face folder.
+
+    Args:
+        folder: Holds ``tokenizer.json``, or ``vocab.txt`` with an optional ``tokenizer_config.json``.
+
+    Returns:
+        A tokenizer with the ids that `transformers` gives for the folder.
+
+    Raises:
+        DataError: No tokenizer there, a damaged file, another kind of model, or a special piece is missing.
+    """
+    folder = Path(folder)
+    settings = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
+    names = SpecialNames(**{role: _name(settings, role, default) for role, default in asdict(SpecialNames()).items()})
+    if (folder / "tokenizer.json").is_file():
+        where = folder / "tokenizer.json"
+        backend = _read_backend(where, settings)
+    elif (folder / "vocab.txt").is_file():
+        where = folder / "vocab.txt"
+        vocabulary = _read_vocabulary(where)
+        find_special_ids(vocabulary, names, where=str(where))  # the template below needs them
+        backend = build_backend(vocabulary, _text_options(settings), names)
+    else:
+        raise DataError(
+            f"{folder}: no tokenizer there; looked for tokenizer.json and vocab.txt. Give a Hugging Face folder, or "
+            "train a vocabulary with `megabert-data vocab`."
+        )
+    return Tokenizer(backend, names=names, where=str(where))
+
+
+def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_length: int = 512) -> None:
+    """Write the four tokenizer files, so that ``AutoTokenizer.from_pretrained(folder)`` gives the same ids.
+
+    The class is BertTokenizer where that class can express the normaliser, else PreTrainedTokenizerFast, which
+    takes ``tokenizer.json`` as it stands (transformers 5 rebuilds a BertTokenizer from its settings alone).
+
+    Args:
+        tokenizer: What to write.
+        folder: Made if missing; files of the same names are replaced.
+        model_max_length: Longest sequence that the model takes, special pieces included.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    options = options_of(backend)
+    is_stock = options is not None and options.is_stock
+    if options is not None:
+        # Written afresh, so that equal tokenizers give equal files wherever they came from.
+        added = [token for token in backend.get_added_tokens_decoder().values() if not token.special]
+        backend = build_backend(_model_vocabulary(backend), options, tokenizer.names)
+        backend.add_tokens(added)
+    settings: dict[str, Any] = {f"{role}_token": name for role, name in asdict(tokenizer.names).items()}
+    config = {
+        "tokenizer_class": "BertTokenizer" if is_stock else "PreTrainedTokenizerFast",
+        "model_max_length": model_max_length,
+        "added_tokens_decoder": _added_tokens(backend),
+        **settings,
+    }
+    if options is not None:
+        config |= {key: value for key, value in asdict(options).items() if key != "compose"}
+    backend.save(str(folder / "tokenizer.json"))
+    _write_json(folder / "tokenizer_config.json", config)
+    _write_json(folder / "special_tokens_map.json", settings)
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
+
+
+def options_of(backend: tokenizers.Tokenizer) -> TextOptions | None:
+    """Recover the text options of a backend; None where its normaliser is not one that `build_normalizer` makes."""
+    state = json.loads(backend.to_str())["normalizer"] or {}
+    parts = [part["type"] for part in state.get("normalizers", [])]
+    compose = parts == ["BertNormalizer", "NFC"]
+    if compose:
+        state = state["normalizers"][0]
+    if state.get("type") != "BertNormalizer" or not state["clean_text"]:
+        return None
+    strip_accents = state["strip_accents"] if state["strip_accents"] is not None else state["lowercase"]
+    return TextOptions(
+        do_lower_case=state["lowercase"],
+        strip_accents=strip_accents,
+        tokenize_chinese_chars=state["handle_chinese_chars"],
+        compose=compose,
+    )
+
+
+def _read_backend(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
+    state = _read_json(path)
+    kind = (state.get("model") or {}).get("type")
+    if kind != "WordPiece":
+        raise DataError(f"{path}: the model is {kind}, only WordPiece is supported. Give a BERT tokenizer.")
+    try:
+        backend = tokenizers.Tokenizer.from_str(json.dumps(state))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise DataError(f"{path}: `tokenizers` cannot read it: {error}. Fetch the file again.") from error
+    # transformers lets the settings of a BertTokenizer prevail over the normaliser in tokenizer.json.
+    is_bert_class = str(settings.get("tokenizer_class", "")).startswith("BertTokenizer")
+    options = options_of(backend)
+    if is_bert_class and options is not None and options.is_stock:
+        backend.normalizer = build_normalizer(_text_options(settings))
+    return backend
+
+
+def _text_options(settings: dict[str, Any]) -> TextOptions:
+    """Read BertTokenizer's settings, with the defaults of that class (lower-casing, accents stripped with it)."""
+    lower = bool(settings.get("do_lower_case", True))
+    accents = settings.get("strip_accents")
+    return TextOptions(
+        do_lower_case=lower,
+        strip_accents=lower if accents is None else bool(accents),
+        tokenize_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+    )
+
+
+def _name(settings: dict[str, Any], role: str, default: str) -> str:
+    value = settings.get(f"{role}_token") or default
+    return value["content"] if isinstance(value, dict) else str(value)
+
+
+def _model_vocabulary(backend: tokenizers.Tokenizer) -> dict[str, int]:
+    return json.loads(backend.to_str())["model"]["vocab"]
+
+
+def _added_tokens(backend: tokenizers.Tokenizer) -> dict[str, Any]:
+    keys = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
+    table = backend.get_added_tokens_decoder()
+    return {str(index): {key: getattr(table[index], key) for key in keys} for index in sorted(table)}
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 at byte {error.start}. Convert the vocabulary to UTF-8.") from error
+    if lines and not lines[-1]:
+        lines.pop()
+    return {line.rstrip("\r"): index for index, line in enumerate(lines)}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: not valid JSON: {error}. Fetch the file again.") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: holds a {type(value).__name__}, expected a JSON object. Fetch the file again.")
+    return value
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,170 @@
+"""The tokenizer that the rest of the package sees: text in, numpy ids out, no special pieces added or recognised."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import decoders
+
+from megabert.errors import DataError
+from megabert.tokenization.backend import CONTINUATION, mark_special
+from megabert.tokenization.special_tokens import SpecialIds, SpecialNames, find_special_ids
+
+
+class Tokenizer:
+    """A WordPiece tokenizer whose ids are those of Hugging Face's for the same files.
+
+    Text is never truncated or padded, ``[CLS]`` and ``[SEP]`` are not added, and special pieces that a text
+    spells out, such as a literal ``[MASK]``, are cut into pieces like any other text.
+    """
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, *, names: SpecialNames | None = None, where: str = "tokenizer"
+    ) -> None:
+        """Wrap a `tokenizers` object; it is copied.
+
+        Args:
+            backend: A WordPiece tokenizer.
+            names: How the special pieces are written.
+            where: The file or folder that it came from, for messages.
+
+        Raises:
+            DataError: The model is not WordPiece, a special piece is missing, or ids have gaps.
+        """
+        self.names = names or SpecialNames()
+        self.where = where
+        self._backend = tokenizers.Tokenizer.from_str(backend.to_str())
+        # A saved tokenizer may cut or pad every text: sentence-transformers' files do so at 128.
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        self.special_ids: SpecialIds = find_special_ids(vocabulary, self.names, where=where)
+        mark_special(self._backend, self.names)
+        self._backend.encode_special_tokens = True
+        # The stock clean-up rewrites text on decoding (" do not" becomes " don't").
+        self._backend.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
+        self.pieces: list[str] = _pieces_by_id(vocabulary, where)
+        """Pieces in the order of their ids."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of pieces, added ones included."""
+        return len(self.pieces)
+
+    @cached_property
+    def vocab(self) -> dict[str, int]:
+        """Ids by piece."""
+        return {piece: index for index, piece in enumerate(self.pieces)}
+
+    @cached_property
+    def is_subword(self) -> NDArray[np.bool_]:
+        """Boolean array by id: whether the piece continues a word (``##``)."""
+        return np.array([piece.startswith(CONTINUATION) for piece in self.pieces], dtype=bool)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hex digest of all that determines ids: vocabulary, text options, special pieces; not of the files' form."""
+        text = json.dumps(self._identity(), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Tokenize many texts into one array.
+
+        Args:
+            texts: Texts of any length.
+
+        Returns:
+            Ids of all texts, int32, end to end; and int64 offsets of shape (len(texts) + 1,): text i has the
+            ids ``ids[offsets[i]:offsets[i + 1]]``.
+        """
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        id_lists = [encoding.ids for encoding in encodings]
+        offsets = np.zeros(len(id_lists) + 1, dtype=np.int64)
+        np.cumsum([len(ids) for ids in id_lists], out=offsets[1:])
+        ids = np.fromiter((index for ids in id_lists for index in ids), dtype=np.int32, count=int(offsets[-1]))
+        return ids, offsets
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Tokenize texts into one int32 array of ids each."""
+        ids, offsets = self.encode_flat(texts)
+        return [ids[start:end] for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Tokenize one text into an int32 array of ids."""
+        return self.encode_flat([text])[0]
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
+        """Join ids into text, special pieces shown; words are separated by single spaces."""
+        return self._backend.decode([int(index) for index in ids], skip_special_tokens=False)
+
+    def normalize(self, text: str) -> str:
+        """Return the text as the model's vocabulary sees it: cleaned, and lower-cased if the tokenizer does so."""
+        return self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
+
+    def split_words(self, text: str) -> list[str]:
+        """Normalise a text and cut it into the words that WordPiece then cuts into pieces."""
+        return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(self.normalize(text))]
+
+    def to_json(self) -> str:
+        """Return the backend in the form of ``tokenizer.json``."""
+        return self._backend.to_str()
+
+    def save(self, folder: str | Path) -> None:
+        """Write the tokenizer in Hugging Face form, see `save_huggingface`."""
+        from megabert.tokenization.huggingface import save_huggingface  # which imports this module
+
+        save_huggingface(self, folder)
+
+    def _identity(self) -> dict[str, Any]:
+        state = json.loads(self._backend.to_str())
+        model = state["model"]
+        return {
+            "pieces": self.pieces,
+            "special": asdict(self.names),
+            "added": sorted(
+                (token["id"], token["content"], token["normalized"], token["single_word"])
+                for token in state["added_tokens"]
+                if not token["special"]
+            ),
+            "model": [model[key] for key in ("unk_token", "continuing_subword_prefix", "max_input_chars_per_word")],
+            "normalizer": _canonical_normalizer(state["normalizer"]),
+            "pre_tokenizer": state["pre_tokenizer"],
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle through the JSON form, so that workers get the same tokenizer with either start method."""
+        return _restore, (self._backend.to_str(), self.names, self.where)
+
+
+def _restore(state: str, names: SpecialNames, where: str) -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_str(state), names=names, where=where)
+
+
+def _pieces_by_id(vocabulary: dict[str, int], where: str) -> list[str]:
+    by_id = sorted((index, piece) for piece, index in vocabulary.items())
+    gaps = [position for position, (index, _) in enumerate(by_id) if index != position]
+    if gaps:
+        raise DataError(
+            f"{where}: ids are not 0 to {len(by_id) - 1}: id {gaps[0]} is missing or used twice. "
+            "Renumber the vocabulary, one piece a line, each piece once."
+        )
+    return [piece for _, piece in by_id]
+
+
+def _canonical_normalizer(state: Any) -> Any:
+    """Spell the normaliser's state in one way: strip_accents=None means "as lowercase"."""
+    if not isinstance(state, dict):
+        return state
+    state = dict(state)
+    if state.get("type") == "BertNormalizer" and state.get("strip_accents") is None:
+        state["strip_accents"] = state.get("lowercase")
+    if state.get("type") == "Sequence":
+        state["normalizers"] = [_canonical_normalizer(part) for part in state["normalizers"]]
+    return state
