@@ -1,0 +1,21 @@
+"""The contract between ``data_prep`` and ``megabert``: Arrow schema, shard manifest, atomic files."""
+
+from megabert.schema.files import atomic_path, atomic_write, sha256_file
+from megabert.schema.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest, write_manifest
+from megabert.schema.metadata import FORMAT_VERSION, MAX_BATCH_ROWS, ShardMetadata, instance_schema, token_type
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST_NAME",
+    "MAX_BATCH_ROWS",
+    "Manifest",
+    "ShardEntry",
+    "ShardMetadata",
+    "atomic_path",
+    "atomic_write",
+    "instance_schema",
+    "read_manifest",
+    "sha256_file",
+    "token_type",
+    "write_manifest",
+]

@@ -1,0 +1,86 @@
+"""Files that are whole or absent: temporary name, fsync, rename; and their SHA-256."""
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from megabert.errors import DataError
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def sha256_file(path: Path | str) -> str:
+    """Return the SHA-256 of a file's bytes as 64 hexadecimal digits.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}). Check that it exists and its permissions."
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def atomic_path(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; on success sync it and rename it to ``path``.
+
+    On any error the temporary file is removed and ``path`` is as it was. The temporary name holds the process
+    id, so two writers never share one.
+
+    Raises:
+        DataError: The disk is full; names the folder and its free space.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        _sync_file(temporary)
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise disk_full(path) from error
+        raise
+
+
+def disk_full(path: Path) -> DataError:
+    """Return the error for a write to ``path`` that found no space."""
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+    free_mib = shutil.disk_usage(folder).free / 2**20
+    return DataError(
+        f"{path.parent}: no space left while {path.name} was written ({free_mib:.1f} MiB free). "
+        "What was finished is kept: free some space and run the same command again."
+    )
+
+
+def atomic_write(path: Path | str, content: bytes | str) -> None:
+    """Write ``content`` so that ``path`` is seen whole or not at all."""
+    data = content.encode() if isinstance(content, str) else content
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)

@@ -1,0 +1,120 @@
+"""The Arrow schema of an instance shard and what its metadata says (DESIGN.md section 3)."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args, get_origin
+
+import pyarrow as pa
+
+from megabert.errors import DataError
+
+FORMAT_VERSION = 1
+MAX_BATCH_ROWS = 8192  # reading one row costs one batch's decompression
+PREFIX = "megabert."
+SPECIAL_TOKENS = ("pad", "unk", "cls", "sep", "mask")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardMetadata:
+    """What holds for every instance of a set of shards; stored in each shard's Arrow schema metadata."""
+
+    objective: Literal["nsp", "sop", "none"]
+    """What ``next_sentence_label`` means: next sentence, sentence order, nothing."""
+    pairing: Literal["balanced", "google"]
+    """How pairs were drawn."""
+    masking: Literal["static", "dynamic"]
+    """static: applied in the shards; dynamic: left to the loader."""
+    mask_unit: Literal["token", "whole_word", "span"]
+    """What is masked together."""
+    max_seq_length: int
+    """Longest instance in tokens, [CLS] and [SEP] counted."""
+    max_predictions_per_seq: int
+    """Most masked positions in an instance."""
+    seed: int
+    """Seed of all draws of the build."""
+    tokenizer_sha256: str
+    """Identity of the tokenizer that made the ids."""
+    special_ids: dict[str, int]
+    """Ids by the names pad, unk, cls, sep and mask."""
+    vocab_size: int
+    """Pieces in the vocabulary."""
+    format_version: int = FORMAT_VERSION
+    """Version of this schema."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            allowed, value = field.type, getattr(self, field.name)
+            if get_origin(allowed) is Literal and value not in get_args(allowed):
+                raise DataError(f"Shard metadata: {field.name}={value!r}; allowed: {', '.join(get_args(allowed))}.")
+        missing = [name for name in SPECIAL_TOKENS if name not in self.special_ids]
+        if missing:
+            raise DataError(f"Shard metadata: special_ids lacks {', '.join(missing)}; it needs {SPECIAL_TOKENS}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], where: str = "shard metadata") -> "ShardMetadata":
+        """Build from JSON values.
+
+        Args:
+            values: As ``to_dict`` returns them.
+            where: Named in errors, such as the file.
+
+        Raises:
+            DataError: Another format version, missing or unknown fields.
+        """
+        version = values.get("format_version")
+        if version != FORMAT_VERSION:
+            raise DataError(
+                f"{where}: format_version={version!r}, this megabert reads {FORMAT_VERSION}. "
+                "Build the shards again with `megabert-data build`, or use the version of megabert that wrote them."
+            )
+        names = {field.name for field in fields(cls)}
+        wrong = sorted(names ^ set(values))
+        if wrong:
+            raise DataError(f"{where}: missing or unknown fields {', '.join(wrong)}. Build the shards again.")
+        return cls(**values)
+
+    def to_arrow(self) -> dict[str, str]:
+        """Return the Arrow schema metadata: JSON values under keys with the prefix ``megabert.``."""
+        return {PREFIX + name: json.dumps(value, sort_keys=True) for name, value in self.to_dict().items()}
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema, where: str = "shard") -> "ShardMetadata":
+        """Read the metadata of an Arrow schema.
+
+        Raises:
+            DataError: The schema is not that of an instance shard of this version.
+        """
+        stored = {key.decode(): value for key, value in (schema.metadata or {}).items()}
+        values = {key.removeprefix(PREFIX): json.loads(v) for key, v in stored.items() if key.startswith(PREFIX)}
+        if not values:
+            raise DataError(
+                f"{where}: not an instance shard (no megabert metadata). Name a shard of a build's instances."
+            )
+        metadata = cls.from_dict(values, where)
+        if not schema.remove_metadata().equals(instance_schema(metadata).remove_metadata()):
+            raise DataError(f"{where}: its columns are not those of an instance shard:\n{schema.remove_metadata()}")
+        return metadata
+
+
+def token_type(vocab_size: int) -> pa.DataType:
+    """Return the narrowest Arrow type that holds every token id."""
+    return pa.uint16() if vocab_size <= 65_536 else pa.uint32()
+
+
+def instance_schema(metadata: ShardMetadata) -> pa.Schema:
+    """Return the Arrow schema of a shard, metadata attached. One row is one instance, no padding stored."""
+    token = token_type(metadata.vocab_size)
+    return pa.schema(
+        [
+            ("input_ids", pa.list_(token)),
+            ("segment_b_start", pa.uint16()),
+            ("masked_lm_positions", pa.list_(pa.uint16())),
+            ("masked_lm_ids", pa.list_(token)),
+            ("next_sentence_label", pa.uint8()),
+        ],
+        metadata=metadata.to_arrow(),
+    )

@@ -1,0 +1,40 @@
+import errno
+import hashlib
+
+import pytest
+
+from megabert.errors import DataError
+from megabert.schema import atomic_path, atomic_write, sha256_file
+
+
+def test_atomic_write_leaves_only_the_file(tmp_path):
+    atomic_write(tmp_path / "new" / "a.txt", "text")
+    assert (tmp_path / "new" / "a.txt").read_text() == "text"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.txt"]
+
+
+def write_and_fail(path, error):
+    with atomic_path(path) as temporary:
+        temporary.write_text("new")
+        raise error
+
+
+def test_failed_write_keeps_the_old_file(tmp_path):
+    atomic_write(tmp_path / "a.txt", "old")
+    with pytest.raises(KeyError):
+        write_and_fail(tmp_path / "a.txt", KeyError())
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_full_disk_names_folder_and_free_space(tmp_path):
+    with pytest.raises(DataError, match=r"no space left while a\.txt was written \([0-9.]+ MiB free\)"):
+        write_and_fail(tmp_path / "a.txt", OSError(errno.ENOSPC, "No space left on device"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_sha256_of_file(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256_file(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
+    with pytest.raises(DataError, match="cannot be read"):
+        sha256_file(tmp_path / "b")

@@ -1,0 +1,91 @@
+import json
+
+import pytest
+
+from megabert.errors import DataError
+from megabert.schema import Manifest, ShardEntry, ShardMetadata, read_manifest, write_manifest
+
+METADATA = ShardMetadata(
+    objective="nsp",
+    pairing="balanced",
+    masking="static",
+    mask_unit="token",
+    max_seq_length=128,
+    max_predictions_per_seq=20,
+    seed=7,
+    tokenizer_sha256="a" * 64,
+    special_ids={"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
+    vocab_size=100,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train-0000-0.arrow").write_bytes(b"x")
+    (tmp_path / "validation-0000-0.arrow").write_bytes(b"y")
+    shards = [
+        ShardEntry("train-0000-0.arrow", "train", 3, 30, 6, "0" * 64, 0, 0),
+        ShardEntry("validation-0000-0.arrow", "validation", 1, 9, 1, "1" * 64, 0, 0),
+    ]
+    write_manifest(tmp_path, Manifest(metadata=METADATA, shards=shards, config={"seed": 7}))
+    return tmp_path
+
+
+def edit(folder, **changes):
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_manifest_is_read_as_written(folder):
+    manifest = read_manifest(folder)
+    assert manifest.metadata == METADATA
+    assert [shard.rows for shard in manifest.of_split("train")] == [3]
+    assert manifest.totals()["validation"] == {"shards": 1, "rows": 1, "tokens": 9, "masked_tokens": 1}
+    assert manifest.config == {"seed": 7}
+
+
+def test_folder_without_manifest_is_unfinished(tmp_path):
+    with pytest.raises(DataError, match="no finished folder"):
+        read_manifest(tmp_path)
+
+
+def test_manifest_without_shards_is_refused(folder):
+    edit(folder, shards=[], totals={})
+    with pytest.raises(DataError, match="lists no shards"):
+        read_manifest(folder)
+    with pytest.raises(DataError, match="no shard"):
+        write_manifest(folder, Manifest(metadata=METADATA, shards=[]))
+
+
+def test_other_version_is_refused(folder):
+    edit(folder, format_version=2)
+    with pytest.raises(DataError, match="format_version=2"):
+        read_manifest(folder)
+
+
+def test_missing_shard_is_named(folder):
+    (folder / "train-0000-0.arrow").unlink()
+    with pytest.raises(DataError, match=r"train-0000-0\.arrow"):
+        read_manifest(folder)
+
+
+def test_damaged_json_is_refused(folder):
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(DataError, match="damaged JSON"):
+        read_manifest(folder)
+
+
+def test_edited_counts_are_refused(folder):
+    shards = json.loads((folder / "manifest.json").read_text())["shards"]
+    shards[0]["rows"] += 1
+    edit(folder, shards=shards)
+    with pytest.raises(DataError, match="totals"):
+        read_manifest(folder)
+
+
+def test_path_in_file_name_is_refused(folder):
+    shards = json.loads((folder / "manifest.json").read_text())["shards"]
+    shards[0]["file"] = "../train-0000-0.arrow"
+    edit(folder, shards=shards)
+    with pytest.raises(DataError, match="plain file name"):
+        read_manifest(folder)
