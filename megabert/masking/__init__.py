@@ -1,1 +1,5 @@
-"""Static masking of many instances at once, and the keyed random numbers behind it; numpy only."""
+"""Masking of many instances at once, and the keyed random numbers behind it; numpy only."""
+
+from megabert.masking.static import MaskedInstances, MaskingOptions, PieceTable, count_predictions, mask_instances
+
+__all__ = ["MaskedInstances", "MaskingOptions", "PieceTable", "count_predictions", "mask_instances"]

@@ -56,12 +56,29 @@ def mix(*words: ArrayLike) -> NDArray[np.uint64]:
     return np.asarray(key, dtype=np.uint64)
 
 
-def uniform(key: NDArray[np.uint64]) -> NDArray[np.float64]:
+def stream(key: ArrayLike, counter: ArrayLike) -> NDArray[np.uint64]:
+    """Return element ``counter`` of the SplitMix64 sequence that starts at ``key``.
+
+    Cheaper than `mix`, for many draws under one key. The key must be a result of `mix`: sequences of keys
+    that are near each other overlap.
+
+    Args:
+        key: Uint64 keys.
+        counter: Which element, from 0; broadcasts with ``key``.
+
+    Returns:
+        Uint64 array of the broadcast shape.
+    """
+    with np.errstate(over="ignore"):
+        return np.asarray(_scramble(_words(key) + (_words(counter) + np.uint64(1)) * _GOLDEN))
+
+
+def uniform(key: ArrayLike) -> NDArray[np.float64]:
     """Turn keys into float64 numbers uniform in [0, 1), on a grid of 2**-53."""
     return (_words(key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def below(key: NDArray[np.uint64], n: ArrayLike) -> NDArray[np.int64]:
+def below(key: ArrayLike, n: ArrayLike) -> NDArray[np.int64]:
     """Turn keys into integers uniform in [0, n).
 
     Multiply-shift on the upper 32 bits (Lemire 2019, "Fast random integer generation in an interval"),
