@@ -166,7 +166,7 @@ def _choose(
         position_T=np.arange(len(ids_T)) - offsets[:-1][row_T],
         is_candidate_T=is_candidate_T,
         is_subword_T=None if pieces.is_subword is None else pieces.is_subword[ids_T],
-        starts_R=offsets[:-1],
+        candidates_R=candidates_R,
         counts_R=np.minimum(count_predictions(lengths_R, options), candidates_R),
         keys_R=mix(keys_R, _SELECT),
     )
