@@ -1,0 +1,1 @@
+"""Encoders: single-device code on packed tokens; distribution is applied from outside."""

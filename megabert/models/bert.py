@@ -1,0 +1,139 @@
+"""BERT for pre-training on packed tokens (Devlin et al. 2019)."""
+
+# T packed tokens, B sequences, M masked positions, D hidden, V vocabulary
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from megabert.config.model import ModelConfig
+from megabert.config.run import OpsConfig
+from megabert.models.batch import PackedBatch
+from megabert.models.embeddings import BertEmbeddings
+from megabert.models.encoder import BertEncoder, Packing
+from megabert.models.heads import BertPooler, PretrainingHeads
+from megabert.ops.attention import plan_attention
+from megabert.ops.dropout import DropoutStream
+
+Objective = Literal["nsp", "sop", "none"]
+
+
+@dataclass(frozen=True)
+class PretrainingOutput:
+    """Sums over one micro-batch; the trainer divides them by counts of the global batch."""
+
+    mlm_loss_sum: Tensor
+    """Float32 scalar, nats summed over masked positions."""
+    nsp_loss_sum: Tensor
+    """Float32 scalar, nats summed over instances; 0 for the objective ``none``."""
+    mlm_correct: Tensor
+    """Int64 scalar, masked positions whose original token has the largest logit."""
+    nsp_correct: Tensor
+    """Int64 scalar, instances whose label has the larger logit."""
+    mlm_logits_MV: Tensor | None = None
+    """On request: logits, cut to the vocabulary's size."""
+    nsp_logits_B2: Tensor | None = None
+    """On request and with a sentence objective."""
+    pooled_BD: Tensor | None = None
+    """On request and with a sentence objective."""
+    hidden_TD: Tensor | None = None
+    """On request: last hidden states."""
+
+
+class BertModel(nn.Module):
+    """Embeddings, encoder and pooler."""
+
+    def __init__(
+        self, config: ModelConfig, *, ops: OpsConfig, has_pooler: bool = True, activation_checkpointing: bool = False
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.ops = ops
+        self.embeddings = BertEmbeddings(config, ops)
+        self.encoder = BertEncoder(config, ops, activation_checkpointing=activation_checkpointing)
+        self.pooler = BertPooler(config) if has_pooler else None
+
+    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
+        """Return last hidden states of shape (T, D) and, with a pooler, pooled ones of shape (B, D)."""
+        stream = None
+        if self.training:
+            stream = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T)
+        plan = plan_attention(
+            batch.cu_seqlens,
+            tokens=batch.input_ids_T.numel(),
+            num_heads=self.config.num_attention_heads,
+            backend=self.ops.attention,
+        )
+        packing = Packing(batch.cu_seqlens, batch.max_seqlen, plan)
+        hidden_TD = self.encoder(self.embeddings(batch, stream), packing, stream)
+        return hidden_TD, None if self.pooler is None else self.pooler(hidden_TD, batch.cu_seqlens)
+
+
+class BertForPreTraining(nn.Module):
+    """Encoder with the masked-language-model head and, for ``nsp`` and ``sop``, the sentence head.
+
+    A parameter that the loss does not reach does not exist: without a sentence objective there is no pooler either.
+
+    Args:
+        config: Shape; ``vocab_size`` is a number.
+        objective: ``nsp``, ``sop`` or ``none``.
+        ops: Backends; None chooses them by device.
+        activation_checkpointing: Recompute each layer in the backward pass.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        objective: Objective = "nsp",
+        ops: OpsConfig | None = None,
+        activation_checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        ops = ops or OpsConfig()
+        has_sentence_objective = objective != "none"
+        self.config = config
+        self.objective = objective
+        self.bert = BertModel(
+            config, ops=ops, has_pooler=has_sentence_objective, activation_checkpointing=activation_checkpointing
+        )
+        self.cls = PretrainingHeads(
+            self.bert.embeddings.word_embeddings.weight, config, ops, has_sentence_objective=has_sentence_objective
+        )
+
+    def forward(self, batch: PackedBatch, *, with_logits: bool = False) -> PretrainingOutput:
+        """Return loss sums and counts; dropout is on in training mode only.
+
+        Args:
+            batch: Packed micro-batch; one without real instances gives a loss of exactly 0 and zero gradients.
+            with_logits: Also return logits and hidden states.
+        """
+        hidden_TD, pooled_BD = self.bert(batch)
+        mlm_logits_MV = self.cls.predictions(hidden_TD, batch.masked_positions_M)
+        mlm_loss_sum, mlm_correct = _loss(mlm_logits_MV, batch.masked_ids_M)
+        nsp_logits_B2 = None
+        nsp_loss_sum, nsp_correct = torch.zeros_like(mlm_loss_sum), torch.zeros_like(mlm_correct)
+        if pooled_BD is not None and self.cls.seq_relationship is not None:
+            nsp_logits_B2 = self.cls.seq_relationship(pooled_BD)
+            nsp_loss_sum, nsp_correct = _loss(nsp_logits_B2, batch.next_sentence_label_B)
+        if not with_logits:
+            return PretrainingOutput(mlm_loss_sum, nsp_loss_sum, mlm_correct, nsp_correct)
+        return PretrainingOutput(
+            mlm_loss_sum,
+            nsp_loss_sum,
+            mlm_correct,
+            nsp_correct,
+            mlm_logits_MV=mlm_logits_MV[:, : self.config.vocab_size],
+            nsp_logits_B2=nsp_logits_B2,
+            pooled_BD=pooled_BD,
+            hidden_TD=hidden_TD,
+        )
+
+
+def _loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy summed in float32 and the number of right answers; labels of -100 count in neither."""
+    loss_sum = functional.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=-100)
+    return loss_sum, (logits.detach().argmax(-1) == labels).sum()

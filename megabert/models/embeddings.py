@@ -1,0 +1,76 @@
+"""Word, position and segment embeddings; the LayerNorm and the bias-carrying modules that layers share."""
+
+# T packed tokens, D hidden, F intermediate
+
+import torch
+from torch import Tensor, nn
+
+from megabert.config.model import ModelConfig
+from megabert.config.run import OpsConfig
+from megabert.models.batch import PackedBatch
+from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
+from megabert.ops.layer_norm import layer_norm
+
+
+class LayerNorm(nn.Module):
+    """LayerNorm, with the residual and dropout before it where there are any."""
+
+    def __init__(self, width: int, *, eps: float, backend: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.eps = eps
+        self.backend = backend
+
+    def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None) -> Tensor:
+        """Return LayerNorm(residual + x)."""
+        return layer_norm(x_TD, self.weight, self.bias, eps=self.eps, residual_TD=residual_TD, backend=self.backend)
+
+
+class ResidualLayerNorm(LayerNorm):
+    """The end of a sub-layer; owns the bias of the dense layer before it, because one op adds both.
+
+    A parameter is read only inside the forward of the module that owns it: ZeRO-3 gathers it there and nowhere else.
+    """
+
+    def __init__(self, width: int, *, eps: float, backend: str) -> None:
+        super().__init__(width, eps=eps, backend=backend)
+        self.dense_bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None = None) -> Tensor:
+        """Return LayerNorm(residual + dropout(x + dense bias))."""
+        return layer_norm(
+            x_TD,
+            self.weight,
+            self.bias,
+            eps=self.eps,
+            input_bias_D=self.dense_bias,
+            residual_TD=residual_TD,
+            dropout=site,
+            backend=self.backend,
+        )
+
+
+class BertEmbeddings(nn.Module):
+    """Sum of three embeddings, LayerNorm, dropout (Devlin et al. 2019, section 3)."""
+
+    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.word_embeddings = nn.Embedding(config.padded_vocab_size, width)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.LayerNorm = LayerNorm(width, eps=config.layer_norm_eps, backend=ops.layer_norm)
+        self.dropout_prob = config.hidden_dropout_prob
+
+    def forward(self, batch: PackedBatch, stream: DropoutStream | None) -> Tensor:
+        """Return the first hidden states, of shape (T, D).
+
+        Args:
+            batch: Packed tokens.
+            stream: Random numbers of the micro-batch; None drops nothing.
+        """
+        word_TD = self.word_embeddings(batch.input_ids_T)
+        place_TD = self.position_embeddings(batch.position_ids_T) + self.token_type_embeddings(batch.segment_ids_T)
+        x_TD = self.LayerNorm(word_TD, place_TD)
+        return dropout(x_TD, stream and stream.site(-1, EMBEDDINGS, self.dropout_prob))

@@ -1,0 +1,161 @@
+"""The post-LayerNorm encoder layer and the stack of them (Vaswani et al. 2017; Devlin et al. 2019)."""
+
+# T packed tokens, N heads, D hidden, F intermediate, C = 3 * D
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from megabert.config.model import ModelConfig
+from megabert.config.run import OpsConfig
+from megabert.models.embeddings import ResidualLayerNorm
+from megabert.ops.attention import attention
+from megabert.ops.bias_gelu import bias_gelu
+from megabert.ops.dropout import (
+    ATTENTION_OUTPUT,
+    ATTENTION_PROBABILITIES,
+    FEED_FORWARD_OUTPUT,
+    Dropout,
+    DropoutStream,
+)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What every layer needs to know of the sequences."""
+
+    cu_seqlens: Tensor
+    """Int32 of shape (B + 1,)."""
+    max_seqlen: int
+    """At least the longest length."""
+    plan: Any
+    """Of ``ops.attention.plan_attention``."""
+
+
+class BiasGelu(nn.Module):
+    """GELU that owns the bias of the dense layer before it, because one op does both."""
+
+    def __init__(self, width: int, *, hidden_act: str, backend: str) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.approximate = hidden_act == "gelu_new"
+        self.backend = backend
+
+    def forward(self, x_TF: Tensor) -> Tensor:
+        """Return GELU(x + bias)."""
+        return bias_gelu(x_TF, self.bias, approximate=self.approximate, backend=self.backend)
+
+
+class SelfAttention(nn.Module):
+    """Queries, keys and values in one matrix product, then attention within each sequence."""
+
+    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.num_heads = config.num_attention_heads
+        self.dropout_prob = config.attention_probs_dropout_prob
+        self.backend = ops.attention
+
+    def forward(self, x_TD: Tensor, packing: Packing, site: Dropout | None) -> Tensor:
+        """Return the context of each token, of shape (T, D), before the output projection."""
+        return attention(
+            self.qkv(x_TD),
+            packing.cu_seqlens,
+            max_seqlen=packing.max_seqlen,
+            num_heads=self.num_heads,
+            dropout=site,
+            plan=packing.plan,
+            backend=self.backend,
+        )
+
+
+class SubLayerOutput(nn.Module):
+    """Dense layer, dropout, residual, LayerNorm."""
+
+    def __init__(self, width: int, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, config.hidden_size, bias=False)
+        self.LayerNorm = ResidualLayerNorm(config.hidden_size, eps=config.layer_norm_eps, backend=ops.layer_norm)
+
+    def forward(self, x: Tensor, residual_TD: Tensor, site: Dropout | None) -> Tensor:
+        """Return LayerNorm(residual + dropout(dense(x)))."""
+        return self.LayerNorm(self.dense(x), residual_TD, site)
+
+
+class Intermediate(nn.Module):
+    """The feed-forward layer's first half."""
+
+    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.activation = BiasGelu(config.intermediate_size, hidden_act=config.hidden_act, backend=ops.bias_gelu)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """Return GELU(dense(x)), of shape (T, F)."""
+        return self.activation(self.dense(x_TD))
+
+
+class Attention(nn.Module):
+    """Self-attention with its output projection."""
+
+    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        self.self = SelfAttention(config, ops)
+        self.output = SubLayerOutput(config.hidden_size, config, ops)
+
+    def forward(self, x_TD: Tensor, packing: Packing, sites: tuple[Dropout | None, Dropout | None]) -> Tensor:
+        """Return the first sub-layer's hidden states; ``sites`` are the dropouts of probabilities and output."""
+        probabilities_site, output_site = sites
+        return self.output(self.self(x_TD, packing, probabilities_site), x_TD, output_site)
+
+
+class EncoderLayer(nn.Module):
+    """Attention and feed-forward, each closed by a residual and LayerNorm."""
+
+    def __init__(self, number: int, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        self.number = number
+        self.config = config
+        self.attention = Attention(config, ops)
+        self.intermediate = Intermediate(config, ops)
+        self.output = SubLayerOutput(config.intermediate_size, config, ops)
+
+    def forward(self, x_TD: Tensor, packing: Packing, stream: DropoutStream | None) -> Tensor:
+        """Return the next hidden states; ``stream`` None drops nothing."""
+        x_TD = self.attention(
+            x_TD,
+            packing,
+            (
+                self._site(stream, ATTENTION_PROBABILITIES, heads=self.config.num_attention_heads),
+                self._site(stream, ATTENTION_OUTPUT),
+            ),
+        )
+        return self.output(self.intermediate(x_TD), x_TD, self._site(stream, FEED_FORWARD_OUTPUT))
+
+    def _site(self, stream: DropoutStream | None, site: int, *, heads: int = 0) -> Dropout | None:
+        if stream is None:
+            return None
+        probability = self.config.attention_probs_dropout_prob if heads else self.config.hidden_dropout_prob
+        return stream.site(self.number, site, probability, heads=heads)
+
+
+class BertEncoder(nn.Module):
+    """The stack of layers."""
+
+    def __init__(self, config: ModelConfig, ops: OpsConfig, *, activation_checkpointing: bool) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(EncoderLayer(number, config, ops) for number in range(config.num_hidden_layers))
+        self.activation_checkpointing = activation_checkpointing
+
+    def forward(self, x_TD: Tensor, packing: Packing, stream: DropoutStream | None) -> Tensor:
+        """Return the last hidden states, of shape (T, D)."""
+        for layer in self.layer:
+            if self.activation_checkpointing and torch.is_grad_enabled():
+                # dropout is keyed, so the recomputed layer is the same one without saving a generator's state
+                x_TD = checkpoint(layer, x_TD, packing, stream, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x_TD = layer(x_TD, packing, stream)
+        return x_TD

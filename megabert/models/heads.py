@@ -1,0 +1,84 @@
+"""Pooler and the two pre-training heads (Devlin et al. 2019, section 3.1)."""
+
+# T packed tokens, B sequences, M masked positions, D hidden, V vocabulary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from megabert.config.model import ModelConfig
+from megabert.config.run import OpsConfig
+from megabert.models.embeddings import LayerNorm
+from megabert.models.encoder import BiasGelu
+
+
+class BertPooler(nn.Module):
+    """Dense layer and tanh on each sequence's first token."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_TD: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Return shape (B, D); padded sequences, which have no first token, give an arbitrary finite row."""
+        first_B = cu_seqlens[:-1].long().clamp(max=hidden_TD.shape[0] - 1)
+        return torch.tanh(self.dense(hidden_TD.index_select(0, first_B)))
+
+
+class MaskedLmTransform(nn.Module):
+    """Dense layer, activation and LayerNorm before the decoder."""
+
+    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.activation = BiasGelu(config.hidden_size, hidden_act=config.hidden_act, backend=ops.bias_gelu)
+        self.LayerNorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps, backend=ops.layer_norm)
+
+    def forward(self, x_MD: Tensor) -> Tensor:
+        """Return shape (M, D)."""
+        return self.LayerNorm(self.activation(self.dense(x_MD)))
+
+
+class TiedDecoder(nn.Module):
+    """Projection to the vocabulary with the word embeddings as its weight.
+
+    The parameter is registered here too, so that ZeRO-3 gathers it for this forward.
+    """
+
+    def __init__(self, weight: nn.Parameter, vocab_size: int) -> None:
+        super().__init__()
+        self.weight = weight
+        self.bias = nn.Parameter(torch.zeros(weight.shape[0]))
+        self.vocab_size = vocab_size
+
+    def forward(self, x_MD: Tensor) -> Tensor:
+        """Return logits of the padded vocabulary; padding's are -inf: it never wins, and gets no gradient."""
+        bias_V = self.bias
+        if self.vocab_size < bias_V.numel():
+            is_padding_V = torch.arange(bias_V.numel(), device=bias_V.device) >= self.vocab_size
+            bias_V = bias_V.masked_fill(is_padding_V, -torch.inf)
+        return functional.linear(x_MD, self.weight, bias_V)
+
+
+class MaskedLmHead(nn.Module):
+    """Logits at masked positions."""
+
+    def __init__(self, word_embeddings: nn.Parameter, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        self.transform = MaskedLmTransform(config, ops)
+        self.decoder = TiedDecoder(word_embeddings, int(config.vocab_size))
+
+    def forward(self, hidden_TD: Tensor, positions_M: Tensor) -> Tensor:
+        """Return shape (M, padded V); only these positions reach the vocabulary projection."""
+        return self.decoder(self.transform(hidden_TD.index_select(0, positions_M)))
+
+
+class PretrainingHeads(nn.Module):
+    """Masked-language-model head and, for a sentence objective, the next-sentence head."""
+
+    def __init__(
+        self, word_embeddings: nn.Parameter, config: ModelConfig, ops: OpsConfig, *, has_sentence_objective: bool
+    ) -> None:
+        super().__init__()
+        self.predictions = MaskedLmHead(word_embeddings, config, ops)
+        self.seq_relationship = nn.Linear(config.hidden_size, 2) if has_sentence_objective else None

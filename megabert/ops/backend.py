@@ -1,0 +1,79 @@
+"""One mechanism for all ops: a table of backends, and the choice among them, made once and logged."""
+
+import functools
+import importlib.util
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from megabert.errors import KernelError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to run an op."""
+
+    name: str
+    """What ``ops.<op>`` in a configuration calls it."""
+    run: Callable[..., Any] | None
+    """The implementation; None while it does not exist."""
+    obstacle: Callable[[str], str | None]
+    """Device type ("cpu", "cuda") -> why the backend cannot run there, or None where it can."""
+
+
+def choose(op: str, requested: str, table: Mapping[str, Backend], device: str) -> Callable[..., Any]:
+    """Return the implementation that runs; log it, with the reason, at the first call.
+
+    Args:
+        op: Name of the op, for messages.
+        requested: ``auto`` or a name in ``table``.
+        table: Backends in order of preference; ``auto`` takes the first that can run.
+        device: Device type of the input.
+
+    Raises:
+        KernelError: A backend that was asked for by name cannot run here.
+    """
+    return _choose(op, requested, tuple(table.values()), device)
+
+
+@functools.lru_cache(maxsize=256)
+def _choose(op: str, requested: str, backends: tuple[Backend, ...], device: str) -> Callable[..., Any]:
+    obstacles = {backend.name: backend.obstacle(device) for backend in backends}
+    usable = [backend for backend in backends if obstacles[backend.name] is None]
+    allowed = ", ".join(backend.name for backend in usable)
+    if requested == "auto":
+        chosen = usable[0]
+        skipped = "; ".join(f"{name}: {why}" for name, why in obstacles.items() if why) or "it is the first choice"
+        logger.info("ops.%s: %s on %s (%s)", op, chosen.name, device, skipped)
+    else:
+        named = {backend.name: backend for backend in backends}
+        if requested not in named:
+            raise KernelError(f"ops.{op}={requested}: {op} has no such backend. Choose auto or one of: {allowed}.")
+        if obstacles[requested] is not None:
+            raise KernelError(
+                f"ops.{op}={requested} cannot run on {device}: {obstacles[requested]}. Choose auto or one of: {allowed}."
+            )
+        chosen = named[requested]
+        logger.info("ops.%s: %s on %s (asked for)", op, chosen.name, device)
+    if chosen.run is None:
+        raise KernelError(f"ops.{op}={chosen.name} has no implementation. Choose auto or one of: {allowed}.")
+    return chosen.run
+
+
+def no_obstacle(device: str) -> None:
+    """Say that a backend runs on every device."""
+
+
+def triton_not_written(device: str) -> str:
+    """Say why Triton kernels cannot run: there are none yet."""
+    return "its Triton kernel is not part of this version"
+
+
+def apex_obstacle(device: str) -> str:
+    """Say why NVIDIA Apex cannot run here."""
+    if importlib.util.find_spec("apex") is None:
+        return "NVIDIA Apex is not importable (source-only, optional; the 'apex' on PyPI is another package)"
+    return "its binding is not part of this version"

@@ -1,0 +1,32 @@
+"""The public ``bias_gelu`` and its choice of backend."""
+
+# T packed tokens, F intermediate
+
+from torch import Tensor
+
+from megabert.ops.backend import Backend, choose, no_obstacle, triton_not_written
+from megabert.ops.bias_gelu.torch_backend import bias_gelu_torch
+
+BACKENDS = {
+    "triton": Backend("triton", None, triton_not_written),
+    "torch": Backend("torch", bias_gelu_torch, no_obstacle),
+}
+
+
+def bias_gelu(x_TF: Tensor, bias_F: Tensor, *, approximate: bool = False, backend: str = "auto") -> Tensor:
+    """Return GELU(x + bias) (Hendrycks & Gimpel 2016).
+
+    Args:
+        x_TF: Output of a matrix product without its bias; float16, bfloat16, float32 or float64.
+        bias_F: That bias.
+        approximate: The tanh form (``gelu_new``) instead of the erf form (``gelu``).
+        backend: ``auto``, ``triton`` or ``torch``.
+
+    Returns:
+        Shape and dtype of ``x_TF``.
+
+    Raises:
+        KernelError: The backend cannot run here.
+    """
+    run = choose("bias_gelu", backend, BACKENDS, x_TF.device.type)
+    return run(x_TF, bias_F, approximate=approximate)

@@ -1,0 +1,190 @@
+"""Dropout without state: an element's fate is a hash of (instance seed, position, layer, site, head, column).
+
+A mask therefore depends neither on packing nor on ranks, micro-batches or backends, and the backward pass recomputes it:
+nothing is stored. The hash is lowbias32 (Wellons 2018), 32 bits in, 32 bits out, a bijection; every backend does it in
+int32 words that wrap.
+
+    row seed  = lowbias32(instance seed + position * 0x9E3779B9)
+    row key   = lowbias32(row seed ^ lowbias32(number of the (layer, site, head)))
+    element   = lowbias32(row key + column * 0x9E3779B9), kept iff it is >= threshold as a signed number
+
+The threshold is a multiple of 2**16, that is, probabilities are rounded to 2**-16 (0.1 to 0.100006) and survivors are
+scaled by the rounded one. The last xor-shift of an element's lowbias32 changes only bits below the threshold's:
+implementations skip it.
+"""
+
+# T packed tokens, B sequences, N heads, R rows, C columns
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+GOLDEN = 0x9E3779B9 - 2**32  # 2**32 divided by the golden ratio, as int32
+MULTIPLIERS = (0x7FEB352D, 0x846CA68B - 2**32)  # lowbias32
+CHUNK = 1 << 18
+"""Elements hashed at once on a CPU: scratch stays in cache, and one call's overhead is small beside the work."""
+
+EMBEDDINGS, ATTENTION_PROBABILITIES, ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT = range(4)
+
+
+def lowbias32(x: int) -> int:
+    """Hash one number, as uint32."""
+    x &= 0xFFFFFFFF
+    x ^= x >> 16
+    x = x * 0x7FEB352D & 0xFFFFFFFF
+    x ^= x >> 15
+    x = x * 0x846CA68B & 0xFFFFFFFF
+    return x ^ x >> 16
+
+
+def lowbias32_(x: Tensor) -> Tensor:
+    """Hash an int32 tensor in place, and return it."""
+    scratch = torch.empty_like(x)
+    _mix_(x, scratch)
+    return _xor_shift_(x, 16, scratch)
+
+
+def _xor_shift_(x: Tensor, bits: int, scratch: Tensor) -> Tensor:
+    torch.bitwise_right_shift(x, bits, out=scratch)
+    return x.bitwise_xor_(scratch.bitwise_and_((1 << 32 - bits) - 1))  # int32 shifts keep the sign: cut it off
+
+
+def _mix_(x: Tensor, scratch: Tensor) -> None:
+    """All of lowbias32 but its last xor-shift."""
+    for bits, multiplier in zip((16, 15), MULTIPLIERS, strict=True):
+        _xor_shift_(x, bits, scratch).mul_(multiplier)
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """What an op needs to know of its dropout site."""
+
+    probability: float
+    """Of dropping an element, before rounding."""
+    row_keys: Tensor
+    """Int32 of shape (T,) for hidden states, (T, N) for attention probabilities (a row is a query of a head)."""
+
+    @property
+    def level(self) -> int:
+        """The probability in units of 2**-16."""
+        return round(self.probability * 2**16)
+
+    @property
+    def threshold(self) -> int:
+        """The smallest signed int32 that survives."""
+        return (self.level << 16) - 2**31
+
+    @property
+    def scale(self) -> float:
+        """What a survivor is multiplied by."""
+        return 2**16 / (2**16 - self.level)
+
+
+@dataclass(frozen=True)
+class DropoutStream:
+    """The random numbers of one micro-batch; ``site`` hands out the part of one dropout site."""
+
+    row_seeds_T: Tensor
+
+    @classmethod
+    def of_batch(cls, instance_seeds_B: Tensor, cu_seqlens: Tensor, position_ids_T: Tensor) -> "DropoutStream":
+        """Seed every token by its instance and its position in it.
+
+        Args:
+            instance_seeds_B: Int32, one per sequence.
+            cu_seqlens: Int32 of shape (B + 1,), where each sequence starts.
+            position_ids_T: Int64, position of each token in its sequence.
+        """
+        tokens = position_ids_T.numel()
+        index_T = torch.arange(tokens, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
+        sequence_T = torch.searchsorted(cu_seqlens[1:].contiguous(), index_T, right=True)
+        # tokens past the last sequence are padding: any seed serves them
+        seeds_T = torch.nn.functional.pad(instance_seeds_B, (0, 1))[sequence_T]
+        return cls(lowbias32_(position_ids_T.to(torch.int32).mul_(GOLDEN).add_(seeds_T)))
+
+    def site(self, layer: int, site: int, probability: float, *, heads: int = 0) -> Dropout | None:
+        """Return the dropout of one site, or None where the probability rounds to zero.
+
+        Args:
+            layer: Number of the encoder layer; -1 for the embeddings.
+            site: One of the module's four constants.
+            probability: Of dropping an element, in [0, 1).
+            heads: Attention heads; row keys are of shape (T, heads). 0: shape (T,).
+        """
+        if round(probability * 2**16) == 0:
+            return None
+        constants = [site_constant(layer, site, head) for head in range(max(1, heads))]
+        seeds_T1 = self.row_seeds_T[:, None]
+        keys = lowbias32_(seeds_T1 ^ torch.tensor(constants, dtype=torch.int32, device=seeds_T1.device))
+        return Dropout(probability, keys if heads else keys[:, 0])
+
+
+def site_constant(layer: int, site: int, head: int = 0) -> int:
+    """Return a distinct int32 for each layer (from -1), site (below 4) and head (below 4,096)."""
+    hashed = lowbias32(((layer + 2) << 14) + (site << 12) + head)
+    return hashed - 2**32 if hashed >= 2**31 else hashed
+
+
+def keep_mask(dropout: Dropout, row_keys: Tensor, columns: int) -> Tensor:
+    """Return a bool tensor, shape of ``row_keys`` plus (columns,): True where an element survives."""
+    e_C = torch.arange(columns, device=row_keys.device, dtype=torch.int32).mul_(GOLDEN)
+    return lowbias32_(row_keys[..., None] + e_C) >= dropout.threshold
+
+
+def keep_bits(dropout: Dropout, row_keys_R: Tensor, columns: int) -> Tensor:
+    """Return int32 of shape (R, columns): -1 (all bits set) where an element survives, else 0.
+
+    On a CPU an ``and`` with these bits is several times faster than anything that reads a bool mask.
+    """
+    e_C = torch.arange(columns, device=row_keys_R.device, dtype=torch.int32).mul_(GOLDEN)
+    bits_RC = row_keys_R[:, None] + e_C
+    _mix_(bits_RC, torch.empty_like(bits_RC))
+    torch.bitwise_right_shift(bits_RC, 16, out=bits_RC)
+    # the sign of (threshold - 1 - element), in units of 2**16, spread over the word
+    return torch.rsub(bits_RC, (dropout.threshold >> 16) - 1).bitwise_right_shift_(31)
+
+
+def select_(x: Tensor, keep_bits: Tensor) -> Tensor:
+    """Zero in place what ``keep_bits`` does not keep; does not scale."""
+    if x.dtype == torch.float32:
+        x.view(torch.int32).bitwise_and_(keep_bits)
+        return x
+    return x.mul_(keep_bits.neg())
+
+
+def row_chunks(rows: int, columns: int) -> list[slice]:
+    """Split rows so that a chunk has about ``CHUNK`` elements."""
+    step = max(1, CHUNK // max(1, columns))
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def masked(x_RC: Tensor, dropout: Dropout, *, out: Tensor | None = None) -> Tensor:
+    """Return ``x_RC`` with dropped elements zeroed and the others left as they are (not scaled)."""
+    if x_RC.device.type != "cpu":
+        kept = keep_mask(dropout, dropout.row_keys, x_RC.shape[1])
+        return torch.where(kept, x_RC, torch.zeros((), dtype=x_RC.dtype, device=x_RC.device))
+    out = torch.empty_like(x_RC) if out is None else out
+    for rows in row_chunks(*x_RC.shape):
+        bits_RC = keep_bits(dropout, dropout.row_keys[rows], x_RC.shape[1])
+        if x_RC.dtype == torch.float32:
+            torch.bitwise_and(x_RC[rows].view(torch.int32), bits_RC, out=out[rows].view(torch.int32))
+        else:
+            torch.mul(x_RC[rows], bits_RC.neg_().to(x_RC.dtype), out=out[rows])
+    return out
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_RC: Tensor, dropout: Dropout) -> Tensor:
+        ctx.dropout = dropout
+        return masked(x_RC, dropout).mul_(dropout.scale)
+
+    @staticmethod
+    def backward(ctx, grad_RC: Tensor) -> tuple[Tensor, None]:
+        return masked(grad_RC.contiguous(), ctx.dropout).mul_(ctx.dropout.scale), None
+
+
+def dropout(x_TD: Tensor, site: Dropout | None) -> Tensor:
+    """Drop elements of hidden states and scale the others; None leaves them as they are."""
+    return x_TD if site is None else _Dropout.apply(x_TD.contiguous(), site)

@@ -1,0 +1,50 @@
+"""The public ``layer_norm`` and its choice of backend."""
+
+# T packed tokens, D hidden
+
+from torch import Tensor
+
+from megabert.ops.backend import Backend, apex_obstacle, choose, no_obstacle, triton_not_written
+from megabert.ops.dropout import Dropout
+from megabert.ops.layer_norm.torch_backend import layer_norm_torch
+
+BACKENDS = {
+    "triton": Backend("triton", None, triton_not_written),
+    "apex": Backend("apex", None, apex_obstacle),
+    "torch": Backend("torch", layer_norm_torch, no_obstacle),
+}
+
+
+def layer_norm(
+    x_TD: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    *,
+    eps: float,
+    input_bias_D: Tensor | None = None,
+    residual_TD: Tensor | None = None,
+    dropout: Dropout | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Return LayerNorm(residual + dropout(x + input bias)), the end of each post-LayerNorm sub-layer.
+
+    Ba et al. 2016 (LayerNorm); Vaswani et al. 2017, section 5.4 (where dropout and residual stand).
+
+    Args:
+        x_TD: Output of a matrix product without its bias; float16, bfloat16, float32 or float64.
+        weight_D: Gain.
+        bias_D: Shift.
+        eps: Added to the variance.
+        input_bias_D: Bias of that matrix product; None adds none.
+        residual_TD: Added after dropout; None adds none.
+        dropout: Site with row keys of shape (T,); None drops nothing.
+        backend: ``auto``, ``triton``, ``apex`` or ``torch``.
+
+    Returns:
+        Shape (T, D) in the dtype of ``x_TD``; sums and statistics are taken in float32 (float64 for float64).
+
+    Raises:
+        KernelError: The backend cannot run here.
+    """
+    run = choose("layer_norm", backend, BACKENDS, x_TD.device.type)
+    return run(x_TD, weight_D, bias_D, eps=eps, input_bias_D=input_bias_D, residual_TD=residual_TD, dropout=dropout)

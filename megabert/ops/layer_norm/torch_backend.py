@@ -1,0 +1,78 @@
+"""``layer_norm`` with torch's own fused LayerNorm; one sum kept for the backward pass, dropout recomputed there."""
+
+# T packed tokens, D hidden
+
+import torch
+from torch import Tensor
+
+from megabert.ops import dropout as keyed
+from megabert.ops.dropout import Dropout
+
+
+def layer_norm_torch(
+    x_TD: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    *,
+    eps: float,
+    input_bias_D: Tensor | None = None,
+    residual_TD: Tensor | None = None,
+    dropout: Dropout | None = None,
+) -> Tensor:
+    """Run ``api.layer_norm`` on any device; 16-bit input is summed and normalised in float32."""
+    return _LayerNorm.apply(x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout)
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout):
+        z_TD = _sum(x_TD, input_bias_D, residual_TD, dropout)
+        shape = z_TD.shape[-1:]
+        y_TD, mean_T1, rstd_T1 = torch.native_layer_norm(
+            z_TD, shape, weight_D.to(z_TD.dtype), bias_D.to(z_TD.dtype), eps
+        )
+        ctx.save_for_backward(z_TD, mean_T1, rstd_T1, weight_D, bias_D)
+        ctx.dropout = dropout
+        ctx.dtypes = (x_TD.dtype, *(None if t is None else t.dtype for t in (input_bias_D, residual_TD)))
+        return y_TD.to(x_TD.dtype)
+
+    @staticmethod
+    def backward(ctx, grad_TD):
+        z_TD, mean_T1, rstd_T1, weight_D, bias_D = ctx.saved_tensors
+        x_dtype, input_bias_dtype, residual_dtype = ctx.dtypes
+        grad_z_TD, grad_weight_D, grad_bias_D = torch.ops.aten.native_layer_norm_backward(
+            grad_TD.to(z_TD.dtype).contiguous(),
+            z_TD,
+            z_TD.shape[-1:],
+            mean_T1,
+            rstd_T1,
+            weight_D.to(z_TD.dtype),
+            bias_D.to(z_TD.dtype),
+            [True, True, True],
+        )
+        grad_x_TD = grad_z_TD
+        if ctx.dropout is not None:
+            grad_x_TD = keyed.masked(grad_z_TD, ctx.dropout).mul_(ctx.dropout.scale)
+        return (
+            grad_x_TD.to(x_dtype),
+            grad_weight_D.to(weight_D.dtype),
+            grad_bias_D.to(bias_D.dtype),
+            None if input_bias_dtype is None else grad_x_TD.sum(0).to(input_bias_dtype),
+            None if residual_dtype is None else grad_z_TD.to(residual_dtype),
+            None,
+            None,
+        )
+
+
+def _sum(x_TD: Tensor, input_bias_D: Tensor | None, residual_TD: Tensor | None, dropout: Dropout | None) -> Tensor:
+    """Return residual + dropout(x + input bias) in float32 (float64 for float64), always a new tensor or ``x_TD``."""
+    dtype = torch.promote_types(x_TD.dtype, torch.float32)
+    z_TD = x_TD.to(dtype).contiguous()
+    if input_bias_D is not None:
+        z_TD = z_TD + input_bias_D.to(dtype)
+    if dropout is not None:
+        z_TD = keyed.masked(z_TD, dropout)
+        if residual_TD is None:
+            return z_TD.mul_(dropout.scale)
+        return torch.add(residual_TD.to(dtype), z_TD, alpha=dropout.scale, out=z_TD)
+    return z_TD if residual_TD is None else z_TD + residual_TD.to(dtype)
