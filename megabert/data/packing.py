@@ -1,0 +1,228 @@
+"""Dealing the instances of a global batch to micro-batches of a fixed greatest size, the same way on every rank.
+
+The instances are sorted by length and dealt in zigzag over ``micro-steps * world size`` bins: every bin gets the same
+number of instances but for one, and the sums of tokens differ by a few. So one number of micro-steps serves all
+ranks, ranks have equal work, and one size fits all bins. That size is the step's own: its real tokens over its bins,
+rounded up to a multiple of ``MicroShape.token_multiple`` (1/128 of the greatest size), because totals of global
+batches vary (2% of the mean at 256 instances) and a single size would be padded by that much. A phase of large
+batches so meets one or a few shapes; ``token_multiple = tokens`` makes it exactly one.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megabert.errors import ConfigError, DataError
+
+_MARGIN_SIGMA = 3.0
+"""Global batches this many deviations above the mean still take the planned number of micro-steps."""
+_EVENING_ROUNDS = 32
+"""Rounds of dealing that look at the bins' sums; each sorts the bins once."""
+_SIZES_A_SHAPE = 128
+"""Padded sizes are multiples of 1/128 of the greatest: 0.4% padding on average."""
+_FEWEST_TOKENS = 3
+"""The shortest instance: [CLS], one token, [SEP]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceStatistics:
+    """Totals of a split, from the manifest: all that is needed to size micro-batches.
+
+    Attributes:
+        rows: Instances.
+        tokens: Their tokens.
+        masked_tokens: Positions to predict in them.
+        max_seq_length: Longest instance allowed.
+        max_masked: Most positions to predict in one instance.
+    """
+
+    rows: int
+    tokens: int
+    masked_tokens: int
+    max_seq_length: int
+    max_masked: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroShape:
+    """Greatest size of a micro-batch.
+
+    Attributes:
+        tokens: Packed tokens.
+        sequences: Instances.
+        masked: Positions to predict.
+        token_multiple: Padded token counts are multiples of this, or ``tokens`` itself.
+        masked_multiple: The same for positions to predict.
+    """
+
+    tokens: int
+    sequences: int
+    masked: int
+    token_multiple: int = 1
+    masked_multiple: int = 1
+
+    def padded(self, tokens: int, masked: int) -> "MicroShape":
+        """Return the smallest padded shape, out of the fixed ladder, that holds a micro-batch of this size."""
+        return replace(
+            self,
+            tokens=min(_round_up(tokens, self.token_multiple), self.tokens),
+            masked=min(_round_up(masked, self.masked_multiple), self.masked),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A global batch dealt to ``num_micro_steps * world_size`` bins.
+
+    Attributes:
+        num_micro_steps: The same on all ranks.
+        world_size: Ranks.
+        ordinals: Int64, the instances (their places in the global batch) bin by bin, ascending in each.
+        bin_starts: Int64 of shape (bins + 1,), where each bin starts in ``ordinals``.
+        max_tokens: Tokens of the fullest bin.
+        max_masked: Positions to predict of the bin that has most.
+    """
+
+    num_micro_steps: int
+    world_size: int
+    ordinals: NDArray[np.int64]
+    bin_starts: NDArray[np.int64]
+    max_tokens: int
+    max_masked: int
+
+    def micro_batch(self, micro_step: int, rank: int) -> NDArray[np.int64]:
+        """Return the ordinals of one rank's micro-batch, ascending; perhaps none."""
+        index = micro_step * self.world_size + rank
+        return self.ordinals[self.bin_starts[index] : self.bin_starts[index + 1]]
+
+
+def plan(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, world_size: int) -> Plan:
+    """Deal a global batch to micro-batches; a pure function of its arguments, so equal on every rank.
+
+    Args:
+        lengths: Tokens of each instance, in the order of the global batch.
+        masked_counts: Positions to predict of each instance.
+        shape: Greatest size of a micro-batch.
+        world_size: Ranks; may exceed the number of instances, then some micro-batches are empty.
+
+    Returns:
+        The plan with the fewest micro-steps whose bins all fit.
+
+    Raises:
+        DataError: If a single instance is larger than ``shape``.
+    """
+    lengths = np.asarray(lengths, np.int64)
+    masked_counts = np.asarray(masked_counts, np.int64)
+    if lengths.size and (lengths.max() > shape.tokens or masked_counts.max() > shape.masked):
+        raise DataError(
+            f"an instance has {lengths.max()} tokens and {masked_counts.max()} masked positions, a micro-batch holds "
+            f"{shape.tokens} and {shape.masked}. The shards contradict their manifest: run `megabert-data verify`."
+        )
+    longest_first = np.argsort(-lengths, kind="stable")
+    steps = max(
+        1,
+        -(-int(lengths.sum()) // (shape.tokens * world_size)),
+        -(-int(masked_counts.sum()) // (shape.masked * world_size)),
+        -(-lengths.size // (shape.sequences * world_size)),
+    )
+    while True:
+        bins = _deal(lengths[longest_first], steps * world_size)
+        tokens = np.bincount(bins, lengths[longest_first], steps * world_size)
+        masked = np.bincount(bins, masked_counts[longest_first], steps * world_size)
+        counts = np.bincount(bins, minlength=steps * world_size)
+        if tokens.max() <= shape.tokens and masked.max() <= shape.masked and counts.max() <= shape.sequences:
+            break
+        # Ends: with a bin for each instance everything fits.
+        steps += 1
+    bin_of_instance = np.empty_like(bins)
+    bin_of_instance[longest_first] = bins
+    return Plan(
+        num_micro_steps=steps,
+        world_size=world_size,
+        ordinals=np.argsort(bin_of_instance, kind="stable"),
+        bin_starts=np.concatenate([[0], np.cumsum(counts)]),
+        max_tokens=int(tokens.max()),
+        max_masked=int(masked.max()),
+    )
+
+
+def shape_for(
+    statistics: InstanceStatistics, *, global_batch_size: int, world_size: int, micro_batch_tokens: int
+) -> MicroShape:
+    """Derive the greatest micro-batch of a phase from its totals, so that equal micro-batches come out nearly full.
+
+    The share of a rank in a large global batch is divided into as few equal micro-batches as the budget allows. The
+    spread of the total is bounded from mean and range (Bhatia & Davis 2000: variance <= (max - mean) * (mean - min)).
+
+    Args:
+        statistics: Totals of the split.
+        global_batch_size: Instances a step over all ranks.
+        world_size: Ranks.
+        micro_batch_tokens: Most packed tokens a rank may take at once.
+
+    Raises:
+        ConfigError: If the budget does not hold one instance of full length.
+    """
+    if micro_batch_tokens < statistics.max_seq_length:
+        raise ConfigError(
+            f"micro_batch_tokens={micro_batch_tokens} is below max_seq_length={statistics.max_seq_length}: a micro-batch "
+            f"must hold one instance. Set micro_batch_tokens to {statistics.max_seq_length} or more, or to auto."
+        )
+    if statistics.rows < 1:
+        raise DataError("the split has no instances. Build shards from more text.")
+    per_rank = global_batch_size / world_size
+    length, longest = statistics.tokens / statistics.rows, statistics.max_seq_length
+    tokens = per_rank * (length + _margin(length, _FEWEST_TOKENS, longest, global_batch_size))
+    steps = max(1, math.ceil((tokens + longest) / micro_batch_tokens))
+    masked_mean, most_masked = statistics.masked_tokens / statistics.rows, statistics.max_masked
+    masked = per_rank * (masked_mean + _margin(masked_mean, 0, most_masked, global_batch_size))
+    # One instance more than an equal share: sums of bins differ by less than that.
+    tokens_multiple = max(8, _round_up(math.ceil(tokens / steps), 8 * _SIZES_A_SHAPE) // _SIZES_A_SHAPE)
+    masked_multiple = max(8, _round_up(math.ceil(masked / steps), 8 * _SIZES_A_SHAPE) // _SIZES_A_SHAPE)
+    return MicroShape(
+        tokens=min(_round_up(math.ceil(tokens / steps) + longest, tokens_multiple), micro_batch_tokens),
+        sequences=math.ceil(1.25 * per_rank / steps) + 4,
+        masked=max(1, _round_up(math.ceil(masked / steps) + most_masked, masked_multiple)),
+        token_multiple=tokens_multiple,
+        masked_multiple=masked_multiple,
+    )
+
+
+def _deal(lengths: NDArray[np.int64], num_bins: int) -> NDArray[np.int64]:
+    """Return a bin for each item so that the bins' sums are nearly equal.
+
+    Most rounds are plain zigzag (bins 0, 1, ..., n - 1, n - 1, ..., 1, 0, 0, ...). In the last ones, which hold the
+    shortest items, each round goes to the bins still short of their share, emptiest first (the rule of longest
+    processing time first, Graham 1969, a round at a time).
+
+    Args:
+        lengths: Sizes of the items, descending.
+        num_bins: Number of bins.
+    """
+    plain = max(0, lengths.size // num_bins - _EVENING_ROUNDS) * num_bins
+    bins = np.empty(lengths.size, np.int64)
+    turn = np.arange(plain) % (2 * num_bins)
+    bins[:plain] = np.minimum(turn, 2 * num_bins - 1 - turn)
+    loads = np.bincount(bins[:plain], lengths[:plain], num_bins)
+    share = lengths.sum() / num_bins
+    done = plain
+    while done < lengths.size:
+        emptiest = np.argsort(loads, kind="stable")
+        short = int(np.searchsorted(loads[emptiest], share - lengths[done] / 2, side="right"))
+        chosen = emptiest[: min(max(short, 1), lengths.size - done)]
+        bins[done : done + chosen.size] = chosen
+        loads[chosen] += lengths[done : done + chosen.size]
+        done += chosen.size
+    return bins
+
+
+def _margin(mean: float, smallest: float, largest: float, count: int) -> float:
+    """Return what to add to a mean of ``count`` draws so that it is rarely exceeded."""
+    variance = max(0.0, (largest - mean) * (mean - smallest))
+    return _MARGIN_SIGMA * math.sqrt(variance / count)
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

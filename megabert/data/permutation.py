@@ -1,0 +1,162 @@
+"""The order of rows in an epoch: a keyed permutation with constant memory and constant-time seek.
+
+A row costs the decompression of its record batch (up to 8,192 rows), so rows are not permuted one by one over
+the whole corpus. The order has two levels:
+
+1. Rows are cut into blocks of ``BLOCK_ROWS``; the blocks are permuted by a Feistel network with cycle walking
+   (Black & Rogaway 2002, "Ciphers with arbitrary finite domains"), which needs no table.
+2. ``WINDOW_BLOCKS`` consecutive permuted blocks are a window; its rows are permuted by sorting keyed hashes. A
+   window is at most 65,536 rows, so that table is of constant size. A corpus of one window is permuted fully.
+
+This is enough because data preparation shuffled already: documents are spread over shards by a hash of their id,
+and instances are shuffled inside a shard, so a block of consecutive rows is a random sample of its shard, and a
+window mixes eight such samples from anywhere in the corpus.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megabert.masking.keyed_random import mix, string_key
+
+BLOCK_ROWS = 8192
+"""Rows of a block: those of a full record batch. A change changes the order of every run."""
+WINDOW_BLOCKS = 8
+"""Blocks whose rows are mixed. A change changes the order of every run."""
+
+_ROUNDS = 6
+_MIN_HALF_BITS = 3  # with halves of 1 or 2 bits the rounds reach few of the permutations of a small domain
+_STAGE_BLOCKS = string_key("data/order/blocks")
+_STAGE_ROWS = string_key("data/order/rows")
+
+
+@dataclass(frozen=True)
+class FeistelPermutation:
+    """A permutation of ``range(size)`` keyed by ``key``, forwards and backwards, without a table."""
+
+    size: int
+    key: int
+
+    def forward(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Map each value of ``range(size)`` to its image."""
+        return self._walk(values, self._encrypt)
+
+    def inverse(self, images: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Map each image back to its value."""
+        return self._walk(images, self._decrypt)
+
+    @property
+    def _half_bits(self) -> int:
+        return max(_MIN_HALF_BITS, ((self.size - 1).bit_length() + 1) // 2)
+
+    def _walk(self, values, network) -> NDArray[np.int64]:
+        """Apply the network until each value is inside the domain again (cycle walking)."""
+        result = network(np.asarray(values).astype(np.uint64))
+        outside = np.flatnonzero(result >= self.size)
+        while outside.size:
+            result[outside] = network(result[outside])
+            outside = outside[result[outside] >= self.size]
+        return result.astype(np.int64)
+
+    def _encrypt(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        bits = np.uint64(self._half_bits)
+        mask = np.uint64((1 << self._half_bits) - 1)
+        left, right = words >> bits, words & mask
+        for turn in range(_ROUNDS):
+            left, right = right, left ^ (mix(self.key, turn, right) & mask)
+        return (left << bits) | right
+
+    def _decrypt(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        bits = np.uint64(self._half_bits)
+        mask = np.uint64((1 << self._half_bits) - 1)
+        left, right = words >> bits, words & mask
+        for turn in reversed(range(_ROUNDS)):
+            left, right = right ^ (mix(self.key, turn, left) & mask), left
+        return (left << bits) | right
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Rows that are read and mixed together.
+
+    Attributes:
+        spans: Row ranges (first, stop), ascending. Equal spans mean equal rows, so they can key a cache.
+        start: Position in the epoch of the window's first instance.
+        order: Int64; ``order[i]`` is the place, in the concatenated spans, of the instance at ``start + i``.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    start: int
+    order: NDArray[np.int64]
+
+    def rows(self) -> NDArray[np.int64]:
+        """Return the global row of each position of the window."""
+        return np.concatenate([np.arange(first, stop) for first, stop in self.spans])[self.order]
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """The order of ``num_rows`` rows in one epoch; a pure function of its fields."""
+
+    num_rows: int
+    seed: int
+    epoch: int
+
+    @property
+    def num_windows(self) -> int:
+        """Number of windows in the epoch."""
+        return -(-self._num_blocks // WINDOW_BLOCKS)
+
+    @property
+    def _num_blocks(self) -> int:
+        return -(-self.num_rows // BLOCK_ROWS)
+
+    def window_at(self, position: int) -> Window:
+        """Return the window that holds a position, 0 to ``num_rows - 1``; costs the same for every position."""
+        if not 0 <= position < self.num_rows:
+            raise IndexError(f"position {position} is outside an epoch of {self.num_rows} rows")
+        # Every block is full but the last one, which the permutation puts somewhere: from there on starts are earlier.
+        index = position // (BLOCK_ROWS * WINDOW_BLOCKS)
+        if index + 1 < self.num_windows and position >= _window_start(self, index + 1):
+            index += 1
+        return _window(self, index)
+
+    def rows(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the rows at positions ``start`` to ``stop - 1`` of the epoch."""
+        parts = []
+        while start < stop:
+            window = self.window_at(start)
+            part = window.rows()[start - window.start : stop - window.start]
+            parts.append(part)
+            start += len(part)
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+@lru_cache(maxsize=8)
+def _short_slot(order: EpochOrder) -> int:
+    """Return the place of the last, short block among the permuted blocks."""
+    last = order._num_blocks - 1
+    return int(_blocks(order).inverse(np.array([last]))[0])
+
+
+def _blocks(order: EpochOrder) -> FeistelPermutation:
+    return FeistelPermutation(order._num_blocks, int(mix(_STAGE_BLOCKS, order.seed, order.epoch)))
+
+
+def _window_start(order: EpochOrder, index: int) -> int:
+    missing = order._num_blocks * BLOCK_ROWS - order.num_rows
+    slot = index * WINDOW_BLOCKS
+    return slot * BLOCK_ROWS - (missing if slot > _short_slot(order) else 0)
+
+
+@lru_cache(maxsize=4)
+def _window(order: EpochOrder, index: int) -> Window:
+    slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))
+    blocks = np.sort(_blocks(order).forward(slots))
+    spans = tuple((int(b) * BLOCK_ROWS, min((int(b) + 1) * BLOCK_ROWS, order.num_rows)) for b in blocks)
+    size = sum(stop - first for first, stop in spans)
+    # Stable: equal hashes, should they ever occur, keep one order everywhere.
+    hashes = mix(_STAGE_ROWS, order.seed, order.epoch, index, np.arange(size))
+    return Window(spans, _window_start(order, index), np.argsort(hashes, kind="stable"))

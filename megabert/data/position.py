@@ -1,0 +1,117 @@
+"""Where a run stands in its data: (epoch, offset, skipped ranges), saved with every checkpoint."""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from megabert.errors import CheckpointError, DataError
+
+
+class PositionRange(NamedTuple):
+    """Positions ``start`` to ``stop - 1`` of the permuted order of one epoch."""
+
+    epoch: int
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Number of positions."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class DataPosition:
+    """The next instance to read, and what is never to be read.
+
+    Attributes:
+        epoch: Passes over the data so far.
+        offset: Position of the next instance in the epoch's order (see ``permutation``). It may equal the number
+            of rows or lie inside a skipped range: reading goes on behind it.
+        skipped: Ranges that are passed over, sorted, not overlapping (instances blamed for non-finite losses).
+    """
+
+    epoch: int = 0
+    offset: int = 0
+    skipped: tuple[PositionRange, ...] = ()
+
+    def take(self, count: int, num_rows: int) -> tuple[tuple[PositionRange, ...], "DataPosition"]:
+        """Return the ranges that hold the next ``count`` instances, in order, and the position after them.
+
+        Args:
+            count: Instances to take; they may run over the end of one or several epochs.
+            num_rows: Rows of an epoch.
+
+        Raises:
+            DataError: If an epoch has no rows.
+        """
+        if num_rows < 1:
+            raise DataError("the split has no instances. Build shards from more text, or read another split.")
+        taken: list[PositionRange] = []
+        epoch, offset = self.epoch, self.offset
+        while count > 0:
+            free = self._next_free(epoch, offset, num_rows)
+            if free is None:
+                epoch, offset = epoch + 1, 0
+                continue
+            start, limit = free
+            stop = min(start + count, limit)
+            taken.append(PositionRange(epoch, start, stop))
+            count -= stop - start
+            offset = stop
+        return tuple(taken), replace(self, epoch=epoch, offset=offset)
+
+    def advance(self, count: int, num_rows: int) -> "DataPosition":
+        """Return the position after the next ``count`` instances of epochs of ``num_rows`` rows."""
+        return self.take(count, num_rows)[1]
+
+    def skip(self, count: int, num_rows: int) -> "DataPosition":
+        """Return this position with its next ``count`` instances among the skipped ones.
+
+        To leave out one bad step when going back further: ``bad.skip(...)`` gives the ranges, ``skipping`` adds them.
+        """
+        return self.skipping(self.take(count, num_rows)[0])
+
+    def skipping(self, ranges: tuple[PositionRange, ...]) -> "DataPosition":
+        """Return this position with more ranges skipped, merged with those that touch them."""
+        merged: list[PositionRange] = []
+        for current in sorted((*self.skipped, *ranges)):
+            if current.size <= 0:
+                continue
+            if merged and merged[-1].epoch == current.epoch and current.start <= merged[-1].stop:
+                merged[-1] = merged[-1]._replace(stop=max(merged[-1].stop, current.stop))
+            else:
+                merged.append(current)
+        return replace(self, skipped=tuple(merged))
+
+    def _next_free(self, epoch: int, offset: int, num_rows: int) -> tuple[int, int] | None:
+        """Find the first range (start, limit) at or behind ``offset`` that is not skipped in this epoch."""
+        for skipped in self.skipped:
+            if skipped.epoch != epoch or skipped.stop <= offset:
+                continue
+            if offset < skipped.start:
+                return offset, min(skipped.start, num_rows)
+            offset = skipped.stop
+        return (offset, num_rows) if offset < num_rows else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        return {"epoch": self.epoch, "offset": self.offset, "skipped": [list(r) for r in self.skipped]}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "DataPosition":
+        """Read what ``to_dict`` wrote.
+
+        Raises:
+            CheckpointError: If keys are missing or values are not whole numbers of the right sign.
+        """
+        try:
+            ranges = tuple(PositionRange(*(int(v) for v in r)) for r in values["skipped"])
+            position = cls(int(values["epoch"]), int(values["offset"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"data position {values!r} is not of the form {{epoch, offset, skipped: [[epoch, start, stop], ...]}} "
+                f"({type(error).__name__}: {error}). Resume from another checkpoint."
+            ) from error
+        if position.epoch < 0 or position.offset < 0 or any(min(r) < 0 for r in ranges):
+            raise CheckpointError(f"data position {values!r} has a negative number. Resume from another checkpoint.")
+        return position.skipping(ranges)

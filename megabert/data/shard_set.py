@@ -1,0 +1,243 @@
+"""Instance shards of one split, memory-mapped and read by ranges of global rows."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megabert.data.packing import InstanceStatistics
+from megabert.errors import DataError
+from megabert.schema import Manifest, ShardEntry, ShardMetadata, read_manifest, sha256_file
+
+_OPEN_SHARDS = 64
+"""Memory maps held at once."""
+_CACHED_RANGES = 3
+"""Decoded sets of ranges held at once: the window being read, its neighbour and one to spare."""
+_LABEL_COLUMN = 4
+"""The smallest column; counts a batch's rows without decoding the rest."""
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Decoded instances; lists are flat with the places where each starts.
+
+    Attributes:
+        input_ids: Uint16 or uint32, all tokens.
+        token_starts: Int64 of shape (rows + 1,).
+        segment_b_starts: Int64 of shape (rows,), index of B's first token in its instance.
+        masked_positions: Uint16, all positions to predict, relative to their instance.
+        masked_ids: Their original ids.
+        masked_starts: Int64 of shape (rows + 1,).
+        next_sentence_labels: Int64 of shape (rows,).
+        rows: Int64 of shape (rows,), the global rows.
+    """
+
+    input_ids: NDArray
+    token_starts: NDArray[np.int64]
+    segment_b_starts: NDArray[np.int64]
+    masked_positions: NDArray[np.uint16]
+    masked_ids: NDArray
+    masked_starts: NDArray[np.int64]
+    next_sentence_labels: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each instance."""
+        return np.diff(self.token_starts)
+
+    @property
+    def masked_counts(self) -> NDArray[np.int64]:
+        """Positions to predict of each instance."""
+        return np.diff(self.masked_starts)
+
+
+class ShardSet:
+    """The shards of one split, in the order of the manifest that numbers rows globally."""
+
+    def __init__(self, folder: Path, split: str, manifest: Manifest):
+        self.folder = folder
+        self.split = split
+        self.manifest = manifest
+        self.shards: list[ShardEntry] = manifest.of_split(split)
+        self.starts: NDArray[np.int64] = np.cumsum([0, *(shard.rows for shard in self.shards)])
+        """Global row at which each shard starts; the last is the number of rows."""
+        self._readers: OrderedDict[int, tuple[pa.RecordBatchFileReader, NDArray[np.int64]]] = OrderedDict()
+        self._decoded: OrderedDict[tuple[tuple[int, int], ...], Columns] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, folder: str | Path, split: str = "train") -> "ShardSet":
+        """Read the manifest; shards are opened as they are needed.
+
+        Args:
+            folder: A finished folder of instance shards, ``.../instances/LENGTH``.
+            split: ``train`` or ``validation``.
+
+        Raises:
+            DataError: If there is no manifest, it lists no shards or instances of this split, or a file is missing.
+        """
+        shard_set = cls(Path(folder), split, read_manifest(folder))
+        if not shard_set.num_rows:
+            raise DataError(
+                f"{folder}: the manifest lists no instances of split {split!r}. Build shards from more text, or with "
+                "a larger held-out share if this is the validation split."
+            )
+        return shard_set
+
+    @property
+    def metadata(self) -> ShardMetadata:
+        """What holds for all shards: objective, max_seq_length, vocab_size, special_ids, tokenizer_sha256, ..."""
+        return self.manifest.metadata
+
+    @property
+    def num_rows(self) -> int:
+        """Instances of the split."""
+        return int(self.starts[-1])
+
+    @property
+    def statistics(self) -> InstanceStatistics:
+        """Totals of the split, as the manifest states them."""
+        return InstanceStatistics(
+            rows=self.num_rows,
+            tokens=sum(shard.tokens for shard in self.shards),
+            masked_tokens=sum(shard.masked_tokens for shard in self.shards),
+            max_seq_length=self.metadata.max_seq_length,
+            max_masked=max(1, self.metadata.max_predictions_per_seq),
+        )
+
+    def verify(self, indices: Iterable[int] | None = None) -> None:
+        """Hash shards, about 2 GB/s, and compare with the manifest.
+
+        Args:
+            indices: Which of ``shards``; all by default. Ranks can share the work: ``range(rank, len(shards), size)``.
+
+        Raises:
+            DataError: For the first shard whose bytes differ.
+        """
+        for index in range(len(self.shards)) if indices is None else indices:
+            shard = self.shards[index]
+            found = sha256_file(self.folder / shard.file)
+            if found != shard.sha256:
+                raise DataError(
+                    f"{self.folder / shard.file}: SHA-256 is {found}, the manifest says {shard.sha256}: the shard was "
+                    "damaged or replaced. Copy it again, or delete it and run the same `megabert-data build` command."
+                )
+
+    def columns(self, spans: tuple[tuple[int, int], ...]) -> Columns:
+        """Decode ranges of global rows, in the given order; the last few sets of ranges are kept.
+
+        Args:
+            spans: Ranges (first, stop); they may run over shards.
+
+        Raises:
+            DataError: If a shard cannot be read or contradicts the manifest.
+        """
+        with self._lock:
+            found = _recent(self._decoded, spans)
+            if found is None:
+                found = _keep(self._decoded, spans, self._decode(spans), _CACHED_RANGES)
+            return found
+
+    def lengths(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Return the tokens of the instances in rows ``first`` to ``stop - 1``."""
+        return self.columns(((first, stop),)).lengths
+
+    def _decode(self, spans: tuple[tuple[int, int], ...]) -> Columns:
+        batches = [batch for first, stop in spans for batch in self._batches(first, stop)]
+        tokens, token_starts = _flatten(batches, "input_ids")
+        positions, masked_starts = _flatten(batches, "masked_lm_positions")
+        ids, id_starts = _flatten(batches, "masked_lm_ids")
+        if not np.array_equal(masked_starts, id_starts):
+            raise DataError(
+                f"{self.folder}: rows {spans}: masked_lm_positions and masked_lm_ids differ in length. "
+                "Run `megabert-data verify` and build the shards again."
+            )
+        return Columns(
+            input_ids=tokens,
+            token_starts=token_starts,
+            segment_b_starts=_concatenate(batches, "segment_b_start").astype(np.int64),
+            masked_positions=positions,
+            masked_ids=ids,
+            masked_starts=masked_starts,
+            next_sentence_labels=_concatenate(batches, "next_sentence_label").astype(np.int64),
+            rows=np.concatenate([np.arange(first, stop) for first, stop in spans]),
+        )
+
+    def _batches(self, first: int, stop: int) -> Iterable[pa.RecordBatch]:
+        """Yield the record batches, cut to size, that hold a range of global rows."""
+        while first < stop:
+            index = int(np.searchsorted(self.starts, first, side="right")) - 1
+            reader, batch_starts = self._reader(index)
+            local = first - int(self.starts[index])
+            number = int(np.searchsorted(batch_starts, local, side="right")) - 1
+            begin = local - int(batch_starts[number])
+            count = min(stop - first, int(batch_starts[number + 1]) - local)
+            try:
+                batch = reader.get_batch(number)
+            except (pa.ArrowException, OSError) as error:
+                raise self._damaged(index, f"record batch {number} cannot be read ({error})") from error
+            yield batch.slice(begin, count)
+            first += count
+
+    def _reader(self, index: int) -> tuple[pa.RecordBatchFileReader, NDArray[np.int64]]:
+        """Return a shard's reader and the rows, within the shard, at which its batches start."""
+        found = _recent(self._readers, index)
+        return found if found is not None else _keep(self._readers, index, self._open(index), _OPEN_SHARDS)
+
+    def _open(self, index: int) -> tuple[pa.RecordBatchFileReader, NDArray[np.int64]]:
+        path = self.folder / self.shards[index].file
+        try:
+            source = pa.memory_map(str(path))
+            # One thread decodes: ranks of a node share its cores, and the loader thread has a step's time.
+            reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
+            labels = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[_LABEL_COLUMN]))
+            sizes = [labels.get_batch(number).num_rows for number in range(labels.num_record_batches)]
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(index, f"it cannot be read as an Arrow file ({error})") from error
+        found = ShardMetadata.from_arrow(reader.schema, str(path))
+        if found != self.metadata:
+            raise self._damaged(index, f"its metadata {found} differ from the manifest's {self.metadata}")
+        if sum(sizes) != self.shards[index].rows:
+            raise self._damaged(index, f"it has {sum(sizes)} rows, the manifest says {self.shards[index].rows}")
+        return reader, np.cumsum([0, *sizes])
+
+    def _damaged(self, index: int, what: str) -> DataError:
+        return DataError(
+            f"{self.folder / self.shards[index].file}: {what}. Copy the shard again, or delete it and run the same "
+            "`megabert-data build` command."
+        )
+
+
+def _recent(cache: OrderedDict[Key, Value], key: Key) -> Value | None:
+    if key in cache:
+        cache.move_to_end(key)
+    return cache.get(key)
+
+
+def _keep(cache: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> Value:
+    cache[key] = value
+    if len(cache) > most:
+        cache.popitem(last=False)
+    return value
+
+
+def _concatenate(batches: list[pa.RecordBatch], name: str) -> NDArray:
+    return np.concatenate([batch.column(name).to_numpy() for batch in batches])
+
+
+def _flatten(batches: list[pa.RecordBatch], name: str) -> tuple[NDArray, NDArray[np.int64]]:
+    """Return the values of a list column, end to end, and where each row's start."""
+    lists = [batch.column(name) for batch in batches]
+    values = np.concatenate([column.flatten().to_numpy() for column in lists])
+    lengths = np.concatenate([np.diff(column.offsets.to_numpy()) for column in lists])
+    return values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

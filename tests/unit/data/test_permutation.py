@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+from megabert.data import permutation
+from megabert.data.permutation import EpochOrder, FeistelPermutation
+
+BLOCK = permutation.BLOCK_ROWS
+WINDOW = BLOCK * permutation.WINDOW_BLOCKS
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 65, 1000, 4097])
+@pytest.mark.parametrize("key", [0, 2**64 - 1, 12345])
+def test_feistel_is_a_bijection_with_its_inverse(size, key):
+    cipher = FeistelPermutation(size, key)
+    images = cipher.forward(np.arange(size))
+    assert sorted(images) == list(range(size))
+    assert np.array_equal(cipher.inverse(images), np.arange(size))
+
+
+def test_feistel_places_are_close_to_uniform():
+    size, keys = 12, 1000
+    places = np.array([FeistelPermutation(size, key).forward(np.arange(size)) for key in range(keys)])
+    counts = np.stack([np.bincount(places[:, value], minlength=size) for value in range(size)])
+    chi_square = ((counts - keys / size) ** 2 / (keys / size)).sum()
+    # (size - 1)**2 = 121 degrees of freedom: mean 121, standard deviation 15.6.
+    assert chi_square < 121 + 6 * 15.6
+
+
+def test_feistel_of_a_billion_blocks_needs_no_table():
+    cipher = FeistelPermutation(10**9, 5)
+    values = np.array([0, 1, 999_999_999])
+    assert np.array_equal(cipher.inverse(cipher.forward(values)), values)
+
+
+@pytest.mark.parametrize(
+    "num_rows", [1, 2, 777, BLOCK, BLOCK + 1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + BLOCK // 2, 3 * WINDOW]
+)
+def test_each_row_comes_once_an_epoch(num_rows):
+    for epoch in (0, 1, 7):
+        rows = EpochOrder(num_rows, 3, epoch).rows(0, num_rows)
+        assert np.array_equal(np.sort(rows), np.arange(num_rows))
+
+
+def test_short_block_may_lie_in_any_window():
+    num_rows = 3 * WINDOW + 100
+    starts = set()
+    for epoch in range(20):
+        order = EpochOrder(num_rows, 0, epoch)
+        rows = order.rows(0, num_rows)
+        assert np.array_equal(np.sort(rows), np.arange(num_rows))
+        starts.add(int(np.flatnonzero(rows >= 3 * WINDOW).min()) // WINDOW)
+    assert len(starts) > 1
+
+
+def test_seek_equals_walking():
+    num_rows = 2 * WINDOW + 4321
+    order = EpochOrder(num_rows, 11, 4)
+    walked = order.rows(0, num_rows)
+    rng = np.random.default_rng(0)
+    for start in rng.integers(0, num_rows, 30):
+        stop = min(int(start) + int(rng.integers(1, 9000)), num_rows)
+        assert np.array_equal(EpochOrder(num_rows, 11, 4).rows(int(start), stop), walked[start:stop])
+
+
+def test_orders_of_epochs_and_seeds_differ():
+    first = EpochOrder(5000, 1, 0).rows(0, 5000)
+    for other in (EpochOrder(5000, 1, 1), EpochOrder(5000, 2, 0)):
+        assert np.mean(other.rows(0, 5000) == first) < 0.01
+
+
+def test_position_and_row_are_uncorrelated_in_a_window():
+    rows = EpochOrder(WINDOW, 8, 2).rows(0, WINDOW)
+    assert abs(np.corrcoef(rows, np.arange(WINDOW))[0, 1]) < 5 / WINDOW**0.5
+    assert abs(np.corrcoef(rows[1:], rows[:-1])[0, 1]) < 5 / WINDOW**0.5
+
+
+def test_order_is_pinned():
+    # A change of these numbers changes the data order of every run: resumed runs would repeat and miss instances.
+    assert EpochOrder(1000, 42, 0).rows(0, 4).tolist() == [248, 13, 340, 606]
+    assert EpochOrder(10**9, 42, 3).rows(123_456_789, 123_456_792).tolist() == [606546723, 622393789, 294144187]
+
+
+def test_position_outside_the_epoch_is_refused():
+    with pytest.raises(IndexError):
+        EpochOrder(10, 0, 0).window_at(10)

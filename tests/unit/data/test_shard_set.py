@@ -1,0 +1,106 @@
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from megabert.data.shard_set import ShardSet
+from megabert.errors import DataError
+
+
+def _row(columns, i):
+    tokens = columns.input_ids[columns.token_starts[i] : columns.token_starts[i + 1]].tolist()
+    masked = slice(columns.masked_starts[i], columns.masked_starts[i + 1])
+    return (
+        tokens,
+        int(columns.segment_b_starts[i]),
+        columns.masked_positions[masked].tolist(),
+        columns.masked_ids[masked].tolist(),
+        int(columns.next_sentence_labels[i]),
+    )
+
+
+def _expected(instance):
+    return tuple(instance.__dict__.values())
+
+
+def test_columns_over_shards_and_batches_equal_the_rows_written(shard_folder, train_instances):
+    shards = ShardSet.open(shard_folder)
+    spans = ((640, 900), (0, 70), (1110, 1111))
+    columns = shards.columns(spans)
+    rows = [row for first, stop in spans for row in range(first, stop)]
+    assert columns.rows.tolist() == rows
+    assert [_row(columns, i) for i in range(len(rows))] == [_expected(train_instances[row]) for row in rows]
+
+
+def test_statistics_are_those_of_the_split(shard_folder, train_instances):
+    statistics = ShardSet.open(shard_folder).statistics
+    assert statistics.rows == len(train_instances)
+    assert statistics.tokens == sum(len(i.input_ids) for i in train_instances)
+    assert ShardSet.open(shard_folder, "validation").num_rows == 97
+
+
+def test_cache_is_bounded_and_hits(shard_folder):
+    shards = ShardSet.open(shard_folder)
+    first = shards.columns(((0, 10),))
+    assert shards.columns(((0, 10),)) is first
+    for start in range(10, 200, 10):
+        shards.columns(((start, start + 10),))
+    assert len(shards._decoded) <= 3
+    assert shards.columns(((0, 10),)) is not first
+
+
+def test_flipped_byte_is_named(shard_folder, tmp_path):
+    folder = shutil.copytree(shard_folder, tmp_path / "copy")
+    path = folder / "train-00002.arrow"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    shards = ShardSet.open(folder)
+    shards.verify([0, 1, 3])
+    with pytest.raises(DataError, match=r"train-00002\.arrow.*SHA-256.*Copy it again"):
+        shards.verify()
+
+
+def test_intact_shards_verify(shard_folder):
+    ShardSet.open(shard_folder).verify()
+
+
+def test_cut_shard_is_named(shard_folder, tmp_path):
+    folder = shutil.copytree(shard_folder, tmp_path / "copy")
+    path = folder / "train-00001.arrow"
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(DataError, match=r"train-00001\.arrow.*cannot be read"):
+        ShardSet.open(folder).columns(((0, 400),))
+
+
+def test_shard_of_other_row_count_is_named(shard_folder, tmp_path):
+    folder = shutil.copytree(shard_folder, tmp_path / "copy")
+    shutil.copy(folder / "train-00001.arrow", folder / "train-00002.arrow")
+    with pytest.raises(DataError, match=r"train-00002\.arrow.*manifest says"):
+        ShardSet.open(folder).columns(((0, 1111),))
+
+
+def test_shard_of_another_build_is_named(shard_folder, tmp_path):
+    folder = shutil.copytree(shard_folder, tmp_path / "copy")
+    path = folder / "train-00000.arrow"
+    table = pa.ipc.open_file(path.read_bytes()).read_all()
+    metadata = {**table.schema.metadata, b"megabert.seed": b"77"}
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema.with_metadata(metadata)) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match=r"train-00000\.arrow.*differ"):
+        ShardSet.open(folder).columns(((0, 10),))
+
+
+def test_missing_split_is_an_error(shard_folder):
+    with pytest.raises(DataError, match="no instances of split 'test'"):
+        ShardSet.open(shard_folder, "test")
+
+
+def test_unfinished_folder_is_an_error(tmp_path):
+    with pytest.raises(DataError):
+        ShardSet.open(tmp_path)
+
+
+def test_lengths(shard_folder, train_instances):
+    lengths = ShardSet.open(shard_folder).lengths(100, 300)
+    assert np.array_equal(lengths, [len(i.input_ids) for i in train_instances[100:300]])
