@@ -72,7 +72,7 @@ def parse_flags(tokens: Sequence[str]) -> dict[str, Any]:
             if not rest or rest[0].startswith("--"):
                 raise ConfigError(f"{token}: a value is missing. Write {token} VALUE.")
             value = rest.pop(0)
-        _place(values, path.split("."), yaml.safe_load(value) if value else value)
+        _place(values, path.replace("-", "_").split("."), yaml.safe_load(value) if value else value)
     return values
 
 

@@ -1,0 +1,52 @@
+# Everything happens in one virtualenv, .venv, made on first use. See README.md.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+EXTRAS ?= test,lint,docs
+CORPUS ?= english
+RUN_DIR ?= runs/demo
+PART ?=
+export PYTHON TORCH_INDEX
+
+bin := $(VENV)/bin
+installed := $(VENV)/.installed
+
+.PHONY: help install demo test smoke soak lint bench docs clean
+.DELETE_ON_ERROR:
+
+help: ## List the verbs
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+install: $(installed) ## Make the virtualenv and install everything into it
+
+$(installed): setup.cfg requirements/cpu.txt requirements/cuda.txt requirements/install.sh
+	@bash requirements/install.sh $(VENV) $(EXTRAS)
+	@touch $@
+
+demo: $(installed) ## Raw text to a BERT that transformers loads (CORPUS=english or korean), in $(RUN_DIR)
+	@VENV=$(VENV) CORPUS=$(CORPUS) RUN_DIR=$(RUN_DIR) bash examples/demo.sh
+
+test: $(installed) ## The tests, without a GPU, in at most 8 minutes on 2 cores
+	@$(bin)/python -m pytest
+
+smoke: $(installed) ## Train the debug recipe for a few steps on a small corpus, in under a minute
+	@$(bin)/python -m pytest tests/integration -k smoke
+
+soak: $(installed) ## The full counts of kills, matrices and distributions; PART=NAME for one part
+	@$(bin)/python -m pytest -m soak --timeout 3600 tests/soak $(if $(PART),-k $(PART))
+
+lint: $(installed) ## ruff, mypy, import contracts, shell syntax
+	@$(bin)/ruff check .
+	@$(bin)/ruff format --check .
+	@$(bin)/mypy
+	@$(bin)/lint-imports --config setup.cfg
+	@for script in $$(git ls-files '*.sh' .ci/run); do bash -n $$script || exit 1; done
+
+bench: $(installed) ## CPU benchmarks, each a ratio measured in one run
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done
+
+docs: $(installed) ## The documentation as HTML, in build/docs
+	@$(bin)/python -m sphinx -W --keep-going -q -b html docs build/docs && echo build/docs/index.html
+
+clean: ## Remove what make made, but for runs/
+	rm -rf $(VENV) build *.egg-info

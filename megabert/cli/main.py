@@ -1,0 +1,94 @@
+"""Dispatch of ``megabert VERB``; exceptions become messages and exit codes."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from megabert import __version__
+from megabert.errors import ConfigError, MegabertError
+
+COMMANDS = {
+    "pretrain": ("megabert.commands.pretrain", "train a BERT on instance shards, or go on with a run"),
+    "export": ("megabert.commands.export", "write a checkpoint as a folder that transformers loads"),
+    "report": ("megabert.commands.report", "show what a run has learned: table, loss curve, fill-mask"),
+    "fill-mask": ("megabert.commands.fill_mask", "guess the [MASK]s of a text"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments after the program's name; default ``sys.argv[1:]``.
+
+    Returns:
+        Exit code: 0, or that of the error's class, or 1 with a traceback for a bug.
+    """
+    arguments = _without_local_rank(list(sys.argv[1:] if argv is None else argv))
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_usage())
+        return 0
+    if arguments[0] == "--version":
+        print(__version__)
+        return 0
+    try:
+        verb = _known(arguments[0])
+        return importlib.import_module(COMMANDS[verb][0]).run(arguments[1:]) or 0
+    except MegabertError as error:
+        _report(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("megabert: interrupted", file=sys.stderr)
+        return 130
+    except Exception:
+        traceback.print_exc()
+        return 1
+
+
+def _known(verb: str) -> str:
+    if verb not in COMMANDS:
+        # The same words as for an unknown configuration field.
+        from megabert.config.loading import nearest
+
+        raise ConfigError(f"{verb}: no such command{nearest(verb, list(COMMANDS))}")
+    return verb
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {verb:<{width}}  {about}" for verb, (_, about) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: megabert COMMAND ...",
+            "",
+            "Pre-train BERT from instance shards (megabert-data makes them from raw text).",
+            "",
+            *lines,
+            "",
+            "megabert COMMAND --help says more. Example:",
+            "  megabert pretrain --recipe debug --data.path runs/demo/data --run-dir runs/first",
+        ]
+    )
+
+
+def _without_local_rank(arguments: list[str]) -> list[str]:
+    """Drop ``--local_rank N``, which launchers insert anywhere; the environment says the same."""
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in ("--local_rank", "--local-rank"):
+            next(rest, None)
+        elif not argument.startswith(("--local_rank=", "--local-rank=")):
+            kept.append(argument)
+    return kept
+
+
+def _report(error: MegabertError) -> None:
+    """Print an error once: what all ranks found alike is rank 0's to say."""
+    rank = os.environ.get("RANK", "0")
+    if error.is_echo or (rank != "0" and isinstance(error, ConfigError)):
+        return
+    where = "" if rank == "0" else f"[rank {rank}] "
+    print(f"{where}megabert: {type(error).__name__}: {error}", file=sys.stderr)

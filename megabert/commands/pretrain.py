@@ -1,0 +1,97 @@
+"""``megabert pretrain``: start a run, or go on with it; the same command does both."""
+
+import argparse
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from megabert.config.loading import field_table, parse_flags, to_dict
+from megabert.config.recipes import engine_names, load_run_config, recipe_names
+from megabert.config.run import RunConfig
+
+EXAMPLE = """\
+examples:
+  megabert pretrain --recipe debug --data.path runs/demo/data --run-dir runs/first
+  deepspeed --num_gpus 8 --module megabert pretrain --recipe bert_base --data.path DATA --run-dir runs/base
+  torchrun --nproc_per_node 2 -m megabert pretrain --recipe debug --data.path DATA --run-dir runs/two
+  megabert pretrain --recipe bert_base_1gpu --init-from FOLDER --data.path DATA --run-dir runs/continued
+
+Every field of the configuration is a flag by its path; precedence: default < recipe < --config files < flags.
+The same command resumes the run that --run-dir holds.
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parse, build, train."""
+    options, fields = _parser().parse_known_args(arguments)
+    flags = parse_flags(fields)
+    config = _configuration(options, flags)
+    if options.print_config:
+        import yaml
+
+        print(yaml.safe_dump(to_dict(config), sort_keys=False), end="")
+        return 0
+    if options.dry_run:
+        from megabert.training.preflight import describe_run
+
+        print(describe_run(config, device=options.device))
+        return 0
+    from megabert.training.pretrain import pretrain
+
+    pretrain(config, Path(options.run_dir), read_initial=_initial(config), device=options.device)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="megabert pretrain",
+        description="Train a BERT on instance shards under DeepSpeed ZeRO, or go on with a run.",
+        epilog=f"{EXAMPLE}\nfields, with defaults:\n{_fields()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--recipe", default="debug", help=f"{', '.join(recipe_names())}, or a file (default: debug)")
+    parser.add_argument(
+        "--config", action="append", default=[], metavar="FILE", help="YAML over the recipe; repeatable"
+    )
+    parser.add_argument("--run-dir", default="runs/run", help="folder of the run (default: runs/run)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto, a GPU if any")
+    parser.add_argument("--dry-run", action="store_true", help="check configuration and data, show the plan, stop")
+    parser.add_argument("--print-config", action="store_true", help="print the resolved configuration, stop")
+    return parser
+
+
+def _fields() -> str:
+    lines = []
+    for path, default, about in field_table(RunConfig):
+        if path == "engine":
+            about += f" Shipped: {', '.join(engine_names())}."
+        head = f"  --{path} (default: {default})" if default != "required" else f"  --{path} (required)"
+        lines += [head, *textwrap.wrap(about, 100, initial_indent=" " * 8, subsequent_indent=" " * 8)]
+    return "\n".join(lines)
+
+
+def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunConfig:
+    """Resolve the run; a model to start from gives its sizes, unless a flag contradicts them."""
+    files = [Path(name) for name in options.config]
+    config = load_run_config(options.recipe, files, flags)
+    if config.init_from is None:
+        return config
+    from megabert.commands.sources import open_source
+
+    source = open_source(config.init_from)
+    sizes = {**to_dict(source.model), "preset": None}
+    for kept in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
+        sizes[kept] = getattr(config.model, kept)
+    merged = {**flags, "model": {**sizes, **flags.get("model", {})}}
+    return replace(load_run_config(options.recipe, files, merged), init_from=config.init_from)
+
+
+def _initial(config: RunConfig) -> Callable[[], Any] | None:
+    if config.init_from is None:
+        return None
+    from megabert.commands.sources import open_source
+
+    return open_source(config.init_from).read_weights

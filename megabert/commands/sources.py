@@ -1,0 +1,65 @@
+"""A model named on the command line: a run folder of ours, or a Hugging Face folder."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from megabert.config.model import ModelConfig
+from megabert.distributed.checkpoints import find_checkpoint, read_masters
+from megabert.errors import ConfigError
+from megabert.export.huggingface import read_huggingface
+from megabert.tokenization import load_tokenizer
+from megabert.training.run_folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
+from megabert.training.weights import InitialWeights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A model's sizes, its tokenizer's folder, and how to read its weights."""
+
+    model: ModelConfig
+    tokenizer_dir: Path
+    read_weights: Callable[[], InitialWeights]
+
+
+def open_source(name: str, checkpoint: str = "last") -> Source:
+    """Open a run folder or a Hugging Face folder; weights are read when asked for.
+
+    Args:
+        name: Path of the folder.
+        checkpoint: ``last``, ``best`` or a step, of a run folder.
+
+    Raises:
+        ConfigError: Neither of the two.
+    """
+    folder = Path(name)
+    if (folder / CONFIG_NAME).is_file():
+        return _open_run(folder, checkpoint)
+    if (folder / "config.json").is_file():
+        return _open_huggingface(folder)
+    raise ConfigError(
+        f"{folder}: neither a run folder (no {CONFIG_NAME}) nor a Hugging Face folder (no config.json). "
+        "Name one of the two."
+    )
+
+
+def _open_run(folder: Path, checkpoint: str) -> Source:
+    def read_weights() -> InitialWeights:
+        path = find_checkpoint(checkpoints_dir(folder), checkpoint)
+        return InitialWeights(
+            source=str(folder),
+            state=read_masters(path),
+            tokenizer_sha256=load_tokenizer(tokenizer_dir(folder)).sha256,
+        )
+
+    return Source(model=read_config(folder).model, tokenizer_dir=tokenizer_dir(folder), read_weights=read_weights)
+
+
+def _open_huggingface(folder: Path) -> Source:
+    model = read_huggingface(folder, config_only=True).config
+
+    def read_weights() -> InitialWeights:
+        content = read_huggingface(folder)
+        return InitialWeights(source=str(folder), state=content.state, tokenizer_sha256=load_tokenizer(folder).sha256)
+
+    return Source(model=model, tokenizer_dir=folder, read_weights=read_weights)

@@ -1,0 +1,1 @@
+"""What a run shows: metric names, TensorBoard and JSON Lines writers, logs, progress, FLOPs and memory."""

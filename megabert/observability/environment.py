@@ -1,0 +1,37 @@
+"""The environment that a run records: versions, devices, command."""
+
+import os
+import platform
+import shlex
+import sys
+from importlib import metadata
+from typing import Any
+
+PACKAGES = ("megabert", "torch", "deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "triton")
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return versions, host and devices as JSON-able values."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "cpus": os.cpu_count(),
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else ["cpu"],
+        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+    }
+
+
+def command_line() -> str:
+    """Return the command as a shell would take it again."""
+    return shlex.join([sys.executable, "-m", "megabert", *sys.argv[1:]])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

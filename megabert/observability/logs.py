@@ -1,0 +1,27 @@
+"""Logging of one rank: everything to ``logs/rank_NNN.log``, rank 0 also to stderr."""
+
+import logging
+import sys
+from pathlib import Path
+
+logger = logging.getLogger("megabert")
+
+
+def log_to_stderr(rank: int) -> None:
+    """Send this rank's messages to stderr: all of rank 0, warnings and worse of the others."""
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.handlers.clear()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.INFO if rank == 0 else logging.WARNING)
+    handler.setFormatter(logging.Formatter("%(message)s" if rank == 0 else f"[rank {rank}] %(message)s"))
+    logger.addHandler(handler)
+
+
+def log_to_file(run_dir: Path, rank: int) -> None:
+    """Also append this rank's messages, with times, to its file in the run folder."""
+    folder = run_dir / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(folder / f"rank_{rank:03d}.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)

@@ -1,0 +1,1 @@
+"""The trainer: setup, phases, the step, validation, the run folder."""

@@ -1,0 +1,81 @@
+"""Throughput of the training steps, between two log lines."""
+
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from megabert.config.run import RunConfig
+from megabert.data.batch import StepBatch
+from megabert.distributed.process_group import World
+from megabert.observability.flops import peak_flops, training_flops
+from megabert.training.collectives import gather_objects
+
+
+class Meter:
+    """Throughput, data wait, MFU and memory since the last reading."""
+
+    def __init__(self, config: RunConfig, world: World) -> None:
+        """Look up the device's peak once."""
+        self._config, self._world = config, world
+        name = torch.cuda.get_device_name() if world.device.type == "cuda" else "cpu"
+        self._peak = peak_flops(name, config.precision)
+        self._reset()
+
+    def start_phase(self) -> None:
+        """Forget what came before."""
+        self._reset()
+
+    @contextmanager
+    def waiting_for_data(self) -> Iterator[None]:
+        """Count the time inside as waiting for the loader."""
+        started = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - started
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Take the time inside, a validation or a checkpoint, out of the clock."""
+        started = time.perf_counter()
+        yield
+        self._started += time.perf_counter() - started
+
+    def count(self, batch: StepBatch) -> None:
+        """Count a global batch."""
+        self._instances += batch.num_instances
+        self._tokens += batch.num_tokens
+        for micro_batch in batch.micro_batches:
+            lengths = micro_batch.cu_seqlens.diff().double()
+            self._flops += training_flops(
+                self._config.model,
+                tokens=micro_batch.num_tokens,
+                squared_lengths=int(lengths.square().sum()),
+                masked=micro_batch.num_masked,
+            )
+
+    def read(self) -> dict[str, float]:
+        """Return ``perf/*`` and ``memory/*`` over all ranks and start anew; a collective call."""
+        seconds = time.perf_counter() - self._started
+        busy = [seconds - waited for waited in gather_objects(self._world, self._waited)]
+        if self._world.device.type == "cuda":
+            memory = torch.cuda.max_memory_allocated() / 2**30
+        else:
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        values = {
+            "perf/sequences_per_s": self._instances / seconds,
+            "perf/tokens_per_s": self._tokens / seconds,
+            "perf/data_wait_pct": 100 * self._waited / seconds,
+            "perf/step_time_spread_pct": 100 * (max(busy) - min(busy)) / max(max(busy), 1e-9),
+            "memory/max_allocated_gib": memory,
+        }
+        if self._peak is not None:
+            values["perf/mfu_pct"] = 100 * self._flops / seconds / self._peak
+        self._reset()
+        return values
+
+    def _reset(self) -> None:
+        self._started = time.perf_counter()
+        self._waited = self._flops = 0.0
+        self._instances = self._tokens = 0

@@ -1,0 +1,85 @@
+"""What a run has done so far: everything beside the tensors that a checkpoint must bring back."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from megabert.config.run import RunConfig
+from megabert.data.position import DataPosition
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerState:
+    """Counters of a run, saved with each checkpoint.
+
+    Attributes:
+        step: Optimizer updates over all phases; every tag's axis.
+        phase: Index of the phase that the next update belongs to, or of the last phase at the end.
+        phase_step: Updates in this phase; drives the schedule and LAMB's bias correction.
+        batches: Global batches consumed over all phases, skipped ones included; keys dropout.
+        samples: Instances of those batches.
+        position: Where the phase's data goes on.
+        skipped_steps: Batches whose loss or gradients were not finite.
+        skipped_in_a_row: Those since the last update.
+        best_step: Step of the lowest held-out loss of the last phase, or None.
+        best_loss: That loss.
+        micro_batch_tokens: Token budget of each phase, as found or as set.
+        manifests: SHA-256 of each phase's shard manifest.
+        metrics: Held-out metrics of the latest validation.
+    """
+
+    step: int = 0
+    phase: int = 0
+    phase_step: int = 0
+    batches: int = 0
+    samples: int = 0
+    position: DataPosition = field(default_factory=DataPosition)
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
+    best_step: int | None = None
+    best_loss: float | None = None
+    micro_batch_tokens: tuple[int, ...] = ()
+    manifests: tuple[str, ...] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def after_update(self, *, samples: int, position: DataPosition) -> "TrainerState":
+        """Return the state after an optimizer update on a batch."""
+        consumed = self._after_batch(samples=samples, position=position)
+        return replace(consumed, step=self.step + 1, phase_step=self.phase_step + 1, skipped_in_a_row=0)
+
+    def after_skip(self, *, samples: int, position: DataPosition) -> "TrainerState":
+        """Return the state after a batch that was consumed without an update; the schedule holds."""
+        consumed = self._after_batch(samples=samples, position=position)
+        return replace(consumed, skipped_steps=self.skipped_steps + 1, skipped_in_a_row=self.skipped_in_a_row + 1)
+
+    def next_phase(self) -> "TrainerState":
+        """Return the state at the beginning of the next phase: its own data and schedule."""
+        return replace(
+            self, phase=self.phase + 1, phase_step=0, position=DataPosition(), best_step=None, best_loss=None
+        )
+
+    def is_phase_done(self, config: RunConfig) -> bool:
+        """Whether every update of the current phase was made."""
+        return self.phase_step >= config.phases[self.phase].steps
+
+    def is_done(self, config: RunConfig) -> bool:
+        """Whether the run is complete."""
+        return self.phase == len(config.phases) - 1 and self.is_phase_done(config)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able values."""
+        return {**self.__dict__, "position": self.position.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "TrainerState":
+        """Inverse of ``to_dict``, after a round trip through JSON."""
+        return cls(
+            **{
+                **values,
+                "position": DataPosition.from_dict(values["position"]),
+                "micro_batch_tokens": tuple(values["micro_batch_tokens"]),
+                "manifests": tuple(values["manifests"]),
+            }
+        )
+
+    def _after_batch(self, *, samples: int, position: DataPosition) -> "TrainerState":
+        return replace(self, batches=self.batches + 1, samples=self.samples + samples, position=position)

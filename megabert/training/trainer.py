@@ -1,0 +1,199 @@
+"""The loop: phases of steps, with logging, validation and checkpoints at their cadence."""
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from megabert.config.recipes import phase_name
+from megabert.config.run import PhaseConfig, RunConfig
+from megabert.data.batch import StepBatch
+from megabert.data.loader import PackedLoader
+from megabert.data.packing import MicroShape
+from megabert.data.shard_set import ShardSet
+from megabert.distributed.checkpoints import prune, save_checkpoint
+from megabert.distributed.engine import Engine
+from megabert.distributed.process_group import World
+from megabert.errors import MegabertError
+from megabert.observability.logs import logger
+from megabert.observability.metrics import MetricWriter
+from megabert.observability.progress import Progress
+from megabert.optim import Optimizer, learning_rate
+from megabert.training.collectives import agreement
+from megabert.training.meter import Meter
+from megabert.training.run_folder import checkpoints_dir
+from megabert.training.state import TrainerState
+from megabert.training.step import StepResult, train_step
+from megabert.training.validation import validate
+
+MAX_SKIPS_IN_A_ROW = 10
+"""Non-finite batches one after another that end the run: the model itself is broken then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseData:
+    """What a phase reads, and how its batches are cut."""
+
+    train: ShardSet
+    held_out: ShardSet
+    shape: MicroShape
+
+
+class Trainer:
+    """Runs the phases that a state has left to do."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        engine: Engine,
+        optimizer: Optimizer,
+        phases: list[PhaseData],
+        state: TrainerState,
+        run_dir: Path,
+        world: World,
+    ) -> None:
+        """Bind the parts; nothing runs before ``fit``."""
+        self.config, self.engine, self.optimizer, self.phases = config, engine, optimizer, phases
+        self.state, self.run_dir, self.world = state, run_dir, world
+        self._writer = MetricWriter(run_dir, resumed_step=state.step) if world.rank == 0 else None
+        self._agree = agreement(world)
+        self._meter = Meter(config, world)
+
+    def fit(self) -> TrainerState:
+        """Train to the end of the last phase and return the final state."""
+        try:
+            while not self.state.is_done(self.config):
+                if self.state.is_phase_done(self.config):
+                    self.state = self.state.next_phase()
+                self._run_phase(self.config.phases[self.state.phase], self.phases[self.state.phase])
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+        return self.state
+
+    def save(self) -> None:
+        """Write a checkpoint of the current step, then drop those that are no longer kept."""
+        with self._meter.pause():
+            if self._writer is not None:
+                self._writer.flush()
+            folder = checkpoints_dir(self.run_dir)
+            save_checkpoint(folder, self.state.step, self.engine, self.state.to_dict(), self.world)
+            if self.world.rank == 0:
+                protected = {self.state.best_step} if self.state.best_step is not None else set()
+                prune(folder, self.config.checkpoint.keep_last, protect=protected)
+
+    def _run_phase(self, phase: PhaseConfig, data: PhaseData) -> None:
+        title = phase_name(self.config, self.state.phase)
+        loader = PackedLoader(
+            data.train,
+            seed=self.config.seed,
+            global_batch_size=phase.global_batch_size,
+            shape=data.shape,
+            rank=self.world.rank,
+            world_size=self.world.size,
+            position=self.state.position,
+            first_step=self.state.batches,
+            pad=self.world.device.type == "cuda",
+            agree=self._agree,
+            pin=self.world.device.type == "cuda",
+        )
+        progress = Progress(title=title, done=self.state.phase_step, total=phase.steps, is_main=self.world.rank == 0)
+        self._meter.start_phase()
+        with closing(loader), closing(progress):
+            while not self.state.is_phase_done(self.config):
+                with self._meter.waiting_for_data():
+                    batch = next(loader)
+                self._step(phase, data, batch, progress)
+
+    def _step(self, phase: PhaseConfig, data: PhaseData, batch: StepBatch, progress: Progress) -> None:
+        rate = learning_rate(phase, self.state.phase_step + 1)
+        self.optimizer.lr = rate
+        # NVIDIA's recipe: LAMB's bias correction starts anew with each phase, AdamW's does not.
+        counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
+        self.optimizer.bias_step = counter + 1
+        result = train_step(self.engine, batch, self.world)
+        self._meter.count(batch)
+        consumed = {"samples": batch.num_instances, "position": batch.position_after}
+        if result.grad_norm is None:
+            self.state = self.state.after_skip(**consumed)
+            self._stop_if_hopeless()
+            return
+        self.state = self.state.after_update(**consumed)
+        progress.advance()
+        is_last = self.state.is_phase_done(self.config)
+        step = self.state.step
+        if step % self.config.logging.every_steps == 0 or is_last:
+            self._log(result, rate, progress)
+        improved = False
+        if step % self.config.validation.every_steps == 0 or is_last:
+            improved = self._validate(phase, data)
+        if step % self.config.checkpoint.every_steps == 0 or is_last or improved:
+            self.save()
+
+    def _validate(self, phase: PhaseConfig, data: PhaseData) -> bool:
+        """Score the held-out split; return whether it is the last phase's best so far."""
+        with self._meter.pause():
+            metrics = validate(
+                self.engine,
+                data.held_out,
+                shape=data.shape,
+                max_instances=self.config.validation.max_instances,
+                world=self.world,
+            )
+        best = self.state.best_loss
+        improved = best is None or metrics["eval/loss"] < best
+        self.state = replace(self.state, metrics=metrics)
+        if improved:
+            self.state = replace(self.state, best_loss=metrics["eval/loss"], best_step=self.state.step)
+        if self._writer is not None:
+            self._writer.write(self.state.step, {"phase": self.state.phase + 1, **metrics})
+            logger.info(
+                "held out at step %d: masked-LM loss %.4f, accuracy %.2f%%; next-sentence accuracy %.2f%%",
+                self.state.step,
+                metrics["eval/mlm_loss"],
+                100 * metrics["eval/mlm_accuracy"],
+                100 * metrics["eval/nsp_accuracy"],
+            )
+        return improved and self.state.phase == len(self.config.phases) - 1
+
+    def _log(self, result: StepResult, rate: float, progress: Progress) -> None:
+        perf = self._meter.read()
+        losses = result.losses
+        ratios = self.optimizer.trust_ratios
+        if self._writer is None:
+            return
+        assert result.grad_norm is not None
+        self._writer.write(
+            self.state.step,
+            {
+                "phase": self.state.phase + 1,
+                "phase_step": self.state.phase_step,
+                "train/loss": losses.loss,
+                "train/mlm_loss": losses.mlm_loss,
+                "train/nsp_loss": losses.nsp_loss,
+                "train/mlm_accuracy": losses.mlm_accuracy,
+                "train/nsp_accuracy": losses.nsp_accuracy,
+                "train/lr": rate,
+                "train/grad_norm": result.grad_norm,
+                "train/loss_scale": self.engine.loss_scale,
+                "train/skipped_steps": self.state.skipped_steps,
+                "train/rollbacks": 0,
+                **({"train/trust_ratio/all": list(ratios.values())} if ratios else {}),
+                "progress/samples": self.state.samples,
+                **perf,
+            },
+        )
+        progress.report(
+            self.state.phase_step,
+            f"loss {losses.loss:.4f} (masked-LM {losses.mlm_loss:.4f}), lr {rate:.2e}, "
+            f"{perf['perf/sequences_per_s']:.0f} sequences/s",
+        )
+
+    def _stop_if_hopeless(self) -> None:
+        if self.state.skipped_in_a_row >= MAX_SKIPS_IN_A_ROW and self.engine.can_give_up:
+            raise MegabertError(
+                f"{self.state.skipped_in_a_row} batches in a row gave non-finite gradients at step {self.state.step} "
+                f"(phase {self.state.phase + 1}, data position {self.state.position}). The last checkpoint is whole: "
+                f"start a new run from it with a lower learning rate: megabert pretrain ... --init-from "
+                f"{self.run_dir} --run-dir NEW --phases.{self.state.phase}.learning_rate LOWER"
+            )

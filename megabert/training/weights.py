@@ -1,0 +1,49 @@
+"""Weights that a run starts from instead of random ones."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from megabert.errors import CheckpointError
+from megabert.observability.logs import logger
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialWeights:
+    """Parameters of somebody's model, under our names.
+
+    Attributes:
+        source: Where they come from, for messages.
+        state: Float32 tensors by parameter name; the embedding's rows may stop at the unpadded vocabulary.
+        tokenizer_sha256: Identity of the tokenizer that the model was trained with.
+    """
+
+    source: str
+    state: dict[str, Tensor]
+    tokenizer_sha256: str
+
+
+def load_initial_weights(model: nn.Module, initial: InitialWeights) -> None:
+    """Copy weights into a freshly initialised model; what the source lacks stays random, and is said.
+
+    Raises:
+        CheckpointError: A tensor of another shape, or nothing in common.
+    """
+    parameters = dict(model.named_parameters())
+    given = {name: tensor for name, tensor in initial.state.items() if name in parameters}
+    if not given:
+        raise CheckpointError(f"{initial.source}: no parameter of a BERT encoder was found there.")
+    for name, tensor in given.items():
+        target = parameters[name].data
+        if tensor.shape[1:] != target.shape[1:] or tensor.shape[0] > target.shape[0]:
+            raise CheckpointError(
+                f"{initial.source}: {name} has shape {tuple(tensor.shape)}, this model's has {tuple(target.shape)}. "
+                "Leave the model's sizes out of recipe and flags: they come from the source."
+            )
+        target[: tensor.shape[0]].copy_(tensor)
+    new = sorted(set(parameters) - set(given))
+    unused = sorted(set(initial.state) - set(given))
+    logger.info("initial weights: %d tensors from %s", len(given), initial.source)
+    for what, names in (("newly initialised, not in the source", new), ("in the source, not used", unused)):
+        if names:
+            logger.info("initial weights: %s: %s", what, ", ".join(names))

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Installs megabert into a virtualenv: requirements/install.sh VENV EXTRAS
+#
+#   PYTHON       interpreter to make the virtualenv with (default python3)
+#   TORCH_INDEX  where a CPU build of torch is looked for when the configured sources have none
+#
+# A torch that PYTHON can import is kept. Otherwise: without an NVIDIA driver a CPU build, with one the default build.
+set -euo pipefail
+venv=${1:?usage: requirements/install.sh VENV EXTRAS}
+extras=${2:?usage: requirements/install.sh VENV EXTRAS}
+python=${PYTHON:-python3}
+torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
+here=$(cd "$(dirname "$0")" && pwd)
+
+fail() {
+  printf 'megabert: %s\n' "$@" >&2
+  exit 2
+}
+
+[ "$(uname -s)" = Linux ] || fail "needs Linux (on Windows: WSL2); this is $(uname -s)."
+command -v "$python" >/dev/null || fail "no '$python' on the PATH. Install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3 ..."
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+  fail "Python 3.11 or newer is needed; $("$python" --version) was found. Name another: make PYTHON=python3.12 ..."
+"$python" -c 'import ensurepip, venv' 2>/dev/null ||
+  fail "$("$python" --version) lacks the venv module. On Debian and Ubuntu: apt-get install python3-venv"
+
+has_driver() { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }
+if has_driver; then constraints=$here/cuda.txt; else constraints=$here/cpu.txt; fi
+
+say() { printf '== %s\n' "$*" >&2; }
+site=()
+if "$python" -c 'import torch' 2>/dev/null; then
+  say "keeping torch $("$python" -c 'import torch; print(torch.__version__)') of $python"
+  site=(--system-site-packages)
+fi
+[ -x "$venv/bin/python" ] || "$python" -m venv "${site[@]}" "$venv"
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@" -q; }
+pins=$venv/constraints.txt
+grep -v '^torch==' "$constraints" >"$pins"
+
+pip install -c "$pins" pip setuptools wheel ninja packaging
+if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+  torch=$(grep '^torch==' "$constraints")
+  say "installing $torch"
+  if has_driver; then
+    pip install -c "$pins" "$torch"
+  else
+    # The +cpu suffix keeps a machine without a GPU from fetching gigabytes of CUDA.
+    pip install -c "$pins" "$torch" 2>/dev/null ||
+      pip install -c "$pins" --extra-index-url "$torch_index" "$torch" ||
+      fail "no CPU build $torch was found, neither in the configured sources nor at $torch_index." \
+        "Name an index that has it: make TORCH_INDEX=... ; or install torch yourself and keep it importable."
+  fi
+fi
+# Whatever torch is there stays: later steps may not exchange it.
+"$venv/bin/python" -c 'import torch; print("torch==" + torch.__version__)' >>"$pins"
+say "installing deepspeed and the rest"
+# deepspeed comes as source only; its setup needs torch importable, and no op is compiled here.
+DS_BUILD_OPS=0 pip install -c "$pins" --no-build-isolation "$(grep '^deepspeed==' "$constraints")"
+pip install -c "$pins" --no-build-isolation -e "$here/..[$extras]"
