@@ -3,5 +3,6 @@
 from megabert.tokenization.huggingface import load_tokenizer, save_huggingface
 from megabert.tokenization.special_tokens import SpecialIds
 from megabert.tokenization.tokenizer import Tokenizer
+from megabert.tokenization.training import DEFAULT_VOCAB_SIZE, train_wordpiece
 
-__all__ = ["SpecialIds", "Tokenizer", "load_tokenizer", "save_huggingface"]
+__all__ = ["DEFAULT_VOCAB_SIZE", "SpecialIds", "Tokenizer", "load_tokenizer", "save_huggingface", "train_wordpiece"]

@@ -1,0 +1,117 @@
+"""Train a WordPiece vocabulary: no alphabet limit by default, Hangul kept whole, the same text gives the same ids."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from megabert.errors import ConfigError, DataError
+from megabert.tokenization.alphabet import Alphabet, choose_alphabet, compose, has_hangul
+from megabert.tokenization.backend import (
+    CONTINUATION,
+    MAX_WORD_CHARACTERS,
+    TextOptions,
+    build_backend,
+    build_normalizer,
+)
+from megabert.tokenization.special_tokens import SpecialNames
+from megabert.tokenization.tokenizer import Tokenizer
+
+DEFAULT_VOCAB_SIZE = 30_522
+_FEED_WORDS = 4096
+
+
+def train_wordpiece(
+    texts: Iterable[str],
+    *,
+    vocab_size: int = DEFAULT_VOCAB_SIZE,
+    cased: bool = True,
+    strip_accents: bool | None = None,
+    min_frequency: int = 2,
+) -> Tokenizer:
+    """Train a BERT vocabulary (WordPiece: Schuster and Nakajima 2012; Wu et al. 2016, section 4.1).
+
+    Memory grows with the number of different words. The text is brought into Unicode's composed form first;
+    give the tokenizer composed text too.
+
+    Args:
+        texts: Texts, read once.
+        vocab_size: Most pieces, special ones counted; fewer where the text yields fewer.
+        cased: Keep upper case. If not, text is lower-cased as in bert-base-uncased.
+        strip_accents: Drop accents; by default they are dropped with the case. Where the text has Hangul,
+            characters are composed again afterwards, so that syllables stay whole.
+        min_frequency: Pairs of pieces seen less often are not merged.
+
+    Raises:
+        ConfigError: An option is out of its range.
+        DataError: There are no words, or too many different characters for ``vocab_size``.
+    """
+    names = SpecialNames()
+    special = list(asdict(names).values())
+    if vocab_size <= len(special):
+        raise ConfigError(f"vocab_size={vocab_size} must be above {len(special)}, the number of special pieces.")
+    if min_frequency < 1:
+        raise ConfigError(f"min_frequency={min_frequency} must be at least 1; the default is 2.")
+    chunks: Counter[str] = Counter()
+    for text in texts:
+        chunks.update(compose(text).split())
+    strip = strip_accents if strip_accents is not None else not cased
+    options = TextOptions(
+        do_lower_case=not cased, strip_accents=strip, compose=strip and any(has_hangul(chunk) for chunk in chunks)
+    )
+    words = _split_words(chunks, options)
+    if not words:
+        raise DataError("vocabulary: the text has no words. Give documents that hold text.")
+    alphabet = choose_alphabet(words, vocab_size - len(special))
+    merged = _train_pieces(words, alphabet, special, vocab_size=vocab_size, min_frequency=min_frequency)
+    pieces = [*special, *alphabet.initial, *alphabet.inside, *merged]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    return Tokenizer(build_backend(vocabulary, options, names), names=names, where="trained vocabulary")
+
+
+def _split_words(chunks: Counter[str], options: TextOptions) -> dict[str, int]:
+    """Normalise whitespace-separated chunks and split them at punctuation; in alphabetical order."""
+    normalizer, splitter = build_normalizer(options), pre_tokenizers.BertPreTokenizer()
+    words: Counter[str] = Counter()
+    for chunk, occurrences in chunks.items():
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(chunk)):
+            if len(word) <= MAX_WORD_CHARACTERS:
+                words[word] += occurrences
+    return dict(sorted(words.items()))
+
+
+def _train_pieces(
+    words: dict[str, int], alphabet: Alphabet, special: list[str], *, vocab_size: int, min_frequency: int
+) -> list[str]:
+    """Return the pieces longer than a character, in the order in which they were learned.
+
+    The trainer numbers ``##x`` pieces in the order of a hash map with a random seed, and breaks ties between
+    equally frequent pairs by these numbers. Handing them in as special pieces fixes the numbers.
+    """
+    fixed = [*special, *alphabet.inside]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=fixed,
+        initial_alphabet=list(alphabet.initial),
+        limit_alphabet=len(alphabet.initial),
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=False,
+    )
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token=special[1]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.train_from_iterator(_repeat(words), trainer)
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    known = {*fixed, *alphabet.initial}
+    return [piece for piece in sorted(vocabulary, key=vocabulary.__getitem__) if piece not in known]
+
+
+def _repeat(words: dict[str, int]) -> Iterator[str]:
+    """Yield each word as often as it occurs, in lines of bounded length."""
+    for word, occurrences in words.items():
+        full, rest = divmod(occurrences, _FEED_WORDS)
+        for _ in range(full):
+            yield f"{word} " * _FEED_WORDS
+        yield f"{word} " * rest
