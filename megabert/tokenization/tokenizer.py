@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders
+from tokenizers import decoders, models
 
 from megabert.errors import DataError
 from megabert.tokenization.backend import CONTINUATION, mark_special
@@ -44,6 +44,7 @@ class Tokenizer:
         # A saved tokenizer may cut or pad every text: sentence-transformers' files do so at 128.
         self._backend.no_truncation()
         self._backend.no_padding()
+        _check_model(self._backend, where)
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         self.special_ids: SpecialIds = find_special_ids(vocabulary, self.names, where=where)
         mark_special(self._backend, self.names)
@@ -145,6 +146,15 @@ class Tokenizer:
 
 def _restore(state: str, names: SpecialNames, where: str) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(state), names=names, where=where)
+
+
+def _check_model(backend: tokenizers.Tokenizer, where: str) -> None:
+    prefix = getattr(backend.model, "continuing_subword_prefix", None)
+    if not isinstance(backend.model, models.WordPiece) or prefix != CONTINUATION:
+        raise DataError(
+            f"{where}: the model is {type(backend.model).__name__} with the continuation prefix {prefix!r}; only "
+            f"WordPiece with {CONTINUATION!r} is supported. Give a BERT tokenizer."
+        )
 
 
 def _pieces_by_id(vocabulary: dict[str, int], where: str) -> list[str]:
