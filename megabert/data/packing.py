@@ -167,8 +167,9 @@ def shape_for(
     """
     if micro_batch_tokens < statistics.max_seq_length:
         raise ConfigError(
-            f"micro_batch_tokens={micro_batch_tokens} is below max_seq_length={statistics.max_seq_length}: a micro-batch "
-            f"must hold one instance. Set micro_batch_tokens to {statistics.max_seq_length} or more, or to auto."
+            f"micro_batch_tokens={micro_batch_tokens} is below max_seq_length={statistics.max_seq_length}: a "
+            f"micro-batch must hold one instance. Set micro_batch_tokens to {statistics.max_seq_length} or more, or to "
+            "auto."
         )
     if statistics.rows < 1:
         raise DataError("the split has no instances. Build shards from more text.")

@@ -1,11 +1,14 @@
 """Small shards written straight through the schema, with instances that look like real ones."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from megabert.schema import (
     Manifest,
     ShardEntry,
@@ -96,7 +99,7 @@ def write_shards(
 def split_unevenly(instances: list[Instance], shards: int) -> list[list[Instance]]:
     """Cut into shards of different sizes."""
     cuts = [len(instances) * i * i // (shards * shards) for i in range(shards + 1)]
-    return [instances[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [instances[a:b] for a, b in pairwise(cuts)]
 
 
 @pytest.fixture(scope="session")
@@ -114,3 +117,9 @@ def shard_folder(tmp_path_factory, train_instances, validation_instances) -> Pat
     """Four uneven training shards of 1,111 instances and one of 97 held-out ones, length 32."""
     shards = {"train": split_unevenly(train_instances, 4), "validation": [validation_instances]}
     return write_shards(tmp_path_factory.mktemp("instances"), shards)
+
+
+@pytest.fixture(scope="session")
+def make():
+    """The makers of instances and shards, for tests that need others than ``shard_folder``."""
+    return SimpleNamespace(instances=make_instances, shards=write_shards, split=split_unevenly)

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from megabert.data import permutation
 from megabert.data.permutation import EpochOrder, FeistelPermutation
 

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from megabert.data.position import DataPosition, PositionRange
 from megabert.errors import CheckpointError, DataError
 

@@ -3,6 +3,7 @@ import shutil
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
 

@@ -1,0 +1,322 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from megabert.data import (
+    IGNORED,
+    DataPosition,
+    MicroShape,
+    PackedLoader,
+    PositionRange,
+    ShardSet,
+    shape_for,
+    validation_batches,
+)
+from megabert.data.permutation import EpochOrder
+from megabert.errors import ConfigError, DataError
+
+SEED = 5
+
+
+def _shape(shards, global_batch_size, world_size=1, budget=256):
+    return shape_for(
+        shards.statistics, global_batch_size=global_batch_size, world_size=world_size, micro_batch_tokens=budget
+    )
+
+
+def _loader(shards, *, global_batch_size=50, world_size=1, budget=256, **options):
+    shape = _shape(shards, global_batch_size, world_size, budget)
+    options.setdefault("num_steps", 4)
+    return PackedLoader(
+        shards, seed=SEED, global_batch_size=global_batch_size, shape=shape, world_size=world_size, **options
+    )
+
+
+def _steps(shards, **options):
+    with _loader(shards, **options) as loader:
+        return list(loader)
+
+
+def _sequences(micro_batch):
+    """What a micro-batch holds, sequence by sequence: (seed, tokens, segment ids, label, masked positions, ids)."""
+    cu = micro_batch.cu_seqlens.tolist()
+    masked = list(zip(micro_batch.masked_positions_M.tolist(), micro_batch.masked_ids_M.tolist(), strict=True))
+    found = []
+    for b in range(micro_batch.num_instances):
+        first, stop = cu[b], cu[b + 1]
+        assert micro_batch.position_ids_T[first:stop].tolist() == list(range(stop - first))
+        inside = [(p - first, i) for p, i in masked if first <= p < stop and i != IGNORED]
+        found.append(
+            (
+                int(micro_batch.instance_seeds_B[b]),
+                tuple(micro_batch.input_ids_T[first:stop].tolist()),
+                tuple(micro_batch.segment_ids_T[first:stop].tolist()),
+                int(micro_batch.next_sentence_label_B[b]),
+                tuple(inside),
+            )
+        )
+    return found
+
+
+def _global_batches(shards, world_size=1, **options):
+    """Each step's sequences over all ranks, sorted; checks that ranks agree."""
+    ranks = [_steps(shards, world_size=world_size, rank=rank, **options) for rank in range(world_size)]
+    batches = []
+    for steps in zip(*ranks, strict=True):
+        assert len({len(s.micro_batches) for s in steps}) == 1
+        assert len({(s.step, s.num_masked, s.num_instances, s.num_tokens, s.position_after) for s in steps}) == 1
+        sequences = [s for step in steps for b in step.micro_batches for s in _sequences(b)]
+        assert len(sequences) == steps[0].num_instances
+        batches.append(sorted(sequences))
+    return batches
+
+
+def _slow_sequence(instance, has_label=True):
+    b = instance.segment_b_start
+    return (
+        tuple(instance.input_ids),
+        (0,) * b + (1,) * (len(instance.input_ids) - b),
+        instance.next_sentence_label if has_label else IGNORED,
+        tuple(zip(instance.masked_lm_positions, instance.masked_lm_ids, strict=True)),
+    )
+
+
+@pytest.fixture
+def shards(shard_folder):
+    return ShardSet.open(shard_folder)
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_global_batches_equal_a_slow_construction_row_by_row(shards, train_instances, pad):
+    batches = _global_batches(shards, global_batch_size=300, world_size=2, num_steps=5, pad=pad)
+    order = [row for epoch in (0, 1) for row in EpochOrder(1111, SEED, epoch).rows(0, 1111)]
+    for k, batch in enumerate(batches):
+        expected = sorted(_slow_sequence(train_instances[row]) for row in order[300 * k : 300 * (k + 1)])
+        assert sorted(s[1:] for s in batch) == expected
+
+
+def test_each_row_comes_once_an_epoch(shards, train_instances):
+    batches = _global_batches(shards, global_batch_size=101, num_steps=11)
+    assert sorted(s[1:] for b in batches for s in b) == sorted(map(_slow_sequence, train_instances))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("budget", [64, 1000])
+@pytest.mark.parametrize("global_batch_size", [5, 50])
+def test_global_batches_and_seeds_depend_on_neither_ranks_nor_budget(shards, world_size, budget, global_batch_size):
+    expected = _global_batches(shards, global_batch_size=global_batch_size)
+    options = {"global_batch_size": global_batch_size, "world_size": world_size, "budget": budget}
+    assert _global_batches(shards, **options) == expected
+
+
+def test_seeds_differ_between_instances_and_steps(shards):
+    steps = _steps(shards, num_steps=20)
+    seeds = torch.cat([b.instance_seeds_B for s in steps for b in s.micro_batches])
+    assert seeds.dtype == torch.int32
+    assert seeds.unique().numel() == seeds.numel() == 1000
+
+
+def test_more_ranks_than_instances_give_empty_micro_batches(shards):
+    steps = _steps(shards, global_batch_size=3, world_size=8, rank=7, num_steps=1)
+    [empty] = steps[0].micro_batches
+    assert (empty.num_instances, empty.num_tokens, empty.num_masked) == (0, 0, 0)
+    assert empty.cu_seqlens.tolist() == [0, 0]
+    assert empty.masked_ids_M.tolist() == [IGNORED]
+    assert empty.next_sentence_label_B.tolist() == [IGNORED]
+    assert empty.input_ids_T.shape == (1,)
+
+
+@pytest.mark.parametrize("after", [1, 7, 25])
+def test_resuming_from_position_after_equals_the_unbroken_stream(shards, after):
+    unbroken = _steps(shards, num_steps=30)  # more than an epoch
+    position = DataPosition.from_dict(unbroken[after - 1].position_after.to_dict())
+    resumed = _steps(shards, position=position, first_step=after + 1, num_steps=30 - after)
+    for a, b in zip(resumed, unbroken[after:], strict=True):
+        assert (a.step, a.position_after) == (b.step, b.position_after)
+        assert [_sequences(m) for m in a.micro_batches] == [_sequences(m) for m in b.micro_batches]
+
+
+def test_position_after_is_that_of_the_step_consumed(shards):
+    with _loader(shards) as loader:
+        first = next(loader)
+        time.sleep(0.05)  # the thread is a step ahead by now
+        assert first.position_after == DataPosition(0, 50)
+
+
+def test_skipped_ranges_are_left_out_exactly(shards, train_instances):
+    position = DataPosition().skipping((PositionRange(0, 30, 60), PositionRange(0, 1000, 1111)))
+    [first, *_] = _global_batches(shards, global_batch_size=50, num_steps=1, position=position)
+    rows = EpochOrder(1111, SEED, 0).rows(0, 80)
+    rows = np.concatenate([rows[:30], rows[60:]])
+    assert sorted(s[1:] for s in first) == sorted(_slow_sequence(train_instances[row]) for row in rows)
+
+
+def test_batch_may_exceed_the_corpus(shards):
+    [step] = _steps(shards, global_batch_size=2500, num_steps=1, budget=4000)
+    assert step.num_instances == 2500
+    assert step.position_after == DataPosition(2, 2500 - 2222)
+
+
+def test_padding_is_static_and_labelled_as_such(shards):
+    shape = MicroShape(tokens=300, sequences=20, masked=60, token_multiple=300, masked_multiple=60)
+    with PackedLoader(shards, seed=1, global_batch_size=40, shape=shape, pad=True, num_steps=3) as loader:
+        batches = [b for step in loader for b in step.micro_batches]
+    for batch in batches:
+        T, B, M = batch.num_tokens, batch.num_instances, batch.num_masked
+        assert batch.input_ids_T.shape == batch.position_ids_T.shape == batch.segment_ids_T.shape == (300,)
+        assert batch.cu_seqlens.shape == (21,)
+        assert batch.masked_ids_M.shape == batch.masked_positions_M.shape == (60,)
+        assert batch.max_seqlen == 32
+        assert batch.cu_seqlens[B:].tolist() == [T] * (21 - B)
+        assert not batch.input_ids_T[T:].any()  # the pad id is 0
+        assert batch.masked_positions_M[:M].max() < T
+        assert (batch.masked_ids_M[M:] == IGNORED).all()
+        assert (batch.masked_ids_M[:M] >= 0).all()
+        assert (batch.next_sentence_label_B[B:] == IGNORED).all()
+
+
+@pytest.mark.parametrize("objective", ["nsp", "sop", "none"])
+def test_objectives(make, tmp_path, objective):
+    rows = make.instances(30, 64, 70_000, seed=3, objective=objective)
+    folder = make.shards(tmp_path / objective, {"train": [rows]}, length=64, vocab_size=70_000, objective=objective)
+    [batch] = _global_batches(ShardSet.open(folder), global_batch_size=30, num_steps=1)
+    assert sorted(s[1:] for s in batch) == sorted(_slow_sequence(r, objective != "none") for r in rows)
+
+
+def test_micro_batch_dtypes_and_copies(shards):
+    [step] = _steps(shards, num_steps=1)
+    batch = step.micro_batches[0].to("cpu")
+    int32 = {"cu_seqlens", "instance_seeds_B"}
+    for name in step.micro_batches[0].__dataclass_fields__:
+        value = getattr(batch, name)
+        if isinstance(value, torch.Tensor):
+            assert value.dtype == (torch.int32 if name in int32 else torch.int64)
+    assert batch.max_seqlen == int(batch.cu_seqlens.diff().max())
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 8])
+@pytest.mark.parametrize("max_instances", [None, 2, 40])
+def test_validation_batches_hold_the_first_instances_once(
+    shard_folder, validation_instances, world_size, max_instances
+):
+    shards = ShardSet.open(shard_folder, "validation")
+    shape = _shape(shards, 20, world_size)
+    options = {"world_size": world_size, "max_instances": max_instances, "pad": True}
+    ranks = [list(validation_batches(shards, shape, rank=rank, **options)) for rank in range(world_size)]
+    assert len({len(batches) for batches in ranks}) == 1
+    found = sorted(s[1:] for batches in ranks for b in batches for s in _sequences(b))
+    assert found == sorted(map(_slow_sequence, validation_instances[:max_instances]))
+    assert all((b.instance_seeds_B == 0).all() for batches in ranks for b in batches)
+
+
+class Agreement:
+    """A meeting of threads in place of gloo."""
+
+    def __init__(self, world_size):
+        self.barrier = threading.Barrier(world_size, timeout=20)
+        self.slots = [None] * world_size
+        self.calls = [0] * world_size
+
+    def of(self, rank):
+        def agree(vector):
+            self.calls[rank] += 1
+            self.slots[rank] = vector
+            self.barrier.wait()
+            stacked = np.stack(self.slots)
+            self.barrier.wait()
+            return np.concatenate([stacked[:, :2].sum(0), stacked[:, 2:].max(0)])
+
+        return agree
+
+
+def test_ranks_agree_once_a_step_on_totals_and_stop(shards):
+    agreement = Agreement(2)
+    loaders = [_loader(shards, world_size=2, rank=r, agree=agreement.of(r), num_steps=None) for r in range(2)]
+    assert not any(next(loader).stop for loader in loaders)
+    loaders[1].request_stop()
+    stops = []
+    while not stops or not stops[-1][0]:
+        stops.append([next(loader).stop for loader in loaders])
+    assert all(a == b for a, b in stops)
+    assert len(stops) <= 2  # the step that was made already, then the one that says so
+    for loader in loaders:
+        loader.close()
+        assert not loader._thread.is_alive()
+    assert agreement.calls[0] == agreement.calls[1] == len(stops) + 2
+
+
+def test_failure_on_one_rank_reaches_the_others(shards, shard_folder, monkeypatch):
+    agreement = Agreement(2)
+    broken = ShardSet.open(shard_folder)
+    monkeypatch.setattr(broken, "columns", lambda spans: (_ for _ in ()).throw(DataError("rank 1's disk is gone")))
+    loaders = [_loader(s, world_size=2, rank=r, agree=agreement.of(r)) for r, s in enumerate([shards, broken])]
+    with pytest.raises(DataError, match="another rank"):
+        next(loaders[0])
+    for _ in range(2):
+        with pytest.raises(DataError, match="disk is gone"):
+            next(loaders[1])
+    for loader in loaders:
+        loader.close()
+
+
+def test_ranks_with_different_shards_are_refused(make, shards, tmp_path):
+    other = ShardSet.open(make.shards(tmp_path / "other", {"train": [make.instances(1111, 32, 1000, seed=9)]}))
+    agreement = Agreement(2)
+    loaders = [_loader(s, world_size=2, rank=r, agree=agreement.of(r)) for r, s in enumerate([shards, other])]
+    for loader in loaders:
+        with pytest.raises(DataError, match="different shards"):
+            next(loader)
+        loader.close()
+
+
+def test_closing_is_prompt_and_leaves_no_thread(shards):
+    before = threading.active_count()
+    loader = _loader(shards, num_steps=None)
+    next(loader)
+    start = time.perf_counter()
+    loader.close()
+    loader.close()
+    assert time.perf_counter() - start < 2
+    assert threading.active_count() == before
+    with pytest.raises(StopIteration):
+        next(loader)
+
+
+def test_closing_wakes_a_waiting_consumer(shards):
+    agreement = threading.Event()
+    loader = _loader(shards, num_steps=None, agree=lambda vector: (agreement.wait(20), vector)[1])
+    seen = []
+    consumer = threading.Thread(target=lambda: seen.extend(loader))
+    consumer.start()
+    closer = threading.Thread(target=loader.close)
+    closer.start()
+    agreement.set()
+    closer.join(5)
+    consumer.join(5)
+    assert not consumer.is_alive()
+    assert not closer.is_alive()
+
+
+def test_thread_makes_no_more_than_one_step_ahead(shards):
+    calls = []
+    with _loader(shards, num_steps=None, agree=lambda vector: (calls.append(1), vector)[1]) as loader:
+        for consumed in range(1, 4):
+            next(loader)
+            time.sleep(0.05)
+            assert len(calls) == consumed + 1
+
+
+def test_shards_without_masks_are_refused(make, tmp_path):
+    rows = make.instances(5, 32, 1000, seed=0)
+    folder = make.shards(tmp_path / "dynamic", {"train": [rows]}, masking="dynamic")
+    with pytest.raises(DataError, match="masking='dynamic'"):
+        _loader(ShardSet.open(folder))
+
+
+@pytest.mark.parametrize("options", [{"rank": 2, "world_size": 2}, {"rank": -1}])
+def test_impossible_rank_is_refused(shards, options):
+    with pytest.raises(ConfigError, match="rank"):
+        _loader(shards, **options)

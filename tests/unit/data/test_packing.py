@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from megabert.data.packing import InstanceStatistics, MicroShape, plan, shape_for
+from megabert.errors import ConfigError, DataError
+
+
+def _corpus(length, count=100_000):
+    """Lengths as google's pairing gives them, 15% masked."""
+    rng = np.random.default_rng(length)
+    lengths = np.where(rng.random(count) < 0.75, length, rng.integers(5, length + 1, count))
+    masked = np.clip(np.round(lengths * 0.15), 1, round(length * 0.15)).astype(np.int64)
+    statistics = InstanceStatistics(
+        rows=count,
+        tokens=int(lengths.sum()),
+        masked_tokens=int(masked.sum()),
+        max_seq_length=length,
+        max_masked=round(length * 0.15),
+    )
+    return lengths, masked, statistics
+
+
+def _bins(dealt):
+    return [dealt.micro_batch(s, r) for s in range(dealt.num_micro_steps) for r in range(dealt.world_size)]
+
+
+CASES = [(1, 1, 512), (3, 8, 128), (8, 8, 128), (100, 1, 600), (100, 3, 128), (257, 2, 2048), (1000, 7, 1024)]
+
+
+@pytest.mark.parametrize(("count", "world_size", "budget"), CASES)
+def test_each_instance_is_dealt_once_and_every_bin_fits(count, world_size, budget):
+    lengths, masked, statistics = _corpus(128)
+    shape = shape_for(statistics, global_batch_size=count, world_size=world_size, micro_batch_tokens=budget)
+    assert shape.tokens <= budget
+    for start in range(0, 5 * count, count):
+        chosen = slice(start, start + count)
+        dealt = plan(lengths[chosen], masked[chosen], shape, world_size)
+        bins = _bins(dealt)
+        assert len(bins) == dealt.num_micro_steps * world_size
+        assert sorted(np.concatenate(bins)) == list(range(count))
+        padded = shape.padded(dealt.max_tokens, dealt.max_masked)
+        for ordinals in bins:
+            assert np.all(np.diff(ordinals) > 0)
+            assert lengths[chosen][ordinals].sum() <= padded.tokens <= shape.tokens
+            assert masked[chosen][ordinals].sum() <= padded.masked <= shape.masked
+            assert len(ordinals) <= shape.sequences
+
+
+def test_more_ranks_than_instances_leave_empty_micro_batches():
+    shape = MicroShape(tokens=128, sequences=4, masked=20)
+    dealt = plan(np.array([128, 5, 64]), np.array([19, 1, 9]), shape, 8)
+    assert dealt.num_micro_steps == 1
+    assert [len(b) for b in _bins(dealt)] == [1, 1, 1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("length", "global_batch_size", "world_size", "budget"),
+    [
+        (128, 256, 1, 8192),
+        (128, 256, 2, 4096),
+        (128, 333, 3, 4096),
+        (128, 4096, 7, 16384),
+        (128, 65536, 64, 32768),
+        (128, 65536, 512, 4096),
+        (512, 256, 1, 8192),
+        (512, 4096, 8, 16384),
+        (512, 32768, 64, 65536),
+    ],
+)
+def test_at_least_99_percent_of_padded_tokens_are_real(length, global_batch_size, world_size, budget):
+    # A share of several micro-batches of 16 instances or more.
+    lengths, masked, statistics = _corpus(length)
+    shape = shape_for(statistics, global_batch_size=global_batch_size, world_size=world_size, micro_batch_tokens=budget)
+    rng = np.random.default_rng(0)
+    real = held = 0
+    shapes = set()
+    for _ in range(10):
+        chosen = rng.integers(0, len(lengths), global_batch_size)
+        dealt = plan(lengths[chosen], masked[chosen], shape, world_size)
+        padded = shape.padded(dealt.max_tokens, dealt.max_masked)
+        assert dealt.num_micro_steps >= 3
+        real += lengths[chosen].sum()
+        held += padded.tokens * dealt.num_micro_steps * world_size
+        shapes.add(padded)
+    assert real / held >= 0.99
+    if global_batch_size >= 4096:
+        assert len(shapes) <= 6  # few static shapes
+
+
+def test_one_size_for_all_when_the_multiple_is_the_greatest_size():
+    shape = MicroShape(tokens=1000, sequences=50, masked=150, token_multiple=1000, masked_multiple=150)
+    assert shape.padded(1, 1) == shape
+    assert shape.padded(1000, 150) == shape
+
+
+def test_sequence_limit_raises_the_micro_steps():
+    shape = MicroShape(tokens=10_000, sequences=3, masked=1000)
+    dealt = plan(np.full(10, 5), np.ones(10, int), shape, 1)
+    assert dealt.num_micro_steps == 4
+
+
+def test_plan_is_a_pure_function_of_the_lengths():
+    lengths, masked, statistics = _corpus(128)
+    shape = shape_for(statistics, global_batch_size=777, world_size=3, micro_batch_tokens=4000)
+    first, second = (plan(lengths[:777].copy(), masked[:777], shape, 3) for _ in range(2))
+    assert np.array_equal(first.ordinals, second.ordinals)
+    assert np.array_equal(first.bin_starts, second.bin_starts)
+
+
+def test_budget_below_one_instance_names_both():
+    statistics = _corpus(128)[2]
+    with pytest.raises(ConfigError, match=r"micro_batch_tokens=127 is below max_seq_length=128"):
+        shape_for(statistics, global_batch_size=8, world_size=1, micro_batch_tokens=127)
+
+
+def test_instance_longer_than_the_shape_is_an_error():
+    with pytest.raises(DataError, match="129 tokens"):
+        plan(np.array([129]), np.array([1]), MicroShape(tokens=128, sequences=1, masked=20), 1)
