@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.dry_run:
         from megabert.training.preflight import describe_run
 
-        print(describe_run(config, device=options.device))
+        print(describe_run(config))
         return 0
     from megabert.training.pretrain import pretrain
 

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 import torch
 
 from megabert.config.run import RunConfig
-from megabert.data.batch import StepBatch
+from megabert.data.loader import StepBatch
 from megabert.distributed.process_group import World
 from megabert.observability.flops import peak_flops, training_flops
-from megabert.training.collectives import gather_objects
 
 
 class Meter:
@@ -58,7 +57,7 @@ class Meter:
     def read(self) -> dict[str, float]:
         """Return ``perf/*`` and ``memory/*`` over all ranks and start anew; a collective call."""
         seconds = time.perf_counter() - self._started
-        busy = [seconds - waited for waited in gather_objects(self._world, self._waited)]
+        busy = [seconds - waited for waited in self._world.gather(self._waited)]
         if self._world.device.type == "cuda":
             memory = torch.cuda.max_memory_allocated() / 2**30
         else:

@@ -133,7 +133,7 @@ def _run(setup: Setup, run_dir: Path, read_initial: Callable[[], InitialWeights]
         if config.micro_batch_tokens == "auto":
             budgets = stored.micro_batch_tokens
     state = replace(stored, micro_batch_tokens=budgets)
-    if world.rank == 0:
+    if world.is_main:
         record_run(run_dir, config, setup.deepspeed)
         setup.shards[0][0].copy_tokenizer(tokenizer_dir(run_dir))
         _announce_start(setup, state, run_dir)

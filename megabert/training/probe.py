@@ -6,7 +6,6 @@ import torch
 
 from megabert.distributed.process_group import World
 from megabert.observability.logs import logger
-from megabert.training.collectives import gather_objects
 
 START_TOKENS = {"cuda": 131_072, "cpu": 8_192}
 """First try by device; a CPU has no out-of-memory error to probe with, and gains nothing above this."""
@@ -51,4 +50,4 @@ def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
         fits = False
     if world.device.type == "cuda":
         torch.cuda.empty_cache()
-    return all(gather_objects(world, fits))
+    return all(world.gather(fits))

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
-from megabert.data.batch import StepBatch
+from megabert.data.loader import StepBatch
 from megabert.distributed.engine import Engine
 from megabert.distributed.process_group import World
 from megabert.observability.logs import logger
-from megabert.training.collectives import gather_objects, sum_over_ranks
+from megabert.training.collectives import sum_over_ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,19 +71,22 @@ def train_step(engine: Engine, batch: StepBatch, world: World) -> StepResult:
     bad_names = engine.nonfinite_gradients()
     sums[4] = len(bad_names)
     # A global tensor may be flagged on one rank only: all ranks decide alike.
-    *totals, flagged = sum_over_ranks(world, sums).tolist()
+    *totals, flagged = sum_over_ranks(sums).tolist()
     losses = LossSums.from_sums(totals, masked=batch.num_masked, instances=batch.num_instances)
     if flagged or losses.loss != losses.loss or losses.loss == float("inf"):
         _name_nonfinite(bad_names, losses, world)
         engine.discard_gradients()
         return StepResult(losses=losses, grad_norm=None)
-    return StepResult(losses=losses, grad_norm=engine.step())
+    grad_norm = engine.step()
+    if engine.step_was_skipped and world.is_main:
+        logger.warning("step skipped: gradients overflowed while they were reduced over ranks")
+    return StepResult(losses=losses, grad_norm=None if engine.step_was_skipped else grad_norm)
 
 
 def _name_nonfinite(names: list[str], losses: LossSums, world: World) -> None:
-    for rank, found in enumerate(gather_objects(world, names)):
-        if found and world.rank == 0:
+    for rank, found in enumerate(world.gather(names)):
+        if found and world.is_main:
             shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
             logger.warning("step skipped: gradients not finite on rank %d in %s", rank, shown)
-    if world.rank == 0:
+    if world.is_main:
         logger.warning("step skipped: loss %s (masked-LM %s)", losses.loss, losses.mlm_loss)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from megabert.config.recipes import phase_name
 from megabert.config.run import PhaseConfig, RunConfig
-from megabert.data.batch import StepBatch
-from megabert.data.loader import PackedLoader
+from megabert.data.loader import PackedLoader, StepBatch
 from megabert.data.packing import MicroShape
 from megabert.data.shard_set import ShardSet
 from megabert.distributed.checkpoints import prune, save_checkpoint
@@ -55,7 +54,7 @@ class Trainer:
         """Bind the parts; nothing runs before ``fit``."""
         self.config, self.engine, self.optimizer, self.phases = config, engine, optimizer, phases
         self.state, self.run_dir, self.world = state, run_dir, world
-        self._writer = MetricWriter(run_dir, resumed_step=state.step) if world.rank == 0 else None
+        self._writer = MetricWriter(run_dir, resumed_step=state.step) if world.is_main else None
         self._agree = agreement(world)
         self._meter = Meter(config, world)
 
@@ -78,7 +77,7 @@ class Trainer:
                 self._writer.flush()
             folder = checkpoints_dir(self.run_dir)
             save_checkpoint(folder, self.state.step, self.engine, self.state.to_dict(), self.world)
-            if self.world.rank == 0:
+            if self.world.is_main:
                 protected = {self.state.best_step} if self.state.best_step is not None else set()
                 prune(folder, self.config.checkpoint.keep_last, protect=protected)
 
@@ -97,7 +96,7 @@ class Trainer:
             agree=self._agree,
             pin=self.world.device.type == "cuda",
         )
-        progress = Progress(title=title, done=self.state.phase_step, total=phase.steps, is_main=self.world.rank == 0)
+        progress = Progress(title=title, done=self.state.phase_step, total=phase.steps, is_main=self.world.is_main)
         self._meter.start_phase()
         with closing(loader), closing(progress):
             while not self.state.is_phase_done(self.config):
@@ -190,7 +189,7 @@ class Trainer:
         )
 
     def _stop_if_hopeless(self) -> None:
-        if self.state.skipped_in_a_row >= MAX_SKIPS_IN_A_ROW and self.engine.can_give_up:
+        if self.state.skipped_in_a_row >= MAX_SKIPS_IN_A_ROW and not self.engine.has_dynamic_loss_scale:
             raise MegabertError(
                 f"{self.state.skipped_in_a_row} batches in a row gave non-finite gradients at step {self.state.step} "
                 f"(phase {self.state.phase + 1}, data position {self.state.position}). The last checkpoint is whole: "

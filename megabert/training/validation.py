@@ -34,7 +34,7 @@ def validate(
             sums[:4] += torch.stack([part.double() for part in parts])
             sums[4] += micro_batch.num_masked
             sums[5] += micro_batch.num_instances
-    *totals, masked, instances = sum_over_ranks(world, sums).tolist()
+    *totals, masked, instances = sum_over_ranks(sums).tolist()
     losses = LossSums.from_sums(totals, masked=int(masked), instances=int(instances))
     return {
         "eval/loss": losses.loss,

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Raw text to a BERT that transformers loads: vocabulary, shards, phase 1 (128), phase 2 (512), report, export.
+# `make demo` runs it. Running it again resumes, or says that it is done.
+#
+#   CORPUS   english or korean, a file of examples/corpus
+#   RUN_DIR  everything is written below it
+#   VENV     virtualenv with megabert
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+corpus=${CORPUS:-english}
+run_dir=${RUN_DIR:-runs/demo}
+bin=${VENV:-.venv}/bin
+started=$SECONDS
+
+case $corpus in
+  english)
+    input=$here/corpus/public_domain.jsonl language=en vocabulary=(--uncased)
+    texts=("The whale is a [MASK] animal." "The people of the United [MASK] have spoken." "He looked at her with his [MASK].")
+    ;;
+  korean)
+    input=$here/corpus/korean.jsonl language=ko vocabulary=()
+    texts=("이 법은 공포한 날부터 [MASK]한다." "국가와 지방자치[MASK]의 책무를 정한다." "대통령령으로 [MASK] 사항")
+    ;;
+  *)
+    echo "demo: CORPUS=$corpus is unknown; allowed are english and korean." >&2
+    exit 2
+    ;;
+esac
+# Another corpus is another run: it gets a folder of its own unless RUN_DIR names one.
+[ "$corpus" = english ] || [ "$run_dir" != runs/demo ] || run_dir=runs/demo-$corpus
+data=$run_dir-data
+
+say() { printf '\n== %s (%d s)\n' "$*" $((SECONDS - started)) >&2; }
+
+say "text to vocabulary and shards: $data"
+"$bin/megabert-data" build --input "$input" --format jsonl --language "$language" --output "$data" \
+  --vocab-size 4096 "${vocabulary[@]}" --lengths 128 512 --dupe-factor 3 --workers "$(nproc)"
+
+say "pre-training, both phases: $run_dir"
+gpus=$("$bin/python" -c 'import torch; print(torch.cuda.device_count())')
+if [ "$gpus" -gt 0 ]; then ranks=(--num_gpus "$gpus"); else ranks=(--num_accelerators 2); fi
+PATH=$bin:$PATH "$bin/deepspeed" "${ranks[@]}" --module megabert pretrain --recipe debug \
+  --data.path "$data" --run-dir "$run_dir"
+
+say "what it has learned"
+arguments=()
+for text in "${texts[@]}"; do arguments+=(--text "$text"); done
+"$bin/megabert" report "$run_dir" "${arguments[@]}"
+
+say "export to Hugging Face form"
+"$bin/megabert" export "$run_dir" --to "$run_dir/exports/last"
+"$bin/python" - "$run_dir/exports/last" <<'PYTHON'
+import sys
+
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+model = AutoModelForMaskedLM.from_pretrained(sys.argv[1])
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+print(f"transformers loads it: {type(model).__name__}, {model.num_parameters():,} parameters, {len(tokenizer):,} pieces")
+PYTHON
+
+cat <<EOF
+
+shards       $data/instances
+TensorBoard  $bin/tensorboard --logdir $run_dir/tb
+loss curve   $run_dir/loss.png
+export       $run_dir/exports/last
+done in $((SECONDS - started)) s
+EOF

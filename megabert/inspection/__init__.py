@@ -1,0 +1,1 @@
+"""Looking at a model and at a run: fill-mask, baselines, reports."""
