@@ -1,0 +1,155 @@
+"""Process groups: who else is there, and how every exit path leaves together."""
+
+import contextlib
+import datetime
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from megabert.distributed.launcher_death import die_with_launcher
+from megabert.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
+EXIT_BARRIER_S = 120.0
+"""How long a rank that is done waits for the others."""
+FAILURE_BARRIER_S = 5.0
+"""How long a rank with an error waits: all ranks often fail alike, and then leave together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """This rank among the others."""
+
+    rank: int
+    size: int
+    local_rank: int
+    device: torch.device
+    gloo: dist.ProcessGroup
+    """CPU collectives of the loader thread; nothing else may use it, or ranks would pair different calls."""
+    control: dist.ProcessGroup
+    """CPU collectives of the main thread: barriers, checkpoints, small agreements."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which logs, draws bars and writes shared files."""
+        return self.rank == 0
+
+    def barrier(self, timeout_s: float | None = None) -> None:
+        """Wait for every rank; on a timeout the error names the missing ones."""
+        timeout = COLLECTIVE_TIMEOUT if timeout_s is None else datetime.timedelta(seconds=timeout_s)
+        dist.monitored_barrier(group=self.control, timeout=timeout, wait_all_ranks=True)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's ``value`` (plain data), in the order of ranks, on every rank."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's ``value`` (plain data) on every rank."""
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self.control)
+        return values[0]
+
+    def any(self, flag: bool) -> bool:
+        """Tell on every rank whether ``flag`` holds on any."""
+        return self.sum([float(flag)])[0] > 0
+
+    def sum(self, values: list[float]) -> list[float]:
+        """Add float64 values over ranks."""
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total, group=self.control)
+        return [float(value) for value in total]
+
+
+@contextlib.contextmanager
+def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterator[World]:
+    """Join the process group that a launcher described in the environment, or be alone without one.
+
+    torchrun, ``deepspeed`` and srun wrappers set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Ranks of a
+    launcher die with it. On leaving, all ranks meet at a barrier and the group is destroyed: ranks that just ended
+    aborted in 5 of 18 clean runs.
+
+    Args:
+        device: ``auto`` takes a GPU where there is one.
+
+    Raises:
+        ConfigError: ``cuda`` where there is none, or fewer GPUs than local ranks.
+    """
+    rank, size, local_rank = _place()
+    if size > 1:
+        die_with_launcher()
+    place = _device(device, local_rank)
+    _start(rank, size, place)
+    world = World(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        device=place,
+        gloo=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
+        control=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
+    )
+    try:
+        yield world
+    except BaseException:
+        _leave(world, FAILURE_BARRIER_S)
+        raise
+    _leave(world, EXIT_BARRIER_S)
+
+
+def _place() -> tuple[int, int, int]:
+    """Return (rank, size, local rank) from the environment; without a launcher, fill it in for a world of one."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    os.environ.setdefault("LOCAL_RANK", "0")
+    try:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    except ValueError as error:
+        raise ConfigError(f"RANK, WORLD_SIZE and LOCAL_RANK in the environment must be numbers: {error}.") from None
+
+
+def _device(requested: str, local_rank: int) -> torch.device:
+    gpus = torch.cuda.device_count()
+    if requested == "cpu" or (requested == "auto" and gpus == 0):
+        os.environ["DS_ACCELERATOR"] = "cpu"  # read by deepspeed when it is first imported
+        return torch.device("cpu")
+    if local_rank >= gpus:
+        raise ConfigError(
+            f"Local rank {local_rank} has no GPU: this machine shows {gpus}. Start at most that many ranks here, "
+            "or use the CPU (--device cpu)."
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def _start(rank: int, size: int, device: torch.device) -> None:
+    backend = "gloo" if device.type == "cpu" else "nccl"
+    options: dict[str, Any] = {} if device.type == "cpu" else {"device_id": device}
+    if "MASTER_PORT" not in os.environ and size == 1:
+        options["store"] = dist.HashStore()
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT, **options)
+    import deepspeed  # seconds: only where training starts
+    from deepspeed.ops import __compatible_ops__
+
+    # Its shared-memory collectives are built with a C++ compiler at first use; gloo needs none.
+    __compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.utils.logger.setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=r"`torch\.distributed\..* is deprecated", category=FutureWarning)
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+
+
+def _leave(world: World, timeout_s: float) -> None:
+    try:
+        world.barrier(timeout_s)
+    except Exception as error:  # a rank died: leave anyway, the launcher reports it
+        logger.warning("rank %d leaves without the others: %s", world.rank, str(error).splitlines()[0])
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,5 @@
+"""LAMB's two passes over flat shards with per-parameter segment norms."""
+
+from megabert.ops.lamb.api import Coefficients, Segment, apply_update, compute_update
+
+__all__ = ["Coefficients", "Segment", "apply_update", "compute_update"]

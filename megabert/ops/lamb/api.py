@@ -1,0 +1,69 @@
+"""The public face of the LAMB op: two passes over flat shards, the backend chosen once.
+
+Pass 1 (``compute_update``) updates the moments, forms the update in place of the gradient and adds each parameter's
+squared norms of weights and update; the optimizer then all-reduces one small vector; pass 2 (``apply_update``) moves
+the weights. Tested on CPU against a float64 reference (tests/unit/ops/test_lamb.py).
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from megabert.ops.backend import Backend, apex_obstacle, choose, no_obstacle, triton_not_written
+from megabert.ops.lamb.reference import TorchPasses
+from megabert.ops.lamb.types import Coefficients, Segment
+
+BACKENDS = {
+    "triton": Backend("triton", None, triton_not_written),
+    "apex": Backend("apex", None, apex_obstacle),
+    "torch": Backend("torch", TorchPasses, no_obstacle),
+}
+
+
+def compute_update(
+    weights: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    *,
+    coefficients: Coefficients,
+    segments: Sequence[Segment],
+    squares: Tensor,
+    backend: str = "auto",
+) -> None:
+    """Update the moments, write the update over ``gradient``, add each segment's squared norms to ``squares``.
+
+    Args:
+        weights: One-dimensional float32 (or float64) master shard; not changed.
+        gradient: Of the same shape, clipped; becomes the update.
+        exp_avg: First moment, changed in place.
+        exp_avg_sq: Second moment, changed in place.
+        coefficients: The step's numbers.
+        segments: Which elements belong to which parameter; the others are padding, whatever they hold.
+        squares: Float64 of shape (2, slots): row 0 takes sums of w**2, row 1 sums of u**2.
+        backend: ``auto``, ``triton``, ``apex`` or ``torch``.
+
+    Raises:
+        KernelError: The backend cannot run here.
+    """
+    run = choose("lamb", backend, BACKENDS, weights.device.type).compute_update  # type: ignore[attr-defined]
+    run(weights, gradient, exp_avg, exp_avg_sq, coefficients=coefficients, segments=segments, squares=squares)
+
+
+def apply_update(
+    weights: Tensor, update: Tensor, *, segments: Sequence[Segment], scales: Tensor, backend: str = "auto"
+) -> None:
+    """Add ``scales[slot] * update`` to ``weights`` on every segment; padding is left alone.
+
+    Args:
+        weights: As in ``compute_update``; changed in place.
+        update: What ``compute_update`` left in ``gradient``.
+        segments: As there.
+        scales: Float64, one number a slot: ``-learning_rate * trust_ratio``.
+        backend: ``auto``, ``triton``, ``apex`` or ``torch``.
+
+    Raises:
+        KernelError: The backend cannot run here.
+    """
+    run = choose("lamb", backend, BACKENDS, weights.device.type).apply_update  # type: ignore[attr-defined]
+    run(weights, update, segments=segments, scales=scales)

@@ -1,0 +1,10 @@
+"""Optimizers over flat shards, learning-rate schedules, and the fragment table that both packages share."""
+
+from megabert.optim.adamw import AdamW
+from megabert.optim.build import Optimizer, build_optimizer
+from megabert.optim.fragment import Fragment
+from megabert.optim.lamb import Lamb
+from megabert.optim.no_decay import no_decay
+from megabert.optim.schedules import learning_rate
+
+__all__ = ["AdamW", "Fragment", "Lamb", "Optimizer", "build_optimizer", "learning_rate", "no_decay"]

@@ -1,0 +1,66 @@
+"""AdamW (Loshchilov & Hutter 2019): torch's, behind the same face as LAMB."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megabert.optim.fragment import Fragment
+
+
+class AdamW(torch.optim.AdamW):
+    """torch's AdamW; element by element, so exact on any shard without a fragment table."""
+
+    bias_correction_over = "run"
+    """``bias_step`` counts the steps of the run: moments are kept over phases, and their correction with them."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, lr=0.0, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+        self.bias_step = 1
+        """t of the bias correction, from 1; the trainer sets it before each step."""
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of every parameter; the trainer sets it before each step."""
+        return float(self.param_groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.param_groups:
+            group["lr"] = value
+
+    def attach(
+        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], None] | None
+    ) -> None:
+        """Accept the fragment table; AdamW has no use for it."""
+
+    @property
+    def trust_ratios(self) -> dict[str, float]:
+        """Empty: only LAMB has trust ratios."""
+        return {}
+
+    def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``(exp_avg, exp_avg_sq)`` of a flat tensor, zeros if it was never stepped."""
+        state = self.state[flat]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
+            state["exp_avg"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
+            state["exp_avg_sq"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
+        return state["exp_avg"], state["exp_avg_sq"]
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update the parameter groups at hand with ``bias_step`` as the number of this update."""
+        for group in self.param_groups:
+            for flat in group["params"]:
+                self.moments(flat)
+                self.state[flat]["step"].fill_(self.bias_step - 1)  # torch adds one
+        super().step()

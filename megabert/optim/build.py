@@ -1,0 +1,46 @@
+"""From the recipe's optimizer section to an optimizer over two groups: with and without weight decay."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch.nn import Parameter
+
+from megabert.config.run import Backend, OptimizerConfig
+from megabert.optim.adamw import AdamW
+from megabert.optim.lamb import Lamb
+from megabert.optim.no_decay import no_decay
+
+Optimizer = Lamb | AdamW
+
+
+def build_optimizer(
+    named_parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig, *, lamb_backend: Backend = "auto"
+) -> Optimizer:
+    """Return LAMB or AdamW over ``named_parameters``; learning rate 0 until the trainer sets it.
+
+    Args:
+        named_parameters: As ``module.named_parameters()`` gives them, a tied weight once.
+        config: The recipe's ``optimizer`` section; clipping is the engine's.
+        lamb_backend: Backend of ``ops.lamb``.
+    """
+    groups = decay_groups(named_parameters, config.weight_decay)
+    if config.name == "adamw":
+        return AdamW(groups, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
+    return Lamb(
+        groups,
+        variant=config.lamb_variant,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        backend=lamb_backend,
+    )
+
+
+def decay_groups(named_parameters: Iterable[tuple[str, Parameter]], weight_decay: float) -> list[dict[str, Any]]:
+    """Split parameters into those with and those without weight decay; empty groups are left out."""
+    named = list(named_parameters)
+    groups = [
+        {"params": [p for name, p in named if not no_decay(name)], "weight_decay": weight_decay, "no_decay": False},
+        {"params": [p for name, p in named if no_decay(name)], "weight_decay": 0.0, "no_decay": True},
+    ]
+    return [group for group in groups if group["params"]]

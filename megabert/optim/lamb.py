@@ -1,0 +1,176 @@
+"""LAMB (You et al. 2020, arXiv:1904.00962), exact under every ZeRO stage.
+
+ZeRO hands an optimizer flat shards in which parameters begin and end anywhere, so the per-parameter norms of stock LAMB
+become norms of shards: it runs, the loss falls, and it is a different optimizer. Here the fragment table says which
+elements belong to which parameter; squared norms are summed over ranks with one all-reduce a call.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.optim.fragment import Fragment
+from megabert.optim.no_decay import no_decay
+
+Variant = Literal["nvlamb", "paper", "deepspeed"]
+AllReduce = Callable[[Tensor], None]
+
+# DeepSpeed FusedLamb's defaults for the smallest and largest trust ratio.
+DEEPSPEED_RATIO_LIMITS = (0.01, 0.3)
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB over whole parameters or, once attached to a fragment table, over ZeRO's flat shards.
+
+    ========== ============================ ============================ =====================
+    variant    moments in the update        trust ratio                  no-decay parameters
+    ========== ============================ ============================ =====================
+    nvlamb     bias-corrected               norm(w) / norm(u)            adapted as well
+    paper      as they are                  norm(w) / norm(u)            ratio 1
+    deepspeed  as they are; the correction  clipped to [0.01, 0.3]       adapted as well
+               multiplies the step size
+    ========== ============================ ============================ =====================
+
+    A ratio is 1 where either norm is 0. Gradients are clipped by the engine, before ``step``; ``step`` overwrites them.
+    """
+
+    bias_correction_over = "phase"
+    """``bias_step`` counts the steps of a phase, as in NVIDIA's recipe."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        variant: Variant = "nvlamb",
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(params, {"lr": 0.0, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        self.variant = variant
+        self.backend = backend
+        self.bias_step = 1
+        """t of the bias correction, from 1; the trainer sets it before each step."""
+        self._names: list[str] = []
+        self._segments: dict[int, list[Segment]] | None = None
+        self._adapted: Tensor | None = None
+        self._all_reduce: AllReduce | None = None
+        self._ratios = torch.empty(0)
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of every parameter; the trainer sets it before each step."""
+        return float(self.param_groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.param_groups:
+            group["lr"] = value
+
+    def attach(self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: AllReduce | None) -> None:
+        """Take the fragment table of this rank.
+
+        Args:
+            fragments: Where this rank's pieces lie; flats are matched by identity.
+            names: Every parameter of the model, in the same order on every rank.
+            all_reduce: Sums a float64 vector over the ranks that share the flats, in place; None where every rank
+                holds every parameter whole.
+        """
+        slots = {name: slot for slot, name in enumerate(names)}
+        segments: dict[int, list[Segment]] = {}
+        for fragment in fragments:
+            pieces = segments.setdefault(id(fragment.flat), [])
+            pieces.append(Segment(fragment.offset, fragment.numel, slots[fragment.parameter]))
+        self._names, self._segments, self._all_reduce = list(names), segments, all_reduce
+        self._adapted = torch.tensor([not no_decay(name) for name in names])
+        self._ratios = torch.ones(len(names))
+
+    @property
+    def trust_ratios(self) -> dict[str, float]:
+        """Trust ratio of each parameter in the last step (synchronises a GPU: read it when logging)."""
+        return dict(zip(self._names, self._ratios.tolist(), strict=True))
+
+    def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``(exp_avg, exp_avg_sq)`` of a flat tensor, zeros if it was never stepped."""
+        state = self.state[flat]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
+            state["exp_avg_sq"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
+        return state["exp_avg"], state["exp_avg_sq"]
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update the parameter groups at hand: all of them, or the one that ZeRO put there.
+
+        Every rank must call it equally often: the all-reduce is joined by ranks whose shard is all padding.
+        """
+        work = [(group, flat) for group in self.param_groups for flat in group["params"] if flat.grad is not None]
+        if not work:
+            return
+        segments = self._segments_of(work)
+        device = work[0][1].device
+        squares = torch.zeros(2, max(len(self._names), len(work)), dtype=torch.float64, device=device)
+        for (group, flat), pieces in zip(work, segments, strict=True):
+            exp_avg, exp_avg_sq = self.moments(flat)
+            compute_update(
+                flat.view(-1),
+                flat.grad.view(-1),
+                exp_avg.view(-1),
+                exp_avg_sq.view(-1),
+                coefficients=self._coefficients(group),
+                segments=pieces,
+                squares=squares,
+                backend=self.backend,
+            )
+        if self._all_reduce is not None:
+            self._all_reduce(squares)
+        ratios = self._trust_ratios(squares, work)
+        for (group, flat), pieces in zip(work, segments, strict=True):
+            scales = ratios * -(group["lr"] * self._step_correction(group))
+            apply_update(flat.view(-1), flat.grad.view(-1), segments=pieces, scales=scales, backend=self.backend)
+
+    def _segments_of(self, work: list[tuple[dict[str, Any], Tensor]]) -> list[list[Segment]]:
+        if self._segments is None:  # unsharded: each tensor is a whole parameter
+            return [[Segment(0, flat.numel(), slot)] for slot, (_, flat) in enumerate(work)]
+        return [self._segments.get(id(flat), []) for _, flat in work]
+
+    def _coefficients(self, group: dict[str, Any]) -> Coefficients:
+        beta1, beta2 = group["betas"]
+        corrected = self.variant == "nvlamb"
+        return Coefficients(
+            beta1=beta1,
+            beta2=beta2,
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            exp_avg_scale=1.0 / (1.0 - beta1**self.bias_step) if corrected else 1.0,
+            exp_avg_sq_scale=1.0 / (1.0 - beta2**self.bias_step) if corrected else 1.0,
+        )
+
+    def _step_correction(self, group: dict[str, Any]) -> float:
+        if self.variant != "deepspeed":
+            return 1.0
+        beta1, beta2 = group["betas"]
+        return float((1.0 - beta2**self.bias_step) ** 0.5 / (1.0 - beta1**self.bias_step))
+
+    def _trust_ratios(self, squares: Tensor, work: list[tuple[dict[str, Any], Tensor]]) -> Tensor:
+        weights, update = squares.sqrt()
+        both = (weights > 0) & (update > 0)
+        ratios = weights / update
+        if self.variant == "deepspeed":
+            ratios = ratios.clamp(*DEEPSPEED_RATIO_LIMITS)
+        if self.variant == "paper":
+            both &= self._adapted_slots(work).to(both.device)
+        ratios = torch.where(both, ratios, 1.0)
+        if self._names:  # a call covers the parameters of one group: keep the others' last ratios
+            present = (weights > 0) | (update > 0)
+            self._ratios = torch.where(present, ratios, self._ratios.to(ratios))
+        return ratios
+
+    def _adapted_slots(self, work: list[tuple[dict[str, Any], Tensor]]) -> Tensor:
+        if self._adapted is not None:
+            return self._adapted
+        return torch.tensor([not group.get("no_decay", False) for group, _ in work])
