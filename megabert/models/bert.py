@@ -7,7 +7,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
@@ -16,6 +15,7 @@ from megabert.models.embeddings import BertEmbeddings
 from megabert.models.encoder import BertEncoder, Packing
 from megabert.models.heads import BertPooler, PretrainingHeads
 from megabert.ops.attention import plan_attention
+from megabert.ops.cross_entropy import cross_entropy
 from megabert.ops.dropout import DropoutStream
 
 Objective = Literal["nsp", "sop", "none"]
@@ -30,9 +30,9 @@ class PretrainingOutput:
     nsp_loss_sum: Tensor
     """Float32 scalar, nats summed over instances; 0 for the objective ``none``."""
     mlm_correct: Tensor
-    """Int64 scalar, masked positions whose original token has the largest logit."""
+    """Int64 scalar, masked positions where no logit is above the original token's."""
     nsp_correct: Tensor
-    """Int64 scalar, instances whose label has the larger logit."""
+    """Int64 scalar, instances where no logit is above the label's."""
     mlm_logits_MV: Tensor | None = None
     """On request: logits, cut to the vocabulary's size."""
     nsp_logits_B2: Tensor | None = None
@@ -113,12 +113,12 @@ class BertForPreTraining(nn.Module):
         """
         hidden_TD, pooled_BD = self.bert(batch)
         mlm_logits_MV = self.cls.predictions(hidden_TD, batch.masked_positions_M)
-        mlm_loss_sum, mlm_correct = _loss(mlm_logits_MV, batch.masked_ids_M)
+        mlm_loss_sum, mlm_correct = cross_entropy(mlm_logits_MV, batch.masked_ids_M)
         nsp_logits_B2 = None
         nsp_loss_sum, nsp_correct = torch.zeros_like(mlm_loss_sum), torch.zeros_like(mlm_correct)
         if pooled_BD is not None and self.cls.seq_relationship is not None:
             nsp_logits_B2 = self.cls.seq_relationship(pooled_BD)
-            nsp_loss_sum, nsp_correct = _loss(nsp_logits_B2, batch.next_sentence_label_B)
+            nsp_loss_sum, nsp_correct = cross_entropy(nsp_logits_B2, batch.next_sentence_label_B)
         if not with_logits:
             return PretrainingOutput(mlm_loss_sum, nsp_loss_sum, mlm_correct, nsp_correct)
         return PretrainingOutput(
@@ -131,9 +131,3 @@ class BertForPreTraining(nn.Module):
             pooled_BD=pooled_BD,
             hidden_TD=hidden_TD,
         )
-
-
-def _loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cross-entropy summed in float32 and the number of right answers; labels of -100 count in neither."""
-    loss_sum = functional.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=-100)
-    return loss_sum, (logits.detach().argmax(-1) == labels).sum()

@@ -1,6 +1,6 @@
-"""Word, position and segment embeddings; the LayerNorm and the bias-carrying modules that layers share."""
+"""Word, position and segment embeddings, and the LayerNorm modules that layers share."""
 
-# T packed tokens, D hidden, F intermediate
+# T packed tokens, D hidden
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from megabert.ops.layer_norm import layer_norm
 
 
 class LayerNorm(nn.Module):
-    """LayerNorm, with the residual and dropout before it where there are any."""
+    """LayerNorm, of a sum where there is a residual."""
 
     def __init__(self, width: int, *, eps: float, backend: str) -> None:
         super().__init__()
@@ -27,15 +27,19 @@ class LayerNorm(nn.Module):
         return layer_norm(x_TD, self.weight, self.bias, eps=self.eps, residual_TD=residual_TD, backend=self.backend)
 
 
-class ResidualLayerNorm(LayerNorm):
+class ResidualLayerNorm(nn.Module):
     """The end of a sub-layer; owns the bias of the dense layer before it, because one op adds both.
 
     A parameter is read only inside the forward of the module that owns it: ZeRO-3 gathers it there and nowhere else.
     """
 
     def __init__(self, width: int, *, eps: float, backend: str) -> None:
-        super().__init__(width, eps=eps, backend=backend)
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
         self.dense_bias = nn.Parameter(torch.zeros(width))
+        self.eps = eps
+        self.backend = backend
 
     def forward(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None = None) -> Tensor:
         """Return LayerNorm(residual + dropout(x + dense bias))."""
@@ -73,4 +77,4 @@ class BertEmbeddings(nn.Module):
         word_TD = self.word_embeddings(batch.input_ids_T)
         place_TD = self.position_embeddings(batch.position_ids_T) + self.token_type_embeddings(batch.segment_ids_T)
         x_TD = self.LayerNorm(word_TD, place_TD)
-        return dropout(x_TD, stream and stream.site(-1, EMBEDDINGS, self.dropout_prob))
+        return dropout(x_TD, None if stream is None else stream.site(-1, EMBEDDINGS, self.dropout_prob))

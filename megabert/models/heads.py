@@ -45,7 +45,7 @@ class TiedDecoder(nn.Module):
     The parameter is registered here too, so that ZeRO-3 gathers it for this forward.
     """
 
-    def __init__(self, weight: nn.Parameter, vocab_size: int) -> None:
+    def __init__(self, weight: Tensor, vocab_size: int) -> None:
         super().__init__()
         self.weight = weight
         self.bias = nn.Parameter(torch.zeros(weight.shape[0]))
@@ -53,7 +53,7 @@ class TiedDecoder(nn.Module):
 
     def forward(self, x_MD: Tensor) -> Tensor:
         """Return logits of the padded vocabulary; padding's are -inf: it never wins, and gets no gradient."""
-        bias_V = self.bias
+        bias_V: Tensor = self.bias
         if self.vocab_size < bias_V.numel():
             is_padding_V = torch.arange(bias_V.numel(), device=bias_V.device) >= self.vocab_size
             bias_V = bias_V.masked_fill(is_padding_V, -torch.inf)
@@ -63,7 +63,7 @@ class TiedDecoder(nn.Module):
 class MaskedLmHead(nn.Module):
     """Logits at masked positions."""
 
-    def __init__(self, word_embeddings: nn.Parameter, config: ModelConfig, ops: OpsConfig) -> None:
+    def __init__(self, word_embeddings: Tensor, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
         self.transform = MaskedLmTransform(config, ops)
         self.decoder = TiedDecoder(word_embeddings, int(config.vocab_size))
@@ -77,7 +77,7 @@ class PretrainingHeads(nn.Module):
     """Masked-language-model head and, for a sentence objective, the next-sentence head."""
 
     def __init__(
-        self, word_embeddings: nn.Parameter, config: ModelConfig, ops: OpsConfig, *, has_sentence_objective: bool
+        self, word_embeddings: Tensor, config: ModelConfig, ops: OpsConfig, *, has_sentence_objective: bool
     ) -> None:
         super().__init__()
         self.predictions = MaskedLmHead(word_embeddings, config, ops)

@@ -1,6 +1,7 @@
 """Initial weights, keyed by (seed, parameter name): equal on every rank and whatever the order of construction."""
 
 import hashlib
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,9 @@ def initialize(model: nn.Module, seed: int) -> None:
         model: A model with a ``config``; its parameters are whole (not yet partitioned by ZeRO-3).
         seed: Of the run.
     """
+    config = cast(ModelConfig, model.config)
     for name, parameter in model.named_parameters():
-        parameter.copy_(initial_value(name, parameter.shape, seed=seed, config=model.config))
+        parameter.copy_(initial_value(name, parameter.shape, seed=seed, config=config))
 
 
 def initial_value(name: str, shape: torch.Size, *, seed: int, config: ModelConfig) -> Tensor:

@@ -54,7 +54,8 @@ def _choose(op: str, requested: str, backends: tuple[Backend, ...], device: str)
             raise KernelError(f"ops.{op}={requested}: {op} has no such backend. Choose auto or one of: {allowed}.")
         if obstacles[requested] is not None:
             raise KernelError(
-                f"ops.{op}={requested} cannot run on {device}: {obstacles[requested]}. Choose auto or one of: {allowed}."
+                f"ops.{op}={requested} cannot run on {device}: {obstacles[requested]}. "
+                f"Choose auto or one of: {allowed}."
             )
         chosen = named[requested]
         logger.info("ops.%s: %s on %s (asked for)", op, chosen.name, device)

@@ -1,8 +1,8 @@
 """Dropout without state: an element's fate is a hash of (instance seed, position, layer, site, head, column).
 
-A mask therefore depends neither on packing nor on ranks, micro-batches or backends, and the backward pass recomputes it:
-nothing is stored. The hash is lowbias32 (Wellons 2018), 32 bits in, 32 bits out, a bijection; every backend does it in
-int32 words that wrap.
+A mask therefore depends neither on packing nor on ranks, micro-batches or backends, and the backward pass recomputes
+it: nothing is stored. The hash is lowbias32 (Wellons 2018), 32 bits in, 32 bits out, a bijection; every backend does it
+in int32 words that wrap.
 
     row seed  = lowbias32(instance seed + position * 0x9E3779B9)
     row key   = lowbias32(row seed ^ lowbias32(number of the (layer, site, head)))
@@ -16,12 +16,15 @@ implementations skip it.
 # T packed tokens, B sequences, N heads, R rows, C columns
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 GOLDEN = 0x9E3779B9 - 2**32  # 2**32 divided by the golden ratio, as int32
 MULTIPLIERS = (0x7FEB352D, 0x846CA68B - 2**32)  # lowbias32
+# int32 shifts keep the sign, these cut it off; tensors, because a Python number costs a conversion at each use
+LOW_BITS = {shift: torch.tensor((1 << 32 - shift) - 1, dtype=torch.int32) for shift in (15, 16)}
 CHUNK = 1 << 18
 """Elements hashed at once on a CPU: scratch stays in cache, and one call's overhead is small beside the work."""
 
@@ -47,7 +50,7 @@ def lowbias32_(x: Tensor) -> Tensor:
 
 def _xor_shift_(x: Tensor, bits: int, scratch: Tensor) -> Tensor:
     torch.bitwise_right_shift(x, bits, out=scratch)
-    return x.bitwise_xor_(scratch.bitwise_and_((1 << 32 - bits) - 1))  # int32 shifts keep the sign: cut it off
+    return x.bitwise_xor_(scratch.bitwise_and_(LOW_BITS[bits]))
 
 
 def _mix_(x: Tensor, scratch: Tensor) -> None:
@@ -176,12 +179,12 @@ def masked(x_RC: Tensor, dropout: Dropout, *, out: Tensor | None = None) -> Tens
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_RC: Tensor, dropout: Dropout) -> Tensor:
+    def forward(ctx: Any, x_RC: Tensor, dropout: Dropout) -> Tensor:
         ctx.dropout = dropout
         return masked(x_RC, dropout).mul_(dropout.scale)
 
     @staticmethod
-    def backward(ctx, grad_RC: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad_RC: Tensor) -> tuple[Tensor, None]:
         return masked(grad_RC.contiguous(), ctx.dropout).mul_(ctx.dropout.scale), None
 
 

@@ -2,6 +2,8 @@
 
 # T packed tokens, D hidden
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -25,7 +27,16 @@ def layer_norm_torch(
 
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout):
+    def forward(
+        ctx: Any,
+        x_TD: Tensor,
+        weight_D: Tensor,
+        bias_D: Tensor,
+        input_bias_D: Tensor | None,
+        residual_TD: Tensor | None,
+        eps: float,
+        dropout: Dropout | None,
+    ) -> Tensor:
         z_TD = _sum(x_TD, input_bias_D, residual_TD, dropout)
         shape = z_TD.shape[-1:]
         y_TD, mean_T1, rstd_T1 = torch.native_layer_norm(
@@ -37,7 +48,7 @@ class _LayerNorm(torch.autograd.Function):
         return y_TD.to(x_TD.dtype)
 
     @staticmethod
-    def backward(ctx, grad_TD):
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
         z_TD, mean_T1, rstd_T1, weight_D, bias_D = ctx.saved_tensors
         x_dtype, input_bias_dtype, residual_dtype = ctx.dtypes
         grad_z_TD, grad_weight_D, grad_bias_D = torch.ops.aten.native_layer_norm_backward(

@@ -1,0 +1,27 @@
+"""The public ``cross_entropy`` and its choice of backend."""
+
+# M predicted positions, V classes
+
+from torch import Tensor
+
+from megabert.ops.backend import Backend, choose, no_obstacle
+from megabert.ops.cross_entropy.torch_backend import cross_entropy_torch
+
+BACKENDS = {"torch": Backend("torch", cross_entropy_torch, no_obstacle)}
+
+
+def cross_entropy(logits_MV: Tensor, labels_M: Tensor, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
+    """Return cross-entropy summed over rows, and how many rows are right.
+
+    Args:
+        logits_MV: float16, bfloat16, float32 or float64; -inf excludes a class.
+        labels_M: Int64; rows with a negative label count in neither result.
+        backend: ``auto`` or ``torch``.
+
+    Returns:
+        Nats, a float32 scalar (float64 for float64), and an int64 scalar: rows where no logit is above the label's.
+
+    Raises:
+        KernelError: The backend cannot run here.
+    """
+    return choose("cross_entropy", backend, BACKENDS, logits_MV.device.type)(logits_MV, labels_M)

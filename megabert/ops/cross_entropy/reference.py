@@ -1,0 +1,14 @@
+"""What ``cross_entropy`` means, in plain torch: float32, or float64 for float64 input."""
+
+# M predicted positions, V classes
+
+import torch
+from torch import Tensor
+
+
+def cross_entropy_reference(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+    """Return summed cross-entropy and the count of right answers; see ``api.cross_entropy``."""
+    compute = torch.float64 if logits_MV.dtype == torch.float64 else torch.float32
+    counted_MV, counted_labels_M = logits_MV[labels_M >= 0].to(compute), labels_M[labels_M >= 0]
+    target_M = counted_MV.gather(1, counted_labels_M[:, None])[:, 0]
+    return (counted_MV.logsumexp(1) - target_M).sum(), (target_M >= counted_MV.amax(1)).sum()

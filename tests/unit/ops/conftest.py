@@ -1,0 +1,36 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from megabert.ops.dropout import ATTENTION_OUTPUT, Dropout, DropoutStream
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    generator = torch.Generator()
+    generator.seed()  # fresh inputs each run; a failure shows the numbers
+    return generator
+
+
+@pytest.fixture
+def boundaries() -> Callable[[list[int]], torch.Tensor]:
+    def make(lengths: list[int]) -> torch.Tensor:
+        return torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32)
+
+    return make
+
+
+@pytest.fixture
+def make_site() -> Callable[..., Dropout]:
+    def make(rows: int, *, probability: float = 0.1, heads: int = 0, layer: int = 0, seed: int = 7) -> Dropout:
+        """A dropout site of one sequence of ``rows`` tokens."""
+        stream = DropoutStream.of_batch(
+            torch.tensor([seed], dtype=torch.int32), torch.tensor([0, rows], dtype=torch.int32), torch.arange(rows)
+        )
+        site = stream.site(layer, ATTENTION_OUTPUT, probability, heads=heads)
+        assert site is not None
+        return site
+
+    return make

@@ -1,0 +1,104 @@
+import pytest
+import torch
+from torch.nn import functional
+
+from megabert.ops.attention import attention, plan_attention
+from megabert.ops.attention.reference import attention_reference
+from megabert.ops.attention.torch_backend import padded_attention
+from megabert.ops.dropout import ATTENTION_PROBABILITIES, DropoutStream
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
+LENGTHS = {
+    "one token": ([1], 0),
+    "unequal, one twice": ([5, 17, 5, 1, 33], 0),
+    "padded": ([9, 4, 0, 0], 6),
+    "long": ([130, 128, 77], 3),
+    "none": ([0, 0], 5),
+}
+
+
+def relative_error(value, expected):
+    return ((value.double() - expected).norm() / expected.norm().clamp(min=1e-30)).item()
+
+
+def site_of(cu_seqlens, tokens, heads):
+    lengths = cu_seqlens.diff()
+    positions = torch.zeros(tokens, dtype=torch.int64)
+    positions[: cu_seqlens[-1]] = torch.cat([torch.arange(length) for length in lengths.tolist()])
+    seeds = torch.arange(1, lengths.numel() + 1, dtype=torch.int32)
+    return DropoutStream.of_batch(seeds, cu_seqlens, positions).site(1, ATTENTION_PROBABILITIES, 0.1, heads=heads)
+
+
+def run(op, qkv, cu_seqlens, grad, **options):
+    qkv = qkv.clone().requires_grad_()
+    out = op(qkv, cu_seqlens, max_seqlen=int(cu_seqlens.diff().max()), **options)
+    out.backward(grad.to(out.dtype))
+    return out.detach(), qkv.grad
+
+
+@pytest.mark.parametrize("has_dropout", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("lengths", "padding"), LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize(("heads", "head_width"), [(1, 8), (3, 64)])
+def test_attention_and_gradients_match_float64_reference(
+    lengths, padding, heads, head_width, dtype, has_dropout, generator, boundaries
+):
+    cu_seqlens, tokens = boundaries(lengths), sum(lengths) + padding
+    qkv = torch.randn(tokens, 3 * heads * head_width, generator=generator).to(dtype)
+    grad = torch.randn(tokens, heads * head_width, generator=generator).to(dtype)
+    options = {"num_heads": heads, "dropout": site_of(cu_seqlens, tokens, heads) if has_dropout else None}
+    ours = run(attention, qkv, cu_seqlens, grad, **options)
+    theirs = run(attention_reference, qkv.double(), cu_seqlens, grad, **options)
+    for value, expected in zip(ours, theirs, strict=True):
+        assert value.dtype == dtype
+        assert relative_error(value, expected) < TOLERANCE[dtype]
+        assert value[sum(lengths) :].abs().sum() == 0  # padding tokens belong to no sequence
+
+
+def test_attention_matches_torch_scaled_dot_product_attention(boundaries):
+    qkv = torch.randn(12, 3 * 2 * 16)
+    out = attention(qkv, boundaries([5, 7]), max_seqlen=7, num_heads=2)
+    for rows in (slice(0, 5), slice(5, 12)):
+        q, k, v = qkv[rows].unflatten(-1, (3, 2, 16)).permute(1, 2, 0, 3)
+        expected = functional.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
+        torch.testing.assert_close(out[rows], expected)
+
+
+def test_attention_plan_made_once_changes_nothing(boundaries):
+    cu_seqlens = boundaries([5, 7, 5])
+    qkv = torch.randn(20, 3 * 8)
+    plan = plan_attention(cu_seqlens, tokens=20, num_heads=2)
+    with_plan = attention(qkv, cu_seqlens, max_seqlen=7, num_heads=2, plan=plan)
+    assert torch.equal(with_plan, attention(qkv, cu_seqlens, max_seqlen=7, num_heads=2))
+
+
+def test_attention_small_blocks_change_nothing(boundaries, monkeypatch):
+    cu_seqlens, qkv, grad = boundaries([6] * 9), torch.randn(54, 3 * 8), torch.randn(54, 8)
+    options = {"num_heads": 2, "dropout": site_of(cu_seqlens, 54, 2)}
+    whole = run(attention, qkv, cu_seqlens, grad, **options)
+    monkeypatch.setattr("megabert.ops.attention.torch_backend.BLOCK", 200)
+    for value, expected in zip(run(attention, qkv, cu_seqlens, grad, **options), whole, strict=True):
+        torch.testing.assert_close(value, expected)
+
+
+def test_attention_padded_form_for_other_devices_matches(boundaries):
+    cu_seqlens, qkv, grad = boundaries([6, 11, 0]), torch.randn(20, 3 * 8), torch.randn(20, 8)
+    options = {"num_heads": 2, "dropout": site_of(cu_seqlens, 20, 2)}
+    ours = run(padded_attention, qkv, cu_seqlens, grad, **options)
+    for value, expected in zip(ours, run(attention, qkv, cu_seqlens, grad, **options), strict=True):
+        torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("op", [attention, attention_reference])
+def test_attention_passes_gradcheck(op, boundaries):
+    cu_seqlens = boundaries([3, 2])
+    qkv = torch.randn(6, 3 * 4, dtype=torch.float64, requires_grad=True)
+    site = site_of(cu_seqlens, 6, 2)
+    assert torch.autograd.gradcheck(lambda x: op(x, cu_seqlens, max_seqlen=3, num_heads=2, dropout=site), [qkv])
+
+
+def test_attention_of_a_sequence_does_not_depend_on_its_neighbours(boundaries):
+    qkv = torch.randn(15, 3 * 8)
+    together = attention(qkv, boundaries([4, 6, 5]), max_seqlen=6, num_heads=2)
+    alone = attention(qkv[4:10], boundaries([6]), max_seqlen=6, num_heads=2)
+    torch.testing.assert_close(together[4:10], alone)

@@ -1,0 +1,46 @@
+import logging
+
+import pytest
+import torch
+
+from megabert.errors import KernelError
+from megabert.ops.attention import attention
+from megabert.ops.backend import Backend, choose, no_obstacle
+from megabert.ops.bias_gelu import bias_gelu
+from megabert.ops.layer_norm import layer_norm
+
+CALLS = {
+    "layer_norm": lambda backend: layer_norm(
+        torch.ones(2, 4), torch.ones(4), torch.zeros(4), eps=1e-12, backend=backend
+    ),
+    "bias_gelu": lambda backend: bias_gelu(torch.ones(2, 4), torch.zeros(4), backend=backend),
+    "attention": lambda backend: attention(
+        torch.ones(2, 12), torch.tensor([0, 2], dtype=torch.int32), max_seqlen=2, num_heads=1, backend=backend
+    ),
+}
+
+
+@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.parametrize("backend", ["triton", "apex", "nonsense"])
+def test_backend_that_cannot_run_is_refused_with_the_reason(op, backend):
+    with pytest.raises(KernelError, match=rf"ops\.{op}={backend}.*Choose auto or one of: torch"):
+        CALLS[op](backend)
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_auto_and_torch_run_on_a_cpu(op):
+    assert torch.equal(CALLS[op]("auto"), CALLS[op]("torch"))
+
+
+def test_auto_takes_the_first_that_can_run_and_says_once_why(caplog):
+    table = {
+        "fast": Backend("fast", lambda: "fast", lambda device: None if device == "cuda" else "it needs a GPU"),
+        "plain": Backend("plain", lambda: "plain", no_obstacle),
+    }
+    with caplog.at_level(logging.INFO, logger="megabert.ops.backend"):
+        assert [choose("probe", "auto", table, "cpu")() for _ in range(3)] == ["plain"] * 3
+        assert choose("probe", "auto", table, "cuda")() == "fast"
+    assert caplog.messages == [
+        "ops.probe: plain on cpu (fast: it needs a GPU)",
+        "ops.probe: fast on cuda (it is the first choice)",
+    ]

@@ -1,0 +1,61 @@
+import pytest
+import torch
+
+from megabert.ops.layer_norm import layer_norm
+from megabert.ops.layer_norm.reference import layer_norm_reference
+
+EPS = 1e-12
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
+SHAPES = [(1, 1), (1, 7), (13, 128), (5, 1023), (300, 768)]
+
+
+def relative_error(value, expected):
+    return ((value.double() - expected).norm() / expected.norm().clamp(min=1e-30)).item()
+
+
+def run(op, tensors, options, grad):
+    """Output and the gradient of every tensor given."""
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
+    x, weight, bias = (leaves[name] for name in ("x", "weight", "bias"))
+    rest = {name: leaf for name, leaf in leaves.items() if name not in ("x", "weight", "bias")}
+    out = op(x, weight, bias, eps=EPS, **rest, **options)
+    out.backward(grad.to(out.dtype))
+    return {"out": out.detach()} | {name: leaf.grad for name, leaf in leaves.items()}
+
+
+@pytest.mark.parametrize("extras", ["plain", "residual", "full"])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_layer_norm_and_gradients_match_float64_reference(shape, dtype, extras, generator, make_site):
+    rows, width = shape
+    tensors = {name: torch.randn(width, generator=generator) for name in ("weight", "bias")}
+    tensors["x"] = torch.randn(shape, generator=generator)
+    if extras != "plain":
+        tensors["residual_TD"] = torch.randn(shape, generator=generator)
+    if extras == "full":
+        tensors["input_bias_D"] = torch.randn(width, generator=generator)
+    options = {"dropout": make_site(rows)} if extras == "full" else {}
+    grad = torch.randn(shape, generator=generator).to(dtype)
+    tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    ours = run(layer_norm, tensors, options, grad)
+    theirs = run(layer_norm_reference, {n: t.double() for n, t in tensors.items()}, options, grad)
+    for name, value in ours.items():
+        assert value.dtype == dtype
+        if width > 1 or name in ("out", "bias"):  # of one column the other gradients are rounding around zero
+            assert relative_error(value, theirs[name]) < TOLERANCE[dtype], name
+
+
+def test_layer_norm_reference_passes_gradcheck(make_site):
+    site = make_site(4, probability=0.3)
+    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((4, 6), 6, 6, 6, (4, 6))]
+    for op in (layer_norm, layer_norm_reference):
+        assert torch.autograd.gradcheck(
+            lambda x, w, b, i, r, op=op: op(x, w, b, eps=1e-5, input_bias_D=i, residual_TD=r, dropout=site), tensors
+        )
+
+
+def test_layer_norm_of_no_rows_gives_zero_gradients():
+    weight, bias = torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True)
+    layer_norm(torch.empty(0, 4, requires_grad=True), weight, bias, eps=EPS).sum().backward()
+    assert torch.equal(weight.grad, torch.zeros(4))
+    assert torch.equal(bias.grad, torch.zeros(4))
