@@ -122,6 +122,8 @@ def _owner(key: str) -> str:
 
 def _unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
     zero = engine.get("zero_optimization", {})
+    if not isinstance(zero, Mapping):
+        return []
     stage = zero.get("stage", 0)
     problems = []
     if stage not in (0, 1, 2, 3):

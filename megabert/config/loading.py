@@ -34,8 +34,8 @@ def build(cls: type[Config], *layers: Mapping[str, Any] | Path) -> Config:
     try:
         return TypeAdapter(cls).validate_python(merged)
     except ValidationError as error:
-        problems = "\n".join(f"  {_describe(problem, cls)}" for problem in error.errors())
-        raise ConfigError(f"The configuration has {error.error_count()} problem(s):\n{problems}") from None
+        lines = [f"  {_describe(problem, cls)}" for problem in _innermost(error.errors())]
+        raise ConfigError("\n".join([f"The configuration has {len(lines)} problem(s):", *lines])) from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -139,6 +139,12 @@ def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
         if not isinstance(values, dict):
             raise ConfigError(f"--{'.'.join(path)}: {key} was already given a value of its own.")
     values[path[-1]] = value
+
+
+def _innermost(problems: list[Any]) -> list[Any]:
+    """Drop what pydantic says of a list only because its elements are wrong."""
+    places = [problem["loc"] for problem in problems]
+    return [p for p in problems if not any(len(q) > len(p["loc"]) and q[: len(p["loc"])] == p["loc"] for q in places)]
 
 
 def _describe(problem: Any, cls: type) -> str:

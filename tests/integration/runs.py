@@ -1,0 +1,143 @@
+"""Starting, watching and killing real runs, as a user's shell would."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+BIN = Path(sys.executable).parent
+
+# Two narrow layers and a few steps; dropout on, every step logged.
+TINY = {
+    "model.preset": "tiny",
+    "model.hidden_size": 32,
+    "model.num_attention_heads": 2,
+    "model.intermediate_size": 64,
+    "model.hidden_dropout_prob": 0.1,
+    "model.attention_probs_dropout_prob": 0.1,
+    "phases.0.max_seq_length": 64,
+    "phases.0.steps": 8,
+    "phases.0.global_batch_size": 12,
+    "phases.1.max_seq_length": 128,
+    "phases.1.steps": 5,
+    "phases.1.global_batch_size": 7,
+    "micro_batch_tokens": 512,
+    "checkpoint.every_steps": 3,
+    "validation.every_steps": 4,
+    "validation.max_instances": 40,
+    "logging.every_steps": 1,
+}
+
+
+@dataclass
+class Run:
+    """One command line of ``megabert pretrain`` and its folder."""
+
+    run_dir: Path
+    data: Path
+    ranks: int = 1
+    launcher: str = "torchrun"
+    flags: dict[str, object] = field(default_factory=dict)
+    recipe: str = "debug"
+
+    def command(self) -> list[str]:
+        """Return the words of the command."""
+        flags = {**TINY, "data.path": self.data, "run-dir": self.run_dir, **self.flags}
+        arguments = ["pretrain", "--recipe", self.recipe]
+        for name, value in flags.items():
+            arguments += [f"--{name}", str(value)]
+        if self.ranks == 1:
+            return [sys.executable, "-m", "megabert", *arguments]
+        if self.launcher == "deepspeed":
+            port = ["--master_port", str(20000 + os.getpid() % 20000)]
+            count = ["--num_accelerators", str(self.ranks)]
+            return [str(BIN / "deepspeed"), *count, *port, "--module", "megabert", *arguments]
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(self.ranks)] + [
+            *["-m", "megabert"],
+            *arguments,
+        ]
+
+    def start(self) -> subprocess.Popen:
+        """Start in the background, output to ``RUN.out``."""
+        self.run_dir.parent.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{BIN}:{os.environ['PATH']}"}
+        environment.update(CUDA_VISIBLE_DEVICES="", PYTHONUNBUFFERED="1")
+        with self.output_path.open("a") as output:
+            return subprocess.Popen(
+                self.command(), stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
+
+    def finish(self, timeout_s: float = 240) -> int:
+        """Run to the end and return the exit code."""
+        process = self.start()
+        try:
+            return process.wait(timeout_s)
+        finally:
+            kill_everything(process)
+
+    def finish_well(self) -> list[dict]:
+        """Run to the end, successfully, and return the metrics' rows."""
+        code = self.finish()
+        assert code == 0, f"exit {code}:\n{self.output[-6000:]}"
+        return self.rows()
+
+    @property
+    def output_path(self) -> Path:
+        return self.run_dir.with_suffix(".out")
+
+    @property
+    def output(self) -> str:
+        return self.output_path.read_text()
+
+    def rows(self) -> list[dict]:
+        """Return the rows of metrics.jsonl, a cut last line left out."""
+        path = self.run_dir / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def losses(self) -> dict[int, float]:
+        """Return the training loss of each step."""
+        return {row["step"]: row["train/loss"] for row in self.rows() if "train/loss" in row}
+
+    def wait_for_step(self, step: int, process: subprocess.Popen, timeout_s: float = 120) -> None:
+        """Return once a step was logged (0: once the first checkpoint stands)."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if step == 0 and (self.run_dir / "checkpoints" / "latest").exists():
+                return
+            if step > 0 and any(row["step"] >= step for row in self.rows()):
+                return
+            assert process.poll() is None, f"ended early, exit {process.returncode}:\n{self.output[-4000:]}"
+            time.sleep(0.02)
+        raise AssertionError(f"step {step} was not reached in {timeout_s} s:\n{self.output[-4000:]}")
+
+
+def ranks_of(process: subprocess.Popen) -> list[psutil.Process]:
+    """Return the ranks below a launcher (or the process itself), in order of rank."""
+    found = {}
+    for candidate in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+        command = candidate.cmdline()
+        if "pretrain" in command and "torch.distributed.run" not in command and "--module" not in command:
+            found[int(candidate.environ().get("RANK", 0))] = candidate
+    return [found[rank] for rank in sorted(found)]
+
+
+def kill_everything(process: subprocess.Popen) -> None:
+    """Kill -9 a launcher and all that descends from it."""
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
+    for member in [*family, process]:
+        try:
+            os.kill(member.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait(30)
+    psutil.wait_procs(family, timeout=30)

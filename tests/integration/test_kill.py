@@ -1,0 +1,60 @@
+"""kill -9, then the same command: the losses of an unbroken run, bit for bit."""
+
+import itertools
+import os
+import signal
+
+import pytest
+from integration.runs import Run, kill_everything, ranks_of
+
+MOMENTS = {"before the first checkpoint": 0, "in phase 1": 5, "in phase 2": 10}
+VICTIMS = ("launcher", "one rank", "everything")
+
+
+def run_killed(run: Run, moment: str, victim: str) -> None:
+    """Start, kill -9 the victim at the moment, wait until nothing of it lives."""
+    process = run.start()
+    try:
+        run.wait_for_step(MOMENTS[moment], process)
+        ranks = ranks_of(process)
+        if victim == "launcher":
+            os.kill(process.pid, signal.SIGKILL)
+        elif victim == "one rank":
+            ranks[-1].kill()
+        else:
+            kill_everything(process)
+        process.wait(60)
+        for rank in ranks:
+            rank.wait(60)
+    finally:
+        kill_everything(process)
+
+
+@pytest.fixture(scope="module")
+def unbroken(shards, tmp_path_factory) -> Run:
+    """Two ranks, never interrupted."""
+    run = Run(tmp_path_factory.mktemp("runs") / "unbroken", shards, ranks=2, launcher="deepspeed")
+    run.finish_well()
+    return run
+
+
+def check_kill(unbroken: Run, run: Run, moment: str, victim: str) -> None:
+    run_killed(run, moment, victim)
+    assert len(run.losses()) < 13, "it ended before it was killed"
+    run.finish_well()
+    assert run.losses() == unbroken.losses()
+    assert [row for row in run.rows() if "eval/loss" in row] == [row for row in unbroken.rows() if "eval/loss" in row]
+
+
+@pytest.mark.parametrize(
+    ("moment", "victim"), [("before the first checkpoint", "everything"), ("in phase 1", "one rank"), ("in phase 2", "launcher")]
+)
+def test_killed_run_goes_on_bit_for_bit(unbroken, shards, tmp_path, moment, victim):
+    check_kill(unbroken, Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed"), moment, victim)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["deepspeed", "torchrun"])
+@pytest.mark.parametrize(("moment", "victim"), itertools.product(MOMENTS, VICTIMS))
+def test_every_kill_goes_on_bit_for_bit(unbroken, shards, tmp_path, moment, victim, launcher):
+    check_kill(unbroken, Run(tmp_path / "run", shards, ranks=2, launcher=launcher), moment, victim)

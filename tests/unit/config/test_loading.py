@@ -1,0 +1,83 @@
+from pathlib import Path
+
+import pytest
+
+from megabert.config.loading import build, differences, field_table, parse_flags, save_yaml, to_dict
+from megabert.config.run import RunConfig, is_science
+from megabert.errors import ConfigError
+
+PHASE = {"steps": 10, "global_batch_size": 4, "learning_rate": 1e-3}
+
+
+def test_later_layers_win():
+    config = build(RunConfig, {"phases": [PHASE], "seed": 1}, {"seed": 2}, parse_flags(["--seed", "3"]))
+    assert config.seed == 3
+
+
+def test_flag_changes_one_element_of_a_list():
+    config = build(RunConfig, {"phases": [PHASE, PHASE]}, parse_flags(["--phases.1.steps=7"]))
+    assert [phase.steps for phase in config.phases] == [10, 7]
+
+
+def test_flag_for_an_absent_element_is_refused():
+    with pytest.raises(ConfigError, match=r"phases: there is no element '2'; it has 1"):
+        build(RunConfig, {"phases": [PHASE]}, parse_flags(["--phases.2.steps=7"]))
+
+
+def test_all_problems_are_named_at_once_with_the_nearest_key():
+    values = {"phases": [{**PHASE, "stepz": 3, "learning_rate": -1}], "optimizer": {"nam": "lamb"}, "seeed": 1}
+    with pytest.raises(ConfigError) as error:
+        build(RunConfig, values)
+    text = str(error.value)
+    assert "4 problem(s)" in text
+    assert "phases.0.stepz: unknown field; did you mean steps?" in text
+    assert "phases.0.learning_rate: Input should be greater than 0 (found -1)" in text
+    assert "optimizer.nam: unknown field; did you mean name?" in text
+    assert "seeed: unknown field; did you mean seed?" in text
+
+
+def test_saved_configuration_reads_back_equal(tmp_path: Path):
+    config = build(RunConfig, {"phases": [PHASE], "model": {"preset": "tiny"}})
+    save_yaml(config, tmp_path / "config.yaml")
+    assert build(RunConfig, tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("[1, 2]", "holds a list, not a mapping"), ("a: [", "is not valid YAML"), (None, "cannot be read")],
+)
+def test_unreadable_file_is_named(tmp_path: Path, content, message):
+    path = tmp_path / "x.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=message) as error:
+        build(RunConfig, path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [(["--seed"], "a value is missing"), (["seed"], "Unexpected argument"), (["--a", "1", "--a.b", "2"], "a value of")],
+)
+def test_malformed_flags_are_refused(tokens, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_flags(tokens)
+
+
+def test_differences_name_leaves():
+    old = to_dict(build(RunConfig, {"phases": [PHASE]}))
+    new = to_dict(build(RunConfig, {"phases": [{**PHASE, "steps": 11}], "engine": "zero2"}))
+    assert differences(old, new) == {"phases.0.steps": (10, 11), "engine": ("auto", "zero2")}
+
+
+def test_science_and_engine_fields():
+    assert is_science("phases.0.steps")
+    assert is_science("model.hidden_size")
+    assert not is_science("phases.1.data")
+    assert not is_science("checkpoint.every_steps")
+    assert not is_science("engine")
+
+
+def test_every_field_is_documented():
+    undocumented = [path for path, _, about in field_table(RunConfig) if not about]
+    assert undocumented == []

@@ -1,0 +1,79 @@
+import pytest
+
+from megabert.config.deepspeed import derive_deepspeed
+from megabert.config.recipes import engine_names, engine_path, load_run_config, phase_data, recipe_names
+from megabert.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipe_resolves(name):
+    config = load_run_config(name)
+    assert config.name == name
+    assert [phase.max_seq_length for phase in config.phases] == [128, 512]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", [name for name in engine_names() if name != "zero0"])
+def test_engine_file_resolves_without_auto(name, precision):
+    values = derive_deepspeed(engine_path(name), precision=precision, max_grad_norm=1.0)
+    assert values["zero_optimization"]["stage"] == int(name[-1])
+    assert "auto" not in str(values)
+    assert values["bf16"]["enabled"] == (precision == "bf16")
+    assert values["data_types"]["grad_accum_dtype"] == values["communication_data_type"] == "fp32"
+
+
+def test_presets_have_the_papers_sizes():
+    large = load_run_config("bert_large").model
+    assert (large.num_hidden_layers, large.hidden_size, large.num_attention_heads) == (24, 1024, 16)
+    wider = load_run_config("bert_base", flags={"model": {"intermediate_size": 4096}}).model
+    assert (wider.hidden_size, wider.intermediate_size) == (768, 4096)
+
+
+def test_unknown_recipe_and_engine_name_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean debug"):
+        load_run_config("debugg")
+    with pytest.raises(ConfigError, match="did you mean zero1"):
+        engine_path("zerro1")
+
+
+def test_length_above_the_models_positions_is_refused():
+    with pytest.raises(ConfigError, match=r"phases\[1\].max_seq_length=512 is above model.max_position_embeddings=256"):
+        load_run_config("debug", flags={"model": {"max_position_embeddings": 256}})
+
+
+def test_budget_below_one_instance_is_refused():
+    with pytest.raises(ConfigError, match=r"micro_batch_tokens=300 is below phases\[1\].max_seq_length=512"):
+        load_run_config("debug", flags={"micro_batch_tokens": 300})
+
+
+def test_missing_data_names_the_command_that_makes_it():
+    config = load_run_config("debug")
+    with pytest.raises(ConfigError, match="megabert-data build"):
+        phase_data(config, config.phases[0])
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ('{"zero_optimization": {"stage": 1}, "gradient_cliping": 1}', "unknown key; did you mean gradient_clipping"),
+        ('{"zero_optimization": {"stag": 1}}', "zero_optimization.stag: unknown key; did you mean stage"),
+        ('{"gradient_clipping": 0.5}', "gradient_clipping=0.5 contradicts 1.0 .the recipe's optimizer.max_grad_norm"),
+        ('{"bf16": {"enabled": true}}', "bf16.enabled=true contradicts false .the recipe's precision"),
+        ('{"zero_optimization": {"stage": "auto"}}', "no recipe field fills it in"),
+        ('{"zero_optimization": {"stage": 1, "round_robin_gradients": true}}', "round_robin_gradients"),
+        ('{"zero_optimization": {"stage": 4}}', "allowed are 0, 1, 2, 3"),
+        ('{"zero_optimization": 3}', "must be an object"),
+        ("[]", "not an object"),
+        ("{", "is not valid JSON"),
+    ],
+)
+def test_bad_engine_file_is_refused(tmp_path, engine, message):
+    path = tmp_path / "engine.json"
+    path.write_text(engine)
+    with pytest.raises(ConfigError, match=message):
+        derive_deepspeed(path, precision="fp32", max_grad_norm=1.0)
+
+
+def test_sixteen_bits_on_stage_0_name_the_remedy():
+    with pytest.raises(ConfigError, match="Use stage 1"):
+        derive_deepspeed(engine_path("zero0"), precision="bf16", max_grad_norm=1.0)

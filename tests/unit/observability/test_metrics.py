@@ -1,0 +1,55 @@
+import json
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from megabert.config.model import ModelConfig
+from megabert.observability.flops import peak_flops, training_flops
+from megabert.observability.metrics import MetricWriter, read_metrics
+
+
+def write(folder, resumed_step, steps):
+    writer = MetricWriter(folder, resumed_step=resumed_step)
+    for step in steps:
+        writer.write(step, {"train/loss": float(step), "train/trust_ratio/all": [1.0, 3.0]})
+    writer.close()
+
+
+def test_rows_are_written_and_read(tmp_path):
+    write(tmp_path, 0, [1, 2])
+    assert read_metrics(tmp_path)[1] == {
+        "step": 2,
+        "train/loss": 2.0,
+        "train/trust_ratio/all": {"min": 1.0, "mean": 2.0, "max": 3.0},
+    }
+
+
+def test_resume_drops_rows_behind_the_checkpoint(tmp_path):
+    write(tmp_path, 0, [1, 2, 3])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "tra')  # cut by a kill
+    write(tmp_path, 2, [3, 4])
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3, 4]
+    assert all(json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+
+
+def test_tensorboard_shows_each_step_once(tmp_path):
+    write(tmp_path, 0, [1, 2, 3])
+    write(tmp_path, 2, [3, 4])
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]
+
+
+def test_flops_of_bert_large_are_the_yardsticks():
+    model = ModelConfig(preset="large", vocab_size=30522)
+    for length, expected in ((128, 1.880e9), (512, 1.993e9)):
+        masked = round(0.15 * length) * 1000
+        flops = training_flops(model, tokens=length * 1000, squared_lengths=length * length * 1000, masked=masked)
+        assert flops / (length * 1000) == pytest.approx(expected, rel=2e-3)
+
+
+def test_peaks_are_matched_by_name():
+    assert peak_flops("NVIDIA H200", "bf16") == 989e12
+    assert peak_flops("NVIDIA H100 PCIe", "bf16") == 756e12
+    assert peak_flops("cpu", "fp32") is None

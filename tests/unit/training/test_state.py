@@ -1,0 +1,35 @@
+import json
+
+from megabert.config.recipes import load_run_config
+from megabert.data.position import DataPosition
+from megabert.training.state import TrainerState
+
+CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 2}, "1": {"steps": 1}}})
+
+
+def after(state: TrainerState, updates: int) -> TrainerState:
+    for _ in range(updates):
+        state = state.after_update(samples=4, position=state.position.advance(4, 100))
+    return state
+
+
+def test_state_survives_json():
+    state = after(TrainerState(micro_batch_tokens=(128, 512), manifests=("a", "b")), 3)
+    assert TrainerState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
+
+
+def test_skipped_batch_holds_the_schedule_but_consumes_data():
+    state = after(TrainerState(), 1).after_skip(samples=4, position=DataPosition(0, 8))
+    assert (state.step, state.phase_step, state.batches, state.samples) == (1, 1, 2, 8)
+    assert (state.skipped_steps, state.skipped_in_a_row) == (1, 1)
+    assert after(state, 1).skipped_in_a_row == 0
+    assert after(state, 1).skipped_steps == 1
+
+
+def test_phases_follow_each_other():
+    state = after(TrainerState(), 2)
+    assert state.is_phase_done(CONFIG)
+    assert not state.is_done(CONFIG)
+    state = state.next_phase()
+    assert (state.phase, state.phase_step, state.step, state.position) == (1, 0, 2, DataPosition())
+    assert after(state, 1).is_done(CONFIG)
