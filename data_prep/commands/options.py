@@ -1,0 +1,53 @@
+"""Options that several verbs share, and how they become a configuration."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from data_prep.config import BuildConfig, SourceConfig
+from megabert.config import loading
+from megabert.errors import ConfigError
+
+SOURCE_FIELDS = ("format", "encoding", "field")
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where text comes from."""
+    defaults = {name: info.default for name, info in SourceConfig.__pydantic_fields__.items()}  # type: ignore[attr-defined]
+    parser.add_argument("--input", nargs="+", metavar="GLOB", help="files; each glob is a source, counted on its own")
+    parser.add_argument(
+        "--format", choices=("auto", "text", "jsonl"), help=f"of all --input (default: {defaults['format']}, by name)"
+    )
+    parser.add_argument("--encoding", help=f"of all --input, decoded strictly (default: {defaults['encoding']})")
+    parser.add_argument("--field", help=f"JSON Lines: key of the text (default: {defaults['field']})")
+    parser.add_argument("--config", type=Path, nargs="+", default=[], metavar="FILE", help="YAML files, before flags")
+
+
+def add_config_argument(parser: argparse.ArgumentParser, name: str, **options: Any) -> None:
+    """Add ``--name`` for a field of BuildConfig, with its documentation and default."""
+    rows = {row[0]: row for row in loading.field_table(BuildConfig)}
+    _, default, text = rows[name]
+    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+    text = f"{text.rstrip('.')} (default: {shown})" if default is not None else text
+    parser.add_argument(f"--{name.replace('_', '-')}", help=text.replace("%", "%%"), **options)
+
+
+def make_config(arguments: argparse.Namespace, fields: Sequence[str]) -> BuildConfig:
+    """Merge defaults, files and flags.
+
+    Raises:
+        ConfigError: Unknown or impossible settings, or no source.
+    """
+    flags: dict[str, Any] = {
+        name: value for name in fields if (value := getattr(arguments, name, None)) not in (None, False)
+    }
+    layers: list[Any] = [*arguments.config, flags]
+    of_source = {name: getattr(arguments, name) for name in SOURCE_FIELDS if getattr(arguments, name)}
+    if arguments.input:
+        flags["sources"] = [{"input": glob, **of_source} for glob in arguments.input]
+    elif of_source:
+        raise ConfigError(f"--{next(iter(of_source))} goes with --input; sources in a file have their own settings.")
+    if not arguments.input and not any("sources" in loading.read_yaml(path) for path in arguments.config):
+        raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
+    return loading.build(BuildConfig, *layers)

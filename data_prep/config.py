@@ -1,0 +1,92 @@
+"""The configuration of a build: what a file or the flags of ``megabert-data build`` say."""
+
+import math
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from megabert.config.loading import to_dict
+from megabert.config.strict import STRICT
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SourceConfig:
+    input: str
+    """Path or glob of the files; every match is read."""
+    name: str | None = None
+    """Shown in counts; default: the glob."""
+    format: Literal["auto", "text", "jsonl"] = "auto"
+    """text: documents parted by blank lines; jsonl: one JSON object a line; auto: by file name."""
+    encoding: str = "utf-8"
+    """Decoded strictly: a byte that does not fit is an error."""
+    field: str = "text"
+    """JSON Lines: the key that holds the text."""
+
+    @property
+    def title(self) -> str:
+        """Name shown in counts."""
+        return self.name or self.input
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class BuildConfig:
+    sources: tuple[SourceConfig, ...] = Field(min_length=1)
+    """Where the text comes from, counted per source."""
+    language: str = "en"
+    """ISO 639-1 code that the sentence splitter goes by."""
+    tokenizer: str | None = None
+    """Folder of an existing tokenizer in Hugging Face form; without it a vocabulary is trained."""
+    vocab_size: int = Field(30_522, ge=64)
+    """Pieces of the vocabulary to train."""
+    uncased: bool = False
+    """Train a vocabulary that lower-cases; the default keeps case and accents."""
+    lengths: tuple[int, ...] = (128, 512)
+    """Longest instances to build, in tokens; one set of shards for each."""
+    objective: Literal["nsp", "sop", "none"] = "nsp"
+    """nsp: next sentence; sop: sentence order; none: full sentences in one segment."""
+    pairing: Literal["balanced", "google"] = "balanced"
+    """balanced: even labels, no leak through length; google: the original's distribution."""
+    masking: Literal["static", "dynamic"] = "static"
+    """static: masks are in the shards; dynamic: left to the loader."""
+    mask_unit: Literal["token"] = "token"
+    """What is masked together."""
+    dupe_factor: int = Field(5, ge=1)
+    """Passes over the training documents, each with other pairs and masks."""
+    short_seq_prob: float = Field(0.1, ge=0, le=1)
+    """Share of instances made shorter on purpose."""
+    masked_lm_prob: float = Field(0.15, gt=0, lt=1)
+    """Share of tokens to predict."""
+    max_predictions_per_seq: tuple[int, ...] | None = None
+    """Most predictions in an instance, one number a length; default: share times length, rounded up (20 at 128)."""
+    validation_share: float = Field(0.02, ge=0, lt=1)
+    """Share of documents held out, by a hash of their text."""
+    seed: int = Field(12_345, ge=0, lt=2**63)
+    """Of all draws."""
+    buckets: int | None = Field(None, ge=1, le=65_536)
+    """Parts that documents are spread over; default: one for 32 MiB of text, at least 4."""
+    chunk_mib: float = Field(16.0, gt=0)
+    """Text that one unit of reading takes; small inputs are cut finer."""
+
+    @model_validator(mode="after")
+    def _lengths_are_usable(self) -> "BuildConfig":
+        if not self.lengths or len(set(self.lengths)) != len(self.lengths):
+            raise ValueError(f"lengths={self.lengths}: give one or more lengths, each once")
+        if min(self.lengths) < 16 or max(self.lengths) > 65_535:
+            raise ValueError(f"lengths={self.lengths}: allowed are 16 to 65535 tokens")
+        counts = self.max_predictions_per_seq
+        if counts is not None and (len(counts) != len(self.lengths) or min(counts) < 1):
+            raise ValueError(f"max_predictions_per_seq={counts}: give one positive number for each of {self.lengths}")
+        if self.objective != "nsp" and self.pairing == "google":
+            raise ValueError(f"pairing=google is defined for objective=nsp, not {self.objective}; use balanced")
+        return self
+
+    def max_predictions(self, length: int) -> int:
+        """Return the most masked positions in an instance of at most ``length`` tokens."""
+        if self.max_predictions_per_seq is not None:
+            return self.max_predictions_per_seq[self.lengths.index(length)]
+        return math.ceil(round(self.masked_lm_prob * length, 6))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain nested values for the manifest."""
+        return to_dict(self)

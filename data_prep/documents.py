@@ -1,0 +1,171 @@
+"""The third stage: documents of all chunks, spread over buckets by their hash, and the index over them.
+
+A bucket is a range of hashes, so the order within and over buckets is that of the hashes: the global shuffle.
+Everything later addresses sentences and tokens by their number over all buckets of a split.
+"""
+
+# D documents, S sentences, T tokens of a split
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from data_prep.arrow_files import flat_list, make_list, offsets_of, open_mapped, ranges, write_batches
+from data_prep.tokens import SPLITS, read_documents_of
+from data_prep.units import Counts
+from megabert.masking.keyed_random import mix
+from megabert.schema import atomic_path
+
+INDEX_PARTS = ("buckets", "documents", "sentences")
+
+
+def bucket_path(folder: Path, split: str, bucket: int) -> Path:
+    """Return the file of a bucket of documents."""
+    return folder / f"{split}-{bucket:05d}.arrow"
+
+
+@dataclass(frozen=True)
+class BucketTask:
+    """All tokenized chunks, and which hashes of which split to gather."""
+
+    sources: tuple[Path, ...]
+    split: str
+    bucket: int
+    buckets: int
+    schema: pa.Schema
+    path: Path
+
+
+def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
+    """Write the documents of one bucket, in one record batch so that its tokens are one mapped array."""
+    low = (task.bucket << 64) // task.buckets
+    high = ((task.bucket + 1) << 64) // task.buckets
+    batches = [batch for path in task.sources for batch in read_documents_of(path, SPLITS.index(task.split), low, high)]
+    schema = task.schema.remove(task.schema.get_field_index("split"))
+    if not batches:
+        write_batches(task.path, schema, [])
+        return [task.path], {"documents": 0, "sentences": 0, "tokens": 0}
+    hashes = np.concatenate([np.asarray(batch["document_hash"]) for batch in batches])
+    order = np.argsort(hashes, kind="stable")
+    ids, id_offsets = _gather([batch["input_ids"] for batch in batches], order)
+    lengths, sentence_offsets = _gather([batch["sentence_lengths"] for batch in batches], order)
+    columns = [pa.array(hashes[order]), make_list(ids, id_offsets), make_list(lengths, sentence_offsets)]
+    write_batches(task.path, schema, [pa.record_batch(columns, schema=schema)])
+    return [task.path], {"documents": len(hashes), "sentences": len(lengths), "tokens": len(ids)}
+
+
+def _gather(columns: list[pa.Array], order: NDArray[np.int64]) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+    flats = [flat_list(column) for column in columns]
+    values = np.concatenate([flat for flat, _ in flats])
+    lengths = np.concatenate([np.diff(offsets) for _, offsets in flats])
+    starts = np.cumsum(lengths) - lengths
+    return values[ranges(starts[order], lengths[order])], offsets_of(lengths[order])
+
+
+@dataclass(frozen=True)
+class IndexTask:
+    """The buckets of a split."""
+
+    folder: Path
+    split: str
+    buckets: int
+
+
+def build_index(task: IndexTask) -> tuple[list[Path], Counts]:
+    """Write where buckets, documents and sentences of a split start, as three mapped numpy files."""
+    starts = {
+        "buckets": [np.zeros((1, 3), np.int64)],
+        "documents": [np.zeros(1, np.int64)],
+        "sentences": [np.zeros(1, np.int64)],
+    }
+    total = np.zeros(3, np.int64)  # documents, sentences, tokens
+    for bucket in range(task.buckets):
+        reader = open_mapped(bucket_path(task.folder, task.split, bucket))
+        if reader.num_record_batches:
+            batch = reader.get_batch(0)
+            lengths, sentence_offsets = flat_list(batch["sentence_lengths"])
+            starts["documents"].append(sentence_offsets[1:] + total[1])
+            starts["sentences"].append(np.cumsum(lengths, dtype=np.int64) + total[2])
+            total = total + np.array([batch.num_rows, len(lengths), int(lengths.sum())])
+        starts["buckets"].append(total[None])
+    paths = [index_path(task.folder, task.split, part) for part in INDEX_PARTS]
+    for part, path in zip(INDEX_PARTS, paths, strict=True):
+        with atomic_path(path) as temporary, open(temporary, "wb") as stream:
+            np.save(stream, np.concatenate(starts[part]))
+    return paths, {"documents": int(total[0])}
+
+
+def index_path(folder: Path, split: str, part: str) -> Path:
+    """Return the file of one part of a split's index."""
+    return folder / f"{split}-{part}.npy"
+
+
+@dataclass
+class DocumentSet:
+    """The documents of a split, mapped: nothing is read before it is used."""
+
+    folder: Path
+    split: str
+    bucket_starts: NDArray[np.int64]
+    """Shape (buckets + 1, 3): documents, sentences and tokens before each bucket."""
+    document_starts_D: NDArray[np.int64]
+    """Shape (D + 1,): the first sentence of each document."""
+    sentence_starts_S: NDArray[np.int64]
+    """Shape (S + 1,): the first token of each sentence."""
+    _tokens: dict[int, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path, split: str) -> "DocumentSet":
+        """Map the index of a split."""
+        parts = [np.load(index_path(folder, split, part), mmap_mode="r") for part in INDEX_PARTS]
+        return cls(folder, split, *parts)
+
+    @property
+    def num_documents(self) -> int:
+        """D."""
+        return len(self.document_starts_D) - 1
+
+    @property
+    def num_sentences(self) -> int:
+        """S."""
+        return len(self.sentence_starts_S) - 1
+
+    def document_keys(self, bucket: int) -> NDArray[np.uint64]:
+        """Return a random key for each document of a bucket; copies of one text differ by their rank."""
+        reader = open_mapped(bucket_path(self.folder, self.split, bucket))
+        if not reader.num_record_batches:
+            return np.zeros(0, np.uint64)
+        hashes = np.asarray(reader.get_batch(0)["document_hash"])
+        first = np.searchsorted(hashes, hashes)  # equal hashes are neighbours, and never in two buckets
+        return mix(hashes, np.arange(len(hashes)) - first)
+
+    def bucket_tokens(self, bucket: int) -> NDArray[np.integer]:
+        """Return all tokens of a bucket as a view of its file."""
+        if bucket not in self._tokens:
+            reader = open_mapped(bucket_path(self.folder, self.split, bucket))
+            self._tokens[bucket] = flat_list(reader.get_batch(0)["input_ids"])[0]
+        return self._tokens[bucket]
+
+    def gather(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tokens of ranges, end to end; a range lies within one document.
+
+        Args:
+            starts: Token numbers over the split.
+            lengths: Tokens of each range.
+        """
+        result = np.empty(int(lengths.sum()), np.int64)
+        places = np.cumsum(lengths) - lengths
+        bucket_of = np.searchsorted(self.bucket_starts[:, 2], starts, side="right") - 1
+        for bucket in np.unique(bucket_of).tolist():
+            chosen = np.flatnonzero(bucket_of == bucket)
+            source = ranges(starts[chosen] - self.bucket_starts[bucket, 2], lengths[chosen])
+            result[ranges(places[chosen], lengths[chosen])] = self.bucket_tokens(bucket)[source]
+        return result
+
+    def document_of_sentence(self, sentences: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the document that each sentence number lies in."""
+        return np.searchsorted(self.document_starts_D, sentences, side="right") - 1

@@ -1,0 +1,1 @@
+"""From documents to instances: which sentences go together, masks, shards."""

@@ -1,0 +1,94 @@
+"""From pairs to rows: gather tokens, add [CLS] and [SEP], mask."""
+
+# I instances, T tokens, M predictions
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from data_prep.arrow_files import make_list, offsets_of, ranges
+from data_prep.documents import DocumentSet
+from data_prep.instances.pairs import MASKS, Pairs
+from megabert.masking.keyed_random import mix
+from megabert.masking.static import MaskedInstances, MaskingOptions, PieceTable, mask_instances
+from megabert.schema import ShardMetadata, instance_schema
+
+
+@dataclass(frozen=True)
+class Instances:
+    """Instances before masking."""
+
+    ids_T: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    """Shape (I + 1,): where each instance starts."""
+    segment_b_start: NDArray[np.int64]
+
+
+def assemble(documents: DocumentSet, pairs: Pairs, *, cls_id: int, sep_id: int) -> Instances:
+    """Write ``[CLS] A [SEP] B [SEP]`` for each pair, ``[CLS] A [SEP]`` where there is no B."""
+    first_start, first, second_start, second = _in_order(pairs)
+    has_second = second > 0
+    lengths = first + second + np.where(has_second, 3, 2)
+    offsets = offsets_of(lengths)
+    begin = offsets[:-1]
+    ids = np.full(int(offsets[-1]), sep_id, np.int64)
+    ids[begin] = cls_id
+    ids[ranges(begin + 1, first)] = documents.gather(first_start, first)
+    ids[ranges(begin + first + 2, second)] = documents.gather(second_start, second)
+    return Instances(ids, offsets, np.where(has_second, first + 2, lengths))
+
+
+def _in_order(pairs: Pairs) -> tuple[NDArray[np.int64], ...]:
+    """Return starts and lengths as written: for sentence order, label 1 means swapped."""
+    ranges_ = (pairs.a_start, pairs.a_length, pairs.b_start, pairs.b_length)
+    if not pairs.is_b_first:
+        return ranges_
+    is_swapped = pairs.label == 1
+    a_start, a, b_start, b = ranges_
+    return (
+        np.where(is_swapped, b_start, a_start),
+        np.where(is_swapped, b, a),
+        np.where(is_swapped, a_start, b_start),
+        np.where(is_swapped, a, b),
+    )
+
+
+def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, masked_lm_prob: float) -> MaskedInstances:
+    """Choose and mask positions, or none where masking is left to the loader."""
+    if metadata.masking == "dynamic":
+        nothing = np.zeros(0, np.int64)
+        return MaskedInstances(
+            ids_T=instances.ids_T,
+            positions_M=nothing,
+            original_ids_M=nothing,
+            offsets=np.zeros(len(pairs) + 1, np.int64),
+        )
+    options = MaskingOptions(
+        strategy=metadata.mask_unit,
+        masked_lm_prob=masked_lm_prob,
+        max_predictions_per_seq=metadata.max_predictions_per_seq,
+    )
+    special = metadata.special_ids
+    pieces = PieceTable(
+        cls_id=special["cls"], sep_id=special["sep"], mask_id=special["mask"], vocab_size=metadata.vocab_size
+    )
+    keys = mix(pairs.key, MASKS)
+    return mask_instances(instances.ids_T, instances.offsets, keys=keys, pieces=pieces, options=options)
+
+
+def to_batch(
+    instances: Instances, masked: MaskedInstances, label: NDArray[np.uint8], metadata: ShardMetadata
+) -> pa.RecordBatch:
+    """Make the record batch of a shard (DESIGN.md section 3)."""
+    schema = instance_schema(metadata)
+    token = schema.field("input_ids").type.value_type.to_pandas_dtype()
+    columns = [
+        make_list(masked.ids_T.astype(token), instances.offsets),
+        pa.array(instances.segment_b_start.astype(np.uint16)),
+        make_list(masked.positions_M.astype(np.uint16), masked.offsets),
+        make_list(masked.original_ids_M.astype(token), masked.offsets),
+        pa.array(label),
+    ]
+    return pa.record_batch(columns, schema=schema)

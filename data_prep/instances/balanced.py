@@ -1,0 +1,179 @@
+"""Pairs by the paper's definition (Devlin et al. 2019, section 3.1) without the accidents of the original script.
+
+The target length is drawn per instance; half of the labels are random (even in each block of 64 instances); a
+random B is taken from the whole split, never from A's document, and is chosen to be as long as the true B, so
+the label does not show in the length; A is cut at its front and B at its back, so that a true pair stays
+adjacent; no side starts inside a word. The same walk serves sentence order (Lan et al. 2020).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.instances.google import SPECIALS
+from data_prep.instances.pairs import (
+    CANDIDATE,
+    LABELS,
+    SPLIT_POINT,
+    Bucket,
+    Integers,
+    PairOptions,
+    Pairs,
+    draw_targets,
+    excess_by_side,
+    first_reaching,
+)
+from megabert.masking.keyed_random import below, mix
+
+LABEL_BLOCK = 64
+ROUNDS = 8
+TOLERANCE_TOKENS = 2
+TOO_SHORT = 1 << 32  # worse than any length
+
+
+def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.bool_]) -> Pairs:
+    """Make the pairs of one pass over a bucket; documents of one sentence give none."""
+    longest = options.max_seq_length - SPECIALS
+    keys = bucket.keys_S(options)
+    targets = draw_targets(keys, options, longest)
+    ends = np.minimum(np.maximum(first_reaching(bucket, targets), bucket.sentences + 2), bucket.ends_S)
+    count = np.maximum(ends - bucket.sentences, 2)
+    a_ends = bucket.sentences + 1 + below(mix(keys, SPLIT_POINT), count - 1)
+    chosen, labels = _walk(bucket, options, ends, a_ends if options.objective == "nsp" else ends)
+    keys, targets = keys[chosen], targets[chosen]
+    a_start, middle = bucket.starts_S[chosen], bucket.starts_S[a_ends[chosen] - bucket.first_sentence]
+    a_length = middle - a_start
+    b_start, b_length = middle.copy(), bucket.starts_S[ends[chosen] - bucket.first_sentence] - middle
+    if options.objective == "nsp":
+        rows = np.flatnonzero(labels)
+        wanted = _Wanted(b_length[rows], (a_length + b_length >= targets)[rows])
+        document = bucket.sentence_document_S[chosen[rows]]
+        b_start[rows], b_length[rows] = _random_second(bucket, document, keys[rows], wanted)
+    from_a, from_b = excess_by_side(a_length, b_length, targets)
+    a_start = word_start(bucket, a_start + from_a, middle, from_a > 0, is_subword)
+    a_length, b_length = middle - a_start, b_length - from_b
+    # A last word so long that it alone fills the instance: B is cut further, or the instance is left out.
+    b_length = np.minimum(b_length, longest - a_length)
+    kept = np.flatnonzero(b_length > 0)
+    pairs = Pairs(a_start, a_length, b_start, b_length, labels, keys, options.objective == "sop")
+    return pairs if len(kept) == len(pairs) else pairs.take(kept)
+
+
+def _walk(
+    bucket: Bucket, options: PairOptions, after_true: Integers, after_random: Integers
+) -> tuple[Integers, NDArray[np.uint8]]:
+    """Return the sentences (from 0 in the bucket) that instances start at, and their labels.
+
+    A rest of one sentence cannot be a pair, so a start there moves back by one sentence if that is progress.
+    """
+    labels = even_labels(mix(options.key, bucket.number, LABELS), len(bucket.sentence_document_S))
+    steps = [_step_back(bucket, following).tolist() for following in (after_true, after_random)]
+    ends = (bucket.ends_S - bucket.first_sentence).tolist()
+    bits = labels.tolist()
+    reached: list[int] = []
+    sentence, last = 0, len(ends)
+    while sentence < last:
+        end = ends[sentence]
+        if end - sentence == 1:
+            sentence = end
+        while sentence < end:
+            label = bits[len(reached)]
+            reached.append(sentence)
+            sentence = steps[label][sentence]
+    return np.array(reached, dtype=np.int64), labels[: len(reached)]
+
+
+def _step_back(bucket: Bucket, following: Integers) -> Integers:
+    is_last = bucket.ends_S - following == 1
+    back = np.where(following - 1 > bucket.sentences, following - 1, bucket.ends_S)
+    return np.where(is_last, back, following) - bucket.first_sentence
+
+
+def even_labels(key: NDArray[np.uint64], count: int) -> NDArray[np.uint8]:
+    """Return labels of which exactly half are 1 in every full block of 64.
+
+    The block is long, so that one label says next to nothing about the next, whose length depends on it.
+    """
+    blocks = -(-count // LABEL_BLOCK)
+    draws = mix(key, np.arange(blocks * LABEL_BLOCK)).reshape(blocks, LABEL_BLOCK)
+    ranks = np.argsort(np.argsort(draws, axis=1, kind="stable"), axis=1, kind="stable")
+    return (ranks < LABEL_BLOCK // 2).astype(np.uint8).ravel()[:count]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """How long a random B should be."""
+
+    length: Integers
+    is_cut: NDArray[np.bool_]
+    """Whether the true pair reaches its target and is cut to it: then B must not be shorter, a bit longer does no harm."""
+
+    def take(self, rows: Integers) -> "_Wanted":
+        return _Wanted(self.length[rows], self.is_cut[rows])
+
+    def badness(self, found: Integers) -> Integers:
+        """Return how far lengths are off."""
+        off = found - self.length
+        return np.where(off >= 0, off, np.where(self.is_cut, TOO_SHORT - off, -off))
+
+
+def _random_second(
+    bucket: Bucket, own: Integers, keys: NDArray[np.uint64], wanted: _Wanted
+) -> tuple[Integers, Integers]:
+    """Choose B among a few random places of other documents: the first that is as long as wanted, else the nearest."""
+    start, length = np.zeros(len(own), np.int64), np.zeros(len(own), np.int64)
+    best = np.full(len(own), np.iinfo(np.int64).max)
+    rows = np.arange(len(own))
+    for attempt in range(ROUNDS):
+        if not len(rows):
+            break
+        place = _draw_sentence(bucket, own[rows], mix(keys[rows], CANDIDATE, attempt))
+        found_start, found_length = _whole_sentences(bucket, place, wanted.take(rows))
+        badness = wanted.take(rows).badness(found_length)
+        better = np.flatnonzero(badness < best[rows])
+        target = rows[better]
+        start[target], length[target], best[target] = found_start[better], found_length[better], badness[better]
+        rows = rows[best[rows] > TOLERANCE_TOKENS]
+    return start, length
+
+
+def _draw_sentence(bucket: Bucket, own: Integers, keys: NDArray[np.uint64]) -> Integers:
+    """Draw a sentence of the split, uniform over all that are not of the own document."""
+    documents = bucket.documents
+    first, end = documents.document_starts_D[own], documents.document_starts_D[own + 1]
+    place = below(keys, documents.num_sentences - (end - first))
+    return place + np.where(place >= first, end - first, 0)
+
+
+def _whole_sentences(bucket: Bucket, place: Integers, wanted: _Wanted) -> tuple[Integers, Integers]:
+    """Return start and length of whole sentences near ``place``, about as long as wanted.
+
+    Near the end of a document the start slides back, so that short rests are not taken for want of text.
+    """
+    documents, starts = bucket.documents, bucket.documents.sentence_starts_S
+    document = documents.document_of_sentence(place)
+    first, end = documents.document_starts_D[document], documents.document_starts_D[document + 1]
+    up = np.searchsorted(starts, starts[place] + wanted.length)
+    is_over = up > end
+    latest = np.maximum(np.searchsorted(starts, starts[end] - wanted.length, side="right") - 1, first)
+    place = np.where(is_over, np.minimum(place, latest), place)
+    up = np.minimum(up, end)
+    down = np.maximum(up - 1, place + 1)
+    is_nearer = (starts[place] + wanted.length - starts[down]) < (starts[up] - starts[place] - wanted.length)
+    stop = np.where(~wanted.is_cut & ~is_over & is_nearer, down, up)
+    return starts[place], starts[stop] - starts[place]
+
+
+def word_start(
+    bucket: Bucket, position: Integers, end: Integers, is_moved: NDArray[np.bool_], is_subword: NDArray[np.bool_]
+) -> Integers:
+    """Move positions (tokens over the split) on to the next start of a word; back to one where none is before ``end``."""
+    offset = int(bucket.documents.bucket_starts[bucket.number, 2])
+    tokens = bucket.documents.bucket_tokens(bucket.number)
+    word_starts = np.flatnonzero(~is_subword[tokens]) + offset
+    rank = np.searchsorted(word_starts, position)
+    onward = word_starts[np.minimum(rank, len(word_starts) - 1)]
+    is_onward = (rank < len(word_starts)) & (onward < end)
+    backward = word_starts[np.maximum(rank - 1, 0)]
+    return np.where(is_moved, np.where(is_onward, onward, backward), position)

@@ -1,0 +1,110 @@
+"""The original's pairs (google-research/bert ``create_pretraining_data.py``), equal in distribution.
+
+Every sentence is treated as if an instance began at it, with draws keyed by (document, sentence); then a walk
+over each document takes the starts that are really reached. A start is reached once at most, so its draws are
+as good as fresh ones, and everything but the walk is array arithmetic.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.instances.pairs import (
+    CANDIDATE,
+    IS_RANDOM,
+    SPLIT_POINT,
+    START,
+    TRUNCATE,
+    Bucket,
+    Integers,
+    PairOptions,
+    Pairs,
+    draw_targets,
+    excess_by_side,
+    first_reaching,
+)
+from megabert.masking.keyed_random import below, mix, uniform
+
+SPECIALS = 3
+DRAWS_OF_ANOTHER_DOCUMENT = 10
+
+
+def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
+    """Make the pairs of one pass over a bucket."""
+    longest = options.max_seq_length - SPECIALS
+    keys = bucket.keys_S(options)
+    # The target is drawn once per document and pass, not per instance.
+    targets = draw_targets(mix(options.key, bucket.document_keys), options, longest)
+    targets = targets[bucket.sentence_document_S - bucket.first_document]
+    ends = first_reaching(bucket, targets)
+    count = ends - bucket.sentences
+    a_count = np.where(count > 1, 1 + below(mix(keys, SPLIT_POINT), np.maximum(count - 1, 1)), 1)
+    is_random = (count == 1) | (uniform(mix(keys, IS_RANDOM)) < 0.5)
+    # Of a random pair, the sentences after A are put back and start the next instance.
+    following = np.where(is_random, bucket.sentences + a_count, ends)
+    chosen = walk(bucket, following)
+
+    starts = bucket.starts_S
+    a_start, middle = starts[chosen], starts[chosen + a_count[chosen]]
+    a_length = middle - a_start
+    b_start, b_length = middle.copy(), starts[ends[chosen] - bucket.first_sentence] - middle
+    rows = np.flatnonzero(is_random[chosen])
+    wanted = (targets[chosen] - a_length)[rows]
+    b_start[rows], b_length[rows] = _random_second(bucket, chosen[rows], keys[chosen[rows]], wanted)
+    from_a, from_b = excess_by_side(a_length, b_length, longest)
+    return Pairs(
+        a_start + heads(mix(keys[chosen], TRUNCATE, 0), from_a),
+        a_length - from_a,
+        b_start + heads(mix(keys[chosen], TRUNCATE, 1), from_b),
+        b_length - from_b,
+        is_random[chosen].astype(np.uint8),
+        keys[chosen],
+    )
+
+
+def walk(bucket: Bucket, following: Integers) -> Integers:
+    """Return the sentences of the bucket (from 0) that instances start at; one step of Python an instance."""
+    first = bucket.first_sentence
+    steps = (following - first).tolist()
+    ends = (bucket.ends_S - first).tolist()
+    reached = []
+    sentence, last = 0, len(steps)
+    while sentence < last:
+        end = ends[sentence]
+        while sentence < end:
+            reached.append(sentence)
+            sentence = steps[sentence]
+    return np.array(reached, dtype=np.int64)
+
+
+def _random_second(
+    bucket: Bucket, chosen: Integers, keys: NDArray[np.uint64], wanted: Integers
+) -> tuple[Integers, Integers]:
+    """Draw B from a random document: uniform over documents, then over its sentences, up to ``wanted`` tokens."""
+    documents = bucket.documents
+    own = bucket.sentence_document_S[chosen]
+    other = own.copy()
+    for attempt in range(DRAWS_OF_ANOTHER_DOCUMENT):
+        # The tenth draw is kept even if it is the own document, and is still labelled random.
+        same = np.flatnonzero(other == own)
+        if not len(same):
+            break
+        other[same] = below(mix(keys[same], CANDIDATE, attempt), documents.num_documents)
+    first, end = documents.document_starts_D[other], documents.document_starts_D[other + 1]
+    start = first + below(mix(keys, START), end - first)
+    begin = documents.sentence_starts_S[start]
+    stop = np.searchsorted(documents.sentence_starts_S, begin + np.maximum(wanted, 1))
+    return begin, documents.sentence_starts_S[np.minimum(stop, end)] - begin
+
+
+def heads(keys: NDArray[np.uint64], tosses: Integers) -> Integers:
+    """Return how many of so many fair coins show heads: the tokens that truncation takes from the front."""
+    result = np.zeros(len(tosses), np.int64)
+    rows = np.flatnonzero(tosses > 0)
+    word = 0
+    while len(rows):
+        bits = np.minimum(tosses[rows] - 64 * word, 64).astype(np.uint64)
+        coins = mix(keys[rows], word) >> (np.uint64(64) - bits)
+        result[rows] += np.bitwise_count(coins)
+        word += 1
+        rows = rows[tosses[rows] > 64 * word]
+    return result

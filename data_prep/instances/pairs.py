@@ -1,0 +1,128 @@
+"""What every pairing makes and shares: pairs as ranges of tokens, target lengths, walks, truncation."""
+
+# I instances, S sentences of one bucket
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.documents import DocumentSet
+from megabert.masking.keyed_random import below, mix, string_key, uniform
+
+Integers = NDArray[np.int64]
+
+# Names of the draws under a sentence's or document's key.
+SHORT, TARGET, SPLIT_POINT, IS_RANDOM, MASKS, ORDER, LABELS, CANDIDATE, START, TRUNCATE = range(10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOptions:
+    """What a pairing goes by."""
+
+    objective: str
+    pairing: str
+    max_seq_length: int
+    short_seq_prob: float
+    seed: int
+    duplicate: int
+
+    @property
+    def key(self) -> NDArray[np.uint64]:
+        """Key of all draws of one pass for one length."""
+        return mix(self.seed, string_key("instances"), self.max_seq_length, self.duplicate)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The documents that first segments come from, in numbers over the whole split."""
+
+    documents: DocumentSet
+    number: int
+    document_keys: NDArray[np.uint64]
+    """Random key of each document of the bucket."""
+    sentence_document_S: Integers
+    """Document (over the split) of each sentence of the bucket."""
+    starts_S: Integers
+    """First token of each sentence, and the end of the last: one longer than S."""
+    ends_S: Integers
+    """Sentence (over the split) at which each sentence's document ends."""
+    first_document: int
+    first_sentence: int
+
+    @classmethod
+    def of(cls, documents: DocumentSet, number: int) -> "Bucket":
+        """Read the part of the index that belongs to a bucket."""
+        (first_d, first_s, _), (last_d, last_s, _) = documents.bucket_starts[number : number + 2].tolist()
+        document_starts = np.asarray(documents.document_starts_D[first_d : last_d + 1])
+        sentence_document = np.repeat(np.arange(first_d, last_d), np.diff(document_starts))
+        return cls(
+            documents,
+            number,
+            documents.document_keys(number),
+            sentence_document,
+            np.asarray(documents.sentence_starts_S[first_s : last_s + 1]),
+            document_starts[1:][sentence_document - first_d],
+            first_d,
+            first_s,
+        )
+
+    @property
+    def sentences(self) -> Integers:
+        """Numbers of the bucket's sentences over the split."""
+        return np.arange(self.first_sentence, self.first_sentence + len(self.sentence_document_S))
+
+    def keys_S(self, options: PairOptions) -> NDArray[np.uint64]:
+        """Return a key for each sentence as the start of an instance: of its document and its place in it."""
+        document = self.sentence_document_S - self.first_document
+        place = self.sentences - self.documents.document_starts_D[self.sentence_document_S]
+        return mix(options.key, self.document_keys[document], place)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Instances as ranges of tokens over the split."""
+
+    a_start: Integers
+    a_length: Integers
+    b_start: Integers
+    b_length: Integers
+    """0 where there is no B."""
+    label: NDArray[np.uint8]
+    key: NDArray[np.uint64]
+    """Of each instance's masks and place."""
+    is_b_first: bool = False
+    """Sentence order objective: whether label 1 means that the second range is written first."""
+
+    def __len__(self) -> int:
+        return len(self.a_start)
+
+    def take(self, rows: NDArray[np.integer]) -> "Pairs":
+        """Return some of the instances, in the order of ``rows``."""
+        parts = (self.a_start, self.a_length, self.b_start, self.b_length, self.label, self.key)
+        return Pairs(*(part[rows] for part in parts), self.is_b_first)
+
+
+def draw_targets(keys: NDArray[np.uint64], options: PairOptions, longest: int) -> Integers:
+    """Draw the wanted number of tokens: ``longest``, or with ``short_seq_prob`` 2 to ``longest``, each as likely."""
+    is_short = uniform(mix(keys, SHORT)) < options.short_seq_prob
+    return np.where(is_short, 2 + below(mix(keys, TARGET), longest - 1), longest)
+
+
+def first_reaching(bucket: Bucket, tokens: Integers) -> Integers:
+    """Return the end (a sentence number) of the shortest run from each sentence with at least so many tokens."""
+    wanted = bucket.starts_S[:-1] + tokens
+    end = np.searchsorted(bucket.starts_S, wanted) + bucket.first_sentence
+    return np.minimum(np.maximum(end, bucket.sentences + 1), bucket.ends_S)
+
+
+def excess_by_side(a: Integers, b: Integers, limit: Integers | int) -> tuple[Integers, Integers]:
+    """Return how many tokens to take from A and B so that both fit.
+
+    The longer side is shortened token by token, B on a tie (google-research/bert ``truncate_seq_pair``), in closed form.
+    """
+    excess = np.maximum(a + b - limit, 0)
+    from_a = np.minimum(excess, np.maximum(a - b, 0))
+    from_b = np.minimum(excess, np.maximum(b - a, 0))
+    rest = excess - from_a - from_b
+    return from_a + rest // 2, from_b + (rest + 1) // 2

@@ -1,0 +1,79 @@
+"""The fourth stage: one shard of instances from one bucket, one length, one pass."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from data_prep.arrow_files import write_batches
+from data_prep.documents import DocumentSet
+from data_prep.instances.assemble import assemble, mask, to_batch
+from data_prep.instances.balanced import pair_balanced
+from data_prep.instances.full_sentences import full_sentences
+from data_prep.instances.google import pair_google
+from data_prep.instances.pairs import ORDER, Bucket, PairOptions, Pairs
+from data_prep.stats import LENGTH_BINS, count_batch
+from data_prep.tokens import tokenizer_of
+from data_prep.units import Counts
+from megabert.masking.keyed_random import mix
+from megabert.schema import MAX_BATCH_ROWS, ShardMetadata, instance_schema
+
+
+@dataclass(frozen=True)
+class InstanceTask:
+    """What one shard is made of."""
+
+    documents: Path
+    tokenizer: Path
+    split: str
+    bucket: int
+    options: PairOptions
+    metadata: ShardMetadata
+    masked_lm_prob: float
+    path: Path
+
+
+@lru_cache(maxsize=4)
+def _documents_of(folder: Path, split: str) -> DocumentSet:
+    return DocumentSet.open(folder, split)
+
+
+def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
+    """Make the pairs of a bucket in the order of the shard: shuffled by key."""
+    part = Bucket.of(documents, bucket)
+    if options.objective == "none":
+        pairs = full_sentences(part, options)
+    elif options.pairing == "google":
+        pairs = pair_google(part, options)
+    else:
+        pairs = pair_balanced(part, options, tokenizer_of(tokenizer).is_subword)
+    return pairs.take(np.argsort(mix(pairs.key, ORDER), kind="stable"))
+
+
+def make_instances(task: InstanceTask) -> tuple[list[Path], Counts]:
+    """Write the shard of a task; a bucket without an instance gives none."""
+    documents = _documents_of(task.documents, task.split)
+    pairs = make_pairs(documents, task.bucket, task.options, task.tokenizer)
+    if not len(pairs):
+        return [], {"rows": 0}
+    counts: Counts = {"rows": 0, "tokens": 0, "masked_tokens": 0, "length_histogram": [0] * LENGTH_BINS}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for first in range(0, len(pairs), MAX_BATCH_ROWS):
+            part = pairs.take(np.arange(first, min(first + MAX_BATCH_ROWS, len(pairs))))
+            batch = _batch(documents, part, task)
+            count_batch(counts, batch, task.metadata)
+            yield batch
+
+    write_batches(task.path, instance_schema(task.metadata), batches(), compression="zstd")
+    return [task.path], counts
+
+
+def _batch(documents: DocumentSet, pairs: Pairs, task: InstanceTask) -> pa.RecordBatch:
+    special = task.metadata.special_ids
+    instances = assemble(documents, pairs, cls_id=special["cls"], sep_id=special["sep"])
+    masked = mask(instances, pairs, task.metadata, task.masked_lm_prob)
+    return to_batch(instances, masked, pairs.label, task.metadata)

@@ -1,0 +1,322 @@
+"""The build: stages in order, each a list of units; the manifests last.
+
+    extract -> tokenizer -> tokens -> documents (buckets, index) -> instances -> manifests
+
+Every stage's units depend on the inputs and the configuration alone, so any number of workers and any number
+of interruptions give the same bytes.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.config import BuildConfig
+from data_prep.documents import BucketTask, DocumentSet, IndexTask, bucket_path, build_index, fill_bucket
+from data_prep.extract import InputFile, find_files, plan_chunks
+from data_prep.extract.stage import ExtractTask, extract
+from data_prep.instances.pairs import PairOptions
+from data_prep.instances.stage import InstanceTask, make_instances
+from data_prep.parallel import Executor
+from data_prep.progress import Progress
+from data_prep.sentences import splitter_version
+from data_prep.state import lock_folder, remember
+from data_prep.tokens import SPLITS, TokenizeTask, document_schema, tokenize
+from data_prep.units import Outcome, Unit, add_counts, all_finished, run_stage
+from data_prep.vocabulary import VocabularyOptions
+from data_prep.vocabulary_stage import VocabularyTask, make_tokenizer, save_tokenizer
+from megabert.errors import DataError
+from megabert.schema import Manifest, ShardEntry, ShardMetadata, atomic_write, write_manifest
+from megabert.tokenization import Tokenizer, load_tokenizer
+
+MAX_ONE_SENTENCE_SHARE = 0.2
+BUCKET_BYTES = 32 * 2**20
+MIN_BUCKETS = 4
+DOCUMENTS_A_BUCKET = 8  # fewer make empty buckets likely
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished build."""
+
+    folder: Path
+    manifests: dict[int, Manifest]
+    """By length."""
+    vocabulary_report: list[str]
+    """Lines on the trained vocabulary; empty for one taken over."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One build on its way."""
+
+    folder: Path
+    config: BuildConfig
+    executor: Executor
+
+    def path(self, *parts: str) -> Path:
+        """Return a path inside the build's folder."""
+        return self.folder.joinpath(*parts)
+
+    def unit(self, stage: str, name: str, function: Any, argument: Any) -> Unit:
+        """Return a unit of a stage."""
+        return Unit(self.folder, stage, name, function, argument)
+
+
+def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
+    """Make shards from text, or finish what an earlier run began.
+
+    Args:
+        config: What to build.
+        output: Folder of the build.
+        executor: Who does the work; entered and left here.
+
+    Raises:
+        ConfigError: The folder was begun with another configuration.
+        DataError: Input, tokenizer or corpus are unfit; the message says where and what helps.
+    """
+    files = find_files(config.sources)
+    if config.tokenizer is not None:
+        load_tokenizer(Path(config.tokenizer))  # an unfit one is refused before anything is written
+    with lock_folder(output), executor:
+        task = Build(output, config, executor)
+        state = remember(output, config, files, executor)
+        corpus, report = _make_documents(task, files)
+        manifests = _make_instances(task, corpus, {**state["versions"], "sentencex": splitter_version()})
+        for part in ("extract", "tokens"):
+            shutil.rmtree(task.path("work", part), ignore_errors=True)
+            shutil.rmtree(task.path("work", "records", part), ignore_errors=True)
+    return Built(output, manifests, report)
+
+
+def _make_documents(build: Build, files: list[InputFile]) -> tuple[dict[str, Any], list[str]]:
+    """Run the stages up to the documents; return the corpus counts and the report on the vocabulary."""
+    plan_path = build.path("work", "plan.json")
+    if plan_path.is_file():
+        plan = json.loads(plan_path.read_bytes())
+        schema = document_schema(plan["vocab_size"])
+        units = [*_bucket_units(build, (), plan["buckets"], schema), *_index_units(build, plan["buckets"])]
+        tokenizer = _tokenizer_unit(build, ())
+        if all_finished([tokenizer, *units], build.executor):
+            return plan["corpus"], plan["report"]
+    chunks = plan_chunks(files, int(build.config.chunk_mib * 2**20))
+    extracted = [build.path("work", "extract", f"{index:06d}.arrow") for index in range(len(chunks))]
+    units = [
+        build.unit("extract", path.stem, extract, ExtractTask(chunk, build.config.language, path))
+        for chunk, path in zip(chunks, extracted, strict=True)
+    ]
+    found = add_counts(run_stage(units, build.executor, _progress("extract", units, "bytes", 1e6, "MB/s")))
+    _require_documents(build, found)
+    made = run_stage([_tokenizer_unit(build, tuple(extracted))], build.executor, _progress("tokenizer", [0]))
+    tokens, token_counts = _tokenize(build, extracted)
+    corpus = _corpus_counts(build.config, found, token_counts)
+    _require_pairs(build, corpus)
+    buckets = _count_buckets(build.config, corpus)
+    tokenizer = load_tokenizer(build.path("tokenizer"))
+    _run_documents(build, tokens, buckets, document_schema(tokenizer.vocab_size))
+    report = made[0].counts["report"]
+    plan = {"buckets": buckets, "corpus": corpus, "report": report, "vocab_size": tokenizer.vocab_size}
+    atomic_write(plan_path, json.dumps(plan))
+    return corpus, report
+
+
+def _tokenizer_unit(build: Build, sources: tuple[Path, ...]) -> Unit:
+    config = build.config
+    options = VocabularyOptions(vocab_size=config.vocab_size, uncased=config.uncased)
+    given = None if config.tokenizer is None else Path(config.tokenizer)
+    task = VocabularyTask(sources, given, options, build.path("tokenizer"))
+    return build.unit("tokenizer", "tokenizer", make_tokenizer, task)
+
+
+def _tokenize(build: Build, extracted: list[Path]) -> tuple[list[Path], dict[str, Any]]:
+    paths = [build.path("work", "tokens", path.name) for path in extracted]
+    share = build.config.validation_share
+    units = [
+        build.unit("tokens", path.stem, tokenize, TokenizeTask(source, build.path("tokenizer"), share, path))
+        for source, path in zip(extracted, paths, strict=True)
+    ]
+    return paths, add_counts(run_stage(units, build.executor, _progress("tokens", units, "tokens", 1e6, "Mtokens/s")))
+
+
+def _run_documents(build: Build, tokens: list[Path], buckets: dict[str, int], schema: Any) -> None:
+    units = _bucket_units(build, tuple(tokens), buckets, schema)
+    run_stage(units, build.executor, _progress("documents", units, "tokens", 1e6, "Mtokens/s"))
+    units = _index_units(build, buckets)
+    run_stage(units, build.executor, _progress("index", units))
+
+
+def _bucket_units(build: Build, tokens: tuple[Path, ...], buckets: dict[str, int], schema: Any) -> list[Unit]:
+    folder = build.path("documents")
+    return [
+        build.unit(
+            "documents",
+            f"{split}-{bucket:05d}",
+            fill_bucket,
+            BucketTask(tokens, split, bucket, count, schema, bucket_path(folder, split, bucket)),
+        )
+        for split, count in buckets.items()
+        for bucket in range(count)
+    ]
+
+
+def _index_units(build: Build, buckets: dict[str, int]) -> list[Unit]:
+    folder = build.path("documents")
+    return [
+        build.unit("index", split, build_index, IndexTask(folder, split, count)) for split, count in buckets.items()
+    ]
+
+
+def _count_buckets(config: BuildConfig, corpus: dict[str, Any]) -> dict[str, int]:
+    """Return the number of buckets of each split that has documents; of the corpus, never of the workers."""
+    train = corpus["documents"] - corpus["validation_documents"]
+    automatic = max(1, min(max(MIN_BUCKETS, -(-corpus["bytes"] // BUCKET_BYTES)), train // DOCUMENTS_A_BUCKET))
+    buckets = {"train": config.buckets or automatic}
+    if corpus["validation_documents"]:
+        buckets["validation"] = max(1, round(buckets["train"] * config.validation_share))
+    return buckets
+
+
+def _corpus_counts(config: BuildConfig, found: dict[str, Any], tokens: dict[str, Any]) -> dict[str, Any]:
+    """Return what the statistics of every manifest say about the corpus."""
+    by_source = {source.title: found["documents"].get(str(index), 0) for index, source in enumerate(config.sources)}
+    dropped = {
+        "documents_without_text": found["empty_documents"],
+        "documents_without_tokens": tokens["documents_without_tokens"],
+        "sentences_without_tokens": tokens["empty_sentences"],
+    }
+    if config.objective != "none":
+        dropped["documents_of_one_sentence"] = tokens["one_sentence_documents"]
+    return {
+        "documents_by_source": by_source,
+        "documents": sum(tokens["documents"]),
+        "validation_documents": tokens["documents"][1],
+        "one_sentence_documents": tokens["one_sentence_documents"],
+        "sentences": found["sentences"],
+        "characters": found["characters"],
+        "bytes": found["bytes"],
+        "tokens": tokens["tokens"],
+        "unknown_tokens": tokens["unknown_tokens"],
+        "dropped": dropped,
+    }
+
+
+def _require_documents(build: Build, found: dict[str, Any]) -> None:
+    documents = sum(found["documents"].values()) - found["empty_documents"]
+    if not documents:
+        names = ", ".join(source.title for source in build.config.sources)
+        raise DataError(f"The corpus is empty: no text in {names}. Give --input files that hold text.")
+
+
+def _require_pairs(build: Build, corpus: dict[str, Any]) -> None:
+    """Refuse a corpus that cannot give pairs."""
+    if build.config.objective == "none":
+        return
+    single, documents = corpus["one_sentence_documents"], corpus["documents"]
+    objective = build.config.objective
+    if single > MAX_ONE_SENTENCE_SHARE * documents:
+        raise DataError(
+            f"{single:,} of {documents:,} documents have one sentence, which gives no pair; objective={objective} "
+            f"allows {MAX_ONE_SENTENCE_SHARE:.0%}. Use objective: none (--objective none with a new --output), or "
+            "mend the document borders: plain text parts documents by blank lines, and --language decides sentences."
+        )
+    validation = corpus["validation_documents"]
+    for split, number in (("training", documents - validation), ("validation", validation)):
+        if objective == "nsp" and number < 2 and (split == "training" or number):
+            raise DataError(
+                f"{number} {split} document(s) of {documents}: a random next sentence comes from another document, so "
+                f"objective=nsp needs two. Give more documents, change --validation-share "
+                f"(now {build.config.validation_share}; 0 holds out none), or use objective: none."
+            )
+
+
+def _progress(title: str, units: list[Any], measure: str = "", scale: float = 1.0, label: str = "") -> Progress:
+    return Progress(title, len(units), measure=measure, scale=scale, label=label)
+
+
+def _make_instances(build: Build, corpus: dict[str, Any], versions: dict[str, str]) -> dict[int, Manifest]:
+    """Run the instance stage for all lengths at once, then write one manifest a length."""
+    tokenizer = load_tokenizer(build.path("tokenizer"))
+    units = {length: _instance_units(build, length, tokenizer) for length in build.config.lengths}
+    flat = [unit for part in units.values() for unit in part]
+    outcomes = iter(run_stage(flat, build.executor, _progress("instances", flat, "rows", 1e3, "k instances/s")))
+    manifests = {}
+    for length, part in units.items():
+        metadata = _metadata(build.config, length, tokenizer)
+        shards = [(unit, outcome) for unit, outcome in zip(part, outcomes, strict=False) if outcome.files]
+        manifests[length] = _manifest(build, metadata, shards, corpus, versions)
+    for length, manifest in manifests.items():
+        folder = build.path("instances", str(length))
+        save_tokenizer(tokenizer, folder / "tokenizer")
+        write_manifest(folder, manifest)
+    return manifests
+
+
+def _instance_units(build: Build, length: int, tokenizer: Tokenizer) -> list[Unit]:
+    """Return a unit for each pass over each bucket; held-out documents are passed over once."""
+    config, documents = build.config, build.path("documents")
+    metadata = _metadata(config, length, tokenizer)
+    units = []
+    for split in SPLITS:
+        if split == "validation" and not (documents / "validation-buckets.npy").is_file():
+            continue
+        buckets = len(DocumentSet.open(documents, split).bucket_starts) - 1
+        for duplicate in range(config.dupe_factor if split == "train" else 1):
+            options = PairOptions(
+                objective=config.objective,
+                pairing=config.pairing,
+                max_seq_length=length,
+                short_seq_prob=config.short_seq_prob,
+                seed=config.seed,
+                duplicate=duplicate,
+            )
+            for bucket in range(buckets):
+                name = f"{split}-{bucket:05d}-{duplicate:02d}"
+                path = build.path("instances", str(length), f"{name}.arrow")
+                task = InstanceTask(
+                    documents, build.path("tokenizer"), split, bucket, options, metadata, config.masked_lm_prob, path
+                )
+                units.append(build.unit(f"instances-{length}", name, make_instances, task))
+    return units
+
+
+def _metadata(config: BuildConfig, length: int, tokenizer: Tokenizer) -> ShardMetadata:
+    return ShardMetadata(
+        objective=config.objective,
+        pairing=config.pairing,
+        masking=config.masking,
+        mask_unit=config.mask_unit,
+        max_seq_length=length,
+        max_predictions_per_seq=config.max_predictions(length),
+        seed=config.seed,
+        tokenizer_sha256=tokenizer.sha256,
+        special_ids=tokenizer.special_ids.to_dict(),
+        vocab_size=tokenizer.vocab_size,
+    )
+
+
+def _manifest(
+    build: Build,
+    metadata: ShardMetadata,
+    shards: list[tuple[Unit, Outcome]],
+    corpus: dict[str, Any],
+    versions: dict[str, str],
+) -> Manifest:
+    entries, counts = [], {}
+    for split in SPLITS:
+        part = [(unit.argument, outcome) for unit, outcome in shards if unit.argument.split == split]
+        if part:
+            counts[split] = add_counts([outcome for _, outcome in part])
+        for task, outcome in part:
+            numbers = [outcome.counts[key] for key in ("rows", "tokens", "masked_tokens")]
+            (digest,) = outcome.files.values()
+            entries.append(ShardEntry(task.path.name, split, *numbers, digest, task.bucket, task.options.duplicate))
+    if not any(entry.split == "train" for entry in entries):
+        raise DataError(f"{build.folder}: the training documents gave no instance. Give more text.")
+    return Manifest(
+        metadata=metadata,
+        shards=entries,
+        config=build.config.to_dict(),
+        versions=versions,
+        statistics={"corpus": corpus, "instances": counts},
+    )

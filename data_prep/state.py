@@ -1,0 +1,113 @@
+"""What a build's folder remembers: its configuration and inputs; and that one build at a time writes there."""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from data_prep.config import BuildConfig
+from data_prep.extract import InputFile
+from data_prep.parallel import Executor
+from megabert.config.loading import differences
+from megabert.errors import ConfigError, DataError
+from megabert.schema import atomic_write, sha256_file
+
+STATE_NAME = "build.json"
+PACKAGES = ("megabert", "numpy", "pyarrow", "sentencex", "tokenizers")
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder for this build; the lock goes with the process, however it ends.
+
+    Raises:
+        DataError: Another build holds it, or the folder holds something else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder}: is a file. Give --output a folder.")
+    foreign = [path.name for path in folder.iterdir() if path.name != ".lock"] if folder.exists() else []
+    if foreign and not (folder / STATE_NAME).is_file():
+        raise DataError(f"{folder}: holds other files ({', '.join(sorted(foreign)[:3])}). Give --output a new folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "a+", encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            raise DataError(
+                f"{folder}: another build is at work here ({stream.read().strip() or 'unknown process'}). "
+                "Wait for it, end it, or give --output another folder."
+            ) from None
+        stream.truncate(0)
+        stream.write(f"host {socket.gethostname()}, process {os.getpid()}\n")
+        stream.flush()
+        yield
+
+
+def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor: Executor) -> dict[str, Any]:
+    """Record configuration and inputs, or compare them with those of an earlier run.
+
+    Returns:
+        What is recorded.
+
+    Raises:
+        ConfigError: The configuration is another one.
+        DataError: The inputs have changed.
+    """
+    path = folder / STATE_NAME
+    known = json.loads(path.read_bytes()) if path.is_file() else {}
+    if known:
+        _compare_config(folder, known["config"], config.to_dict())
+    inputs = _hash_inputs(files, known.get("inputs", []), executor)
+    if known:
+        _compare_inputs(folder, known["inputs"], inputs)
+    known = known if known else {"config": config.to_dict(), "inputs": inputs, "versions": installed_versions()}
+    known["inputs"] = inputs
+    atomic_write(path, json.dumps(known, indent=1))
+    return known
+
+
+def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    found = differences(old, new)
+    if found:
+        lines = "\n".join(f"  {path}: {before!r} there, {now!r} now" for path, (before, now) in found.items())
+        raise ConfigError(
+            f"{folder}: was begun with another configuration:\n{lines}\n"
+            "Give --output a new folder, or delete this one, or repeat the earlier settings to continue."
+        )
+
+
+def _hash_inputs(files: list[InputFile], known: list[dict[str, Any]], executor: Executor) -> list[dict[str, Any]]:
+    """Return path, size, time and SHA-256 of each input; a hash is taken over where size and time are as known."""
+    before = {(item["path"], item["bytes"], item["modified_ns"]): item["sha256"] for item in known}
+    inputs = [{"path": file.path, "bytes": file.bytes, "modified_ns": os.stat(file.path).st_mtime_ns} for file in files]
+    new = [item for item in inputs if tuple(item.values()) not in before]
+    hashes = dict(executor.run(sha256_file, [Path(item["path"]) for item in new]))
+    fresh = {item["path"]: hashes[index] for index, item in enumerate(new)}
+    return [{**item, "sha256": fresh.get(item["path"]) or before[tuple(item.values())]} for item in inputs]
+
+
+def _compare_inputs(folder: Path, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+    before, now = ({(item["path"], item["sha256"]) for item in items} for items in (old, new))
+    if before != now:
+        changed = ", ".join(sorted({path for path, _ in before ^ now})[:5])
+        raise DataError(
+            f"{folder}: was begun with other input ({changed} changed, added or gone). "
+            "Give --output a new folder, or restore the input to continue."
+        )
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of the packages that shape the shards."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found

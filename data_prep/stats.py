@@ -1,0 +1,110 @@
+"""What a build contains, counted while it is made and shown from the manifests without reading a shard."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from data_prep.arrow_files import flat_list
+from megabert.schema import Manifest, ShardMetadata
+
+LENGTH_BINS = 16
+
+
+def count_batch(counts: dict[str, Any], batch: pa.RecordBatch, metadata: ShardMetadata) -> None:
+    """Add a batch of instances to the counts of its shard."""
+    ids, offsets = flat_list(batch["input_ids"])
+    positions, masked_offsets = flat_list(batch["masked_lm_positions"])
+    originals, _ = flat_list(batch["masked_lm_ids"])
+    label = np.asarray(batch["next_sentence_label"])
+    lengths = np.diff(offsets)
+    found = ids[np.repeat(offsets[:-1], np.diff(masked_offsets)) + positions]
+    is_mask, is_same = found == metadata.special_ids["mask"], found == originals
+    bins = (lengths - 1) * LENGTH_BINS // metadata.max_seq_length
+    new = {
+        "rows": batch.num_rows,
+        "tokens": len(ids),
+        "masked_tokens": len(positions),
+        "random_next": int(label.sum()),
+        "random_next_tokens": int(lengths[label == 1].sum()),
+        "full_length": int(np.count_nonzero(lengths == metadata.max_seq_length)),
+        "shown_as_mask": int(np.count_nonzero(is_mask)),
+        "shown_as_original": int(np.count_nonzero(is_same & ~is_mask)),
+        "unknown_tokens": int(np.count_nonzero(ids == metadata.special_ids["unk"])),
+    }
+    for key, value in new.items():
+        counts[key] = counts.get(key, 0) + value
+    histogram = np.bincount(bins, minlength=LENGTH_BINS)
+    counts["length_histogram"] = [a + b for a, b in zip(counts["length_histogram"], histogram.tolist(), strict=True)]
+
+
+def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]:
+    """Return lines on the instances of one split."""
+    rows, tokens, masked = counts["rows"], counts["tokens"], counts["masked_tokens"]
+    length = metadata.max_seq_length
+    lines = [
+        f"{rows:,} instances, {tokens:,} tokens, mean length {tokens / rows:.1f}, "
+        f"full {share(counts['full_length'], rows)}, padding if padded to {length}: {share(rows * length - tokens, rows * length)}",
+    ]
+    if metadata.objective != "none":
+        ones = counts["random_next"]
+        name = "random next" if metadata.objective == "nsp" else "swapped"
+        means = [
+            counts["random_next_tokens"] / max(ones, 1),
+            (tokens - counts["random_next_tokens"]) / max(rows - ones, 1),
+        ]
+        lines.append(f"{name} {share(ones, rows)}, mean length {means[0]:.2f} against {means[1]:.2f} of the others")
+    if masked:
+        mask, same = counts["shown_as_mask"], counts["shown_as_original"]
+        lines.append(
+            f"masked {masked:,} ({share(masked, tokens)} of tokens): [MASK] {share(mask, masked)}, "
+            f"unchanged {share(same, masked)}, other piece {share(masked - mask - same, masked)}"
+        )
+    return lines
+
+
+def histogram_lines(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]:
+    """Return a bar for each range of lengths."""
+    histogram, rows, length = counts["length_histogram"], counts["rows"], metadata.max_seq_length
+    lines = []
+    for index, number in enumerate(histogram):
+        low, high = -(-index * length // LENGTH_BINS) + 1, -(-(index + 1) * length // LENGTH_BINS)
+        bar = "#" * round(40 * number / max(histogram))
+        lines.append(f"{low:5d}-{high:<5d} {number:10,d} {share(number, rows):>7s} {bar}")
+    return lines
+
+
+def share(part: float, whole: float) -> str:
+    """Return a percentage as text."""
+    return f"{100 * part / whole:.2f}%" if whole else "-"
+
+
+def describe_corpus(corpus: dict[str, Any]) -> list[str]:
+    """Return lines on documents, sentences, tokens, per source, and what was dropped."""
+    lines = [
+        f"documents {corpus['documents']:,} ({corpus['validation_documents']:,} held out), "
+        f"sentences {corpus['sentences']:,}, tokens {corpus['tokens']:,}, "
+        f"[UNK] {share(corpus['unknown_tokens'], corpus['tokens'])}",
+    ]
+    lines += [f"source {name}: {number:,} documents" for name, number in corpus["documents_by_source"].items()]
+    dropped = [f"{reason.replace('_', ' ')} {number:,}" for reason, number in corpus["dropped"].items() if number]
+    return [*lines, "dropped: " + (", ".join(dropped) if dropped else "nothing")]
+
+
+def show_stats(folders: list[Path], manifests: list[Manifest]) -> list[str]:
+    """Return the whole report on some folders of shards of one build."""
+    lines = describe_corpus(manifests[0].statistics["corpus"]) if manifests[0].statistics else []
+    for folder, manifest in zip(folders, manifests, strict=True):
+        metadata = manifest.metadata
+        lines += [
+            "",
+            f"{folder}: {metadata.objective}, {metadata.pairing}, {metadata.masking} masks, "
+            f"length {metadata.max_seq_length}, at most {metadata.max_predictions_per_seq} predictions",
+        ]
+        for split, counts in manifest.statistics.get("instances", {}).items():
+            shards = len(manifest.of_split(split))
+            lines += [f"  {split} ({shards} shards): {line}" for line in describe_split(counts, metadata)]
+            if split == "train":
+                lines += [f"    {line}" for line in histogram_lines(counts, metadata)]
+    return lines
