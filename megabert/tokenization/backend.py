@@ -1,5 +1,6 @@
 """How a `tokenizers` object is put together for BERT: normaliser, splitting into words, WordPiece, template."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -41,6 +42,26 @@ def build_normalizer(options: TextOptions) -> normalizers.Normalizer:
         lowercase=options.do_lower_case,
     )
     return normalizers.Sequence([bert, normalizers.NFC()]) if options.compose else bert
+
+
+def options_of(backend: tokenizers.Tokenizer) -> TextOptions | None:
+    """Recover the text options of a backend; None where it treats text in a way that the options cannot say."""
+    if backend.normalizer is None or not isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer):
+        return None
+    state = json.loads(backend.normalizer.__getstate__())
+    parts = [part["type"] for part in state.get("normalizers", [])]
+    compose = parts == ["BertNormalizer", "NFC"]
+    if compose:
+        state = state["normalizers"][0]
+    if state["type"] != "BertNormalizer" or not state["clean_text"]:
+        return None
+    strip_accents = state["strip_accents"] if state["strip_accents"] is not None else state["lowercase"]
+    return TextOptions(
+        do_lower_case=state["lowercase"],
+        strip_accents=strip_accents,
+        tokenize_chinese_chars=state["handle_chinese_chars"],
+        compose=compose,
+    )
 
 
 def build_backend(

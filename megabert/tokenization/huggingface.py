@@ -8,7 +8,7 @@ from typing import Any
 import tokenizers
 
 from megabert.errors import DataError
-from megabert.tokenization.backend import TextOptions, build_backend, build_normalizer
+from megabert.tokenization.backend import TextOptions, build_backend, build_normalizer, options_of
 from megabert.tokenization.special_tokens import SpecialNames, find_special_ids
 from megabert.tokenization.tokenizer import Tokenizer
 
@@ -80,24 +80,6 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
     _write_json(folder / "tokenizer_config.json", config)
     _write_json(folder / "special_tokens_map.json", settings)
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
-
-
-def options_of(backend: tokenizers.Tokenizer) -> TextOptions | None:
-    """Recover the text options of a backend; None where its normaliser is not one that `build_normalizer` makes."""
-    state = json.loads(backend.to_str())["normalizer"] or {}
-    parts = [part["type"] for part in state.get("normalizers", [])]
-    compose = parts == ["BertNormalizer", "NFC"]
-    if compose:
-        state = state["normalizers"][0]
-    if state.get("type") != "BertNormalizer" or not state["clean_text"]:
-        return None
-    strip_accents = state["strip_accents"] if state["strip_accents"] is not None else state["lowercase"]
-    return TextOptions(
-        do_lower_case=state["lowercase"],
-        strip_accents=strip_accents,
-        tokenize_chinese_chars=state["handle_chinese_chars"],
-        compose=compose,
-    )
 
 
 def _read_backend(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models
 
 from megabert.errors import DataError
-from megabert.tokenization.backend import CONTINUATION, mark_special
+from megabert.tokenization.backend import CONTINUATION, mark_special, options_of
+from megabert.tokenization.chunk_cache import ChunkCache
 from megabert.tokenization.special_tokens import SpecialIds, SpecialNames, find_special_ids
 
 
@@ -53,6 +54,10 @@ class Tokenizer:
         self._backend.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
         self.pieces: list[str] = _pieces_by_id(vocabulary, where)
         """Pieces in the order of their ids."""
+        # Added pieces may hold spaces or take in those beside them: chunks between spaces are then not independent.
+        self._chunks: ChunkCache | None = None
+        if options_of(self._backend) and not _added_pieces(self._backend):
+            self._chunks = ChunkCache(self._encode_lists)
 
     @property
     def vocab_size(self) -> int:
@@ -85,12 +90,17 @@ class Tokenizer:
             Ids of all texts, int32, end to end; and int64 offsets of shape (len(texts) + 1,): text i has the
             ids ``ids[offsets[i]:offsets[i + 1]]``.
         """
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        id_lists = [encoding.ids for encoding in encodings]
+        return self._encode_whole(texts) if self._chunks is None else self._chunks.encode_flat(texts)
+
+    def _encode_whole(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Tokenize without the cache."""
+        id_lists = self._encode_lists(list(texts))
         offsets = np.zeros(len(id_lists) + 1, dtype=np.int64)
         np.cumsum([len(ids) for ids in id_lists], out=offsets[1:])
-        ids = np.fromiter((index for ids in id_lists for index in ids), dtype=np.int32, count=int(offsets[-1]))
-        return ids, offsets
+        return np.array([index for ids in id_lists for index in ids], dtype=np.int32), offsets
+
+    def _encode_lists(self, texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Tokenize texts into one int32 array of ids each."""
@@ -129,11 +139,7 @@ class Tokenizer:
         return {
             "pieces": self.pieces,
             "special": asdict(self.names),
-            "added": sorted(
-                (token["id"], token["content"], token["normalized"], token["single_word"])
-                for token in state["added_tokens"]
-                if not token["special"]
-            ),
+            "added": _added_pieces(self._backend),
             "model": [model[key] for key in ("unk_token", "continuing_subword_prefix", "max_input_chars_per_word")],
             "normalizer": _canonical_normalizer(state["normalizer"]),
             "pre_tokenizer": state["pre_tokenizer"],
@@ -155,6 +161,13 @@ def _check_model(backend: tokenizers.Tokenizer, where: str) -> None:
             f"{where}: the model is {type(backend.model).__name__} with the continuation prefix {prefix!r}; only "
             f"WordPiece with {CONTINUATION!r} is supported. Give a BERT tokenizer."
         )
+
+
+def _added_pieces(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:
+    """Return the pieces that somebody added beside the special ones; they are found in text before all else."""
+    keys = ("content", "lstrip", "normalized", "rstrip", "single_word")
+    tokens = sorted(backend.get_added_tokens_decoder().items())
+    return [{"id": index} | {key: getattr(token, key) for key in keys} for index, token in tokens if not token.special]
 
 
 def _pieces_by_id(vocabulary: dict[str, int], where: str) -> list[str]:
