@@ -12,6 +12,8 @@ from megabert.config.strict import STRICT
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class SourceConfig:
+    """One source of text."""
+
     input: str
     """Path or glob of the files; every match is read."""
     name: str | None = None
@@ -31,6 +33,8 @@ class SourceConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class BuildConfig:
+    """What to build; together with the inputs it determines every byte of the shards."""
+
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """Where the text comes from, counted per source."""
     language: str = "en"

@@ -43,9 +43,10 @@ def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]
     """Return lines on the instances of one split."""
     rows, tokens, masked = counts["rows"], counts["tokens"], counts["masked_tokens"]
     length = metadata.max_seq_length
+    padding = share(rows * length - tokens, rows * length)
     lines = [
         f"{rows:,} instances, {tokens:,} tokens, mean length {tokens / rows:.1f}, "
-        f"full {share(counts['full_length'], rows)}, padding if padded to {length}: {share(rows * length - tokens, rows * length)}",
+        f"full {share(counts['full_length'], rows)}, padding if padded to {length}: {padding}",
     ]
     if metadata.objective != "none":
         ones = counts["random_next"]

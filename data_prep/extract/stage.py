@@ -27,7 +27,7 @@ class ExtractTask:
 
 
 def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
-    """Write the documents of a chunk; a document's hash is of its sentences, so it is the same wherever it was found."""
+    """Write the documents of a chunk; a document's hash is of its sentences, wherever it was found."""
     splitter = make_splitter(task.language)
     source = str(task.chunk.file.source)
     counts = {"documents": {source: 0}, "empty_documents": 0, "sentences": 0, "characters": 0, "bytes": 0}

@@ -1,9 +1,9 @@
 """Pairs by the paper's definition (Devlin et al. 2019, section 3.1) without the accidents of the original script.
 
-The target length is drawn per instance; half of the labels are random (even in each block of 64 instances); a
-random B is taken from the whole split, never from A's document, and is chosen to be as long as the true B, so
-the label does not show in the length; A is cut at its front and B at its back, so that a true pair stays
-adjacent; no side starts inside a word. The same walk serves sentence order (Lan et al. 2020).
+The target length is drawn per instance; half of the labels are random, within each range of lengths; a random B
+is taken from the whole split, never from A's document, and is chosen to be as long as the true B, so the label
+does not show in the length; A is cut at its front and B at its back, so that a true pair stays adjacent; no side
+starts inside a word. The same walk serves sentence order (Lan et al. 2020).
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from data_prep.instances.pairs import (
 )
 from megabert.masking.keyed_random import below, mix
 
-LABEL_BLOCK = 64
+LENGTH_RANGES = 8  # labels are even within each: a finer division leaves more odd ones over
 ROUNDS = 8
 TOLERANCE_TOKENS = 2
 TOO_SHORT = 1 << 32  # worse than any length
@@ -40,7 +40,14 @@ def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.b
     ends = np.minimum(np.maximum(first_reaching(bucket, targets), bucket.sentences + 2), bucket.ends_S)
     count = np.maximum(ends - bucket.sentences, 2)
     a_ends = bucket.sentences + 1 + below(mix(keys, SPLIT_POINT), count - 1)
-    chosen, labels = _walk(bucket, options, ends, a_ends if options.objective == "nsp" else ends)
+    starts = bucket.starts_S
+    planned = np.minimum(starts[ends - bucket.first_sentence] - starts[:-1], targets)
+    walk = _Walk(
+        following=(ends, a_ends if options.objective == "nsp" else ends),
+        length_range=np.minimum((planned - 1) * LENGTH_RANGES // longest, LENGTH_RANGES - 1),
+        key=mix(options.key, bucket.number, LABELS),
+    )
+    chosen, labels = walk.run(bucket)
     keys, targets = keys[chosen], targets[chosen]
     a_start, middle = bucket.starts_S[chosen], bucket.starts_S[a_ends[chosen] - bucket.first_sentence]
     a_length = middle - a_start
@@ -60,45 +67,52 @@ def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.b
     return pairs if len(kept) == len(pairs) else pairs.take(kept)
 
 
-def _walk(
-    bucket: Bucket, options: PairOptions, after_true: Integers, after_random: Integers
-) -> tuple[Integers, NDArray[np.uint8]]:
-    """Return the sentences (from 0 in the bucket) that instances start at, and their labels.
+@dataclass(frozen=True)
+class _Walk:
+    """From instance to instance over each document; labels are dealt out on the way."""
 
-    A rest of one sentence cannot be a pair, so a start there moves back by one sentence if that is progress.
-    """
-    labels = even_labels(mix(options.key, bucket.number, LABELS), len(bucket.sentence_document_S))
-    steps = [_step_back(bucket, following).tolist() for following in (after_true, after_random)]
-    ends = (bucket.ends_S - bucket.first_sentence).tolist()
-    bits = labels.tolist()
-    reached: list[int] = []
-    sentence, last = 0, len(ends)
-    while sentence < last:
-        end = ends[sentence]
-        if end - sentence == 1:
-            sentence = end
-        while sentence < end:
-            label = bits[len(reached)]
-            reached.append(sentence)
-            sentence = steps[label][sentence]
-    return np.array(reached, dtype=np.int64), labels[: len(reached)]
+    following: tuple[Integers, Integers]
+    """Where the next instance starts after one that starts at each sentence, by its label."""
+    length_range: Integers
+    """Of the instance that starts at each sentence. Labels are even within each range, so length does not tell them."""
+    key: NDArray[np.uint64]
+    """Of the labels."""
+
+    def run(self, bucket: Bucket) -> tuple[Integers, NDArray[np.uint8]]:
+        """Return the sentences (from 0 in the bucket) that instances start at, and their labels."""
+        streams = [
+            even_labels(mix(self.key, index), count).tolist()
+            for index, count in enumerate(np.bincount(self.length_range, minlength=LENGTH_RANGES).tolist())
+        ]
+        deal = [iter(stream) for stream in streams]
+        steps = [_step_back(bucket, following).tolist() for following in self.following]
+        ranges, ends = self.length_range.tolist(), (bucket.ends_S - bucket.first_sentence).tolist()
+        reached: list[int] = []
+        labels: list[int] = []
+        sentence, last = 0, len(ends)
+        while sentence < last:
+            end = ends[sentence]
+            if end - sentence == 1:
+                sentence = end
+            while sentence < end:
+                label = next(deal[ranges[sentence]])
+                reached.append(sentence)
+                labels.append(label)
+                sentence = steps[label][sentence]
+        return np.array(reached, dtype=np.int64), np.array(labels, dtype=np.uint8)
 
 
 def _step_back(bucket: Bucket, following: Integers) -> Integers:
+    """Move starts at the last sentence, which is no pair, back by one if that is progress, else end the document."""
     is_last = bucket.ends_S - following == 1
     back = np.where(following - 1 > bucket.sentences, following - 1, bucket.ends_S)
     return np.where(is_last, back, following) - bucket.first_sentence
 
 
 def even_labels(key: NDArray[np.uint64], count: int) -> NDArray[np.uint8]:
-    """Return labels of which exactly half are 1 in every full block of 64.
-
-    The block is long, so that one label says next to nothing about the next, whose length depends on it.
-    """
-    blocks = -(-count // LABEL_BLOCK)
-    draws = mix(key, np.arange(blocks * LABEL_BLOCK)).reshape(blocks, LABEL_BLOCK)
-    ranks = np.argsort(np.argsort(draws, axis=1, kind="stable"), axis=1, kind="stable")
-    return (ranks < LABEL_BLOCK // 2).astype(np.uint8).ravel()[:count]
+    """Return labels of which each two neighbours, from the first on, are a 0 and a 1 in random order."""
+    place = np.arange(count)
+    return ((mix(key, place // 2) ^ place.astype(np.uint64)) & np.uint64(1)).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -107,7 +121,7 @@ class _Wanted:
 
     length: Integers
     is_cut: NDArray[np.bool_]
-    """Whether the true pair reaches its target and is cut to it: then B must not be shorter, a bit longer does no harm."""
+    """Whether the true pair reaches its target and is cut to it: B must not be shorter, a bit longer does no harm."""
 
     def take(self, rows: Integers) -> "_Wanted":
         return _Wanted(self.length[rows], self.is_cut[rows])
@@ -168,7 +182,7 @@ def _whole_sentences(bucket: Bucket, place: Integers, wanted: _Wanted) -> tuple[
 def word_start(
     bucket: Bucket, position: Integers, end: Integers, is_moved: NDArray[np.bool_], is_subword: NDArray[np.bool_]
 ) -> Integers:
-    """Move positions (tokens over the split) on to the next start of a word; back to one where none is before ``end``."""
+    """Move positions (tokens over the split) on to the next start of a word; back where none is before ``end``."""
     offset = int(bucket.documents.bucket_starts[bucket.number, 2])
     tokens = bucket.documents.bucket_tokens(bucket.number)
     word_starts = np.flatnonzero(~is_subword[tokens]) + offset

@@ -119,7 +119,7 @@ def first_reaching(bucket: Bucket, tokens: Integers) -> Integers:
 def excess_by_side(a: Integers, b: Integers, limit: Integers | int) -> tuple[Integers, Integers]:
     """Return how many tokens to take from A and B so that both fit.
 
-    The longer side is shortened token by token, B on a tie (google-research/bert ``truncate_seq_pair``), in closed form.
+    The longer side is shortened token by token, B on a tie (google-research/bert ``truncate_seq_pair``); closed form.
     """
     excess = np.maximum(a + b - limit, 0)
     from_a = np.minimum(excess, np.maximum(a - b, 0))
