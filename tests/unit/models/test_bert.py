@@ -1,0 +1,185 @@
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from megabert.config.model import PRESETS, ModelConfig
+from megabert.config.run import OpsConfig
+from megabert.errors import KernelError
+from megabert.models.bert import BertForPreTraining
+from megabert.models.convert import count_parameters
+from megabert.models.initialization import initial_value, initialize
+
+CONFIG = ModelConfig(
+    vocab_size=70,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=40,
+)
+
+
+def model_of(config=CONFIG, seed=0, **options):
+    model = BertForPreTraining(config, **options)
+    initialize(model, seed)
+    return model
+
+
+def loss_of(model, batch):
+    output = model(batch)
+    return output.mlm_loss_sum + output.nsp_loss_sum
+
+
+def gradients(model, *batches):
+    for batch in batches:
+        loss_of(model, batch).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize(("preset", "millions"), [("base", 109_482_240), ("large", 335_141_888)])
+def test_presets_have_the_papers_size(preset, millions):
+    assert count_parameters(ModelConfig(vocab_size=30_522, **PRESETS[preset])) == millions
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_have_heads_of_64(preset):
+    config = ModelConfig(vocab_size=30_522, **PRESETS[preset])
+    assert config.head_width == 64
+    assert config.intermediate_size == 4 * config.hidden_size
+
+
+def test_untrained_losses_are_those_of_guessing(make_batch):
+    batch = make_batch([30, 25, 12], vocab_size=70)
+    output = model_of().eval()(batch)
+    assert output.mlm_loss_sum.dtype == torch.float32
+    assert abs(output.mlm_loss_sum.item() / batch.num_masked - math.log(70)) < 0.3
+    assert abs(output.nsp_loss_sum.item() / 3 - math.log(2)) < 0.1
+
+
+def test_logits_on_request_are_cut_to_the_vocabulary(make_batch):
+    batch = make_batch([30, 25, 12], vocab_size=70)
+    output = model_of().eval()(batch, with_logits=True)
+    assert output.mlm_logits_MV.shape == (batch.num_masked, 70)
+    assert output.nsp_logits_B2.shape == (3, 2)
+    assert output.pooled_BD.shape == (3, 32)
+    assert output.hidden_TD.shape == (67, 32)
+    assert output.mlm_correct == (output.mlm_logits_MV.argmax(1) == batch.masked_ids_M).sum()
+    assert output.nsp_correct == (output.nsp_logits_B2.argmax(1) == batch.next_sentence_label_B).sum()
+
+
+def test_padding_of_the_vocabulary_stays_zero(make_batch):
+    model = model_of()
+    found = gradients(model, make_batch([30], vocab_size=70))
+    assert model.bert.embeddings.word_embeddings.weight.shape[0] == 128
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.bias"):
+        assert dict(model.named_parameters())[name][70:].abs().sum() == 0
+        assert found[name][70:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("objective", ["nsp", "sop", "none"])
+@pytest.mark.parametrize("lengths", [[20, 7], []])
+def test_every_parameter_gets_a_gradient(objective, lengths, make_batch):
+    model = model_of(objective=objective)
+    found = gradients(model, make_batch(lengths, vocab_size=70, padding=3))
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in found.values())
+    has_sentence_head = any(name.startswith(("bert.pooler", "cls.seq_relationship")) for name in found)
+    assert has_sentence_head == (objective != "none")
+
+
+@pytest.mark.parametrize("masked", [0, 1])
+def test_empty_micro_batch_gives_exactly_zero(masked, make_batch):
+    model, batch = model_of(), make_batch([], vocab_size=70, padding=5)
+    batch.masked_positions_M, batch.masked_ids_M = batch.masked_positions_M[:masked], batch.masked_ids_M[:masked]
+    output = model(batch)
+    assert all(
+        getattr(output, name).item() == 0 for name in ("mlm_loss_sum", "nsp_loss_sum", "mlm_correct", "nsp_correct")
+    )
+    (output.mlm_loss_sum + output.nsp_loss_sum).backward()
+    assert all(parameter.grad.abs().sum() == 0 for parameter in model.parameters())
+
+
+def test_padding_changes_nothing(make_batch):
+    plain, padded = make_batch([20, 7], vocab_size=70), make_batch([20, 7], vocab_size=70)
+    other = make_batch([20, 7], vocab_size=70, padding=9)
+    for name in ("position_ids_T", "segment_ids_T", "cu_seqlens", "input_ids_T"):
+        setattr(padded, name, getattr(other, name))
+    padded.input_ids_T = torch.cat([plain.input_ids_T, torch.zeros(9, dtype=torch.int64)])
+    padded.instance_seeds_B = torch.cat([plain.instance_seeds_B, torch.zeros(1, dtype=torch.int32)])
+    padded.next_sentence_label_B = torch.cat([plain.next_sentence_label_B, torch.tensor([-100])])
+    torch.testing.assert_close(loss_of(model_of(), padded), loss_of(model_of(), plain))
+
+
+def test_packing_changes_neither_losses_nor_gradients(make_batch):
+    """Two micro-batches equal one, dropout on: masks are keyed by instance."""
+    whole = make_batch([20, 7, 13], vocab_size=70)
+    parts = []
+    for first, last, start, stop in ((0, 1, 0, 20), (1, 3, 20, 40)):
+        part = make_batch([20, 7, 13][first:last], vocab_size=70)
+        inside = (whole.masked_positions_M >= start) & (whole.masked_positions_M < stop)
+        part.input_ids_T = whole.input_ids_T[start:stop]
+        part.masked_positions_M = whole.masked_positions_M[inside] - start
+        part.masked_ids_M = whole.masked_ids_M[inside]
+        part.next_sentence_label_B = whole.next_sentence_label_B[first:last]
+        part.instance_seeds_B = whole.instance_seeds_B[first:last]
+        parts.append(part)
+    together, apart = gradients(model_of(), whole), gradients(model_of(), *parts)
+    for name, gradient in together.items():
+        torch.testing.assert_close(apart[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_is_on_in_training_only_and_follows_the_seeds(make_batch):
+    model, batch = model_of(), make_batch([20, 7], vocab_size=70)
+    trained = loss_of(model, batch)
+    assert torch.equal(loss_of(model, batch), trained)
+    batch.instance_seeds_B = batch.instance_seeds_B + 1
+    assert not torch.equal(loss_of(model, batch), trained)
+    model.eval()
+    evaluated = loss_of(model, batch)
+    batch.instance_seeds_B = batch.instance_seeds_B + 1
+    assert torch.equal(loss_of(model, batch), evaluated)
+
+
+def test_activation_checkpointing_gives_equal_losses_and_gradients(make_batch):
+    batch = make_batch([20, 7], vocab_size=70)
+    plain, recomputing = model_of(), model_of(activation_checkpointing=True)
+    assert torch.equal(loss_of(plain, batch), loss_of(recomputing, batch))
+    expected = gradients(plain, batch)
+    for name, gradient in gradients(recomputing, batch).items():
+        assert torch.equal(gradient, expected[name]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_losses_are_float32_and_near(dtype, make_batch):
+    batch = make_batch([20, 7, 13], vocab_size=70)
+    expected = loss_of(model_of(), batch)
+    model = model_of().to(dtype)
+    loss = loss_of(model, batch)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected, rtol=2e-2, atol=0)
+    loss.backward()
+    assert all(parameter.grad.dtype == dtype for parameter in model.parameters())
+
+
+def test_initial_values_depend_on_seed_and_name_alone():
+    small = dict(model_of().named_parameters())
+    deeper = dict(model_of(dataclasses.replace(CONFIG, num_hidden_layers=3)).named_parameters())
+    assert all(torch.equal(parameter, deeper[name]) for name, parameter in small.items())
+    other = dict(model_of(seed=1).named_parameters())
+    name = "bert.encoder.layer.0.attention.self.qkv.weight"
+    assert not torch.equal(small[name], other[name])
+    assert not torch.equal(small[name], small[name.replace("0", "1")])
+
+
+def test_initial_values_are_a_truncated_normal():
+    value = initial_value("any.weight", torch.Size([500, 400]), seed=3, config=CONFIG)
+    assert abs(value.mean().item()) < 2e-4
+    assert abs(value.std().item() - 0.02 * 0.8796) < 2e-4  # of a normal cut at 2 deviations
+    assert value.abs().max() <= 0.04
+
+
+def test_configured_backend_reaches_the_op(make_batch):
+    model = model_of(ops=OpsConfig(attention="triton"))
+    with pytest.raises(KernelError, match=r"ops\.attention=triton"):
+        model(make_batch([5], vocab_size=70))

@@ -1,0 +1,205 @@
+"""Our model against transformers' for the same weights."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from megabert.config.model import ModelConfig
+from megabert.errors import CheckpointError
+from megabert.models.bert import BertForPreTraining
+from megabert.models.convert import from_huggingface, load_parameters, parameter_shapes, to_huggingface
+from megabert.models.initialization import initialize
+
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+SHAPES = [(70, 32, 2, 2, 48, 2), (1000, 128, 2, 2, 512, 3), (997, 96, 3, 1, 96, 4)]
+"""vocabulary, hidden, layers, heads, intermediate, segments."""
+
+
+def configs(shape=SHAPES[0], hidden_act="gelu", dropout=0.0):
+    names = (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "type_vocab_size",
+    )
+    options = dict(zip(names, shape, strict=True)) | {
+        "max_position_embeddings": 64,
+        "hidden_act": hidden_act,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+    }
+    return ModelConfig(**options), transformers.BertConfig(**options, initializer_range=0.1)
+
+
+def random_transformers_model(config):
+    torch.manual_seed(0)
+    model = transformers.BertForPreTraining(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    return model.eval()
+
+
+def ours_from(theirs, config):
+    state, missing, unexpected = from_huggingface(theirs.state_dict(), config)
+    assert (missing, unexpected) == ([], [])
+    model = BertForPreTraining(config)
+    load_parameters(model, state)
+    return model
+
+
+def run_theirs(model, batch, **labels):
+    """The padded batch that a packed one stands for."""
+    bounds = batch.cu_seqlens.tolist()
+    rows = [slice(a, b) for a, b in pairwise(bounds)]
+
+    def pad(values, filling=0):
+        return torch.nn.utils.rnn.pad_sequence([values[r] for r in rows], batch_first=True, padding_value=filling)
+
+    mask = pad(torch.ones_like(batch.input_ids_T))
+    output = model(
+        input_ids=pad(batch.input_ids_T),
+        token_type_ids=pad(batch.segment_ids_T),
+        attention_mask=mask,
+        output_hidden_states=True,
+        **{
+            name: pad(value, -100) if value.dim() and len(value) == bounds[-1] else value
+            for name, value in labels.items()
+        },
+    )
+    return output, mask.bool()
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_and_hidden_states_equal_transformers(shape, hidden_act, make_batch):
+    config, their_config = configs(shape, hidden_act)
+    theirs = random_transformers_model(their_config)
+    ours = ours_from(theirs, config).eval()
+    batch = make_batch([40, 1, 17, 40, 23], vocab_size=shape[0], seed=5)
+    with torch.no_grad():
+        expected, mask = run_theirs(theirs, batch)
+        output = ours(batch, with_logits=True)
+    torch.testing.assert_close(output.hidden_TD, expected.hidden_states[-1][mask], **TOLERANCE)
+    expected_mlm = expected.prediction_logits[mask][batch.masked_positions_M]
+    torch.testing.assert_close(output.mlm_logits_MV, expected_mlm, **TOLERANCE)
+    torch.testing.assert_close(output.nsp_logits_B2, expected.seq_relationship_logits, **TOLERANCE)
+
+
+def test_gradients_equal_transformers(make_batch):
+    config, their_config = configs(SHAPES[1])
+    theirs = random_transformers_model(their_config)
+    ours = ours_from(theirs, config)
+    batch = make_batch([40, 1, 17, 23], vocab_size=1000, seed=6)
+    labels = torch.full_like(batch.input_ids_T, -100).index_copy(0, batch.masked_positions_M, batch.masked_ids_M)
+    expected, _ = run_theirs(theirs, batch, labels=labels, next_sentence_label=batch.next_sentence_label_B)
+    expected.loss.backward()
+    output = ours(batch)
+    loss = output.mlm_loss_sum / batch.num_masked + output.nsp_loss_sum / batch.num_instances
+    loss.backward()
+    torch.testing.assert_close(loss, expected.loss, **TOLERANCE)
+    found = to_huggingface({name: p.grad for name, p in ours.named_parameters()}, config)
+    for name, parameter in theirs.named_parameters():
+        error = (found[name] - parameter.grad).norm() / parameter.grad.norm()
+        assert error < 1e-4 or parameter.grad.norm() < 1e-5, name  # a key's bias has no gradient but rounding
+
+
+def test_conversion_there_and_back_is_exact():
+    config, their_config = configs()
+    model = BertForPreTraining(config)
+    initialize(model, 1)
+    state = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    exported = to_huggingface(state, config)
+    theirs = transformers.BertForPreTraining(their_config)
+    result = theirs.load_state_dict(exported, strict=False)
+    assert result.unexpected_keys == []
+    assert set(result.missing_keys) <= {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+    returned, missing, unexpected = from_huggingface(theirs.state_dict(), config)
+    assert (missing, unexpected) == ([], [])
+    assert returned.keys() == state.keys()
+    assert all(torch.equal(returned[name], value) for name, value in state.items())
+
+
+@pytest.mark.parametrize("objective", ["nsp", "none"])
+def test_bare_encoder_lacks_its_heads(objective):
+    config, their_config = configs()
+    bare = transformers.BertModel(their_config)
+    state, missing, unexpected = from_huggingface(bare.state_dict(), config, objective=objective)
+    assert all(name.startswith("cls.") for name in missing)
+    assert unexpected == ([] if objective == "nsp" else ["pooler.dense.bias", "pooler.dense.weight"])
+    model = BertForPreTraining(config, objective=objective)
+    load_parameters(model, state, may_lack=missing)
+    with pytest.raises(CheckpointError, match=r"missing \['cls\.predictions"):
+        load_parameters(model, state)
+
+
+def test_names_of_old_files_and_derived_entries_are_understood():
+    config, their_config = configs()
+    state = random_transformers_model(their_config).state_dict()
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in state.items()
+    }
+    old["bert.embeddings.position_ids"] = torch.arange(64)[None]
+    expected, *_ = from_huggingface(state, config)
+    found, missing, unexpected = from_huggingface(old, config)
+    assert (missing, unexpected) == ([], [])
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_weights_of_another_shape_or_without_a_part_are_refused():
+    config, their_config = configs()
+    state = transformers.BertForPreTraining(their_config).state_dict()
+    wrong = configs((71, *SHAPES[0][1:]))[0]
+    with pytest.raises(CheckpointError, match=r"word_embeddings\.weight.*\(70, 32\).*\(128, 32\)"):
+        from_huggingface(state, wrong)
+    del state["bert.encoder.layer.1.attention.self.key.bias"]
+    with pytest.raises(CheckpointError, match=r"layer\.1\.attention\.self\.qkv\.bias: the weights lack key"):
+        from_huggingface(state, config)
+
+
+def test_an_untied_decoder_is_reported():
+    config, their_config = configs()
+    state = dict(transformers.BertForPreTraining(their_config).state_dict())
+    state["cls.predictions.decoder.weight"] = state["cls.predictions.decoder.weight"] + 1
+    assert from_huggingface(state, config)[2] == ["cls.predictions.decoder.weight"]
+
+
+def test_tied_weights_are_one_parameter():
+    names = parameter_shapes(configs()[0])
+    assert "bert.embeddings.word_embeddings.weight" in names
+    assert "cls.predictions.decoder.weight" not in names
+
+
+def test_real_weights_give_the_hidden_states_of_transformers(minilm_folder, make_batch):
+    theirs = transformers.BertModel.from_pretrained(minilm_folder).eval()
+    options = {
+        name: getattr(theirs.config, name)
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    }
+    config = ModelConfig(**options)
+    state, missing, _ = from_huggingface(load_file(minilm_folder / "model.safetensors"), config)
+    assert missing
+    assert all(name.startswith("cls.") for name in missing)
+    ours = BertForPreTraining(config)
+    initialize(ours, 0)
+    load_parameters(ours, state, may_lack=missing)
+    batch = make_batch([50, 3, 128, 17], vocab_size=config.vocab_size)
+    with torch.no_grad():
+        expected, mask = run_theirs(theirs, batch)
+        output = ours.eval()(batch, with_logits=True)
+    torch.testing.assert_close(output.hidden_TD, expected.last_hidden_state[mask], **TOLERANCE)
+    torch.testing.assert_close(output.pooled_BD, expected.pooler_output, **TOLERANCE)
+    # the whole model with its new heads, there and back
+    whole = transformers.BertForPreTraining(theirs.config).eval()
+    exported = to_huggingface({name: p.detach() for name, p in ours.named_parameters()}, config)
+    whole.load_state_dict(exported, strict=False)
+    with torch.no_grad():
+        expected, mask = run_theirs(whole, batch)
+    expected_mlm = expected.prediction_logits[mask][batch.masked_positions_M]
+    torch.testing.assert_close(output.mlm_logits_MV, expected_mlm, **TOLERANCE)
+    torch.testing.assert_close(output.nsp_logits_B2, expected.seq_relationship_logits, **TOLERANCE)
