@@ -2,8 +2,9 @@
 
 # T packed tokens, M masked positions, B sequences; a pad multiple of each may follow the real ones
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,9 +63,10 @@ class MicroBatch:
         """Return a copy in page-locked memory."""
         return self._map(lambda tensor: tensor.pin_memory())
 
-    def _map(self, function) -> "MicroBatch":
-        tensors = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
-        return replace(self, **{name: function(tensor) for name, tensor in tensors.items()})
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "MicroBatch":
+        stored = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {n: function(v) if isinstance(v, Tensor) else v for n, v in stored.items()}
+        return MicroBatch(**moved)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +184,32 @@ def assemble(
         max_seqlen=int(lengths.max(initial=1)) if padded is None else batch_format.max_seq_length,
         num_tokens=num_tokens,
         num_masked=num_masked,
+        num_instances=num_instances,
+    )
+
+
+def probe_batch(*, tokens: int, length: int) -> MicroBatch:
+    """Return a full micro-batch of the [UNK]-like token 1, to find out whether that many tokens fit into memory.
+
+    Args:
+        tokens: All of them real, in sequences of full length and perhaps a shorter one.
+        length: Longest sequence. 20 of 128 tokens are predicted, as in BERT's recipe.
+    """
+    starts = torch.tensor([*range(0, tokens, length), tokens])
+    masked = torch.arange(tokens * 20 // 128 + 1) * 6
+    num_instances = len(starts) - 1
+    return MicroBatch(
+        input_ids_T=torch.ones(tokens, dtype=torch.int64),
+        position_ids_T=torch.arange(tokens) % length,
+        segment_ids_T=(torch.arange(tokens) % length >= length // 2).long(),
+        cu_seqlens=starts.int(),
+        masked_positions_M=masked.clamp(max=tokens - 1),
+        masked_ids_M=torch.ones(len(masked), dtype=torch.int64),
+        next_sentence_label_B=torch.zeros(num_instances, dtype=torch.int64),
+        instance_seeds_B=torch.zeros(num_instances, dtype=torch.int32),
+        max_seqlen=min(length, tokens),
+        num_tokens=tokens,
+        num_masked=len(masked),
         num_instances=num_instances,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from megabert.data.batch import BatchFormat, MicroBatch, Piece, assemble, instance_seeds
@@ -105,6 +106,8 @@ class PackedLoader:
         self._pad = pad
         self._agree = agree
         self._format = _format(shards, pin)
+        # Page-locked memory belongs to a device's context; a new thread would open one on device 0 for every rank.
+        self._device = torch.cuda.current_device() if pin else None
         self._stop_requested = threading.Event()
         self._turn = threading.Condition()
         self._granted = 1  # steps that the thread may have made so far
@@ -164,6 +167,8 @@ class PackedLoader:
         made = 0
         end: BaseException = StopIteration()
         try:
+            if self._device is not None:
+                torch.cuda.set_device(self._device)
             while made != num_steps and self._may_make(made):
                 batch = self._make(position, first_step + made)
                 self._made.put(batch)

@@ -13,6 +13,7 @@ and instances are shuffled inside a shard, so a block of consecutive rows is a r
 window mixes eight such samples from anywhere in the corpus.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,6 +31,8 @@ _ROUNDS = 6
 _MIN_HALF_BITS = 3  # with halves of 1 or 2 bits the rounds reach few of the permutations of a small domain
 _STAGE_BLOCKS = string_key("data/order/blocks")
 _STAGE_ROWS = string_key("data/order/rows")
+
+Network = Callable[[NDArray[np.uint64]], NDArray[np.uint64]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class FeistelPermutation:
     def _half_bits(self) -> int:
         return max(_MIN_HALF_BITS, ((self.size - 1).bit_length() + 1) // 2)
 
-    def _walk(self, values, network) -> NDArray[np.int64]:
+    def _walk(self, values: NDArray[np.int64], network: Network) -> NDArray[np.int64]:
         """Apply the network until each value is inside the domain again (cycle walking)."""
         result = network(np.asarray(values).astype(np.uint64))
         outside = np.flatnonzero(result >= self.size)

@@ -1,9 +1,12 @@
 """Instance shards of one split, memory-mapped and read by ranges of global rows."""
 
+import os
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,12 +53,12 @@ class Columns:
     next_sentence_labels: NDArray[np.int64]
     rows: NDArray[np.int64]
 
-    @property
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each instance."""
         return np.diff(self.token_starts)
 
-    @property
+    @cached_property
     def masked_counts(self) -> NDArray[np.int64]:
         """Positions to predict of each instance."""
         return np.diff(self.masked_starts)
@@ -132,6 +135,22 @@ class ShardSet:
                     f"{self.folder / shard.file}: SHA-256 is {found}, the manifest says {shard.sha256}: the shard was "
                     "damaged or replaced. Copy it again, or delete it and run the same `megabert-data build` command."
                 )
+
+    def copy_tokenizer(self, destination: Path) -> None:
+        """Copy the tokenizer's files that lie beside the shards, whole or not at all; keep a copy that is there.
+
+        Raises:
+            DataError: If the shards have no tokenizer beside them.
+        """
+        source = self.folder / "tokenizer"
+        if not source.is_dir():
+            raise DataError(f"{source}: not there. Copy the tokenizer of the build back, or build the shards again.")
+        if destination.exists():
+            return
+        temporary = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(source, temporary)
+        temporary.rename(destination)
 
     def columns(self, spans: tuple[tuple[int, int], ...]) -> Columns:
         """Decode ranges of global rows, in the given order; the last few sets of ranges are kept.

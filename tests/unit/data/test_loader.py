@@ -15,6 +15,7 @@ from megabert.data import (
     shape_for,
     validation_batches,
 )
+from megabert.data.batch import probe_batch
 from megabert.data.permutation import EpochOrder
 from megabert.errors import ConfigError, DataError
 
@@ -195,6 +196,14 @@ def test_micro_batch_dtypes_and_copies(shards):
         if isinstance(value, torch.Tensor):
             assert value.dtype == (torch.int32 if name in int32 else torch.int64)
     assert batch.max_seqlen == int(batch.cu_seqlens.diff().max())
+
+
+def test_probe_batch_is_a_full_micro_batch():
+    batch = probe_batch(tokens=1000, length=128)
+    assert batch.cu_seqlens.tolist() == [*range(0, 1000, 128), 1000]
+    assert batch.input_ids_T.numel() == batch.num_tokens == 1000
+    assert batch.masked_positions_M.max() < 1000
+    assert batch.num_masked == 157
 
 
 @pytest.mark.parametrize("world_size", [1, 3, 8])

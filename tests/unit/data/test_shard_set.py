@@ -105,3 +105,15 @@ def test_unfinished_folder_is_an_error(tmp_path):
 def test_lengths(shard_folder, train_instances):
     lengths = ShardSet.open(shard_folder).lengths(100, 300)
     assert np.array_equal(lengths, [len(i.input_ids) for i in train_instances[100:300]])
+
+
+def test_tokenizer_is_copied_once(shard_folder, tmp_path):
+    folder = shutil.copytree(shard_folder, tmp_path / "copy")
+    with pytest.raises(DataError, match="tokenizer: not there"):
+        ShardSet.open(folder).copy_tokenizer(tmp_path / "tokenizer")
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "vocab.txt").write_text("[PAD]\n")
+    for _ in range(2):
+        ShardSet.open(folder).copy_tokenizer(tmp_path / "tokenizer")
+    assert (tmp_path / "tokenizer" / "vocab.txt").read_text() == "[PAD]\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"copy", "tokenizer"}
