@@ -1,0 +1,203 @@
+"""Checking finished shards: bytes against the manifest, every instance against the rules, and against the text.
+
+Where the documents of the build are still there, each instance is also compared with them: its sides must be
+runs of tokens of the documents that the pairing names, and the label must be true of those.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from data_prep.arrow_files import open_mapped
+from data_prep.documents import DocumentSet, index_path
+from data_prep.instances.assemble import assemble
+from data_prep.instances.pairs import PairOptions, Pairs
+from data_prep.instances.stage import make_pairs
+from data_prep.invariants import RULES, Batch, Rows, starts_inside_word, wrong_share
+from data_prep.parallel import Executor
+from data_prep.progress import Progress
+from data_prep.tokens import tokenizer_of
+from megabert.errors import DataError
+from megabert.schema import MAX_BATCH_ROWS, Manifest, ShardEntry, ShardMetadata, read_manifest, sha256_file
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One shard to check."""
+
+    folder: Path
+    entry: ShardEntry
+    metadata: ShardMetadata
+    masked_lm_prob: float
+    short_seq_prob: float
+    documents: Path | None
+
+    @property
+    def path(self) -> Path:
+        """The shard's file."""
+        return self.folder / self.entry.file
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found."""
+
+    shards: int
+    instances: int
+    problems: list[str]
+    is_text_compared: bool
+
+
+def verify(folder: Path, executor: Executor) -> Verdict:
+    """Check all shards of a folder.
+
+    Args:
+        folder: One with a manifest.
+        executor: Who does the work; already entered.
+
+    Raises:
+        DataError: The manifest or the tokenizer beside it cannot be used; problems of shards are returned.
+    """
+    manifest = read_manifest(folder)
+    tokenizer = tokenizer_of(folder / "tokenizer")
+    problems = []
+    if tokenizer.sha256 != manifest.metadata.tokenizer_sha256:
+        problems.append(f"{folder / 'tokenizer'}: not the tokenizer that the manifest names")
+    documents = _documents_beside(folder)
+    tasks = [_task(folder, entry, manifest, documents) for entry in manifest.shards]
+    progress = Progress(f"verify {folder.name}", len(tasks), measure="rows", scale=1e3, label="k instances/s")
+    found: dict[int, list[str]] = {}
+    for index, result in executor.run(check_shard, tasks):
+        found[index] = result
+        progress.advance({"rows": tasks[index].entry.rows}, was_skipped=False)
+    progress.close()
+    problems += [problem for index in sorted(found) for problem in found[index]]
+    return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems, documents is not None)
+
+
+def _task(folder: Path, entry: ShardEntry, manifest: Manifest, documents: Path | None) -> ShardTask:
+    config = manifest.config
+    return ShardTask(
+        folder,
+        entry,
+        manifest.metadata,
+        config.get("masked_lm_prob", 0.15),
+        config.get("short_seq_prob", 0.1),
+        documents,
+    )
+
+
+def _documents_beside(folder: Path) -> Path | None:
+    documents = folder.resolve().parent.parent / "documents"
+    return documents if index_path(documents, "train", "buckets").is_file() else None
+
+
+def check_shard(task: ShardTask) -> list[str]:
+    """Return the problems of a shard, each with its place; a wrong hash is the only one named then."""
+    found = sha256_file(task.path)
+    if found != task.entry.sha256:
+        return [
+            f"{task.path}: its bytes changed: SHA-256 {found[:16]}..., the manifest says {task.entry.sha256[:16]}... "
+            "Copy the shard again, or delete it and run the same `megabert-data build` command, which makes it anew."
+        ]
+    try:
+        return _check_content(task)
+    except DataError as error:
+        return [str(error)]
+
+
+def _check_content(task: ShardTask) -> list[str]:
+    reader = open_mapped(task.path)
+    if ShardMetadata.from_arrow(reader.schema, str(task.path)) != task.metadata:
+        return [f"{task.path}: its metadata differs from the manifest's"]
+    pairs = _pairs(task)
+    totals, problems, first = np.zeros(3, np.int64), [], 0
+    for index in range(reader.num_record_batches):
+        record = reader.get_batch(index)
+        if record.num_rows > MAX_BATCH_ROWS:
+            problems.append(f"{task.path}: batch {index} has {record.num_rows} rows; allowed are {MAX_BATCH_ROWS}")
+        part = None if pairs is None else pairs.take(np.arange(first, min(first + record.num_rows, len(pairs))))
+        problems += _check_batch(task, record, first, part)
+        totals += [record.num_rows, len(record["input_ids"].flatten()), len(record["masked_lm_positions"].flatten())]
+        first += record.num_rows
+    said = [task.entry.rows, task.entry.tokens, task.entry.masked_tokens]
+    if totals.tolist() != said:
+        problems.append(f"{task.path}: rows, tokens, masked tokens are {totals.tolist()}, the manifest says {said}")
+    return problems
+
+
+def _check_batch(task: ShardTask, record: pa.RecordBatch, first: int, pairs: Pairs | None) -> list[str]:
+    batch = Batch.of(record)
+    for rule, check in RULES.items():
+        bad = np.flatnonzero(check(batch, task.metadata))
+        if len(bad):  # later rules rely on this one
+            return [_name(task, bad, first, rule)]
+    checks: dict[str, Rows] = {
+        "its number of predictions is not that of its length": wrong_share(batch, task.metadata, task.masked_lm_prob)
+    }
+    if task.metadata.pairing == "balanced":
+        is_subword = tokenizer_of(task.folder / "tokenizer").is_subword
+        checks["a side starts inside a word"] = starts_inside_word(batch, is_subword)
+    if pairs is not None:
+        checks |= _compare_text(task, batch, pairs)
+    return [_name(task, np.flatnonzero(bad), first, rule) for rule, bad in checks.items() if bad.any()]
+
+
+def _name(task: ShardTask, bad: np.ndarray, first: int, rule: str) -> str:
+    return f"{task.path}: row {first + int(bad[0])} ({len(bad)} rows in its batch): {rule}"
+
+
+def _pairs(task: ShardTask) -> Pairs | None:
+    if task.documents is None:
+        return None
+    metadata = task.metadata
+    options = PairOptions(
+        objective=metadata.objective,
+        pairing=metadata.pairing,
+        max_seq_length=metadata.max_seq_length,
+        short_seq_prob=task.short_seq_prob,
+        seed=metadata.seed,
+        duplicate=task.entry.duplicate,
+    )
+    documents = DocumentSet.open(task.documents, task.entry.split)
+    return make_pairs(documents, task.entry.bucket, options, task.folder / "tokenizer")
+
+
+def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, Rows]:
+    """Compare a batch with the ranges of the documents that it was made from, and those with the label."""
+    documents = DocumentSet.open(task.documents, task.entry.split)  # type: ignore[arg-type]
+    special = task.metadata.special_ids
+    expected = assemble(documents, pairs, cls_id=special["cls"], sep_id=special["sep"])
+    if not np.array_equal(expected.offsets, batch.offsets):
+        return {"its length is not that of its pair in the documents": np.ones(len(batch.lengths), bool)}
+    is_other = batch.rows_of(batch.restored() != expected.ids_T) | (batch.b_start != expected.segment_b_start)
+    checks = {
+        "its text is not that of its pair in the documents": is_other,
+        **untrue_pairs(documents, pairs, task.metadata),
+    }
+    checks["its label is not that of its pair"] = batch.label != pairs.label
+    return checks
+
+
+def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> dict[str, Rows]:
+    """Return the pairs that are not what their label says, or are no runs of one document."""
+    a, b = _document_of(documents, pairs.a_start), _document_of(documents, pairs.b_start)
+    a_last = _document_of(documents, pairs.a_start + pairs.a_length - 1)
+    has_b = pairs.b_length > 0
+    b_last = _document_of(documents, pairs.b_start + np.maximum(pairs.b_length, 1) - 1)
+    checks = {"a side spans two documents": (a != a_last) | (has_b & (b != b_last))}
+    follows = (a == b) & (pairs.b_start >= pairs.a_start + pairs.a_length)
+    adjacent = pairs.b_start == pairs.a_start + pairs.a_length
+    is_true = pairs.label == 0 if metadata.objective == "nsp" else np.ones(len(pairs), bool)
+    checks["B does not follow A in its document"] = has_b & is_true & ~follows
+    if metadata.pairing == "balanced":
+        checks["B is not adjacent to A"] = has_b & is_true & ~adjacent
+        checks["a random B comes from A's own document"] = has_b & ~is_true & (a == b)
+    return checks
+
+
+def _document_of(documents: DocumentSet, tokens: np.ndarray) -> np.ndarray:
+    sentences = np.searchsorted(documents.sentence_starts_S, tokens, side="right") - 1
+    return documents.document_of_sentence(np.minimum(sentences, documents.num_sentences - 1))
