@@ -160,7 +160,8 @@ class DocumentSet:
         result = np.empty(int(lengths.sum()), np.int64)
         places = np.cumsum(lengths) - lengths
         bucket_of = np.searchsorted(self.bucket_starts[:, 2], starts, side="right") - 1
-        for bucket in np.unique(bucket_of).tolist():
+        bucket_of[lengths == 0] = -1  # an empty range may lie behind the last bucket
+        for bucket in np.unique(bucket_of[bucket_of >= 0]).tolist():
             chosen = np.flatnonzero(bucket_of == bucket)
             source = ranges(starts[chosen] - self.bucket_starts[bucket, 2], lengths[chosen])
             result[ranges(places[chosen], lengths[chosen])] = self.bucket_tokens(bucket)[source]
