@@ -1,0 +1,1 @@
+"""Models as Hugging Face folders: written for ``transformers``, read to start from."""

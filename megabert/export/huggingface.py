@@ -1,0 +1,183 @@
+"""Read and write model folders in Hugging Face form."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from megabert.config.model import ModelConfig
+from megabert.errors import CheckpointError, ConfigError, DataError
+from megabert.export.config_json import config_json, is_ours, read_config_json
+from megabert.export.model_card import ModelCard, render_card
+from megabert.models.bert import Objective
+from megabert.models.convert import from_huggingface, to_huggingface
+from megabert.schema.files import NO_SPACE, disk_full
+from megabert.tokenization import load_tokenizer
+from megabert.tokenization.huggingface import TOKENIZER_FILES
+
+WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
+"""In order of preference; an index of several files has the suffix ``.index.json``."""
+EXPORTED_FILES = {"config.json", "model.safetensors", "README.md", *TOKENIZER_FILES}
+HEADS = ("cls.", "bert.pooler.")
+"""What a folder may lack: newly initialised then, and said."""
+
+
+class HuggingFaceModel(NamedTuple):
+    """What a folder holds."""
+
+    config: ModelConfig
+    """Shape."""
+    state: dict[str, Tensor]
+    """Float32 parameters by our names, vocabulary padded."""
+    missing_head_names: list[str]
+    """Our names of pooler and heads that the folder lacks."""
+    tokenizer_dir: Path
+    """Where the tokenizer's files lie."""
+
+
+def read_huggingface(folder: Path, *, objective: Objective = "nsp", config_only: bool = False) -> HuggingFaceModel:
+    """Read a BERT model: safetensors or ``pytorch_model.bin``, with or without prefix ``bert.``, pooler and heads.
+
+    Args:
+        folder: Holds ``config.json`` and weights.
+        objective: Of the model that will take the weights.
+        config_only: Leave the weights alone; ``state`` is empty then.
+
+    Raises:
+        ConfigError: ``config.json`` is missing or is not BERT's.
+        CheckpointError: Weights are missing, damaged, or do not fit ``config.json``.
+    """
+    folder = Path(folder)
+    config = read_config_json(folder)
+    if config_only:
+        return HuggingFaceModel(config, {}, [], folder)
+    state, missing, _ = from_huggingface(_read_weights(folder), config, objective=objective)
+    lost = [name for name in missing if not name.startswith(HEADS)]
+    if lost:
+        raise CheckpointError(
+            f"{folder}: the weights lack {len(lost)} parameters of the encoder, such as {lost[0]}. Give a BERT encoder."
+        )
+    return HuggingFaceModel(config, state, missing, folder)
+
+
+def write_huggingface(
+    folder: Path, *, state: Mapping[str, Tensor], config: ModelConfig, tokenizer_dir: Path, card: ModelCard
+) -> None:
+    """Write a folder that ``transformers`` loads; it appears whole or not at all.
+
+    Without a sentence head in ``state`` (objective ``none``) the architecture is BertForMaskedLM, else
+    BertForPreTraining.
+
+    Args:
+        folder: New, empty, or an earlier export, which is replaced.
+        state: Whole float32 parameters by our names.
+        config: Their shape.
+        tokenizer_dir: Its files are copied.
+        card: For README.md.
+
+    Raises:
+        ConfigError: The folder holds something else.
+        DataError: The tokenizer does not fit the model.
+    """
+    folder = Path(os.path.abspath(folder))
+    _check_replaceable(folder)
+    tokenizer = load_tokenizer(tokenizer_dir)
+    if tokenizer.vocab_size != config.vocab_size:
+        raise DataError(
+            f"{tokenizer_dir}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {config.vocab_size:,}. "
+            "Give the tokenizer that the model was trained with."
+        )
+    weights = to_huggingface({name: value.detach().cpu().float() for name, value in state.items()}, config)
+    architecture = "BertForPreTraining" if "cls.seq_relationship.weight" in weights else "BertForMaskedLM"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
+    try:
+        save_file(weights, new / "model.safetensors", metadata={"format": "pt"})
+        content = config_json(config, architecture=architecture, special_ids=tokenizer.special_ids)
+        (new / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        for name in TOKENIZER_FILES:
+            if (Path(tokenizer_dir) / name).is_file():
+                shutil.copyfile(Path(tokenizer_dir) / name, new / name)
+        parameters = sum(value.numel() for value in weights.values())
+        text = render_card(card, config, architecture=architecture, parameters=parameters)
+        (new / "README.md").write_text(text, encoding="utf-8")
+        _publish(new, folder)
+    except (OSError, SafetensorError) as error:
+        if getattr(error, "errno", None) in NO_SPACE or "os error 28" in str(error):  # safetensors has no errno
+            raise disk_full(folder / "model.safetensors") from error
+        raise
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _check_replaceable(folder: Path) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: is a file. Choose another folder.")
+    names = {path.name for path in folder.iterdir()}
+    foreign = sorted(names - EXPORTED_FILES)
+    if foreign or (names and not is_ours(folder)):
+        what = f"holds {foreign[0]}" if foreign else "was not exported by megabert"
+        raise ConfigError(f"{folder}: {what}, so it is left alone. Choose a new folder, or an earlier export.")
+
+
+def _publish(new: Path, folder: Path) -> None:
+    """Put the finished folder in place; an earlier export is moved aside first, and then removed."""
+    new.chmod(0o777 & ~_umask())  # mkdtemp makes it private
+    for path in new.iterdir():
+        path.chmod(0o666 & ~_umask())
+        _sync(path)
+    _sync(new)
+    old = Path(f"{new}.old")
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    for name in WEIGHTS_FILES:
+        if (folder / name).is_file():
+            return _read_file(folder / name)
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            return {key: value for part in parts for key, value in _read_file(folder / part).items()}
+    raise CheckpointError(
+        f"{folder}: no weights; looked for {' and '.join(WEIGHTS_FILES)}. Fetch the folder with its weights."
+    )
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}. Fetch the file again.") from None
+    except Exception as error:  # pickle.UnpicklingError: something else than weights
+        raise CheckpointError(f"{path}: holds more than weights: {error}. Convert it to safetensors.") from None

@@ -1,0 +1,105 @@
+"""The model card: README.md with the YAML header that model hubs read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from megabert.config.model import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCard:
+    """What a card says beyond the model's shape; each mapping becomes a table, in its order."""
+
+    name: str
+    """Title."""
+    description: str = ""
+    """A paragraph under the title; Markdown."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Corpus, documents, instances, tokens, tokenizer, ..."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """Optimizer, phases, batch, precision, seed, ..."""
+    checkpoint: Mapping[str, Any] = field(default_factory=dict)
+    """Run, step, file digest, ..."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Measured on the held-out split, such as ``eval/mlm_loss``."""
+    languages: tuple[str, ...] = ()
+    """ISO 639-1 codes."""
+    license: str | None = None
+    """SPDX-like identifier in lower case; None leaves it open."""
+    software: Mapping[str, str] = field(default_factory=dict)
+    """Versions."""
+
+
+def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, parameters: int) -> str:
+    """Return the text of README.md.
+
+    Args:
+        card: What to say.
+        config: Shape of the model.
+        architecture: Class of ``transformers`` that has all the exported weights.
+        parameters: Number of exported parameters, tied ones once.
+    """
+    shape = {
+        "architecture": architecture,
+        "parameters": f"{parameters:,}",
+        "layers": config.num_hidden_layers,
+        "hidden size": config.hidden_size,
+        "attention heads": config.num_attention_heads,
+        "feed-forward size": config.intermediate_size,
+        "vocabulary": f"{config.vocab_size:,}",
+        "longest sequence": config.max_position_embeddings,
+    }
+    sections = [
+        ("Model", shape),
+        ("Training data", card.data),
+        ("Recipe", card.recipe),
+        ("Checkpoint", card.checkpoint),
+        ("Held-out metrics", card.metrics),
+        ("Software", card.software),
+    ]
+    blocks = [f"---\n{_header(card)}---", f"# {card.name}", card.description, _usage(architecture)]
+    blocks += [f"## {title}\n\n{_table(rows)}" for title, rows in sections if rows]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _header(card: ModelCard) -> str:
+    header: dict[str, Any] = {
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": ["bert", "fill-mask", "megabert"],
+    }
+    if card.languages:
+        header["language"] = list(card.languages)
+    if card.license:
+        header["license"] = card.license
+    if card.metrics:
+        results = {
+            "task": {"type": "fill-mask", "name": "Masked language modelling"},
+            "dataset": {"type": "held-out", "name": "held-out split of the training corpus"},
+            "metrics": [{"type": name, "value": float(value)} for name, value in card.metrics.items()],
+        }
+        header["model-index"] = [{"name": card.name, "results": [results]}]
+    return yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
+
+
+def _usage(architecture: str) -> str:
+    return (
+        "## Use\n\n```python\n"
+        f"from transformers import AutoTokenizer, {architecture}, pipeline\n\n"
+        'folder = "."  # where this file lies\n'
+        f"model = {architecture}.from_pretrained(folder)\n"
+        "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
+        'pipeline("fill-mask", model=folder)(f"The ship sailed over the {tokenizer.mask_token}.")\n'
+        "```"
+    )
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    lines = ["| | |", "|---|---|"]
+    for name, value in rows.items():
+        shown = f"{value:.4f}" if isinstance(value, float) and 1e-3 <= abs(value) < 1e6 else str(value)
+        lines.append(f"| {name} | {shown} |".replace("\n", " "))
+    return "\n".join(lines)

@@ -1,0 +1,128 @@
+"""Guesses for [MASK] in a text: of a model, and of the unigram predictor as its baseline."""
+
+# T packed tokens, M masked positions, V vocabulary
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from megabert.data.batch import MicroBatch
+from megabert.errors import ConfigError
+from megabert.models.bert import BertForPreTraining
+from megabert.tokenization import Tokenizer
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A piece that may stand for a [MASK]."""
+
+    piece: str
+    """As in the vocabulary; ``##`` marks a continued word."""
+    probability: float
+    """In [0, 1]."""
+
+
+@torch.no_grad()
+def fill_mask(model: BertForPreTraining, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[list[Guess]]:
+    """Guess each ``[MASK]`` of a text, all at once.
+
+    Args:
+        model: On any device, in any precision; its mode is left as it was.
+        tokenizer: Of the model.
+        text: With one mask or more, written as in the vocabulary.
+        top_k: Guesses a mask.
+
+    Returns:
+        For each mask, from left to right, its guesses, best first.
+
+    Raises:
+        ConfigError: The text has no mask, or is longer than the model's positions.
+    """
+    device = next(model.parameters()).device
+    batch = single_batch(_encode(tokenizer, text, model.config.max_position_embeddings), tokenizer.special_ids.mask)
+    was_training = model.training
+    model.eval()
+    try:
+        logits_MV = model(batch.to(device), with_logits=True).mlm_logits_MV
+    finally:
+        model.train(was_training)
+    probabilities_MV = torch.softmax(logits_MV.float(), -1).cpu().numpy()
+    return [_best(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
+
+
+def unigram_guesses(counts_V: NDArray[np.int64], tokenizer: Tokenizer, *, top_k: int = 5) -> list[Guess]:
+    """Guess by frequency alone: the same for every mask of every text.
+
+    Args:
+        counts_V: How often each id was a training target, smoothed or not.
+        tokenizer: Of the model.
+        top_k: Guesses.
+    """
+    return _best(counts_V / counts_V.sum(), tokenizer, top_k)
+
+
+def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[Guess]]]) -> str:
+    """Return a plain-text table of guesses side by side.
+
+    Args:
+        text: The text with its masks.
+        guesses: Per column (such as ``unigram``, ``untrained``, ``trained``) the guesses for each mask.
+    """
+    blocks = [text]
+    masks = max(len(column) for column in guesses.values())
+    for mask in range(masks):
+        columns = [
+            [name, *(f"{guess.piece} {100 * guess.probability:.1f}%" for guess in column[mask])]
+            for name, column in guesses.items()
+        ]
+        if masks > 1:
+            blocks.append(f"  mask {mask + 1}")
+        widths = [max(map(len, column)) for column in columns]
+        for row in zip(*columns, strict=True):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            blocks.append("  " + "  ".join(cells).rstrip())
+    return "\n".join(blocks)
+
+
+def single_batch(ids: NDArray[np.integer], mask_id: int) -> MicroBatch:
+    """Return one sequence, of one segment, as a packed micro-batch that predicts its masks."""
+    ids_T = torch.from_numpy(np.asarray(ids, dtype=np.int64))
+    masked_positions_M = (ids_T == mask_id).nonzero()[:, 0]
+    length = ids_T.numel()
+    return MicroBatch(
+        input_ids_T=ids_T,
+        position_ids_T=torch.arange(length),
+        segment_ids_T=torch.zeros(length, dtype=torch.int64),
+        cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
+        masked_positions_M=masked_positions_M,
+        masked_ids_M=torch.full_like(masked_positions_M, -100),
+        next_sentence_label_B=torch.tensor([-100]),
+        instance_seeds_B=torch.zeros(1, dtype=torch.int32),
+        max_seqlen=length,
+        num_tokens=length,
+        num_masked=masked_positions_M.numel(),
+        num_instances=1,
+    )
+
+
+def _encode(tokenizer: Tokenizer, text: str, limit: int) -> NDArray[np.int64]:
+    """Return ``[CLS] text [SEP]`` with masks as such: the tokenizer itself takes a literal ``[MASK]`` for text."""
+    mask, special = tokenizer.names.mask, tokenizer.special_ids
+    parts = tokenizer.encode_batch(text.split(mask))
+    if len(parts) == 1:
+        raise ConfigError(f"the text {text!r} has no {mask} to fill. Put one where a word is to be guessed.")
+    ids = [special.cls, *parts[0]]
+    for part in parts[1:]:
+        ids += [special.mask, *part]
+    ids.append(special.sep)
+    if len(ids) > limit:
+        raise ConfigError(f"the text has {len(ids)} tokens, the model positions for {limit}. Shorten the text.")
+    return np.array(ids, dtype=np.int64)
+
+
+def _best(probabilities_V: NDArray[np.floating], tokenizer: Tokenizer, top_k: int) -> list[Guess]:
+    order = np.argsort(-probabilities_V, kind="stable")[:top_k]
+    return [Guess(tokenizer.pieces[index], float(probabilities_V[index])) for index in order]

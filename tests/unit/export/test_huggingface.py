@@ -1,0 +1,268 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+import yaml
+from safetensors.torch import load_file, save_file
+
+from megabert.config.model import ModelConfig
+from megabert.data.batch import MicroBatch
+from megabert.errors import CheckpointError, ConfigError, DataError
+from megabert.export.huggingface import read_huggingface, write_huggingface
+from megabert.export.model_card import ModelCard
+from megabert.inspection.fill_mask import single_batch
+from megabert.models.bert import BertForPreTraining
+from megabert.models.convert import load_parameters
+from megabert.models.initialization import initialize
+from megabert.tokenization import load_tokenizer
+
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+CARD = ModelCard(
+    name="Little BERT",
+    description="A test.",
+    data={"corpus": "three sentences", "tokens": "1,000"},
+    recipe={"optimizer": "lamb", "steps": 10},
+    checkpoint={"step": 10},
+    metrics={"eval/mlm_loss": 4.25, "eval/mlm_accuracy": 0.125},
+    languages=("en",),
+    license="apache-2.0",
+)
+TEXT = "the cat sat on the [MASK] , the ships sailed over the [MASK] ."
+
+
+def model_of(config, objective="nsp", seed=0):
+    model = BertForPreTraining(config, objective=objective)
+    initialize(model, seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5)  # far from a uniform guess
+    return model.eval()
+
+
+def write(folder, model, tokenizer_dir, card=CARD):
+    state = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    write_huggingface(folder, state=state, config=model.config, tokenizer_dir=tokenizer_dir, card=card)
+    return state
+
+
+def batch_of(tokenizer, text) -> MicroBatch:
+    """A packed batch of the ids that transformers' tokenizer gives."""
+    return single_batch(tokenizer(text, return_tensors="np")["input_ids"][0], tokenizer.mask_token_id)
+
+
+@pytest.mark.parametrize("objective", ["nsp", "none"])
+def test_transformers_loads_the_export_with_equal_logits(objective, config, tokenizer_dir, tmp_path):
+    ours = model_of(config, objective)
+    write(tmp_path / "out", ours, tokenizer_dir)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    batch = batch_of(tokenizer, TEXT)
+    encoded = tokenizer(TEXT, return_tensors="pt")
+    with torch.no_grad():
+        expected = ours(batch, with_logits=True)
+    classes = [transformers.AutoModelForMaskedLM]
+    if objective == "nsp":
+        classes.append(transformers.BertForPreTraining)
+    for cls in classes:
+        theirs, info = cls.from_pretrained(tmp_path / "out", output_loading_info=True)
+        assert not info["missing_keys"]
+        assert not info["mismatched_keys"]
+        heads = ("bert.pooler.", "cls.seq_relationship.")  # of the pre-training model, not of the masked-LM class
+        unexpected = [name for name in info["unexpected_keys"] if not name.startswith(heads)]
+        assert not unexpected
+        assert objective == "none" or cls is not transformers.BertForPreTraining or not info["unexpected_keys"]
+        assert type(theirs).__name__ in ("BertForMaskedLM", "BertForPreTraining")
+        with torch.no_grad():
+            output = theirs.eval()(**encoded)
+        logits = output.logits if hasattr(output, "logits") else output.prediction_logits
+        found = logits[encoded["input_ids"] == tokenizer.mask_token_id]
+        torch.testing.assert_close(found, expected.mlm_logits_MV, **TOLERANCE)
+        if hasattr(output, "seq_relationship_logits"):
+            torch.testing.assert_close(output.seq_relationship_logits, expected.nsp_logits_B2, **TOLERANCE)
+
+
+@pytest.mark.parametrize(("objective", "architecture"), [("sop", "BertForPreTraining"), ("none", "BertForMaskedLM")])
+def test_export_reads_back_exactly(objective, architecture, config, tokenizer_dir, tmp_path):
+    state = write(tmp_path / "out", model_of(config, objective), tokenizer_dir)
+    content = read_huggingface(tmp_path / "out", objective=objective)
+    assert content.config == config
+    assert content.missing_head_names == []
+    assert content.tokenizer_dir == tmp_path / "out"
+    assert content.state.keys() == state.keys()
+    assert all(torch.equal(content.state[name], value) for name, value in state.items())
+    assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == [architecture]
+    assert load_tokenizer(tmp_path / "out").sha256 == load_tokenizer(tokenizer_dir).sha256
+
+
+def test_weights_are_cut_to_the_vocabulary_and_tied_ones_stored_once(config, tokenizer_dir, tmp_path):
+    write(tmp_path / "out", model_of(config), tokenizer_dir)
+    weights = load_file(tmp_path / "out/model.safetensors")
+    assert weights["bert.embeddings.word_embeddings.weight"].shape == (config.vocab_size, 32)
+    assert weights["cls.predictions.bias"].shape == (config.vocab_size,)
+    assert not any(name.startswith("cls.predictions.decoder") for name in weights)
+
+
+def test_fill_mask_pipeline_runs_on_the_export(config, tokenizer_dir, tmp_path):
+    write(tmp_path / "out", model_of(config), tokenizer_dir)
+    pipeline = transformers.pipeline("fill-mask", model=str(tmp_path / "out"), tokenizer=str(tmp_path / "out"))
+    assert len(pipeline("the cat sat on the [MASK] .")) == 5
+
+
+def test_card_has_a_header_and_all_that_was_measured(config, tokenizer_dir, tmp_path):
+    write(tmp_path / "out", model_of(config), tokenizer_dir)
+    _, header, body = (tmp_path / "out/README.md").read_text().split("---\n", 2)
+    header = yaml.safe_load(header)
+    assert header["library_name"] == "transformers"
+    assert header["language"] == ["en"]
+    assert header["license"] == "apache-2.0"
+    metrics = header["model-index"][0]["results"][0]["metrics"]
+    assert {"type": "eval/mlm_loss", "value": 4.25} in metrics
+    for words in ("# Little BERT", "A test.", "three sentences", "| optimizer | lamb |", "| step | 10 |", "4.2500"):
+        assert words in body
+
+
+def test_card_without_facts_is_still_valid(config, tokenizer_dir, tmp_path):
+    write(tmp_path / "out", model_of(config), tokenizer_dir, card=ModelCard(name="Bare"))
+    header = yaml.safe_load((tmp_path / "out/README.md").read_text().split("---\n", 2)[1])
+    assert "model-index" not in header
+    assert "license" not in header
+
+
+def test_an_earlier_export_is_replaced_and_nothing_is_left_beside(config, tokenizer_dir, tmp_path):
+    write(tmp_path / "out", model_of(config), tokenizer_dir)
+    state = write(tmp_path / "out", model_of(config, seed=1), tokenizer_dir)
+    found = read_huggingface(tmp_path / "out").state
+    assert torch.equal(found["bert.pooler.dense.weight"], state["bert.pooler.dense.weight"])
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "empty", model_of(config), tokenizer_dir)
+    assert (tmp_path / "empty/config.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "config.json"])
+def test_a_foreign_folder_is_left_alone(name, config, tokenizer_dir, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("{}")
+    with pytest.raises(ConfigError, match="left alone"):
+        write(tmp_path / "out", model_of(config), tokenizer_dir)
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", name]
+
+
+def test_a_failure_leaves_nothing_half_written(config, tokenizer_dir, tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    write(tmp_path / "out", model_of(config), tokenizer_dir)
+    before = (tmp_path / "out/model.safetensors").read_bytes()
+    monkeypatch.setattr("megabert.export.huggingface.save_file", fail)
+    with pytest.raises(DataError, match="no space left"):
+        write(tmp_path / "out", model_of(config, seed=1), tokenizer_dir)
+    assert (tmp_path / "out/model.safetensors").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_tokenizer_of_another_size_is_refused(config, tokenizer_dir, tmp_path):
+    other = ModelConfig(vocab_size=70, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    with pytest.raises(DataError, match=r"tokenizer has 69 pieces, the model 70"):
+        write(tmp_path / "out", model_of(other), tokenizer_dir)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def exported(config, tokenizer_dir, tmp_path) -> Path:
+    write(tmp_path / "out", model_of(config), tokenizer_dir)
+    return tmp_path / "out"
+
+
+def edit_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "roberta"}, r"model_type='roberta'; only 'bert'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"hidden_act": "relu"}, r"hidden_act='relu'; supported are gelu"),
+        ({"num_attention_heads": 5}, "does not divide"),
+    ],
+)
+def test_other_models_are_refused(changes, message, exported):
+    edit_config(exported, **changes)
+    with pytest.raises(ConfigError, match=message):
+        read_huggingface(exported)
+
+
+def test_missing_and_damaged_files_are_named(exported, tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere/config\.json: not found"):
+        read_huggingface(tmp_path / "nowhere")
+    weights = exported / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read"):
+        read_huggingface(exported)
+    weights.unlink()
+    with pytest.raises(CheckpointError, match="no weights"):
+        read_huggingface(exported)
+    (exported / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json: cannot be read"):
+        read_huggingface(exported)
+
+
+def test_config_only_reads_no_weights(exported):
+    (exported / "model.safetensors").unlink()
+    assert read_huggingface(exported, config_only=True).state == {}
+
+
+def test_pytorch_files_are_read_without_running_their_code(exported):
+    expected = read_huggingface(exported).state
+    weights = load_file(exported / "model.safetensors")
+    (exported / "model.safetensors").unlink()
+    torch.save(weights, exported / "pytorch_model.bin")
+    found = read_huggingface(exported).state
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    torch.save({"a": Path("code")}, exported / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="holds more than weights"):
+        read_huggingface(exported)
+
+
+def test_sharded_weights_are_joined(exported):
+    expected = read_huggingface(exported).state
+    weights = load_file(exported / "model.safetensors")
+    (exported / "model.safetensors").unlink()
+    names = sorted(weights)
+    for part, keys in (("one.safetensors", names[::2]), ("two.safetensors", names[1::2])):
+        save_file({key: weights[key] for key in keys}, exported / part)
+    index = {name: ("one.safetensors", "two.safetensors")[place % 2] for place, name in enumerate(names)}
+    (exported / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    found = read_huggingface(exported).state
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_an_encoder_with_holes_is_refused(exported):
+    weights = load_file(exported / "model.safetensors")
+    del weights["bert.encoder.layer.1.intermediate.dense.weight"]
+    save_file(weights, exported / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"lack 1 parameters.*layer\.1\.intermediate"):
+        read_huggingface(exported)
+
+
+def test_minilm_starts_a_run_with_new_heads_and_exports(minilm_folder, tmp_path):
+    content = read_huggingface(minilm_folder)
+    assert (content.config.vocab_size, content.config.hidden_size, content.config.num_hidden_layers) == (30_522, 384, 6)
+    assert all(name.startswith("cls.") for name in content.missing_head_names)
+    model = BertForPreTraining(content.config)
+    initialize(model, 0)
+    load_parameters(model, content.state, may_lack=content.missing_head_names)
+    tokenizer_dir = tmp_path / "tokenizer"
+    tokenizer_dir.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
+        shutil.copyfile(minilm_folder / name, tokenizer_dir / name)
+    write(tmp_path / "out", model, tokenizer_dir)
+    theirs = transformers.BertModel.from_pretrained(tmp_path / "out").eval()
+    original = transformers.BertModel.from_pretrained(minilm_folder).eval()
+    ids = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("The ship sails.", return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(theirs(**ids).pooler_output, original(**ids).pooler_output)

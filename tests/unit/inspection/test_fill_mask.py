@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+import torch
+
+from megabert.config.model import ModelConfig
+from megabert.errors import ConfigError
+from megabert.inspection.fill_mask import Guess, fill_mask, render_guesses, unigram_guesses
+from megabert.models.bert import BertForPreTraining
+from megabert.models.initialization import initialize
+from megabert.tokenization import load_tokenizer
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "[", "]", "mask", ".", "##s"]
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    return load_tokenizer(tmp_path)
+
+
+@pytest.fixture
+def model():
+    config = ModelConfig(
+        vocab_size=len(PIECES),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=12,
+    )
+    model = BertForPreTraining(config)
+    initialize(model, 0)
+    return model
+
+
+def test_each_mask_gets_its_best_guesses_first(model, tokenizer):
+    guesses = fill_mask(model, tokenizer, "the [MASK] sat . the [MASK]s .", top_k=3)
+    assert len(guesses) == 2
+    for column in guesses:
+        probabilities = [guess.probability for guess in column]
+        assert len(column) == 3
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert all(guess.piece in PIECES for guess in column)
+    whole = fill_mask(model, tokenizer, "the [MASK]", top_k=len(PIECES))[0]
+    assert abs(sum(guess.probability for guess in whole) - 1) < 1e-5
+
+
+def test_guesses_are_of_the_model_at_the_mask(model, tokenizer):
+    with torch.no_grad():
+        model.cls.predictions.decoder.bias[PIECES.index("dog")] = 20
+    assert fill_mask(model, tokenizer, "the [MASK] sat", top_k=1)[0][0].piece == "dog"
+
+
+def test_dropout_is_off_and_the_mode_restored(model, tokenizer):
+    model.train()
+    assert fill_mask(model, tokenizer, "the [MASK]") == fill_mask(model, tokenizer, "the [MASK]")
+    assert model.training
+    assert fill_mask(model.eval(), tokenizer, "the [MASK]")
+    assert not model.training
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("the cat", r"has no \[MASK\]"), ("the " * 11 + "[MASK]", "14 tokens, the model positions for 12")],
+)
+def test_texts_that_cannot_be_filled_are_refused(text, message, model, tokenizer):
+    with pytest.raises(ConfigError, match=message):
+        fill_mask(model, tokenizer, text)
+
+
+def test_unigram_guesses_are_the_most_frequent(tokenizer):
+    counts = np.zeros(len(PIECES), np.int64)
+    counts[PIECES.index("cat")], counts[PIECES.index("the")] = 1, 3
+    assert unigram_guesses(counts, tokenizer, top_k=2) == [Guess("the", 0.75), Guess("cat", 0.25)]
+
+
+def test_guesses_stand_side_by_side():
+    table = render_guesses(
+        "a [MASK]",
+        {"unigram": [[Guess("the", 0.25), Guess("a", 0.1)]], "trained": [[Guess("cat", 0.5), Guess("dog", 0.25)]]},
+    )
+    assert table.splitlines() == [
+        "a [MASK]",
+        "  unigram    trained",
+        "  the 25.0%  cat 50.0%",
+        "  a 10.0%    dog 25.0%",
+    ]
