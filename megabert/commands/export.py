@@ -9,12 +9,14 @@ def run(arguments: Sequence[str]) -> int:
     """Parse, read, write."""
     parser = argparse.ArgumentParser(
         prog="megabert export",
-        description="Write a run's checkpoint in Hugging Face form: config.json, model.safetensors, tokenizer files and "
-        "a model card. transformers' AutoModelForMaskedLM, BertForPreTraining and AutoTokenizer load the folder.",
+        description="Write a run's checkpoint in Hugging Face form: config.json, model.safetensors, tokenizer files "
+        "and a model card. transformers' AutoModelForMaskedLM, BertForPreTraining and AutoTokenizer load the folder.",
         epilog="example: megabert export runs/demo --to models/demo --checkpoint best",
     )
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="folder to write, new or an earlier export")
+    parser.add_argument(
+        "--to", type=Path, required=True, metavar="DIR", help="folder to write, new or an earlier export"
+    )
     parser.add_argument(
         "--checkpoint",
         default="last",

@@ -9,9 +9,9 @@ def run(arguments: Sequence[str]) -> int:
     """Print the table and the fill-mask examples, write the loss curve."""
     parser = argparse.ArgumentParser(
         prog="megabert report",
-        description="Print one table of what a run has learned, phase by phase, beside the unigram baseline; write the "
-        "loss curve as RUN/loss.png; with --text, show guesses for [MASK] of the unigram, the untrained and the trained "
-        "model side by side.",
+        description="Print one table of what a run has learned, phase by phase, beside the unigram baseline; write "
+        "the loss curve as RUN/loss.png; with --text, show guesses for [MASK] of the unigram, the untrained and the "
+        "trained model side by side.",
         epilog='example: megabert report runs/demo --text "He went to [MASK] sea."',
     )
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")

@@ -8,9 +8,11 @@ from megabert.config.model import ModelConfig
 from megabert.distributed.checkpoints import find_checkpoint, read_masters
 from megabert.errors import ConfigError
 from megabert.export.huggingface import read_huggingface
+from megabert.models.bert import BertForPreTraining
+from megabert.models.initialization import initialize
 from megabert.tokenization import load_tokenizer
 from megabert.training.run_folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
-from megabert.training.weights import InitialWeights
+from megabert.training.weights import InitialWeights, load_initial_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,19 @@ class Source:
     model: ModelConfig
     tokenizer_dir: Path
     read_weights: Callable[[], InitialWeights]
+    seed: int = 0
+
+    def build_untrained_model(self) -> BertForPreTraining:
+        """Return the model as its run began, random weights by seed."""
+        model = BertForPreTraining(self.model)
+        initialize(model, self.seed)
+        return model
+
+    def build_model(self) -> BertForPreTraining:
+        """Return the model with its weights, in float32 on the CPU."""
+        model = self.build_untrained_model()
+        load_initial_weights(model, self.read_weights())
+        return model
 
 
 def open_source(name: str, checkpoint: str = "last") -> Source:
@@ -52,7 +67,8 @@ def _open_run(folder: Path, checkpoint: str) -> Source:
             tokenizer_sha256=load_tokenizer(tokenizer_dir(folder)).sha256,
         )
 
-    return Source(model=read_config(folder).model, tokenizer_dir=tokenizer_dir(folder), read_weights=read_weights)
+    config = read_config(folder)
+    return Source(model=config.model, tokenizer_dir=tokenizer_dir(folder), read_weights=read_weights, seed=config.seed)
 
 
 def _open_huggingface(folder: Path) -> Source:

@@ -42,10 +42,11 @@ def report_run(run_dir: Path) -> list[PhaseReport]:
         DataError: The shards are gone.
     """
     config, rows = read_config(run_dir), read_metrics(run_dir)
+    by_phase = [[row for row in rows if row.get("phase") == index + 1] for index in range(len(config.phases))]
     reports = [
         _report_phase(config, index, own)
-        for index in range(len(config.phases))
-        if any("eval/mlm_loss" in row for row in (own := [row for row in rows if row.get("phase") == index + 1]))
+        for index, own in enumerate(by_phase)
+        if any("eval/mlm_loss" in row for row in own)
     ]
     if not reports:
         raise CheckpointError(f"{run_dir}: no phase has been validated yet. Let the run go on, then ask again.")
@@ -88,7 +89,9 @@ def draw_losses(run_dir: Path, path: Path) -> None:
     begin = 0
     for report in report_run(run_dir):
         end = begin + report.steps
-        axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label=None if begin else "unigram")
+        axes.hlines(
+            report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label=None if begin else "unigram"
+        )
         if begin:
             axes.axvline(begin, color="black", linewidth=0.5)
         axes.annotate(report.name, ((begin + end) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center")

@@ -13,6 +13,7 @@ from megabert.config.run import RunConfig
 from megabert.data.batch import probe_batch
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
+from megabert.distributed.checkpoint_format import read_manifest
 from megabert.distributed.checkpoints import find_checkpoint, has_checkpoint, load_checkpoint
 from megabert.distributed.engine import build_engine
 from megabert.distributed.process_group import World, distributed_world
@@ -76,6 +77,12 @@ def pretrain(
         with RunLock(run_dir, world):
             setup = _set_up(config, run_dir, world)
             log_to_file(run_dir, world.rank)
+            finished = _finished(setup)
+            if finished is not None:
+                logger.info(
+                    "%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, finished.step, run_dir
+                )
+                return finished
             return _run(setup, run_dir, read_initial)
 
 
@@ -129,7 +136,6 @@ def _run(setup: Setup, run_dir: Path, read_initial: Callable[[], InitialWeights]
     engine = build_engine(model, optimizer, setup.deepspeed, world)
     if setup.checkpoint is not None:
         stored = TrainerState.from_dict(load_checkpoint(setup.checkpoint, engine, world))
-        _check_same_data(setup, stored)
         if config.micro_batch_tokens == "auto":
             budgets = stored.micro_batch_tokens
     state = replace(stored, micro_batch_tokens=budgets)
@@ -156,6 +162,15 @@ def _run(setup: Setup, run_dir: Path, read_initial: Callable[[], InitialWeights]
     if setup.checkpoint is None:
         trainer.save()
     return trainer.fit()
+
+
+def _finished(setup: Setup) -> TrainerState | None:
+    """Return the last state of a run that is complete."""
+    if setup.checkpoint is None:
+        return None
+    state = TrainerState.from_dict(read_manifest(setup.checkpoint).trainer_state)
+    _check_same_data(setup, state)
+    return state if state.is_done(setup.config) else None
 
 
 def _open_shards(config: RunConfig) -> list[tuple[ShardSet, ShardSet]]:

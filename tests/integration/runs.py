@@ -58,10 +58,8 @@ class Run:
             port = ["--master_port", str(20000 + os.getpid() % 20000)]
             count = ["--num_accelerators", str(self.ranks)]
             return [str(BIN / "deepspeed"), *count, *port, "--module", "megabert", *arguments]
-        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(self.ranks)] + [
-            *["-m", "megabert"],
-            *arguments,
-        ]
+        torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(self.ranks)]
+        return [sys.executable, "-m", *torchrun, "-m", "megabert", *arguments]
 
     def start(self) -> subprocess.Popen:
         """Start in the background, output to ``RUN.out``."""

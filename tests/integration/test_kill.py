@@ -47,7 +47,8 @@ def check_kill(unbroken: Run, run: Run, moment: str, victim: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("moment", "victim"), [("before the first checkpoint", "everything"), ("in phase 1", "one rank"), ("in phase 2", "launcher")]
+    ("moment", "victim"),
+    [("before the first checkpoint", "everything"), ("in phase 1", "one rank"), ("in phase 2", "launcher")],
 )
 def test_killed_run_goes_on_bit_for_bit(unbroken, shards, tmp_path, moment, victim):
     check_kill(unbroken, Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed"), moment, victim)

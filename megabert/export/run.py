@@ -1,0 +1,89 @@
+"""From a run's checkpoint to a Hugging Face folder with its model card."""
+
+from pathlib import Path
+from typing import Any
+
+from megabert.config.loading import to_dict
+from megabert.config.recipes import phase_data, phase_name
+from megabert.config.run import RunConfig
+from megabert.data.shard_set import ShardSet
+from megabert.distributed.checkpoint_format import read_manifest
+from megabert.distributed.checkpoints import find_checkpoint, read_masters
+from megabert.errors import MegabertError
+from megabert.export.huggingface import write_huggingface
+from megabert.export.model_card import ModelCard
+from megabert.observability.environment import describe_environment
+from megabert.training.run_folder import checkpoints_dir, read_config, tokenizer_dir
+from megabert.training.state import TrainerState
+
+
+def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last") -> int:
+    """Write a run's checkpoint in Hugging Face form.
+
+    Args:
+        run_dir: Run folder.
+        folder: New, empty, or an earlier export.
+        checkpoint: ``last``, ``best`` (lowest held-out loss within the last phase) or a step.
+
+    Returns:
+        The step that was exported.
+
+    Raises:
+        CheckpointError, ConfigError, DataError: No such run or checkpoint, or the folder holds something else.
+    """
+    config = read_config(run_dir)
+    path = find_checkpoint(checkpoints_dir(run_dir), checkpoint)
+    state = TrainerState.from_dict(read_manifest(path).trainer_state)
+    write_huggingface(
+        folder,
+        state=read_masters(path),
+        config=config.model,
+        tokenizer_dir=tokenizer_dir(run_dir),
+        card=_card(config, state, checkpoint),
+    )
+    return state.step
+
+
+def _card(config: RunConfig, state: TrainerState, checkpoint: str) -> ModelCard:
+    phases = {
+        phase_name(config, index): f"{phase.steps:,} steps of {phase.global_batch_size:,} instances of up to "
+        f"{phase.max_seq_length} tokens, learning rate {phase.learning_rate:g}, warm-up {phase.warmup_ratio:.2%}"
+        for index, phase in enumerate(config.phases)
+    }
+    return ModelCard(
+        name=config.name,
+        description="A BERT encoder pre-trained with megabert.",
+        data=_data(config, state),
+        recipe={
+            "recipe": config.name,
+            "optimizer": ", ".join(f"{key} {value}" for key, value in to_dict(config.optimizer).items()),
+            **phases,
+            "precision": config.precision,
+            "seed": config.seed,
+            **({"started from": config.init_from} if config.init_from else {}),
+        },
+        checkpoint={
+            "chosen as": checkpoint,
+            "step": f"{state.step:,} (phase {state.phase + 1}, step {state.phase_step:,} of it)",
+            "instances seen": f"{state.samples:,}",
+        },
+        metrics={tag: value for tag, value in state.metrics.items() if tag != "eval/instances"},
+        software=describe_environment()["packages"],
+    )
+
+
+def _data(config: RunConfig, state: TrainerState) -> dict[str, Any]:
+    """Describe the shards; where they are gone, only what the checkpoint itself knows."""
+    rows: dict[str, Any] = {}
+    for index, phase in enumerate(config.phases):
+        name = phase_name(config, index)
+        rows[f"{name}: manifest SHA-256"] = state.manifests[index]
+        try:
+            train = ShardSet.open(phase_data(config, phase), "train")
+        except MegabertError:
+            continue
+        statistics = train.statistics
+        rows[f"{name}: instances"] = f"{statistics.rows:,} of up to {statistics.max_seq_length} tokens"
+        rows[f"{name}: objective"] = train.metadata.objective
+        rows["tokenizer SHA-256"] = train.metadata.tokenizer_sha256
+    return rows
