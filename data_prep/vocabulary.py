@@ -61,7 +61,10 @@ class VocabularyReport:
     """[UNK] among all pieces."""
     pieces_per_word: float
     coverage_pct: float
-    """Characters for which there is a single-character piece for their place in the word."""
+    """Characters of all documents, trained and held out, that are in the vocabulary as pieces."""
+    held_out_coverage_pct: float
+    """Held-out characters for which there is a piece for their place in the word. A small text has too few
+    characters for a bar here: what one rare character does to it is chance."""
     round_trip_pct: float
     """Paragraphs that decode to their normalised text, white space apart."""
     split_hangul_pct: float
@@ -80,7 +83,8 @@ class VocabularyReport:
             f"measured on     {place}, {self.held_out_words:,} words, {self.held_out_characters:,} characters",
             f"[UNK]           {self.unknown_words_pct:.4f}% of words, {self.unknown_pieces_pct:.4f}% of pieces "
             f"(at most {MAX_UNKNOWN_WORDS_PCT}% of words){unknown}",
-            f"coverage        {self.coverage_pct:.4f}% of characters (at least {MIN_COVERAGE_PCT}%)",
+            f"coverage        {self.coverage_pct:.4f}% of all characters (at least {MIN_COVERAGE_PCT}%), "
+            f"{self.held_out_coverage_pct:.4f}% of those held out",
             f"pieces per word {self.pieces_per_word:.3f}",
             f"round trip      {self.round_trip_pct:.2f}% of paragraphs decode to their normalised text",
         ]
@@ -98,19 +102,22 @@ class _HeldOut:
     texts: list[str] = field(default_factory=list)
     characters: int = 0
     trained: int = 0
+    all_characters: Counter[str] = field(default_factory=Counter)
     fallback: tuple[float, str] | None = None
 
     def take_rest(self, documents: Iterable[tuple[str, str]]) -> Iterator[str]:
         """Keep the held-out documents and yield the others."""
-        for name, text in documents:
+        for name, original in documents:
+            text = compose(original)
+            self.all_characters.update(text)
             draw = float(uniform(mix(self.options.seed, _STAGE, string_key(name))))
             if draw < self.options.held_out_share:
                 if self.characters < self.options.max_held_out_characters:
-                    self.texts.append(compose(text))
+                    self.texts.append(text)
                     self.characters += len(text)
                 continue
             if self.fallback is None or draw < self.fallback[0]:
-                self.fallback = (draw, compose(text))
+                self.fallback = (draw, text)
             self.trained += 1
             yield text
 
@@ -175,7 +182,7 @@ def require_bars(report: VocabularyReport, *, where: str = "vocabulary") -> None
         where: Names the tokenizer in the message.
 
     Raises:
-        DataError: More than 0.5% of the held-out words become [UNK], fewer than 99.95% of the characters can
+        DataError: More than 0.5% of the held-out words become [UNK], fewer than 99.95% of all characters can
             be written, or more than 0.5% of the words are Hangul split into jamo.
     """
     problems = []
@@ -220,7 +227,8 @@ def _measure(tokenizer: Tokenizer, held_out: _HeldOut) -> VocabularyReport:
         unknown_words_pct=100 * unknown_words / int(counts.sum()),
         unknown_pieces_pct=100 * unknown_words / total_pieces,
         pieces_per_word=total_pieces / int(counts.sum()),
-        coverage_pct=100 * _coverage(tokenizer, words),
+        coverage_pct=100 * _coverage(tokenizer, _normalize_characters(tokenizer, held_out.all_characters)),
+        held_out_coverage_pct=100 * _coverage(tokenizer, words),
         round_trip_pct=100 * _round_trip(tokenizer, texts),
         split_hangul_pct=100 * _count_split_hangul(words) / int(counts.sum()),
         is_held_out=bool(held_out.texts),
@@ -253,6 +261,15 @@ def _count_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, n
         totals = np.concatenate([[0], np.cumsum(ids == tokenizer.special_ids.unk)])
         unknown.append(totals[offsets[1:]] - totals[offsets[:-1]])
     return np.concatenate(pieces), np.concatenate(unknown)
+
+
+def _normalize_characters(tokenizer: Tokenizer, characters: Counter[str]) -> Counter[str]:
+    """Return what the tokenizer makes of single characters; white space and control characters vanish."""
+    normalized: Counter[str] = Counter()
+    for character, count in characters.items():
+        for made in _squeeze(tokenizer.normalize(character)):
+            normalized[made] += count
+    return normalized
 
 
 def _coverage(tokenizer: Tokenizer, words: Counter[str]) -> float:

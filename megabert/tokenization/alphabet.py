@@ -26,7 +26,7 @@ class Alphabet:
     initial: tuple[str, ...]
     """Every kept character."""
     inside: tuple[str, ...]
-    """Those seen inside a word, written with the continuation prefix."""
+    """Those seen in words of two characters or more, written with the continuation prefix."""
     coverage: float
     """Share of the counted characters that are kept."""
 
@@ -59,7 +59,9 @@ def choose_alphabet(words: Mapping[str, int], capacity: int) -> Alphabet:
     for word, occurrences in words.items():
         for character in word:
             counts[character] += occurrences
-        inside.update(word[1:])
+        if len(word) > 1:
+            # The first character too: elsewhere it may stand inside a word, which would then be unknown.
+            inside.update(word)
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     total = max(sum(counts.values()), 1)
     for coverage, share in _POLICY:

