@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from megabert.errors import ConfigError
 from megabert.masking.keyed_random import stream
 
 BLOCK_ROWS = 1 << 12
@@ -78,5 +79,55 @@ def _nth_smallest(order_T: NDArray[np.uint64], block: Candidates) -> NDArray[np.
     return limit_R
 
 
-STRATEGIES: dict[str, Callable[[Candidates], NDArray[np.bool_]]] = {"token": select_tokens}
-"""Selection by name. Whole words and spans enter here."""
+def select_whole_words(block: Candidates) -> NDArray[np.bool_]:
+    """Choose words with all their pieces, as google-research/bert's whole word masking does.
+
+    Words are taken in random order; one that would exceed the wanted number is passed over, so a row may end
+    with fewer. As in the original a ``##`` piece belongs to the candidate before it, also across the middle
+    [SEP], and to nothing where there is none.
+
+    Returns:
+        Boolean array over the block's tokens, at most ``counts_R`` of them true in each row.
+    """
+    if block.is_subword_T is None:
+        raise ConfigError("masking.strategy=whole_word needs to know which pieces continue a word; give is_subword.")
+    tokens = np.flatnonzero(block.is_candidate_T)
+    row = block.row_T[tokens]
+    is_first = np.concatenate([[True], np.diff(row) > 0])[: len(row)]
+    is_start = is_first | ~block.is_subword_T[tokens]
+    word = np.cumsum(is_start) - 1
+    starts_W = tokens[is_start]
+    row_W = block.row_T[starts_W]
+    sizes_W = np.bincount(word, minlength=len(starts_W))
+    order_W = np.lexsort((stream(block.keys_R[row_W], block.position_T[starts_W]), row_W))
+    taken_W = np.zeros(len(starts_W), dtype=bool)
+    taken_W[order_W] = _take_in_order(sizes_W[order_W], np.bincount(row_W, minlength=len(block.keys_R)), block.counts_R)
+    chosen_T = np.zeros(len(block.row_T), dtype=bool)
+    chosen_T[tokens] = taken_W[word]
+    return chosen_T
+
+
+def _take_in_order(
+    sizes_W: NDArray[np.int64], words_R: NDArray[np.int64], counts_R: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Fill each row from its words in the given order without exceeding its count; all rows step by step at once."""
+    taken_W = np.zeros(len(sizes_W), dtype=bool)
+    next_R = np.cumsum(words_R) - words_R
+    last_R = next_R + words_R
+    room_R = counts_R.copy()
+    active = np.flatnonzero((room_R > 0) & (next_R < last_R))
+    while len(active):
+        word = next_R[active]
+        fits = sizes_W[word] <= room_R[active]
+        taken_W[word] = fits
+        room_R[active] -= np.where(fits, sizes_W[word], 0)
+        next_R[active] += 1
+        active = active[(room_R[active] > 0) & (next_R[active] < last_R[active])]
+    return taken_W
+
+
+STRATEGIES: dict[str, Callable[[Candidates], NDArray[np.bool_]]] = {
+    "token": select_tokens,
+    "whole_word": select_whole_words,
+}
+"""Selection by name. Spans enter here."""

@@ -23,7 +23,7 @@ class MaskingOptions:
     """How instances are masked; the names are those of google-research/bert."""
 
     strategy: str = "token"
-    """What is chosen as one: "token"."""
+    """What is chosen as one: "token" or "whole_word"."""
     masked_lm_prob: float = 0.15
     """Share of an instance's tokens, special ones counted, that is predicted."""
     max_predictions_per_seq: int = 20
