@@ -1,11 +1,13 @@
 """The encoder's shape, with the field names of Hugging Face's ``config.json``."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.config.strict import STRICT
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
 
 # Layers and width: Turc et al. 2019 (tiny to medium), Devlin et al. 2019 (base, large); heads are 64 wide.
 PRESETS: dict[str, dict[str, int]] = {
@@ -34,27 +36,27 @@ class ModelConfig:
     """Sizes from the table ``PRESETS``; a size given beside it wins."""
     vocab_size: int | Literal["auto"] = "auto"
     """WordPiece vocabulary; auto: the shards' (or the imported model's)."""
-    hidden_size: int = Field(768, ge=1)
+    hidden_size: PositiveInt = 768
     """Width of a token's hidden state."""
-    num_hidden_layers: int = Field(12, ge=1)
+    num_hidden_layers: PositiveInt = 12
     """Transformer layers."""
-    num_attention_heads: int = Field(12, ge=1)
+    num_attention_heads: PositiveInt = 12
     """Attention heads; must divide ``hidden_size``."""
-    intermediate_size: int = Field(3072, ge=1)
+    intermediate_size: PositiveInt = 3072
     """Width of the feed-forward layer."""
     hidden_act: Literal["gelu", "gelu_new"] = "gelu"
     """Activation: gelu is the erf form, gelu_new its tanh approximation (Hendrycks & Gimpel 2016)."""
-    hidden_dropout_prob: float = Field(0.1, ge=0, lt=1)
+    hidden_dropout_prob: Probability = 0.1
     """Dropout after embeddings, attention output and feed-forward output."""
-    attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1)
+    attention_probs_dropout_prob: Probability = 0.1
     """Dropout of attention probabilities."""
-    max_position_embeddings: int = Field(512, ge=2)
+    max_position_embeddings: Annotated[int, Field(ge=2)] = 512
     """Longest sequence that the model has positions for."""
-    type_vocab_size: int = Field(2, ge=1)
+    type_vocab_size: PositiveInt = 2
     """Segments A and B."""
-    initializer_range: float = Field(0.02, gt=0)
+    initializer_range: PositiveFloat = 0.02
     """Standard deviation of the truncated normal initialisation."""
-    layer_norm_eps: float = Field(1e-12, gt=0)
+    layer_norm_eps: PositiveFloat = 1e-12
     """Added to the variance inside LayerNorm."""
 
     @model_validator(mode="before")

@@ -1,8 +1,8 @@
 """The run configuration: what a recipe says, one dataclass a section."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from megabert.config.model import ModelConfig
@@ -25,19 +25,19 @@ class PhaseConfig:
     """Shown in logs; default ``phase1``, ``phase2``, ..."""
     data: str | None = None
     """Folder of instance shards; default ``data.path/instances/max_seq_length``."""
-    max_seq_length: int = Field(128, ge=8)
+    max_seq_length: Annotated[int, Field(ge=8)] = 128
     """Longest instance in tokens."""
-    steps: int = Field(ge=1)
+    steps: PositiveInt
     """Optimizer updates in this phase."""
-    global_batch_size: int = Field(ge=1)
+    global_batch_size: PositiveInt
     """Instances a step over all ranks; any positive number."""
-    learning_rate: float = Field(gt=0)
+    learning_rate: PositiveFloat
     """Peak learning rate."""
-    warmup_ratio: float = Field(0.0, ge=0, le=1)
+    warmup_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the steps with linearly rising learning rate."""
     decay: Literal["polynomial", "constant"] = "polynomial"
     """Shape after warm-up."""
-    decay_power: float = Field(1.0, gt=0)
+    decay_power: PositiveFloat = 1.0
     """Exponent of the polynomial decay: 1 is linear, 0.5 NVIDIA's LAMB recipe."""
 
 
@@ -52,11 +52,11 @@ class OptimizerConfig:
     deepspeed: uncorrected norm, clipped ratio, correction in the step size."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of the first and second moments."""
-    eps: float = Field(1e-6, gt=0)
+    eps: PositiveFloat = 1e-6
     """Added to the root of the second moment."""
-    weight_decay: float = Field(0.01, ge=0)
+    weight_decay: NonNegativeFloat = 0.01
     """Decoupled decay; biases and LayerNorm parameters take none."""
-    max_grad_norm: float = Field(1.0, ge=0)
+    max_grad_norm: NonNegativeFloat = 1.0
     """Clip the global gradient norm at this value; 0 does not clip."""
 
 
@@ -64,9 +64,9 @@ class OptimizerConfig:
 class CheckpointConfig:
     """When checkpoints are written and kept."""
 
-    every_steps: int = Field(200, ge=1)
+    every_steps: PositiveInt = 200
     """Steps between checkpoints; one is also written at step 0 and at the end of each phase."""
-    keep_last: int = Field(3, ge=1)
+    keep_last: PositiveInt = 3
     """How many to keep; the last good one and the best of the last phase are never deleted."""
 
 
@@ -74,9 +74,9 @@ class CheckpointConfig:
 class ValidationConfig:
     """How the held-out split is scored."""
 
-    every_steps: int = Field(200, ge=1)
+    every_steps: PositiveInt = 200
     """Steps between validations on the held-out split; one also ends each phase."""
-    max_instances: int = Field(4096, ge=1)
+    max_instances: PositiveInt = 4096
     """At most so many held-out instances a validation, the same ones each time."""
 
 
@@ -84,7 +84,7 @@ class ValidationConfig:
 class LoggingConfig:
     """How often metrics are written."""
 
-    every_steps: int = Field(10, ge=1)
+    every_steps: PositiveInt = 10
     """Steps between log lines and TensorBoard points."""
 
 
@@ -111,13 +111,13 @@ class RunConfig:
 
     name: str = "run"
     """Name of the recipe, for the model card."""
-    seed: int = Field(42, ge=0, lt=2**63)
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
     """Keys initialisation, order of data and dropout."""
-    model: ModelConfig = Field(default_factory=ModelConfig)
-    data: DataConfig = Field(default_factory=DataConfig)
-    phases: tuple[PhaseConfig, ...] = Field(min_length=1)
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    phases: Annotated[tuple[PhaseConfig, ...], Field(min_length=1)]
     """Sequence lengths with their own schedules, in order."""
-    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    optimizer: OptimizerConfig = OptimizerConfig()
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of the model; auto: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
     grad_accum_dtype: Literal["fp32"] = "fp32"
@@ -130,10 +130,10 @@ class RunConfig:
     """Packed tokens a rank takes in one micro-step; auto: the largest that fits, found once."""
     activation_checkpointing: bool = False
     """Recompute layers in the backward pass: less memory, about a third more time."""
-    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
-    validation: ValidationConfig = Field(default_factory=ValidationConfig)
-    logging: LoggingConfig = Field(default_factory=LoggingConfig)
-    ops: OpsConfig = Field(default_factory=OpsConfig)
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    validation: ValidationConfig = ValidationConfig()
+    logging: LoggingConfig = LoggingConfig()
+    ops: OpsConfig = OpsConfig()
 
 
 ENGINE_FIELDS = (

@@ -70,7 +70,8 @@ def render_table(reports: list[PhaseReport]) -> str:
         ("sequences/s", [f"{report.sequences_per_s:.0f}" for report in reports]),
     ]
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}" + "".join(f"{cell:>12}" for cell in cells) for name, cells in rows)
+    column = 2 + max(len(cell) for _, cells in rows for cell in cells)
+    return "\n".join(f"{name:<{width}}" + "".join(f"{cell:>{column}}" for cell in cells) for name, cells in rows)
 
 
 def draw_losses(run_dir: Path, path: Path) -> None:
@@ -90,7 +91,7 @@ def draw_losses(run_dir: Path, path: Path) -> None:
     for report in report_run(run_dir):
         end = begin + report.steps
         axes.hlines(
-            report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label=None if begin else "unigram"
+            report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label="" if begin else "unigram"
         )
         if begin:
             axes.axvline(begin, color="black", linewidth=0.5)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -19,7 +19,7 @@ from megabert.distributed.engine import build_engine
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
 from megabert.errors import CheckpointError, DataError
-from megabert.models.bert import BertForPreTraining
+from megabert.models.bert import BertForPreTraining, Objective
 from megabert.models.initialization import initialize
 from megabert.observability.logs import log_to_file, log_to_stderr, logger
 from megabert.optim.build import build_optimizer
@@ -46,7 +46,7 @@ class Setup:
     world: World
 
     @property
-    def objective(self) -> str:
+    def objective(self) -> Objective:
         """What the shards' next-sentence labels mean: nsp, sop or none."""
         return self.shards[0][0].metadata.objective
 
@@ -56,7 +56,7 @@ def pretrain(
     run_dir: Path,
     *,
     read_initial: Callable[[], InitialWeights] | None = None,
-    device: str = "auto",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> TrainerState:
     """Run, or go on with, a pre-training.
 

@@ -112,12 +112,11 @@ class Trainer:
         self.optimizer.bias_step = counter + 1
         result = train_step(self.engine, batch, self.world)
         self._meter.count(batch)
-        consumed = {"samples": batch.num_instances, "position": batch.position_after}
         if result.grad_norm is None:
-            self.state = self.state.after_skip(**consumed)
+            self.state = self.state.after_skip(samples=batch.num_instances, position=batch.position_after)
             self._stop_if_hopeless()
             return
-        self.state = self.state.after_update(**consumed)
+        self.state = self.state.after_update(samples=batch.num_instances, position=batch.position_after)
         progress.advance()
         is_last = self.state.is_phase_done(self.config)
         step = self.state.step
