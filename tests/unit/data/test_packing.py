@@ -87,6 +87,15 @@ def test_at_least_99_percent_of_padded_tokens_are_real(length, global_batch_size
         assert len(shapes) <= 6  # few static shapes
 
 
+def test_bins_of_few_instances_are_evened_out():
+    # Four or five instances a bin: plain zigzag, four in each, gives 90%.
+    lengths, masked, statistics = _corpus(512)
+    shape = shape_for(statistics, global_batch_size=100, world_size=1, micro_batch_tokens=2048)
+    plans = [plan(lengths[i : i + 100], masked[i : i + 100], shape, 1) for i in range(0, 1000, 100)]
+    held = sum(shape.padded(p.max_tokens, p.max_masked).tokens * p.num_micro_steps for p in plans)
+    assert lengths[:1000].sum() / held >= 0.95
+
+
 def test_one_size_for_all_when_the_multiple_is_the_greatest_size():
     shape = MicroShape(tokens=1000, sequences=50, masked=150, token_multiple=1000, masked_multiple=150)
     assert shape.padded(1, 1) == shape
