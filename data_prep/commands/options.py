@@ -39,9 +39,8 @@ def make_config(arguments: argparse.Namespace, fields: Sequence[str]) -> BuildCo
     Raises:
         ConfigError: Unknown or impossible settings, or no source.
     """
-    flags: dict[str, Any] = {
-        name: value for name in fields if (value := getattr(arguments, name, None)) not in (None, False)
-    }
+    given = {name: getattr(arguments, name, None) for name in fields}
+    flags: dict[str, Any] = {name: value for name, value in given.items() if value is not None and value is not False}
     layers: list[Any] = [*arguments.config, flags]
     of_source = {name: getattr(arguments, name) for name in SOURCE_FIELDS if getattr(arguments, name)}
     if arguments.input:

@@ -54,7 +54,8 @@ def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.b
     b_start, b_length = middle.copy(), bucket.starts_S[ends[chosen] - bucket.first_sentence] - middle
     if options.objective == "nsp":
         rows = np.flatnonzero(labels)
-        wanted = _Wanted(b_length[rows], (a_length + b_length >= targets)[rows])
+        is_cut = a_length + b_length >= targets
+        wanted = _Wanted(b_length[rows], np.where(is_cut, targets - a_length, 0)[rows])
         document = bucket.sentence_document_S[chosen[rows]]
         b_start[rows], b_length[rows] = _random_second(bucket, document, keys[rows], wanted)
     from_a, from_b = excess_by_side(a_length, b_length, targets)
@@ -80,13 +81,9 @@ class _Walk:
 
     def run(self, bucket: Bucket) -> tuple[Integers, NDArray[np.uint8]]:
         """Return the sentences (from 0 in the bucket) that instances start at, and their labels."""
-        streams = [
-            even_labels(mix(self.key, index), count).tolist()
-            for index, count in enumerate(np.bincount(self.length_range, minlength=LENGTH_RANGES).tolist())
-        ]
-        deal = [iter(stream) for stream in streams]
         steps = [_step_back(bucket, following).tolist() for following in self.following]
         ranges, ends = self.length_range.tolist(), (bucket.ends_S - bucket.first_sentence).tolist()
+        dealer = EvenLabels(self.key, len(ends))
         reached: list[int] = []
         labels: list[int] = []
         sentence, last = 0, len(ends)
@@ -95,7 +92,7 @@ class _Walk:
             if end - sentence == 1:
                 sentence = end
             while sentence < end:
-                label = next(deal[ranges[sentence]])
+                label = dealer.deal(ranges[sentence])
                 reached.append(sentence)
                 labels.append(label)
                 sentence = steps[label][sentence]
@@ -109,10 +106,26 @@ def _step_back(bucket: Bucket, following: Integers) -> Integers:
     return np.where(is_last, back, following) - bucket.first_sentence
 
 
-def even_labels(key: NDArray[np.uint64], count: int) -> NDArray[np.uint8]:
-    """Return labels of which each two neighbours, from the first on, are a 0 and a 1 in random order."""
-    place = np.arange(count)
-    return ((mix(key, place // 2) ^ place.astype(np.uint64)) & np.uint64(1)).astype(np.uint8)
+class EvenLabels:
+    """Deals labels so that at any time they are as even as can be within each range of lengths and over all.
+
+    A range that has one label more of a kind gets the other next. Else the label makes up for the other ranges:
+    first for their number, then for their length; where nothing is owed, it is a coin.
+    """
+
+    def __init__(self, key: NDArray[np.uint64], most: int) -> None:
+        self._coins = iter((mix(key, np.arange(most)) & np.uint64(1)).tolist())
+        self._owed = [0] * LENGTH_RANGES
+        self._number = self._length = 0
+
+    def deal(self, length_range: int) -> int:
+        """Return the label of the next instance."""
+        debt = self._owed[length_range] or self._number or self._length
+        sign = 2 * next(self._coins) - 1 if debt == 0 else (1 if debt > 0 else -1)
+        self._owed[length_range] -= sign
+        self._number -= sign
+        self._length -= sign * (length_range + 1)
+        return int(sign > 0)
 
 
 @dataclass(frozen=True)
@@ -120,16 +133,16 @@ class _Wanted:
     """How long a random B should be."""
 
     length: Integers
-    is_cut: NDArray[np.bool_]
-    """Whether the true pair reaches its target and is cut to it: B must not be shorter, a bit longer does no harm."""
+    """Of the true B."""
+    least: Integers
+    """With fewer tokens the pair would miss the length that the true pair reaches."""
 
     def take(self, rows: Integers) -> "_Wanted":
-        return _Wanted(self.length[rows], self.is_cut[rows])
+        return _Wanted(self.length[rows], self.least[rows])
 
     def badness(self, found: Integers) -> Integers:
         """Return how far lengths are off."""
-        off = found - self.length
-        return np.where(off >= 0, off, np.where(self.is_cut, TOO_SHORT - off, -off))
+        return np.abs(found - self.length) + np.where(found < self.least, TOO_SHORT, 0)
 
 
 def _random_second(
@@ -168,15 +181,13 @@ def _whole_sentences(bucket: Bucket, place: Integers, wanted: _Wanted) -> tuple[
     documents, starts = bucket.documents, bucket.documents.sentence_starts_S
     document = documents.document_of_sentence(place)
     first, end = documents.document_starts_D[document], documents.document_starts_D[document + 1]
-    up = np.searchsorted(starts, starts[place] + wanted.length)
-    is_over = up > end
     latest = np.maximum(np.searchsorted(starts, starts[end] - wanted.length, side="right") - 1, first)
-    place = np.where(is_over, np.minimum(place, latest), place)
-    up = np.minimum(up, end)
+    place = np.minimum(place, latest)
+    up = np.minimum(np.searchsorted(starts, starts[place] + wanted.length), end)
     down = np.maximum(up - 1, place + 1)
-    is_nearer = (starts[place] + wanted.length - starts[down]) < (starts[up] - starts[place] - wanted.length)
-    stop = np.where(~wanted.is_cut & ~is_over & is_nearer, down, up)
-    return starts[place], starts[stop] - starts[place]
+    long, short = starts[up] - starts[place], starts[down] - starts[place]
+    is_short_better = wanted.badness(short) < wanted.badness(long)
+    return starts[place], np.where(is_short_better, short, long)
 
 
 def word_start(

@@ -1,0 +1,64 @@
+"""One small real build, shared by the tests of this folder, which must not change it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from data_prep.config import BuildConfig, SourceConfig
+from data_prep.parallel import SerialExecutor
+from data_prep.pipeline import Built, build
+
+CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"
+NUM_DOCUMENTS = 60
+
+
+def write_jsonl(path, texts):
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def texts():
+    """Every third document of the bundled corpus, so that all its works are there."""
+    lines = CORPUS.read_text(encoding="utf-8").splitlines()[::3][:NUM_DOCUMENTS]
+    return [json.loads(line)["text"] for line in lines]
+
+
+@pytest.fixture(scope="session")
+def corpus(texts, tmp_path_factory):
+    return write_jsonl(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", texts)
+
+
+@pytest.fixture(scope="session")
+def make_config(corpus):
+    def make(**changes):
+        values = {
+            "sources": (SourceConfig(input=str(corpus)),),
+            "vocab_size": 2000,
+            "lengths": (64, 128),
+            "dupe_factor": 2,
+            "validation_share": 0.1,
+        }
+        return BuildConfig(**{**values, **changes})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def built(make_config, tmp_path_factory) -> Built:
+    """Balanced pairs, static masks, lengths 64 and 128, two passes."""
+    return build(make_config(), tmp_path_factory.mktemp("built") / "out", SerialExecutor())
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(built):
+    return built.folder / "tokenizer"
+
+
+@pytest.fixture
+def own_copy(built, tmp_path):
+    """A copy of the build that a test may damage."""
+    shutil.copytree(built.folder, tmp_path / "copy")
+    return tmp_path / "copy"

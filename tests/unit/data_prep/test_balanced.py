@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+
+from data_prep.documents import DocumentSet
+from data_prep.instances.balanced import EvenLabels, pair_balanced
+from data_prep.instances.pairs import Bucket, PairOptions, excess_by_side
+from data_prep.instances.stage import make_pairs
+from data_prep.tokens import tokenizer_of
+from data_prep.verify import untrue_pairs
+from megabert.masking.keyed_random import mix
+
+PASSES = 6
+
+
+def pairs_of(built, length, *, objective="nsp", passes=PASSES, split="train"):
+    """Pairs of several passes over all buckets, with the document set."""
+    documents = DocumentSet.open(built.folder / "documents", split)
+    is_subword = tokenizer_of(built.folder / "tokenizer").is_subword
+    found = []
+    for duplicate in range(passes):
+        options = PairOptions(
+            objective=objective, pairing="balanced", max_seq_length=length, short_seq_prob=0.1, seed=3,
+            duplicate=duplicate,
+        )  # fmt: skip
+        for number in range(len(documents.bucket_starts) - 1):
+            found.append(pair_balanced(Bucket.of(documents, number), options, is_subword))
+    return documents, found
+
+
+def join(found, name):
+    return np.concatenate([getattr(pairs, name) for pairs in found])
+
+
+@pytest.mark.parametrize("length", [64, 128, 512])
+def test_labels_are_even_and_do_not_show_in_length(built, length):
+    _, found = pairs_of(built, length, passes=12)
+    label = join(found, "label")
+    total = join(found, "a_length") + join(found, "b_length") + 3
+    assert abs(label.mean() - 0.5) < 0.005
+    assert abs(total[label == 1].mean() - total[label == 0].mean()) < 1
+    assert total.max() == length
+
+
+def test_length_of_each_side_does_not_tell_the_label(built):
+    _, found = pairs_of(built, 128, passes=20)
+    label, a, b = join(found, "label"), join(found, "a_length"), join(found, "b_length")
+    for side in (a, b):
+        means = [side[label == value] for value in (0, 1)]
+        spread = np.sqrt(sum(part.var() / len(part) for part in means))
+        assert abs(means[0].mean() - means[1].mean()) < 1 + 3 * spread
+
+
+def test_every_pair_is_what_its_label_says(built):
+    documents, found = pairs_of(built, 128)
+    metadata = built.manifests[128].metadata
+    for pairs in found:
+        assert not any(bad.any() for bad in untrue_pairs(documents, pairs, metadata).values())
+        assert (pairs.a_length > 0).all()
+        assert (pairs.b_length > 0).all()
+
+
+def test_random_second_comes_from_the_whole_split(built):
+    """Most documents give a random B in a few passes, in other buckets too."""
+    documents, found = pairs_of(built, 64)
+    b_start, label, own = join(found, "b_start"), join(found, "label"), join(found, "a_start")
+    used = np.searchsorted(documents.sentence_starts_S, b_start[label == 1], side="right") - 1
+    assert len(np.unique(documents.document_of_sentence(used))) > 0.9 * documents.num_documents
+    buckets = [np.searchsorted(documents.bucket_starts[:, 2], x[label == 1], side="right") for x in (b_start, own)]
+    assert np.mean(buckets[0] != buckets[1]) > 0.5
+
+
+def test_targets_are_drawn_per_instance(built):
+    _, found = pairs_of(built, 128)
+    total = join(found, "a_length") + join(found, "b_length")
+    assert 0.03 < np.mean(total < 60) < 0.12  # 10% are short, evenly from 2; few are tails of documents
+
+
+def test_sentence_order_swaps_half(built):
+    _, found = pairs_of(built, 128, objective="sop")
+    label = join(found, "label")
+    assert abs(label.mean() - 0.5) < 0.005
+    for pairs in found:
+        assert (pairs.a_start + pairs.a_length == pairs.b_start).all()
+
+
+def test_passes_differ_and_repeat(built):
+    documents = DocumentSet.open(built.folder / "documents", "train")
+    options = [
+        PairOptions(objective="nsp", pairing="balanced", max_seq_length=64, short_seq_prob=0.1, seed=3, duplicate=d)
+        for d in (0, 0, 1)
+    ]
+    first, again, other = (make_pairs(documents, 0, option, built.folder / "tokenizer") for option in options)
+    assert np.array_equal(first.b_start, again.b_start)
+    assert len(first) != len(other) or not np.array_equal(first.b_start, other.b_start)
+
+
+def test_closed_form_of_truncation_equals_the_loop():
+    rng = np.random.default_rng(0)
+    a, b, limit = rng.integers(1, 40, 3000), rng.integers(1, 40, 3000), rng.integers(2, 40, 3000)
+    from_a, from_b = excess_by_side(a, b, limit)
+    for row in range(len(a)):
+        left, right = a[row], b[row]
+        while left + right > limit[row]:
+            if left > right:
+                left -= 1
+            else:
+                right -= 1
+        assert (a[row] - from_a[row], b[row] - from_b[row]) == (left, right)
+
+
+def test_labels_dealt_are_even_within_lengths_and_over_all():
+    rng = np.random.default_rng(0)
+    ranges = np.minimum(rng.geometric(0.4, 3000), 8) - 1
+    dealer = EvenLabels(mix(4), len(ranges))
+    signs = 2 * np.array([dealer.deal(index) for index in ranges.tolist()]) - 1
+    assert all(abs(signs[ranges == index].sum()) <= 1 for index in range(8))
+    assert np.abs(np.cumsum(signs)).max() <= 4
+    other = EvenLabels(mix(5), len(ranges))
+    assert 0.4 < np.mean([other.deal(index) for index in ranges.tolist()] == (signs > 0)) < 0.6

@@ -1,0 +1,171 @@
+import json
+
+import pytest
+from unit.data_prep.conftest import write_jsonl
+
+from data_prep.config import SourceConfig
+from data_prep.documents import DocumentSet
+from data_prep.parallel import ProcessExecutor, SerialExecutor
+from data_prep.pipeline import build
+from megabert.errors import ConfigError, DataError
+from megabert.schema import read_manifest, sha256_file
+
+
+def hashes(folder):
+    """SHA-256 of every file that a reader of the build sees."""
+    paths = [path for part in ("instances", "documents", "tokenizer") for path in (folder / part).rglob("*")]
+    return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(paths) if path.is_file()}
+
+
+class Stopping(SerialExecutor):
+    """Ends with an error after so many tasks, as a kill between two units would."""
+
+    def __init__(self, tasks):
+        self.left = tasks
+
+    def run(self, function, tasks):
+        for index, task in enumerate(tasks):
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield index, function(task)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_any_number_of_workers_gives_the_same_bytes(built, make_config, tmp_path, workers):
+    build(make_config(), tmp_path / "out", ProcessExecutor(workers))
+    assert hashes(tmp_path / "out") == hashes(built.folder)
+
+
+@pytest.mark.parametrize("tasks", [1, 9, 17, 30])
+def test_build_stopped_anywhere_continues_to_the_same_bytes(built, make_config, tmp_path, tasks):
+    with pytest.raises(KeyboardInterrupt):
+        build(make_config(), tmp_path / "out", Stopping(tasks))
+    assert not list((tmp_path / "out").rglob("manifest.json"))
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+    build(make_config(), tmp_path / "out", SerialExecutor())
+    assert hashes(tmp_path / "out") == hashes(built.folder)
+
+
+def test_finished_build_is_left_as_it_is(own_copy, make_config, capsys):
+    before = {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")}
+    build(make_config(), own_copy, SerialExecutor())
+    assert {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")} == before
+    assert "done before" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["instances/64/train-00001-01.arrow", "documents/train-00001.arrow"])
+def test_damaged_file_is_made_anew(built, own_copy, make_config, part):
+    (own_copy / part).write_bytes(b"damaged")
+    build(make_config(), own_copy, SerialExecutor())
+    assert hashes(own_copy) == hashes(built.folder)
+
+
+def test_other_configuration_is_refused_with_the_difference(own_copy, make_config):
+    with pytest.raises(ConfigError, match=r"(?s)seed: 12345 there, 1 now.*new folder"):
+        build(make_config(seed=1), own_copy, SerialExecutor())
+
+
+def test_changed_input_is_refused(make_config, texts, tmp_path):
+    path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
+    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, vocab_size=800)
+    build(config, tmp_path / "out", SerialExecutor())
+    path.touch()
+    build(config, tmp_path / "out", SerialExecutor())  # the same text at another time is fine
+    write_jsonl(path, texts[:39])
+    with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
+        build(config, tmp_path / "out", SerialExecutor())
+
+
+def test_foreign_folder_is_refused(make_config, tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"holds other files \(precious\.txt\)"):
+        build(make_config(), tmp_path, SerialExecutor())
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_second_build_in_a_folder_is_refused(make_config, tmp_path):
+    class Nested(SerialExecutor):
+        def run(self, function, tasks):
+            with pytest.raises(DataError, match=r"another build is at work here \(host .*, process \d+\)"):
+                build(make_config(), tmp_path / "out", SerialExecutor())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(make_config(), tmp_path / "out", Nested())
+
+
+def test_documents_are_counted_per_source(make_config, texts, tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", texts[:30])
+    (tmp_path / "b.txt").write_text("\n\n".join(text.replace("\n\n", "\n") for text in texts[30:45]), encoding="utf-8")
+    (tmp_path / "c.txt").write_text("\n\n".join(text.replace("\n\n", "\n") for text in texts[45:52]), encoding="utf-8")
+    sources = (
+        SourceConfig(input=str(tmp_path / "a.jsonl"), name="lines"),
+        SourceConfig(input=str(tmp_path / "*.txt"), name="plain"),
+    )
+    result = build(
+        make_config(sources=sources, lengths=(64,), dupe_factor=1, vocab_size=1000), tmp_path / "out", SerialExecutor()
+    )
+    corpus = result.manifests[64].statistics["corpus"]
+    assert corpus["documents_by_source"] == {"lines": 30, "plain": 22}
+    assert corpus["documents"] == 52
+
+
+def test_order_of_input_does_not_matter(built, make_config, texts, tmp_path):
+    """Documents are ordered by the hash of their text, so only the vocabulary could tell; it is given here."""
+    folders = []
+    for name, part in (("in", texts), ("reversed", texts[::-1])):
+        path = write_jsonl(tmp_path / f"{name}.jsonl", part)
+        config = make_config(sources=(SourceConfig(input=str(path)),), tokenizer=str(built.folder / "tokenizer"))
+        folders.append(build(config, tmp_path / name, SerialExecutor()).folder)
+    first, second = (hashes(folder) for folder in folders)
+    assert {k: v for k, v in first.items() if k.endswith(".arrow")} == {
+        k: v for k, v in second.items() if k.endswith(".arrow")
+    }
+
+
+def test_copies_of_a_document_fall_into_one_split_and_differ(make_config, texts, tmp_path):
+    path = write_jsonl(tmp_path / "in.jsonl", texts[:20] * 3)
+    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, vocab_size=800)
+    folder = build(config, tmp_path / "out", SerialExecutor()).folder
+    documents = DocumentSet.open(folder / "documents", "train")
+    keys = [key for bucket in range(len(documents.bucket_starts) - 1) for key in documents.document_keys(bucket)]
+    assert len(keys) % 3 == 0
+    assert len(set(keys)) == len(keys)
+
+
+def test_held_out_documents_stay_when_others_are_added(built, make_config, texts, tmp_path):
+    path = write_jsonl(tmp_path / "in.jsonl", [*texts, "Another one. It is short.", "And one more. It is too."])
+    config = make_config(sources=(SourceConfig(input=str(path)),), tokenizer=str(built.folder / "tokenizer"), seed=9)
+    folder = build(config, tmp_path / "out", SerialExecutor()).folder
+    before, after = (
+        DocumentSet.open(place / "documents", "validation").document_keys(0).tolist()
+        for place in (built.folder, folder)
+    )
+    assert set(before) <= set(after)
+
+
+def test_manifest_tells_what_was_built(built, make_config):
+    manifest = read_manifest(built.folder / "instances" / "128")
+    assert manifest.config == json.loads(json.dumps(make_config().to_dict()))
+    assert set(manifest.versions) == {"megabert", "numpy", "pyarrow", "sentencex", "tokenizers"}
+    assert {entry.duplicate for entry in manifest.of_split("train")} == {0, 1}
+    assert {entry.duplicate for entry in manifest.of_split("validation")} == {0}
+    assert manifest.metadata.max_predictions_per_seq == 20
+    counts = manifest.statistics["instances"]["train"]
+    assert counts["rows"] == manifest.totals()["train"]["rows"]
+    masked = counts["masked_tokens"]
+    assert abs(counts["shown_as_mask"] / masked - 0.8) < 3 * (0.8 * 0.2 / masked) ** 0.5
+    assert abs(counts["shown_as_original"] / masked - 0.1) < 3 * (0.1 * 0.9 / masked) ** 0.5
+
+
+def test_shards_are_read_by_datasets_schema(built):
+    """What `datasets.load_dataset("arrow")` does: open the stream or file, keep the columns."""
+    import pyarrow as pa
+
+    shard = next((built.folder / "instances" / "64").glob("train-*.arrow"))
+    with pa.ipc.open_file(shard) as reader:
+        assert reader.schema.names == [
+            "input_ids", "segment_b_start", "masked_lm_positions", "masked_lm_ids", "next_sentence_label",
+        ]  # fmt: skip
+        assert all(reader.get_batch(i).num_rows <= 8192 for i in range(reader.num_record_batches))

@@ -1,0 +1,96 @@
+import subprocess
+import sys
+
+import pytest
+from unit.data_prep.conftest import write_jsonl
+
+from data_prep.cli import COMMANDS, main
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_shows_defaults_and_an_example(verb, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "example:" in text
+    assert f"megabert-data {verb}" in text
+
+
+def test_no_or_unknown_verb_shows_the_table(capsys):
+    assert main([]) == 2
+    assert "verify" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "verify" in capsys.readouterr().out
+
+
+def test_module_runs_and_help_needs_neither_torch_nor_the_tokenizer():
+    code = """
+import sys
+from data_prep.cli import main
+main(["--help"])
+print("torch" in sys.modules, "tokenizers" in sys.modules)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert shown.splitlines()[-1] == "False False"
+
+
+def test_build_prints_a_summary_on_stdout_and_progress_on_stderr(texts, tmp_path, capsys):
+    write_jsonl(tmp_path / "in.jsonl", texts[:40])
+    flags = "--vocab-size 800 --lengths 64 --dupe-factor 1 --workers 1 --validation-share 0".split()
+    assert main(["build", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), *flags]) == 0
+    captured = capsys.readouterr()
+    for word in ("documents 40", "sentences", "tokens", "[UNK]", "length 64 train", "random next", "shards"):
+        assert word in captured.out
+    assert "extract: " in captured.err
+    assert "MB/s" in captured.err
+    assert main(["stats", str(tmp_path / "out")]) == 0
+    assert "dropped: nothing" in capsys.readouterr().out
+
+
+def test_config_file_comes_before_flags(texts, tmp_path, capsys):
+    write_jsonl(tmp_path / "in.jsonl", texts[:5])
+    (tmp_path / "build.yaml").write_text(
+        f"sources: [{{input: '{tmp_path}/in.jsonl', name: mine}}]\nseed: 3\ndupe_factor: 2\n"
+    )
+    arguments = ["build", "--config", str(tmp_path / "build.yaml"), "--output", "x", "--seed", "4", "--print-config"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "seed: 4" in shown
+    assert "dupe_factor: 2" in shown
+    assert "name: mine" in shown
+
+
+def test_unknown_key_in_a_config_file_is_refused(tmp_path, capsys):
+    (tmp_path / "build.yaml").write_text("sources: [{input: 'a.txt'}]\nvocab_sise: 3\n")
+    assert main(["build", "--config", str(tmp_path / "build.yaml"), "--output", "x", "--print-config"]) == 2
+    assert "did you mean vocab_size" in capsys.readouterr().err
+
+
+def test_peek_shows_masks_in_place(built, capsys):
+    shard = sorted((built.folder / "instances" / "64").glob("train-*.arrow"))[0]
+    assert main(["peek", f"{shard}:3"]) == 0
+    shown = capsys.readouterr().out
+    assert "A: [CLS]" in shown
+    assert "{[MASK]<-" in shown
+    assert "label " in shown
+    assert main(["peek", f"{shard}:9999999"]) == 3
+    assert "is not among 0 to" in capsys.readouterr().err
+    assert main(["peek", str(shard)]) == 3
+
+
+def test_dry_run_writes_nothing(texts, tmp_path, capsys):
+    write_jsonl(tmp_path / "in.jsonl", texts[:5])
+    assert main(["build", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), "--dry-run"]) == 0
+    assert "1 files" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_vocab_writes_a_tokenizer_once(texts, tmp_path, capsys):
+    write_jsonl(tmp_path / "in.jsonl", texts[:30])
+    arguments = ["vocab", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "v"), "--vocab-size", "600"]
+    assert main(arguments) == 0
+    assert "round trip" in capsys.readouterr().out
+    assert (tmp_path / "v" / "vocab.txt").is_file()
+    assert main(arguments) == 3
+    assert "not empty" in capsys.readouterr().err

@@ -1,0 +1,50 @@
+from itertools import pairwise
+
+import numpy as np
+
+from data_prep.arrow_files import ranges
+from data_prep.documents import DocumentSet
+from data_prep.tokens import tokenizer_of
+
+
+def test_documents_are_those_of_the_corpus(built, texts):
+    """Every document of the corpus is in one split, its tokens in order."""
+    tokenizer = tokenizer_of(built.folder / "tokenizer")
+    expected = {tuple(tokenizer.encode(text).tolist()) for text in texts}
+    found = []
+    for split in ("train", "validation"):
+        documents = DocumentSet.open(built.folder / "documents", split)
+        starts = documents.sentence_starts_S[documents.document_starts_D]
+        flat = documents.gather(starts[:-1], np.diff(starts))
+        found += [tuple(flat[a:b].tolist()) for a, b in pairwise(starts)]
+    assert len(found) == len(texts)
+    assert set(found) == expected
+
+
+def test_gather_returns_ranges_of_any_bucket(built):
+    documents = DocumentSet.open(built.folder / "documents", "train")
+    flat = np.concatenate([documents.bucket_tokens(b) for b in range(len(documents.bucket_starts) - 1)])
+    rng = np.random.default_rng(0)
+    sentences = rng.integers(0, documents.num_sentences, 500)
+    starts = documents.sentence_starts_S[sentences]
+    lengths = documents.sentence_starts_S[sentences + 1] - starts
+    lengths[::7] = 0
+    assert np.array_equal(documents.gather(starts, lengths), flat[ranges(starts, lengths)])
+
+
+def test_index_agrees_with_buckets(built):
+    documents = DocumentSet.open(built.folder / "documents", "train")
+    assert documents.bucket_starts[-1].tolist() == [
+        documents.num_documents,
+        documents.num_sentences,
+        documents.sentence_starts_S[-1],
+    ]
+    sentence = np.arange(documents.num_sentences)
+    owner = documents.document_of_sentence(sentence)
+    assert (documents.document_starts_D[owner] <= sentence).all()
+    assert (sentence < documents.document_starts_D[owner + 1]).all()
+
+
+def test_ranges_are_concatenated():
+    assert ranges(np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]
+    assert ranges(np.array([], int), np.array([], int)).tolist() == []

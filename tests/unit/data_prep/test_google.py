@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from unit.data_prep.google_comparison import of_fast, of_oracle, segments_of, z_scores
+from unit.data_prep.google_oracle import OracleOptions, create_instances
+
+from data_prep.documents import DocumentSet
+from data_prep.instances.google import heads, pair_google
+from data_prep.instances.pairs import Bucket, PairOptions
+from megabert.masking.keyed_random import mix
+
+
+@pytest.mark.parametrize(("length", "passes"), [(128, 16), (512, 24)])
+def test_fast_form_has_the_oracles_distribution(built, length, passes):
+    folder = built.folder / "documents"
+    scores = z_scores(of_oracle(folder, length, passes), of_fast(folder, length, passes))
+    assert max(map(abs, scores.values())) < 4, scores
+
+
+def test_comparison_sees_a_wrong_share(built):
+    """Negative control: a target of another length is noticed at once."""
+    folder = built.folder / "documents"
+    scores = z_scores(of_oracle(folder, 128, 4), of_fast(folder, 124, 4))
+    assert max(map(abs, scores.values())) > 6, scores
+
+
+def test_oracle_instances_are_what_their_labels_say(built):
+    segments = segments_of(built.folder / "documents")
+    flat = [bytes(np.concatenate(document).astype(np.uint16)) for document in segments]
+    for instance in create_instances(segments[:10], 1, 3, OracleOptions(64, vocab_size=2000)):
+        ids = np.array(instance.tokens, np.uint16)
+        ids[instance.positions] = instance.originals
+        a, b = bytes(ids[1 : instance.b_start - 1]), bytes(ids[instance.b_start : -1])
+        assert a in flat[instance.document]
+        assert any(b in document for document in flat)
+        if not instance.is_random:
+            assert b in flat[instance.document]
+
+
+def test_heads_are_binomial():
+    tosses = np.repeat([0, 1, 63, 64, 65, 300], 4000)
+    found = heads(mix(np.arange(len(tosses)), 9), tosses)
+    assert (found <= tosses).all()
+    for number in (1, 63, 64, 65, 300):
+        part = found[tosses == number]
+        assert abs(part.mean() - number / 2) < 4 * np.sqrt(number / 4 / len(part))
+        assert abs(part.var() / (number / 4) - 1) < 0.1
+
+
+def test_single_document_keeps_the_tenth_draw(built):
+    """With one document the random next comes from it, is labelled random, and nothing hangs."""
+    documents = DocumentSet.open(built.folder / "documents", "train")
+    alone = DocumentSet(
+        documents.folder, "train", documents.bucket_starts, documents.document_starts_D[:2], documents.sentence_starts_S
+    )
+    alone.bucket_starts = alone.bucket_starts.copy()
+    alone.bucket_starts[1] = (1, alone.document_starts_D[1], alone.sentence_starts_S[alone.document_starts_D[1]])
+    options = PairOptions(objective="nsp", pairing="google", max_seq_length=64, short_seq_prob=0.1, seed=1, duplicate=0)
+    bucket = Bucket(
+        alone, 0, documents.document_keys(0)[:1], np.zeros(alone.document_starts_D[1], int),
+        np.asarray(alone.sentence_starts_S[: alone.document_starts_D[1] + 1]),
+        np.full(alone.document_starts_D[1], alone.document_starts_D[1]), 0, 0,
+    )  # fmt: skip
+    pairs = pair_google(bucket, options)
+    assert pairs.label.any()
+    assert (pairs.b_start + pairs.b_length <= alone.sentence_starts_S[alone.document_starts_D[1]]).all()

@@ -1,0 +1,48 @@
+import pyarrow as pa
+import pytest
+
+from data_prep.parallel import SerialExecutor
+from data_prep.pipeline import build
+from data_prep.verify import verify
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective": "none"},
+        {"objective": "sop"},
+        {"pairing": "google"},
+        {"masking": "dynamic"},
+        {"objective": "none", "masking": "dynamic", "short_seq_prob": 0.0},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_every_objective_gives_sound_shards(changes, make_config, tokenizer_folder, tmp_path):
+    config = make_config(tokenizer=str(tokenizer_folder), dupe_factor=1, **changes)
+    result = build(config, tmp_path / "out", SerialExecutor())
+    for length in config.lengths:
+        folder = tmp_path / "out" / "instances" / str(length)
+        assert verify(folder, SerialExecutor()).problems == []
+        metadata = result.manifests[length].metadata
+        assert (metadata.objective, metadata.pairing, metadata.masking) == (
+            config.objective,
+            config.pairing,
+            config.masking,
+        )
+
+
+def test_dynamic_masking_leaves_masks_to_the_loader(make_config, tokenizer_folder, tmp_path):
+    config = make_config(tokenizer=str(tokenizer_folder), dupe_factor=1, lengths=(64,), masking="dynamic")
+    result = build(config, tmp_path / "out", SerialExecutor())
+    with pa.ipc.open_file(tmp_path / "out/instances/64" / result.manifests[64].shards[0].file) as reader:
+        batch = reader.get_batch(0)
+    assert len(batch["masked_lm_ids"].flatten()) == 0
+    assert result.manifests[64].metadata.special_ids["mask"] not in set(batch["input_ids"].flatten().to_pylist())
+
+
+def test_length_does_not_change_what_another_length_holds(make_config, built, tokenizer_folder, tmp_path):
+    config = make_config(tokenizer=str(tokenizer_folder), lengths=(128,))
+    result = build(config, tmp_path / "out", SerialExecutor())
+    assert [entry.sha256 for entry in result.manifests[128].shards] == [
+        entry.sha256 for entry in built.manifests[128].shards
+    ]

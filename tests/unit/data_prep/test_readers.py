@@ -1,0 +1,93 @@
+import json
+
+import pytest
+
+from data_prep.config import SourceConfig
+from data_prep.extract import chunks as chunks_module
+from data_prep.extract import find_files, plan_chunks, read_documents
+from megabert.errors import DataError
+
+
+def read_all(path, chunk_bytes=1 << 30, **options):
+    files = find_files((SourceConfig(input=str(path), **options),))
+    return [document for chunk in plan_chunks(files, chunk_bytes) for document in read_documents(chunk)]
+
+
+def test_blank_lines_part_documents(tmp_path):
+    (tmp_path / "a.txt").write_text("\n\n One line. \nTwo.\n \t\nSecond document.\n\n\n\nThird.\n\n")
+    assert read_all(tmp_path / "a.txt") == [["One line.", "Two."], ["Second document."], ["Third."]]
+
+
+def test_files_do_not_merge(tmp_path):
+    (tmp_path / "a.txt").write_text("First.")
+    (tmp_path / "b.txt").write_text("Second.")
+    assert read_all(tmp_path / "*.txt") == [["First."], ["Second."]]
+
+
+def test_carriage_returns_and_byte_order_mark_are_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.\r\n\r\nThree.\rFour.\r")
+    assert read_all(tmp_path / "a.txt") == [["One.", "Two."], ["Three.", "Four."]]
+
+
+def test_json_lines_field_is_the_document(tmp_path):
+    lines = [{"body": "One.\n\nTwo."}, {"body": "", "x": 1}, {"body": "Three."}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    assert read_all(tmp_path / "a.jsonl", field="body") == [["One.", "Two."], [], ["Three."]]
+
+
+@pytest.mark.parametrize(("suffix", "border"), [("jsonl", "\n"), ("txt", "\n\n"), ("txt", "\n  \n")])
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 1000])
+def test_cutting_into_chunks_loses_nothing(tmp_path, monkeypatch, suffix, border, chunk_bytes):
+    monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
+    monkeypatch.setattr(chunks_module, "SCAN_BYTES", 5)
+    texts = [f"Document {i} é{'x' * (i * 7 % 90)}." for i in range(40)]
+    written = [json.dumps({"text": text}, ensure_ascii=False) if suffix == "jsonl" else text for text in texts]
+    path = tmp_path / f"a.{suffix}"
+    path.write_text(border.join(written), encoding="utf-8")
+    assert read_all(path, chunk_bytes) == [[text] for text in texts]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "cp949", "utf-8", "gb18030"])
+def test_encoding_is_that_of_the_source(tmp_path, monkeypatch, encoding):
+    monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
+    texts = [f"안녕 {i}." for i in range(30)]
+    (tmp_path / "a.txt").write_bytes("\n\n".join(texts).encode(encoding))
+    assert read_all(tmp_path / "a.txt", 50, encoding=encoding) == [[text] for text in texts]
+
+
+@pytest.mark.parametrize("chunk_bytes", [20, 1 << 20])
+def test_wrong_bytes_are_named_with_offset_and_line(tmp_path, monkeypatch, chunk_bytes):
+    monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
+    good = b"A good line.\n\n" * 10
+    (tmp_path / "a.txt").write_bytes(good + b"caf\xe9 noir\n")
+    with pytest.raises(DataError, match=rf"a\.txt: not utf-8 at byte {len(good) + 3} \(line 21; bytes e9 20") as error:
+        read_all(tmp_path / "a.txt", chunk_bytes)
+    assert "--encoding cp1252" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{broken", "line 3 is no JSON"),
+        ("[1]", "line 3 holds a list"),
+        ('{"body": "x"}', r"line 3 has no text under the key 'text' \(keys: body\)"),
+        ('{"text": 3}', "line 3 has no text under the key"),
+    ],
+)
+def test_bad_json_lines_are_named(tmp_path, line, message):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n' + line + "\n")
+    with pytest.raises(DataError, match=message):
+        read_all(tmp_path / "a.jsonl")
+
+
+def test_glob_without_match_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        find_files((SourceConfig(input=str(tmp_path / "*.txt")),))
+
+
+def test_unknown_format_and_encoding_are_refused(tmp_path):
+    (tmp_path / "a.xyz").write_text("x")
+    with pytest.raises(DataError, match="--format text"):
+        find_files((SourceConfig(input=str(tmp_path / "a.xyz")),))
+    with pytest.raises(DataError, match="unknown encoding 'utf-9'"):
+        find_files((SourceConfig(input=str(tmp_path / "a.xyz"), format="text", encoding="utf-9"),))

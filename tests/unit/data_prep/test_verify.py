@@ -1,0 +1,132 @@
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data_prep.cli import main
+from data_prep.invariants import RULES, Batch
+from data_prep.parallel import SerialExecutor
+from data_prep.verify import verify
+from megabert.schema import read_manifest, sha256_file, write_manifest
+
+
+@pytest.mark.parametrize("length", [64, 128])
+def test_every_instance_is_sound(built, length):
+    verdict = verify(built.folder / "instances" / str(length), SerialExecutor())
+    assert verdict.problems == []
+    assert verdict.is_text_compared
+    assert verdict.instances == sum(
+        entry.rows for entry in read_manifest(built.folder / "instances" / str(length)).shards
+    )
+
+
+def test_flipped_byte_is_named(own_copy, capsys):
+    shard = sorted((own_copy / "instances" / "64").glob("train-*.arrow"))[1]
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    assert main(["verify", str(own_copy), "--workers", "1"]) == 3
+    message = capsys.readouterr().err
+    assert shard.name in message
+    assert "bytes changed" in message
+    assert message.count(".arrow:") == 1
+
+
+def rewrite(folder, change):
+    """Change the first batch of the first shard and make the manifest agree with it."""
+    manifest = read_manifest(folder)
+    path = folder / manifest.shards[0].file
+    with pa.ipc.open_file(path) as reader:
+        table, schema = reader.read_all(), reader.schema
+    rows = table.to_pylist()
+    change(rows)
+    with pa.ipc.new_file(str(path), schema) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+    entry = dataclasses.replace(
+        manifest.shards[0],
+        sha256=sha256_file(path),
+        tokens=sum(len(row["input_ids"]) for row in rows),
+        masked_tokens=sum(len(row["masked_lm_positions"]) for row in rows),
+    )
+    write_manifest(folder, dataclasses.replace(manifest, shards=[entry, *manifest.shards[1:]]))
+
+
+def swap_label(rows):
+    rows[5]["next_sentence_label"] ^= 1
+
+
+def change_word(rows):
+    place = next(
+        i for i in range(1, 20) if i not in rows[5]["masked_lm_positions"] and i + 1 != rows[5]["segment_b_start"]
+    )
+    rows[5]["input_ids"][place] = 77 if rows[5]["input_ids"][place] != 77 else 78
+
+
+def move_border(rows):
+    rows[5]["segment_b_start"] += 1
+
+
+def unsort(rows):
+    rows[5]["masked_lm_positions"].reverse()
+
+
+def drop_prediction(rows):
+    rows[5]["input_ids"][rows[5]["masked_lm_positions"].pop()] = rows[5]["masked_lm_ids"].pop()
+
+
+def hide_word(rows):
+    place = next(
+        i for i in range(1, 20) if i not in rows[5]["masked_lm_positions"] and i + 1 != rows[5]["segment_b_start"]
+    )
+    rows[5]["input_ids"][place] = 4
+
+
+def lengthen(rows):
+    rows[5]["input_ids"] = rows[5]["input_ids"] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (swap_label, "label"),
+        (change_word, "text is not that of its pair"),
+        (move_border, "segment_b_start|stands where text"),
+        (unsort, "do not ascend"),
+        (drop_prediction, "number of predictions"),
+        (hide_word, "stands where text"),
+        (lengthen, "length is out of bounds"),
+    ],
+)
+def test_damage_under_a_right_hash_is_found(own_copy, change, message):
+    folder = own_copy / "instances" / "64"
+    rewrite(folder, change)
+    (problem, *_) = verify(folder, SerialExecutor()).problems
+    assert re.search(message, problem), problem
+    assert read_manifest(folder).shards[0].file in problem
+    assert "row 5 " in problem or "text" in problem
+
+
+def test_shards_without_their_documents_are_checked_too(own_copy):
+    (own_copy / "documents" / "train-buckets.npy").unlink()
+    verdict = verify(own_copy / "instances" / "64", SerialExecutor())
+    assert verdict.problems == []
+    assert not verdict.is_text_compared
+
+
+def test_rules_hold_for_a_batch_without_rows(built):
+    manifest = built.manifests[64]
+    with pa.ipc.open_file(built.folder / "instances" / "64" / manifest.shards[0].file) as reader:
+        batch = Batch.of(reader.get_batch(0).slice(0, 0))
+    assert not any(np.any(rule(batch, manifest.metadata)) for rule in RULES.values())
+
+
+def test_unlike_totals_are_refused(own_copy, capsys):
+    path = own_copy / "instances" / "64" / "manifest.json"
+    values = json.loads(path.read_text())
+    values["totals"]["train"]["rows"] += 1
+    path.write_text(json.dumps(values))
+    assert main(["verify", str(own_copy), "--workers", "1"]) == 3
+    assert "totals" in capsys.readouterr().err
