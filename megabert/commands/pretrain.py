@@ -2,14 +2,17 @@
 
 import argparse
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megabert.config.loading import field_table, parse_flags, to_dict
 from megabert.config.recipes import engine_names, load_run_config, recipe_names
 from megabert.config.run import RunConfig
+
+if TYPE_CHECKING:
+    from megabert.commands.sources import Source
 
 EXAMPLE = """\
 examples:
@@ -40,7 +43,8 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     from megabert.training.pretrain import pretrain
 
-    pretrain(config, Path(options.run_dir), read_initial=_initial(config), device=options.device)
+    initial = _source(config.init_from).weights if config.init_from else None
+    pretrain(config, Path(options.run_dir), initial=initial, device=options.device)
     return 0
 
 
@@ -79,19 +83,14 @@ def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunCon
     config = load_run_config(options.recipe, files, flags)
     if config.init_from is None:
         return config
-    from megabert.commands.sources import open_source
-
-    source = open_source(config.init_from)
-    sizes = {**to_dict(source.model), "preset": None}
+    sizes = {**to_dict(_source(config.init_from).model), "preset": None}
     for kept in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
         sizes[kept] = getattr(config.model, kept)
     merged = {**flags, "model": {**sizes, **flags.get("model", {})}}
     return replace(load_run_config(options.recipe, files, merged), init_from=config.init_from)
 
 
-def _initial(config: RunConfig) -> Callable[[], Any] | None:
-    if config.init_from is None:
-        return None
+def _source(name: str) -> "Source":
     from megabert.commands.sources import open_source
 
-    return open_source(config.init_from).read_weights
+    return open_source(name)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from megabert.config.model import ModelConfig
 from megabert.distributed.checkpoints import find_checkpoint, read_masters
 from megabert.errors import ConfigError
@@ -17,11 +19,11 @@ from megabert.training.weights import InitialWeights, load_initial_weights
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A model's sizes, its tokenizer's folder, and how to read its weights."""
+    """A model's sizes, its tokenizer's folder, and its weights, read when they are needed."""
 
     model: ModelConfig
     tokenizer_dir: Path
-    read_weights: Callable[[], InitialWeights]
+    weights: InitialWeights
     seed: int = 0
 
     def build_untrained_model(self) -> BertForPreTraining:
@@ -33,7 +35,7 @@ class Source:
     def build_model(self) -> BertForPreTraining:
         """Return the model with its weights, in float32 on the CPU."""
         model = self.build_untrained_model()
-        load_initial_weights(model, self.read_weights())
+        load_initial_weights(model, self.weights)
         return model
 
 
@@ -59,23 +61,25 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
 
 
 def _open_run(folder: Path, checkpoint: str) -> Source:
-    def read_weights() -> InitialWeights:
-        path = find_checkpoint(checkpoints_dir(folder), checkpoint)
-        return InitialWeights(
-            source=str(folder),
-            state=read_masters(path),
-            tokenizer_sha256=load_tokenizer(tokenizer_dir(folder)).sha256,
-        )
+    def read() -> dict[str, Tensor]:
+        return read_masters(find_checkpoint(checkpoints_dir(folder), checkpoint))
 
     config = read_config(folder)
-    return Source(model=config.model, tokenizer_dir=tokenizer_dir(folder), read_weights=read_weights, seed=config.seed)
+    return Source(
+        model=config.model,
+        tokenizer_dir=tokenizer_dir(folder),
+        weights=_weights(folder, tokenizer_dir(folder), read),
+        seed=config.seed,
+    )
 
 
 def _open_huggingface(folder: Path) -> Source:
-    model = read_huggingface(folder, config_only=True).config
+    return Source(
+        model=read_huggingface(folder, config_only=True).config,
+        tokenizer_dir=folder,
+        weights=_weights(folder, folder, lambda: read_huggingface(folder).state),
+    )
 
-    def read_weights() -> InitialWeights:
-        content = read_huggingface(folder)
-        return InitialWeights(source=str(folder), state=content.state, tokenizer_sha256=load_tokenizer(folder).sha256)
 
-    return Source(model=model, tokenizer_dir=folder, read_weights=read_weights)
+def _weights(folder: Path, tokenizer: Path, read: Callable[[], dict[str, Tensor]]) -> InitialWeights:
+    return InitialWeights(source=str(folder), tokenizer_sha256=load_tokenizer(tokenizer).sha256, read=read)

@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 logger = logging.getLogger("megabert")
@@ -18,10 +20,16 @@ def log_to_stderr(rank: int) -> None:
     logger.addHandler(handler)
 
 
-def log_to_file(run_dir: Path, rank: int) -> None:
+@contextmanager
+def logging_to_file(run_dir: Path, rank: int) -> Iterator[None]:
     """Also append this rank's messages, with times, to its file in the run folder."""
     folder = run_dir / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(folder / f"rank_{rank:03d}.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()

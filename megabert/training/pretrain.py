@@ -1,6 +1,5 @@
 """From a configuration to a trained model: set up once, then fit; the same call starts and resumes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from megabert.distributed.run_lock import RunLock
 from megabert.errors import CheckpointError, DataError
 from megabert.models.bert import BertForPreTraining, Objective
 from megabert.models.initialization import initialize
-from megabert.observability.logs import log_to_file, log_to_stderr, logger
+from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.optim.build import build_optimizer
 from megabert.optim.schedules import learning_rate
 from megabert.schema import sha256_file
@@ -55,7 +54,7 @@ def pretrain(
     config: RunConfig,
     run_dir: Path,
     *,
-    read_initial: Callable[[], InitialWeights] | None = None,
+    initial: InitialWeights | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> TrainerState:
     """Run, or go on with, a pre-training.
@@ -63,7 +62,7 @@ def pretrain(
     Args:
         config: As resolved from recipe, files and flags.
         run_dir: Run folder; a run that it holds is continued at its last good checkpoint.
-        read_initial: Reads the weights to start from; called for a new run only.
+        initial: Weights to start from; read for a new run only.
         device: ``auto``, ``cpu`` or ``cuda``.
 
     Returns:
@@ -75,22 +74,21 @@ def pretrain(
     with distributed_world(device) as world:
         log_to_stderr(world.rank)
         with RunLock(run_dir, world):
-            setup = _set_up(config, run_dir, world)
-            log_to_file(run_dir, world.rank)
-            finished = _finished(setup)
-            if finished is not None:
-                logger.info(
-                    "%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, finished.step, run_dir
-                )
+            setup = _set_up(config, run_dir, initial, world)
+            with logging_to_file(run_dir, world.rank):
+                finished = _finished(setup)
+                if finished is None:
+                    return _run(setup, run_dir, initial)
+                done = "%s is done: %d steps. Export it: megabert export %s --to DIR"
+                logger.info(done, run_dir, finished.step, run_dir)
                 return finished
-            return _run(setup, run_dir, read_initial)
 
 
-def _set_up(config: RunConfig, run_dir: Path, world: World) -> Setup:
+def _set_up(config: RunConfig, run_dir: Path, initial: InitialWeights | None, world: World) -> Setup:
     """Check everything that can be wrong before anything is written."""
     # Rank 0 looks first, so that bad data is reported once.
-    on_main(world, lambda: _open_shards(config) and None)
-    shards = _open_shards(config)
+    on_main(world, lambda: _open_shards(config, initial) and None)
+    shards = _open_shards(config, initial)
     config = _resolve(config, shards, world)
     deepspeed = derive_deepspeed(
         engine_path("zero1" if config.engine == "auto" else config.engine),
@@ -119,7 +117,7 @@ def _set_up(config: RunConfig, run_dir: Path, world: World) -> Setup:
     )
 
 
-def _run(setup: Setup, run_dir: Path, read_initial: Callable[[], InitialWeights] | None) -> TrainerState:
+def _run(setup: Setup, run_dir: Path, initial: InitialWeights | None) -> TrainerState:
     config, world = setup.config, setup.world
     model = BertForPreTraining(
         config.model,
@@ -128,8 +126,8 @@ def _run(setup: Setup, run_dir: Path, read_initial: Callable[[], InitialWeights]
         activation_checkpointing=config.activation_checkpointing,
     )
     initialize(model, config.seed)
-    if read_initial is not None and setup.checkpoint is None:
-        _start_from(model, read_initial(), setup)
+    if initial is not None and setup.checkpoint is None:
+        load_initial_weights(model, initial)
     stored = TrainerState(manifests=setup.manifests)
     budgets = _budgets(model, setup)
     optimizer = build_optimizer(model.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb)
@@ -173,9 +171,11 @@ def _finished(setup: Setup) -> TrainerState | None:
     return state if state.is_done(setup.config) else None
 
 
-def _open_shards(config: RunConfig) -> list[tuple[ShardSet, ShardSet]]:
+def _open_shards(config: RunConfig, initial: InitialWeights | None) -> list[tuple[ShardSet, ShardSet]]:
     folders = [phase_data(config, phase) for phase in config.phases]
     shards = [(ShardSet.open(folder, "train"), ShardSet.open(folder, "validation")) for folder in folders]
+    if initial is not None:
+        initial.check_tokenizer(shards[0][0].metadata.tokenizer_sha256, shards[0][0].folder)
     _check_shards(config, shards)
     return shards
 
@@ -225,16 +225,6 @@ def _check_same_data(setup: Setup, state: TrainerState) -> None:
                 f"(manifest SHA-256 {new[:12]}, recorded {old[:12]}). Name the first ones, or start a new run: "
                 "--init-from RUN --run-dir NEW."
             )
-
-
-def _start_from(model: BertForPreTraining, initial: InitialWeights, setup: Setup) -> None:
-    expected = setup.shards[0][0].metadata.tokenizer_sha256
-    if initial.tokenizer_sha256 != expected:
-        raise DataError(
-            f"{initial.source}: its tokenizer (SHA-256 {initial.tokenizer_sha256[:12]}) is not the one of the shards "
-            f"in {setup.shards[0][0].folder} ({expected[:12]}). Build the shards with --tokenizer {initial.source}."
-        )
-    load_initial_weights(model, initial)
 
 
 def _budgets(model: BertForPreTraining, setup: Setup) -> tuple[int, ...]:

@@ -1,10 +1,12 @@
 """Weights that a run starts from instead of random ones."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor, nn
 
-from megabert.errors import CheckpointError
+from megabert.errors import CheckpointError, DataError
 from megabert.observability.logs import logger
 
 
@@ -14,13 +16,25 @@ class InitialWeights:
 
     Attributes:
         source: Where they come from, for messages.
-        state: Float32 tensors by parameter name; the embedding's rows may stop at the unpadded vocabulary.
         tokenizer_sha256: Identity of the tokenizer that the model was trained with.
+        read: Returns float32 tensors by parameter name; the embedding's rows may stop at the unpadded vocabulary.
     """
 
     source: str
-    state: dict[str, Tensor]
     tokenizer_sha256: str
+    read: Callable[[], dict[str, Tensor]]
+
+    def check_tokenizer(self, tokenizer_sha256: str, folder: Path) -> None:
+        """Refuse shards that another tokenizer made.
+
+        Raises:
+            DataError: Names both and the command that builds fitting shards.
+        """
+        if self.tokenizer_sha256 != tokenizer_sha256:
+            raise DataError(
+                f"{self.source}: its tokenizer (SHA-256 {self.tokenizer_sha256[:12]}) is not the one of the shards in "
+                f"{folder} ({tokenizer_sha256[:12]}). Build them with: megabert-data build --tokenizer {self.source}"
+            )
 
 
 def load_initial_weights(model: nn.Module, initial: InitialWeights) -> None:
@@ -30,7 +44,8 @@ def load_initial_weights(model: nn.Module, initial: InitialWeights) -> None:
         CheckpointError: A tensor of another shape, or nothing in common.
     """
     parameters = dict(model.named_parameters())
-    given = {name: tensor for name, tensor in initial.state.items() if name in parameters}
+    state = initial.read()
+    given = {name: tensor for name, tensor in state.items() if name in parameters}
     if not given:
         raise CheckpointError(f"{initial.source}: no parameter of a BERT encoder was found there.")
     for name, tensor in given.items():
@@ -42,7 +57,7 @@ def load_initial_weights(model: nn.Module, initial: InitialWeights) -> None:
             )
         target[: tensor.shape[0]].copy_(tensor)
     new = sorted(set(parameters) - set(given))
-    unused = sorted(set(initial.state) - set(given))
+    unused = sorted(set(state) - set(given))
     logger.info("initial weights: %d tensors from %s", len(given), initial.source)
     for what, names in (("newly initialised, not in the source", new), ("in the source, not used", unused)):
         if names:

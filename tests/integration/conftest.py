@@ -25,6 +25,7 @@ def build_shards(corpus: Path, output: Path, *extra: str) -> Path:
     """Run ``megabert-data build`` for lengths 64 and 128."""
     command = [sys.executable, "-m", "data_prep", "build", "--input", str(corpus), "--format", "jsonl"]
     command += ["--output", str(output), "--vocab-size", "1000", "--lengths", "64", "128", "--workers", "1"]
+    command += ["--validation-share", "0.2"]
     done = subprocess.run([*command, *extra], capture_output=True, text=True, timeout=200, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr
     return output

