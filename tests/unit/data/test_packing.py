@@ -87,13 +87,20 @@ def test_at_least_99_percent_of_padded_tokens_are_real(length, global_batch_size
         assert len(shapes) <= 6  # few static shapes
 
 
-def test_bins_of_few_instances_are_evened_out():
-    # Four or five instances a bin: plain zigzag, four in each, gives 90%.
-    lengths, masked, statistics = _corpus(512)
-    shape = shape_for(statistics, global_batch_size=100, world_size=1, micro_batch_tokens=2048)
-    plans = [plan(lengths[i : i + 100], masked[i : i + 100], shape, 1) for i in range(0, 1000, 100)]
-    held = sum(shape.padded(p.max_tokens, p.max_masked).tokens * p.num_micro_steps for p in plans)
-    assert lengths[:1000].sum() / held >= 0.95
+def test_bins_are_evener_than_plain_zigzag():
+    lengths, masked, _ = _corpus(512)
+    shape = MicroShape(tokens=32 * 512, sequences=1000, masked=5000)
+    count, bins = 250, 8
+    excess = zigzag_excess = 0
+    for chosen in (slice(start, start + count) for start in range(0, 50 * count, count)):
+        dealt = plan(lengths[chosen], masked[chosen], shape, bins)
+        mean = lengths[chosen].sum() / bins
+        excess += dealt.max_tokens - mean
+        turn = np.arange(count) % (2 * bins)
+        sums = np.bincount(np.minimum(turn, 2 * bins - 1 - turn), np.sort(lengths[chosen])[::-1])
+        zigzag_excess += sums.max() - mean
+    assert dealt.num_micro_steps == 1
+    assert excess < zigzag_excess / 2
 
 
 def test_one_size_for_all_when_the_multiple_is_the_greatest_size():
