@@ -77,7 +77,7 @@ class IndexTask:
 
 def build_index(task: IndexTask) -> tuple[list[Path], Counts]:
     """Write where buckets, documents and sentences of a split start, as three mapped numpy files."""
-    starts = {
+    starts: dict[str, list[NDArray[np.int64]]] = {
         "buckets": [np.zeros((1, 3), np.int64)],
         "documents": [np.zeros(1, np.int64)],
         "sentences": [np.zeros(1, np.int64)],

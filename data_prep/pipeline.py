@@ -97,8 +97,7 @@ def _make_documents(build: Build, files: list[InputFile]) -> tuple[dict[str, Any
         plan = json.loads(plan_path.read_bytes())
         schema = document_schema(plan["vocab_size"])
         units = [*_bucket_units(build, (), plan["buckets"], schema), *_index_units(build, plan["buckets"])]
-        tokenizer = _tokenizer_unit(build, ())
-        if all_finished([tokenizer, *units], build.executor):
+        if all_finished([_tokenizer_unit(build, ()), *units], build.executor):
             return plan["corpus"], plan["report"]
     chunks = plan_chunks(files, int(build.config.chunk_mib * 2**20))
     extracted = [build.path("work", "extract", f"{index:06d}.arrow") for index in range(len(chunks))]
@@ -308,9 +307,10 @@ def _manifest(
         if part:
             counts[split] = add_counts([outcome for _, outcome in part])
         for task, outcome in part:
-            numbers = [outcome.counts[key] for key in ("rows", "tokens", "masked_tokens")]
+            rows, tokens, masked = (outcome.counts[key] for key in ("rows", "tokens", "masked_tokens"))
             (digest,) = outcome.files.values()
-            entries.append(ShardEntry(task.path.name, split, *numbers, digest, task.bucket, task.options.duplicate))
+            duplicate = task.options.duplicate
+            entries.append(ShardEntry(task.path.name, split, rows, tokens, masked, digest, task.bucket, duplicate))
     if not any(entry.split == "train" for entry in entries):
         raise DataError(f"{build.folder}: the training documents gave no instance. Give more text.")
     return Manifest(

@@ -84,12 +84,18 @@ def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> N
 
 def _hash_inputs(files: list[InputFile], known: list[dict[str, Any]], executor: Executor) -> list[dict[str, Any]]:
     """Return path, size, time and SHA-256 of each input; a hash is taken over where size and time are as known."""
-    before = {(item["path"], item["bytes"], item["modified_ns"]): item["sha256"] for item in known}
-    inputs = [{"path": file.path, "bytes": file.bytes, "modified_ns": os.stat(file.path).st_mtime_ns} for file in files]
-    new = [item for item in inputs if tuple(item.values()) not in before]
-    hashes = dict(executor.run(sha256_file, [Path(item["path"]) for item in new]))
-    fresh = {item["path"]: hashes[index] for index, item in enumerate(new)}
-    return [{**item, "sha256": fresh.get(item["path"]) or before[tuple(item.values())]} for item in inputs]
+    before = {_stamp(item): item["sha256"] for item in known}
+    inputs: list[dict[str, Any]] = [
+        {"path": file.path, "bytes": file.bytes, "modified_ns": os.stat(file.path).st_mtime_ns} for file in files
+    ]
+    new = [item for item in inputs if _stamp(item) not in before]
+    for index, digest in executor.run(sha256_file, [Path(item["path"]) for item in new]):
+        new[index]["sha256"] = digest
+    return [{"sha256": before.get(_stamp(item)), **item} for item in inputs]
+
+
+def _stamp(item: dict[str, Any]) -> tuple[Any, ...]:
+    return item["path"], item["bytes"], item["modified_ns"]
 
 
 def _compare_inputs(folder: Path, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:

@@ -3,19 +3,20 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import flat_list, make_list, offsets_of, open_mapped, ranges, write_batches
+from data_prep.arrow_files import make_list, offsets_of, open_mapped, ranges, write_batches
 from data_prep.units import Counts
 from megabert.masking.keyed_random import mix, string_key, uniform
 from megabert.schema import token_type
 from megabert.tokenization import Tokenizer, load_tokenizer
 
 SENTENCES_A_CALL = 16_384
-SPLITS = ("train", "validation")
+SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 
 
 def document_schema(vocab_size: int) -> pa.Schema:
@@ -138,15 +139,3 @@ def read_documents_of(path: Path, split: int, low: int, high: int) -> list[pa.Re
     first = begin + np.searchsorted(part, np.uint64(low))
     last = end if high >= 1 << 64 else begin + np.searchsorted(part, np.uint64(high))
     return [batch.slice(first, last - first)] if last > first else []
-
-
-__all__ = [
-    "SPLITS",
-    "TokenizeTask",
-    "document_schema",
-    "flat_list",
-    "read_documents_of",
-    "split_of",
-    "tokenize",
-    "tokenizer_of",
-]

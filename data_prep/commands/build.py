@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,7 +14,7 @@ from data_prep.parallel import available_cores, make_executor
 from data_prep.pipeline import Built, build
 from data_prep.stats import describe_corpus, describe_split
 
-FIELDS = {
+FIELDS: dict[str, dict[str, Any]] = {
     "tokenizer": {"metavar": "HF_FOLDER"},
     "vocab_size": {"type": int},
     "uncased": {"action": "store_true"},

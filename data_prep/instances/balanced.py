@@ -185,9 +185,13 @@ def _whole_sentences(bucket: Bucket, place: Integers, wanted: _Wanted) -> tuple[
     place = np.minimum(place, latest)
     up = np.minimum(np.searchsorted(starts, starts[place] + wanted.length), end)
     down = np.maximum(up - 1, place + 1)
-    long, short = starts[up] - starts[place], starts[down] - starts[place]
-    is_short_better = wanted.badness(short) < wanted.badness(long)
-    return starts[place], np.where(is_short_better, short, long)
+    # At a document's end one sentence can also be left out at the front.
+    later = np.where(up == end, np.minimum(place + 1, end - 1), place)
+    begins = np.stack([starts[place], starts[place], starts[later]])
+    lengths = np.stack([starts[up], starts[down], starts[up]]) - begins
+    best = np.argmin(np.stack([wanted.badness(length) for length in lengths]), axis=0)
+    rows = np.arange(len(place))
+    return begins[best, rows], lengths[best, rows]
 
 
 def word_start(

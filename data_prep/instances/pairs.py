@@ -99,8 +99,15 @@ class Pairs:
 
     def take(self, rows: NDArray[np.integer]) -> "Pairs":
         """Return some of the instances, in the order of ``rows``."""
-        parts = (self.a_start, self.a_length, self.b_start, self.b_length, self.label, self.key)
-        return Pairs(*(part[rows] for part in parts), self.is_b_first)
+        return Pairs(
+            self.a_start[rows],
+            self.a_length[rows],
+            self.b_start[rows],
+            self.b_length[rows],
+            self.label[rows],
+            self.key[rows],
+            self.is_b_first,
+        )
 
 
 def draw_targets(keys: NDArray[np.uint64], options: PairOptions, longest: int) -> Integers:
