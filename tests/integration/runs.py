@@ -45,6 +45,10 @@ class Run:
     launcher: str = "torchrun"
     flags: dict[str, object] = field(default_factory=dict)
     recipe: str = "debug"
+    output_path: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.output_path = self.output_path or self.run_dir.with_suffix(".out")
 
     def command(self) -> list[str]:
         """Return the words of the command."""
@@ -84,10 +88,6 @@ class Run:
         code = self.finish()
         assert code == 0, f"exit {code}:\n{self.output[-6000:]}"
         return self.rows()
-
-    @property
-    def output_path(self) -> Path:
-        return self.run_dir.with_suffix(".out")
 
     @property
     def output(self) -> str:

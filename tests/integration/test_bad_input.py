@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from integration.runs import TINY
+from integration.runs import TINY, Run
 
 from megabert.cli.main import main
 
@@ -89,29 +89,34 @@ def test_other_tokenizer_for_the_weights_is_refused(shards, tmp_path, capsys):
 
 
 def test_another_configuration_in_the_same_folder_is_refused(shards, tmp_path, capsys):
-    assert pretrain(shards, tmp_path / "run") == 0
-    before = sorted(path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock")
+    Run(tmp_path / "run", shards, flags=STEPS).finish_well()
+    before = files_of(tmp_path / "run")
     assert pretrain(shards, tmp_path / "run", seed=7) == 4
     error = capsys.readouterr().err
     assert "seed: 42 -> 7" in error
     assert "--init-from" in error
-    after = sorted(path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock")
-    assert [path for path in after if "logs" not in path.parts] == [p for p in before if "logs" not in p.parts]
+    assert files_of(tmp_path / "run") == before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs to fill needs root")
-def test_full_disk_names_the_need_and_leaves_no_checkpoint(shards, tmp_path, capsys):
+def test_full_disk_names_the_need_and_leaves_no_checkpoint(shards, tmp_path):
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(small)], check=False)
     if mounted.returncode:
         pytest.skip("this machine does not let root mount a tmpfs")
+    run = Run(small / "run", shards, flags=STEPS, output_path=tmp_path / "out")
     try:
-        code = pretrain(shards, small / "run")
-        error = capsys.readouterr().err
-        assert code == 4
-        assert "the disk is too full" in error
-        assert "MiB are needed" in error
-        assert not list((small / "run" / "checkpoints").glob("*"))
+        assert run.finish() == 4
+        assert "the disk is too full" in run.output
+        assert "MiB are needed" in run.output
+        assert "Traceback" not in run.output
+        assert not list((run.run_dir / "checkpoints").glob("*"))
     finally:
         subprocess.run(["umount", "--lazy", str(small)], check=True)
+
+
+def files_of(run_dir) -> dict[str, int]:
+    """Return name and time of change of every file but the lock."""
+    files = [path for path in run_dir.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path): path.stat().st_mtime_ns for path in files}
