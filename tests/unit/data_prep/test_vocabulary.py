@@ -1,3 +1,4 @@
+import hashlib
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,17 @@ def korean():
 @pytest.fixture(scope="module")
 def english():
     return read_documents("public_domain.jsonl")[::4]
+
+
+@pytest.mark.parametrize("name", ["korean.jsonl", "public_domain.jsonl"])
+def test_bundled_corpora_are_what_their_readme_says(name):
+    data = (CORPORA / name).read_bytes()
+    assert hashlib.sha256(data).hexdigest() in (CORPORA / "README.md").read_text(encoding="utf-8")
+    documents = [json.loads(line) for line in data.decode("utf-8").splitlines()]
+    assert len({document["id"] for document in documents}) == len(documents)
+    for document in documents:
+        assert list(document) == ["id", "title", "text", "source"]
+        assert all(paragraph.strip() and "\n" not in paragraph for paragraph in document["text"].split("\n\n"))
 
 
 @pytest.mark.parametrize(
