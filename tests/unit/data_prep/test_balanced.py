@@ -1,10 +1,16 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from unit.data_prep.conftest import write_jsonl
 
+from data_prep.config import SourceConfig
 from data_prep.documents import DocumentSet
-from data_prep.instances.balanced import EvenLabels, pair_balanced
+from data_prep.instances.balanced import LABEL_DELAY, EvenLabels, pair_balanced
 from data_prep.instances.pairs import Bucket, PairOptions, excess_by_side
 from data_prep.instances.stage import make_pairs
+from data_prep.parallel import SerialExecutor
+from data_prep.pipeline import build
 from data_prep.tokens import tokenizer_of
 from data_prep.verify import untrue_pairs
 from megabert.masking.keyed_random import mix
@@ -112,8 +118,23 @@ def test_labels_dealt_are_even_within_lengths_and_over_all():
     rng = np.random.default_rng(0)
     ranges = np.minimum(rng.geometric(0.4, 3000), 8) - 1
     dealer = EvenLabels(mix(4), len(ranges))
-    signs = 2 * np.array([dealer.deal(index) for index in ranges.tolist()]) - 1
-    assert all(abs(signs[ranges == index].sum()) <= 1 for index in range(8))
-    assert np.abs(np.cumsum(signs)).max() <= 4
-    other = EvenLabels(mix(5), len(ranges))
-    assert 0.4 < np.mean([other.deal(index) for index in ranges.tolist()] == (signs > 0)) < 0.6
+    labels = np.array([dealer.deal(index) for index in ranges.tolist()])
+    signs = 2 * labels - 1
+    assert sum(abs(signs[ranges == index].sum()) for index in range(8)) <= LABEL_DELAY
+    # Neighbours do not tell each other's label.
+    assert abs(np.mean(signs[1:] * signs[:-1])) < 4 / np.sqrt(len(signs))
+
+
+def test_label_does_not_show_in_length_of_short_documents(make_config, texts, tmp_path):
+    """Documents of 2 to 12 sentences: most instances are ends of documents, where a random B is put back."""
+    rng = np.random.default_rng(0)
+    paragraphs = [line for text in texts for line in text.splitlines() if line.count(". ") > 1]
+    short = ["\n".join(paragraphs[place : place + rng.integers(1, 5)]) for place in range(len(paragraphs))]
+    path = write_jsonl(tmp_path / "in.jsonl", short)
+    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(256,), dupe_factor=1)
+    folder = build(config, tmp_path / "out", SerialExecutor()).folder
+    _, found = pairs_of(SimpleNamespace(folder=folder), 256, passes=30)
+    label = join(found, "label")
+    total = join(found, "a_length") + join(found, "b_length")
+    assert abs(label.mean() - 0.5) < 0.005
+    assert abs(total[label == 1].mean() - total[label == 0].mean()) < 1
