@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +47,17 @@ def lock_folder(folder: Path) -> Iterator[None]:
         stream.truncate(0)
         stream.write(f"host {socket.gethostname()}, process {os.getpid()}\n")
         stream.flush()
+        _remove_remains(folder)
         yield
+
+
+def _remove_remains(folder: Path) -> None:
+    """Delete the temporary files and folders of a build that was killed; the lock says that nobody writes them."""
+    for path in list(folder.rglob(".*.tmp")):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor: Executor) -> dict[str, Any]:

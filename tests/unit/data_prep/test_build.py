@@ -1,4 +1,10 @@
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from unit.data_prep.conftest import write_jsonl
@@ -9,6 +15,8 @@ from data_prep.parallel import ProcessExecutor, SerialExecutor
 from data_prep.pipeline import build
 from megabert.errors import ConfigError, DataError
 from megabert.schema import read_manifest, sha256_file
+
+ROOT = Path(__file__).parents[3]
 
 
 def hashes(folder):
@@ -45,6 +53,22 @@ def test_build_stopped_anywhere_continues_to_the_same_bytes(built, make_config, 
     assert not list((tmp_path / "out").rglob("*.tmp"))
     build(make_config(), tmp_path / "out", SerialExecutor())
     assert hashes(tmp_path / "out") == hashes(built.folder)
+
+
+def test_killed_build_leaves_no_worker_and_continues_to_the_same_bytes(built, make_config, tmp_path):
+    config, output = make_config(), tmp_path / "out"
+    flags = "--vocab-size 2000 --lengths 64 128 --dupe-factor 2 --validation-share 0.1 --workers 2"
+    command = [sys.executable, "-m", "data_prep", "build", "--input", config.sources[0].input, *flags.split()]
+    process = subprocess.Popen([*command, "--output", str(output)], stderr=subprocess.DEVNULL, cwd=ROOT)
+    deadline = time.monotonic() + 60
+    while not list((output / "work" / "records").rglob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    (output / "work" / ".rest.arrow.1.tmp").write_text("left by the killed build")
+    build(config, output, SerialExecutor())  # the lock is free: it went with its holder
+    assert not list(output.rglob("*.tmp"))
+    assert hashes(output) == hashes(built.folder)
 
 
 def test_finished_build_is_left_as_it_is(own_copy, make_config, capsys):

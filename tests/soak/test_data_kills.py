@@ -1,0 +1,84 @@
+"""The whole demo build killed at random moments, and by any number of workers: always the same bytes."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from megabert.schema import sha256_file
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
+KILLS = 20
+
+pytestmark = pytest.mark.soak
+
+
+def command(output, workers):
+    flags = ["--vocab-size", "8192", "--validation-share", "0.05", "--workers", str(workers)]
+    return [sys.executable, "-m", "data_prep", "build", "--input", str(CORPUS), "--output", str(output), *flags]
+
+
+def run(output, workers):
+    done = subprocess.run(command(output, workers), cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+def hashes(folder):
+    paths = [path for part in ("instances", "documents", "tokenizer") for path in (folder / part).rglob("*")]
+    return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(paths) if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reference") / "out"
+    start = time.monotonic()
+    run(folder, 1)
+    return hashes(folder), time.monotonic() - start
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_workers_do_not_change_a_byte(reference, tmp_path, workers):
+    run(tmp_path / "out", workers)
+    assert hashes(tmp_path / "out") == reference[0]
+
+
+def children_of(process):
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True)
+    return [int(pid) for pid in listed.stdout.split()]
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_kills_at_random_moments_do_not_change_a_byte(reference, tmp_path):
+    """A random process of the build (parent or worker) is killed each time; survivors must end by themselves."""
+    rng = random.Random(1)
+    expected, seconds = reference
+    for kill in range(KILLS):
+        folder = tmp_path / f"out-{kill % 4}"  # each folder is killed five times on its way
+        process = subprocess.Popen(command(folder, 2), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0, seconds))
+        family = children_of(process)
+        victim = rng.choice([process.pid, *family]) if family else process.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+        process.wait(timeout=120)
+        deadline = time.monotonic() + 20
+        while any(is_alive(pid) for pid in family) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(is_alive(pid) for pid in family), "a worker outlived its parent"
+    for number in range(4):
+        run(tmp_path / f"out-{number}", 2)
+        assert hashes(tmp_path / f"out-{number}") == expected
+        assert not list((tmp_path / f"out-{number}").rglob("*.tmp"))
