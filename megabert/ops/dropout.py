@@ -143,9 +143,7 @@ def keep_bits(dropout: Dropout, row_keys_R: Tensor, columns: int) -> Tensor:
     e_C = torch.arange(columns, device=row_keys_R.device, dtype=torch.int32).mul_(GOLDEN)
     bits_RC = row_keys_R[:, None] + e_C
     _mix_(bits_RC, torch.empty_like(bits_RC))
-    torch.bitwise_right_shift(bits_RC, 16, out=bits_RC)
-    # the sign of (threshold - 1 - element), in units of 2**16, spread over the word
-    return torch.rsub(bits_RC, (dropout.threshold >> 16) - 1).bitwise_right_shift_(31)
+    return bits_RC.ge_(dropout.threshold).neg_()
 
 
 def select_(x: Tensor, keep_bits: Tensor) -> Tensor:
