@@ -10,7 +10,18 @@ from megabert.config.run import OptimizerConfig
 from megabert.distributed.engine import Engine, build_engine
 from megabert.optim import build_optimizer
 
-ENGINES = {"zero0": (0, "fp32"), "zero1": (1, "fp32"), "zero2": (2, "fp32"), "zero3": (3, "fp32"), "bf16": (1, "bf16")}
+ENGINES = {
+    "zero0": (0, "fp32"),
+    "zero1": (1, "fp32"),
+    "zero2": (2, "fp32"),
+    "zero3": (3, "fp32"),
+    "bf16_zero1": (1, "bf16"),  # BF16_Optimizer
+    "bf16_zero2": (2, "bf16"),
+    "bf16_zero3": (3, "bf16"),
+    "fp16_zero1": (1, "fp16"),
+    "fp16_zero2": (2, "fp16"),
+    "fp16_zero3": (3, "fp16"),
+}
 INSTANCES, TOKENS, VOCABULARY = 12, 7, 400
 
 
@@ -78,11 +89,14 @@ def ds_config(stage: int, precision: str, clip: float = 1.0, **zero) -> dict:
 
 
 def make_engine(world, engine: str, *, optimizer: str = "lamb", variant: str = "nvlamb", clip: float = 1.0) -> Engine:
-    """A fresh toy in a fresh engine."""
-    stage, precision = ENGINES.get(engine, (int(engine[-1]), engine[:4]))  # "fp16z2": ZeRO-2 in fp16
+    """A fresh toy in a fresh engine; its one-element parameter is a group of its own: other ranks' shards are empty."""
+    stage, precision = ENGINES[engine]
     model = Toy()
     config = OptimizerConfig(name=optimizer, lamb_variant=variant, weight_decay=0.01)
     inner = build_optimizer(model.named_parameters(), config)
+    without_decay = inner.param_groups[1]
+    without_decay["params"] = [p for p in without_decay["params"] if p is not model.gain_bias]
+    inner.add_param_group({"params": [model.gain_bias], "weight_decay": 0.0, "no_decay": True})
     inner.lr = 0.01
     return build_engine(model, inner, ds_config(stage, precision, clip), world)
 

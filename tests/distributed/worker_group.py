@@ -63,17 +63,22 @@ class WorkerGroup:
     def is_alive(self) -> bool:
         return bool(self.processes) and all(process.is_alive() for process in self.processes)
 
-    def close(self) -> None:
-        """Ask the ranks to leave together; kill those that do not."""
+    def hang_up(self) -> None:
+        """Ask the ranks to leave together, without waiting."""
         for pipe in self.pipes:
             pipe.close()  # the worker reads an end of file and leaves
+        self.pipes = []
+
+    def close(self) -> None:
+        """Ask the ranks to leave together; kill those that do not."""
+        self.hang_up()
         deadline = time.monotonic() + 20
         for process in self.processes:
             process.join(max(0.1, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join(5)
-        self.processes, self.pipes = [], []
+        self.processes = []
 
 
 class WorkerGroups:
@@ -89,9 +94,11 @@ class WorkerGroups:
         return self.groups[size]
 
     def close(self, size: int | None = None) -> None:
-        for key in [size] if size else list(self.groups):
-            if key in self.groups:
-                self.groups.pop(key).close()
+        doomed = [self.groups.pop(key) for key in ([size] if size else list(self.groups)) if key in self.groups]
+        for group in doomed:
+            group.hang_up()
+        for group in doomed:
+            group.close()
 
 
 def _free_port() -> int:

@@ -1,0 +1,76 @@
+"""LAMB in float64, parameter by parameter, written from the paper and the variants' sources and not from our code."""
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from toy_training import gather_whole, make_engine, train_step, whole_masters
+
+
+class ReferenceLamb:
+    def __init__(self, weights: dict[str, Tensor], *, variant: str, weight_decay: float, lr: float) -> None:
+        self.weights = {name: weight.double().clone() for name, weight in weights.items()}
+        self.m = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
+        self.v = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
+        self.variant, self.weight_decay, self.lr, self.t = variant, weight_decay, lr, 0
+
+    def step(self, gradients: dict[str, Tensor]) -> None:
+        self.t += 1
+        correction1, correction2 = 1 - 0.9**self.t, 1 - 0.999**self.t
+        for name, weight in self.weights.items():
+            excluded = name.endswith("bias") or "LayerNorm" in name
+            m = self.m[name].mul_(0.9).add_(gradients[name], alpha=0.1)
+            v = self.v[name].mul_(0.999).add_(gradients[name] ** 2, alpha=0.001)
+            m_hat, v_hat = (m / correction1, v / correction2) if self.variant == "nvlamb" else (m, v)
+            update = m_hat / (v_hat.sqrt() + 1e-6) + (0.0 if excluded else self.weight_decay) * weight
+            weight_norm, update_norm = float(weight.norm()), float(update.norm())
+            ratio = weight_norm / update_norm if weight_norm > 0 and update_norm > 0 else 1.0
+            lr = self.lr
+            if self.variant == "paper" and excluded:
+                ratio = 1.0
+            if self.variant == "deepspeed":
+                lr *= math.sqrt(correction2) / correction1
+                if weight_norm > 0 and update_norm > 0:
+                    ratio = min(max(ratio, 0.01), 0.3)
+            weight.sub_(update, alpha=lr * ratio)
+
+
+def lamb_errors(world, engine_name: str, *, variant="nvlamb", steps=100, attached=True) -> dict[str, float]:
+    """Train a toy; return ||a - b|| / ||b|| of every parameter against the reference fed the optimizer's gradients."""
+    engine = make_engine(world, engine_name, variant=variant)
+    if engine.zero_stage == 3:
+        poison_padding(engine)
+    reference = ReferenceLamb(whole_masters(engine, world), variant=variant, weight_decay=0.01, lr=0.01)
+    optimizer, seen = engine.optimizer, {}
+    if not attached:  # stock LAMB: every flat is taken for a parameter
+        optimizer._segments = optimizer._all_reduce = optimizer._adapted = None
+        optimizer._names = []
+    plain_step = optimizer.step
+
+    def recording_step() -> None:
+        flats = {id(flat) for group in optimizer.param_groups for flat in group["params"] if flat.grad is not None}
+        for fragment in engine.fragments:
+            if id(fragment.flat) in flats:
+                seen[fragment.parameter, fragment.start] = fragment.view(fragment.flat.grad).clone()
+        plain_step()
+
+    optimizer.step = recording_step
+    for step in range(1, steps + 1):
+        train_step(engine, world, step)
+        reference.step(gather_whole(engine, world, lambda f: seen[f.parameter, f.start]))
+    weights = whole_masters(engine, world)
+    errors = {name: float((weights[name] - b).norm() / b.norm()) for name, b in reference.weights.items()}
+    dist.barrier(group=world.control)
+    return errors
+
+
+def poison_padding(engine) -> int:
+    """Write NaN over every element of the flats that belongs to no parameter; return how many there were."""
+    valid = {id(f.flat): torch.zeros(f.flat.numel(), dtype=torch.bool) for f in engine.fragments}
+    flats = {id(f.flat): f.flat for f in engine.fragments}
+    for fragment in engine.fragments:
+        valid[id(fragment.flat)][fragment.offset : fragment.offset + fragment.numel] = True
+    for key, flat in flats.items():
+        flat.detach().view(-1)[~valid[key]] = float("nan")
+    return sum(int((~mask).sum()) for mask in valid.values())

@@ -1,0 +1,186 @@
+import json
+import logging
+import os
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from megabert.distributed import checkpoints
+from megabert.distributed.checkpoints import (
+    find_checkpoint,
+    has_checkpoint,
+    load_checkpoint,
+    prune,
+    read_masters,
+    save_checkpoint,
+)
+from megabert.errors import CheckpointError
+from megabert.optim import Fragment
+
+ALONE = SimpleNamespace(rank=0, size=1, is_main=True, gather=lambda value: [value])
+
+
+class StandInEngine:
+    """What a checkpoint asks of an engine, without DeepSpeed."""
+
+    zero_stage, is_replicated = 1, False
+
+    def __init__(self, numel: int = 1000) -> None:
+        self.flat = torch.arange(numel + 3, dtype=torch.float32)
+        self.moments = torch.rand(numel + 3), torch.rand(numel + 3)
+        self.shapes = {"weight": torch.Size([numel // 10, 10])}
+        self.fragments = [Fragment(self.flat, 3, "weight", 0, numel)]
+        self.optimizer = SimpleNamespace(moments=lambda flat: self.moments)
+
+    def state(self) -> dict:
+        return {}
+
+    def load_state(self, state: dict) -> None:
+        pass
+
+    def refresh(self) -> None:
+        pass
+
+
+@pytest.fixture
+def three(tmp_path):
+    """A folder with checkpoints of steps 0, 10 and 20; the best is 10."""
+    engine = StandInEngine()
+    for step in (0, 10, 20):
+        engine.flat += 1
+        save_checkpoint(tmp_path, step, engine, {"step": step, "best_step": 10 if step else None}, ALONE)
+    return tmp_path
+
+
+def flip_byte(path, position=-5):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def test_last_is_the_newest(three):
+    assert find_checkpoint(three).name == "step_00000020"
+    assert (three / "latest").read_text().strip() == "step_00000020"
+    assert find_checkpoint(three, "best").name == "step_00000010"
+    assert find_checkpoint(three, "0").name == "step_00000000"
+    assert not list(three.glob(".tmp*"))
+
+
+def test_round_trip_through_memory_is_exact(three):
+    engine, saved = StandInEngine(), StandInEngine()
+    engine.flat.fill_(-1)
+    assert load_checkpoint(find_checkpoint(three), engine, ALONE)["step"] == 20
+    assert torch.equal(engine.flat[3:], saved.flat[3:] + 3)
+    assert torch.equal(engine.flat[:3], torch.full((3,), -1.0))  # padding is left alone
+    assert torch.equal(read_masters(find_checkpoint(three))["weight"].view(-1), engine.flat[3:])
+
+
+@pytest.mark.parametrize("name", ["rank_00000.safetensors", "manifest.json"])
+def test_flipped_byte_is_named_and_the_previous_good_one_used_aloud(three, caplog, name):
+    flip_byte(three / "step_00000020" / name, -40)
+    with caplog.at_level(logging.WARNING):
+        assert find_checkpoint(three).name == "step_00000010"
+    assert f"step_00000020/{name}" in caplog.text
+    assert "step_00000010" in caplog.text
+
+
+def test_missing_and_short_files_are_named(three, caplog):
+    (three / "step_00000020" / "rank_00000.safetensors").unlink()
+    shorter = three / "step_00000010" / "rank_00000.safetensors"
+    os.truncate(shorter, 100)
+    with caplog.at_level(logging.WARNING):
+        assert find_checkpoint(three).name == "step_00000000"
+    assert "No such file" in caplog.text
+    assert "100 bytes" in caplog.text
+
+
+def test_no_good_one_is_an_error_and_never_a_fresh_start(three):
+    for step in (0, 10, 20):
+        flip_byte(three / f"step_{step:08d}" / "rank_00000.safetensors")
+    with pytest.raises(CheckpointError, match=r"every checkpoint is damaged.*never starts fresh"):
+        find_checkpoint(three)
+    assert has_checkpoint(three)
+
+
+def test_a_recorded_but_vanished_checkpoint_is_an_error(three):
+    for folder in three.glob("step_*"):
+        shutil.rmtree(folder)
+    assert has_checkpoint(three)
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        find_checkpoint(three)
+
+
+def test_damaged_one_asked_for_by_name_is_an_error(three):
+    flip_byte(three / "step_00000010" / "rank_00000.safetensors")
+    for which in ("best", 10):
+        with pytest.raises(CheckpointError, match=r"step_00000010/rank_00000\.safetensors"):
+            find_checkpoint(three, which)
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        find_checkpoint(three, 11)
+
+
+def test_best_without_validation_is_an_error(tmp_path):
+    save_checkpoint(tmp_path, 0, StandInEngine(), {"best_step": None}, ALONE)
+    with pytest.raises(CheckpointError, match="no validation"):
+        find_checkpoint(tmp_path, "best")
+
+
+def test_another_model_is_refused(three):
+    with pytest.raises(CheckpointError, match=r"another model.*weight: \[100, 10\] saved, \[50, 10\] wanted"):
+        load_checkpoint(find_checkpoint(three), StandInEngine(500), ALONE)
+
+
+def test_a_damaged_step_is_replaced_when_it_is_reached_again(three):
+    flip_byte(three / "step_00000020" / "rank_00000.safetensors")
+    save_checkpoint(three, 20, StandInEngine(), {"step": 20}, ALONE)
+    assert find_checkpoint(three).name == "step_00000020"
+    assert not list(three.glob(".tmp*"))
+
+
+def test_prune_keeps_the_newest_and_the_protected(three):
+    (three / ".tmp_step_00000030").mkdir()  # a killed run's
+    assert prune(three, 1, protect={0}) == [10]
+    assert sorted(path.name for path in three.iterdir()) == ["latest", "step_00000000", "step_00000020"]
+
+
+def test_prune_never_deletes_the_last_good_one(three, caplog):
+    flip_byte(three / "step_00000020" / "rank_00000.safetensors")
+    with caplog.at_level(logging.WARNING):
+        assert prune(three, 1) == [0]
+    assert find_checkpoint(three).name == "step_00000010"
+
+
+def test_manifest_is_readable_json(three):
+    content = json.loads((three / "step_00000020" / "manifest.json").read_text())["content"]
+    assert content["parameters"]["weight"]["fragments"] == [["rank_00000.safetensors", 0, 1000]]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, timeout=30, check=False).returncode:
+        pytest.skip("mounting a small tmpfs takes root")
+    yield folder
+    subprocess.run(["umount", str(folder)], timeout=30, check=True)
+
+
+def test_full_disk_is_seen_before_anything_is_written(tiny_disk):
+    save_checkpoint(tiny_disk, 0, StandInEngine(), {"step": 0}, ALONE)
+    with pytest.raises(CheckpointError, match=r"too full.*MiB are needed.*MiB are free"):
+        save_checkpoint(tiny_disk, 10, StandInEngine(30_000), {"step": 10}, ALONE)
+    assert sorted(path.name for path in tiny_disk.iterdir()) == ["latest", "step_00000000"]
+
+
+def test_disk_that_fills_while_writing_leaves_nothing_half_written(tiny_disk, monkeypatch):
+    save_checkpoint(tiny_disk, 0, StandInEngine(), {"step": 0}, ALONE)
+    plenty = SimpleNamespace(free=1 << 40)
+    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: plenty)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        save_checkpoint(tiny_disk, 10, StandInEngine(30_000), {"step": 10}, ALONE)
+    assert sorted(path.name for path in tiny_disk.iterdir()) == ["latest", "step_00000000"]
+    assert find_checkpoint(tiny_disk).name == "step_00000000"

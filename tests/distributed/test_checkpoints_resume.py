@@ -1,0 +1,43 @@
+from pathlib import Path
+
+import pytest
+from toy_training import make_engine, train_step
+
+from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint, read_masters, save_checkpoint
+
+# Stage and world of the run that saves and of the one that goes on; tests/soak has all pairs.
+PAIRS = [("zero1", "zero3", 2), ("zero3", "zero0", 2), ("zero0", "zero2", 3), ("zero2", "zero1", 3)]
+
+
+@pytest.mark.parametrize(("first", "second", "world_size"), PAIRS)
+def test_resume_on_another_stage_and_world_keeps_the_losses(workers, tmp_path, first, second, world_size):
+    unbroken = workers(2).run(save_and_go_on, first, tmp_path)[0]
+    resumed = workers(world_size).run(resume, second, tmp_path)[0]
+    assert resumed == pytest.approx(unbroken, rel=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"])
+def test_resume_on_the_same_stage_and_world_is_bit_identical(workers, tmp_path, engine):
+    unbroken = workers(2).run(save_and_go_on, engine, tmp_path)[0]
+    assert workers(2).run(resume, engine, tmp_path)[0] == unbroken
+
+
+def test_masters_are_read_whole(workers, tmp_path):
+    workers(2).run(save_and_go_on, "zero1", tmp_path)
+    masters = read_masters(find_checkpoint(tmp_path, 5))
+    assert masters["embedding.weight"].shape == (400, 31)
+    assert "decoder.weight" not in masters  # tied
+
+
+def save_and_go_on(world, engine_name, folder: Path) -> list[float]:
+    engine = make_engine(world, engine_name)
+    for step in range(1, 6):
+        train_step(engine, world, step)
+    save_checkpoint(folder, 5, engine, {"step": 5}, world)
+    return [train_step(engine, world, step) for step in range(6, 11)]
+
+
+def resume(world, engine_name, folder: Path) -> list[float]:
+    engine = make_engine(world, engine_name)
+    assert load_checkpoint(find_checkpoint(folder), engine, world) == {"step": 5}
+    return [train_step(engine, world, step) for step in range(6, 11)]

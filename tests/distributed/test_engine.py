@@ -1,0 +1,173 @@
+import math
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from toy_training import ENGINES, batch_of, ds_config, make_engine, train_step, whole_masters
+
+from megabert.distributed.engine import REQUIRED, build_engine
+from megabert.errors import ConfigError
+
+FLOAT_STAGES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"]
+
+
+@pytest.mark.parametrize("engine", FLOAT_STAGES)
+def test_nan_is_named_before_the_optimizer_and_leaves_no_trace(workers, engine):
+    results = workers(2).run(nan_on_rank_1, engine)
+    names = [found for found, *_ in results]
+    if engine in ("zero2", "zero3"):  # reduced in each micro-step: named by whoever holds the piece
+        assert names[0] or names[1]
+    else:
+        assert names[0] == []
+        assert "dense.weight" in names[1]
+    assert all(clean == [] for _, clean, _, _ in results)
+    losses, undisturbed = results[0][2:]
+    assert losses == undisturbed
+
+
+def nan_on_rank_1(world, engine_name):
+    engine = make_engine(world, engine_name)
+    clean = make_engine(world, engine_name)
+    train_step(engine, world, 1)
+    train_step(clean, world, 1)
+    ids, targets = batch_of(2)
+    for factor in (1.0, math.nan if world.rank == 1 else 1.0, 1.0):
+        engine.backward(engine.forward(ids, targets).loss_sum * factor)
+    named = engine.nonfinite_gradients()
+    engine.discard_gradients()
+    losses = [train_step(engine, world, step) for step in (3, 4)]
+    return named, clean.nonfinite_gradients(), losses, [train_step(clean, world, step) for step in (3, 4)]
+
+
+@pytest.mark.parametrize("engine", ["zero1", "zero3"])
+def test_evaluating_changes_nothing(workers, engine):
+    losses, undisturbed, was_training, requires_grad = workers(2).run(evaluate_between, engine)[0]
+    assert losses == undisturbed
+    assert was_training == [False, True]
+    assert not requires_grad
+
+
+def evaluate_between(world, engine_name):
+    engine, clean = make_engine(world, engine_name), make_engine(world, engine_name)
+    losses = [train_step(engine, world, 1)]
+    modes = []
+    with engine.evaluating():
+        modes.append(engine.module.training)
+        output = engine.forward(*batch_of(9))
+    modes.append(engine.module.training)
+    losses.append(train_step(engine, world, 2))
+    return losses, [train_step(clean, world, step) for step in (1, 2)], modes, output.loss_sum.requires_grad
+
+
+@pytest.mark.parametrize("engine", ["bf16_zero1", "bf16_zero2", "bf16_zero3"])
+def test_16_bit_masters_keep_the_digits_of_the_model(workers, engine):
+    assert workers(2).run(master_error, engine)[0] == 0.0
+
+
+def master_error(world, engine_name):
+    exact, kept = (whole_masters(make_engine(world, name), world) for name in ("zero1", engine_name))
+    return max(float((exact[name] - kept[name]).abs().max()) for name in exact)
+
+
+@pytest.mark.parametrize("engine", ["fp16_zero1", "fp16_zero2", "fp16_zero3"])
+def test_fp16_overflow_is_reported_and_lowers_the_scale(workers, engine):
+    named, before, after, losses, reference, restored = workers(2).run(fp16_overflow, engine)[0]
+    assert named
+    assert (before, after) == (256.0, 128.0)
+    assert losses == pytest.approx(reference, rel=5e-3)
+    assert restored == after
+
+
+def fp16_overflow(world, engine_name):
+    from deepspeed.accelerator import get_accelerator
+
+    accelerator = get_accelerator()
+    dtypes = [torch.float32, torch.bfloat16, torch.float16]
+    with (
+        mock.patch.object(accelerator, "is_fp16_supported", return_value=True),
+        mock.patch.object(accelerator, "supported_dtypes", return_value=dtypes),
+    ):
+        engine, other = make_engine(world, engine_name), make_engine(world, engine_name)
+    losses = [train_step(engine, world, step) for step in (1, 2)]
+    before = engine.loss_scale
+    ids, targets = batch_of(3)
+    engine.backward(engine.forward(ids, targets).loss_sum * 1e6)
+    named = world.any(bool(engine.nonfinite_gradients()))
+    engine.discard_gradients()
+    after = engine.loss_scale
+    losses += [train_step(engine, world, step) for step in (3, 4)]
+    reference = make_engine(world, "zero1")
+    other.load_state({"loss_scaler": {**engine.state()["loss_scaler"], "cur_scale": after}})
+    return (
+        named,
+        before,
+        after,
+        losses,
+        [train_step(reference, world, step) for step in (1, 2, 3, 4)],
+        other.loss_scale,
+    )
+
+
+def test_adamw_is_the_same_under_zero(workers):
+    alone, sharded = workers(2).run(adamw_weights)[0]
+    for name, weights in alone.items():
+        assert torch.allclose(sharded[name], weights, rtol=1e-4, atol=1e-6), name
+
+
+def adamw_weights(world):
+    weights = []
+    for name in ("zero0", "zero3"):
+        engine = make_engine(world, name, optimizer="adamw")
+        engine.optimizer.lr = 1e-3
+        for step in range(1, 6):
+            train_step(engine, world, step)
+        weights.append(whole_masters(engine, world))
+    return weights
+
+
+def test_world_agrees(workers):
+    for answer in workers(2).run(agreements):
+        assert answer == ([0, 1], True, False, [1.0, 4.0], "from rank 0")
+
+
+def agreements(world):
+    world.barrier()
+    dist.barrier(group=world.gloo)
+    return (
+        world.gather(world.rank),
+        world.any(world.rank == 1),
+        world.any(False),
+        world.sum([float(world.rank), 2.0]),
+        world.broadcast(f"from rank {world.rank}"),
+    )
+
+
+@pytest.mark.parametrize("key", REQUIRED)
+def test_missing_required_key_is_refused(key):
+    config = ds_config(1, "fp32")
+    section, _, name = key.rpartition(".")
+    del (config[section] if section else config)[name]
+    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+        build_engine(None, None, config, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"round_robin_gradients": True}, "round_robin"),
+        ({"offload_optimizer": {"device": "cpu"}}, "offload_optimizer"),
+    ],
+)
+def test_unsupported_engine_is_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        build_engine(None, None, ds_config(1, "fp32", **change), None)
+
+
+def test_16_bits_on_stage_0_is_refused():
+    with pytest.raises(ConfigError, match="stage 1"):
+        build_engine(None, None, ds_config(0, "bf16"), None)
+
+
+def test_every_engine_of_the_tests_is_known():
+    assert {stage for stage, _ in ENGINES.values()} == {0, 1, 2, 3}

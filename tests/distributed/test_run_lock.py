@@ -1,0 +1,130 @@
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from worker_group import WorkerGroup
+
+from megabert.distributed.run_lock import RunLock
+from megabert.errors import CheckpointError
+
+ALONE = SimpleNamespace(rank=0, size=1, is_main=True, gather=lambda value: [value])
+HELD: list[RunLock] = []
+
+
+def test_second_writer_is_refused_by_name(tmp_path):
+    with RunLock(tmp_path / "run", ALONE), pytest.raises(CheckpointError, match=rf"pid {os.getpid()}.*--run-dir"):
+        RunLock(tmp_path / "run", ALONE).__enter__()
+
+
+def test_lock_that_was_let_go_is_taken_in_silence(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            with RunLock(tmp_path, ALONE):
+                pass
+    assert caplog.text == ""
+
+
+def test_stale_lock_is_taken_over_aloud(tmp_path, caplog):
+    script = (
+        "import os, sys; from types import SimpleNamespace; from pathlib import Path\n"
+        "from megabert.distributed.run_lock import RunLock\n"
+        "world = SimpleNamespace(rank=0, size=1, is_main=True, gather=lambda value: [value])\n"
+        "RunLock(Path(sys.argv[1]), world).__enter__(); print(os.getpid(), flush=True); os.kill(os.getpid(), 9)\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    with caplog.at_level(logging.WARNING), RunLock(tmp_path, ALONE):
+        pass
+    assert "taking over the stale lock" in caplog.text
+    assert f"pid {killed.stdout.strip()}" in caplog.text
+
+
+def test_unwritable_folder_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        RunLock(tmp_path / "file" / "run", ALONE).__enter__()
+
+
+def test_orphan_rank_still_refuses_a_second_writer(tmp_path):
+    group = WorkerGroup(2)
+    try:
+        main, orphan = group.run(hold, tmp_path)
+        os.kill(main, signal.SIGKILL)
+        group.processes[0].join(10)
+        with pytest.raises(CheckpointError, match=rf"pid {main}.*alive here: pids {orphan}\."):
+            RunLock(tmp_path, ALONE).__enter__()
+        os.kill(orphan, signal.SIGKILL)
+        group.processes[1].join(10)
+        with RunLock(tmp_path, ALONE):
+            pass
+    finally:
+        group.close()
+
+
+def hold(world, folder: Path) -> int:
+    lock = RunLock(folder, world)
+    lock.__enter__()
+    HELD.append(lock)
+    return os.getpid()
+
+
+LAUNCHED = """
+import os, sys, time
+from megabert.distributed.launcher_death import die_with_launcher
+die_with_launcher()
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(60)
+"""
+LAUNCHER = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, *sys.argv[1:]])
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("generations", [1, 2])
+def test_rank_dies_with_its_launcher(tmp_path, generations):
+    # Two generations: the deepspeed command starts deepspeed.launcher.launch, which starts the ranks.
+    launched, launcher, pid_file = tmp_path / "rank.py", tmp_path / "launcher.py", tmp_path / "pid"
+    launched.write_text(LAUNCHED)
+    launcher.write_text(LAUNCHER)
+    command = [sys.executable, str(launcher), str(launched), str(pid_file)]
+    if generations == 2:
+        middle = tmp_path / "deepspeed.launcher.launch"
+        middle.write_text(LAUNCHER)
+        runner = tmp_path / "deepspeed"
+        runner.write_text(LAUNCHER)
+        command = [sys.executable, str(runner), str(middle), str(launched), str(pid_file)]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        pid = wait_for(lambda: int(pid_file.read_text()) if pid_file.exists() and pid_file.read_text() else None)
+        time.sleep(0.2)  # the watching thread has started
+        process.kill()
+        process.wait(10)
+        assert wait_for(lambda: not is_running(pid))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition, timeout_s: float = 30.0):
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if result := condition():
+            return result
+        time.sleep(0.05)
+    raise AssertionError("it did not happen in time")

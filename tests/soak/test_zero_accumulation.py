@@ -1,0 +1,49 @@
+"""256 micro-steps against one, on every stage, precision and world size."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
+
+from soak_table import SoakTable
+from worker_group import WorkerGroups
+
+pytestmark = pytest.mark.soak
+
+HELPERS = Path(__file__).parents[1] / "distributed"
+spec = importlib.util.spec_from_file_location("accumulation_of_the_fast_test", HELPERS / "test_accumulation.py")
+fast_test = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(fast_test)
+
+ENGINES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1", "bf16_zero2", "bf16_zero3"]
+
+
+@pytest.fixture(scope="module")
+def table():
+    table = SoakTable(
+        "zero_accumulation",
+        "||a - b|| / ||b|| of the gradients that the optimizer saw, 256 micro-steps against one, worst parameter; "
+        "bar 1e-6 for 16-bit gradients, 256 * 2**-24 for float32 ones",
+        f"{'world':>5} {'engine':<11} {'worst':>8}",
+    )
+    yield table
+    table.write()
+
+
+@pytest.fixture(scope="module")
+def workers():
+    groups = WorkerGroups()
+    yield groups
+    groups.close()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_256_micro_steps_equal_one(workers, table, world_size, engine):
+    errors = workers(world_size).run(fast_test.accumulation_errors, engine, timeout_s=280)[0]
+    worst = max(errors.values())
+    table.add(f"{world_size:>5} {engine:<11} {worst:8.1e}")
+    assert worst <= fast_test.TOLERANCE[engine[:4]], errors

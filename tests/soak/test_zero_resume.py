@@ -1,0 +1,84 @@
+"""Resume from every ZeRO stage on 2 ranks to every stage on 1 to 4: losses of the unbroken run."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
+
+from soak_table import SoakTable
+from toy_training import make_engine, train_step
+from worker_group import WorkerGroups
+
+from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+
+pytestmark = pytest.mark.soak
+
+STAGES = ["zero0", "zero1", "zero2", "zero3"]
+SAVED_AT, STEPS = 5, 10
+
+
+@pytest.fixture(scope="module")
+def table():
+    table = SoakTable(
+        "zero_resume",
+        f"largest relative difference of the losses of steps {SAVED_AT + 1} to {STEPS} to the unbroken run on 2 ranks; "
+        "bar 1e-6 in fp32; same stage and world: 0",
+        f"{'from':<11} {'to':<11} {'world':>5} {'worst':>8}",
+    )
+    yield table
+    table.write()
+
+
+@pytest.fixture(scope="module")
+def workers():
+    groups = WorkerGroups()
+    yield groups
+    groups.close()
+
+
+@pytest.fixture(scope="module")
+def saved(workers, tmp_path_factory):
+    """Checkpoint folder and losses of the unbroken run, by engine."""
+    runs = {}
+    for engine in [*STAGES, "bf16_zero1"]:
+        folder = tmp_path_factory.mktemp(engine)
+        runs[engine] = folder, workers(2).run(save_and_go_on, engine, folder, timeout_s=280)[0]
+    return runs
+
+
+@pytest.mark.parametrize("world_size", [2, 1, 3, 4])
+@pytest.mark.parametrize("second", STAGES)
+@pytest.mark.parametrize("first", STAGES)
+def test_resume(workers, saved, table, first, second, world_size):
+    folder, unbroken = saved[first]
+    for other in [other for other in workers.groups if other != world_size]:
+        workers.close(other)
+    losses = workers(world_size).run(resume, second, folder, timeout_s=280)[0]
+    worst = max(abs(a - b) / b for a, b in zip(losses, unbroken, strict=True))
+    table.add(f"{first:<11} {second:<11} {world_size:>5} {worst:8.1e}")
+    assert worst <= 1e-6
+    if first == second and world_size == 2:
+        assert losses == unbroken
+
+
+def test_bf16_on_the_same_world_is_bit_identical(workers, saved, table):
+    folder, unbroken = saved["bf16_zero1"]
+    losses = workers(2).run(resume, "bf16_zero1", folder, timeout_s=280)[0]
+    table.add(f"{'bf16_zero1':<11} {'bf16_zero1':<11} {2:>5} {0.0 if losses == unbroken else 1.0:8.1e}")
+    assert losses == unbroken
+
+
+def save_and_go_on(world, engine_name, folder: Path) -> list[float]:
+    engine = make_engine(world, engine_name)
+    for step in range(1, SAVED_AT + 1):
+        train_step(engine, world, step)
+    save_checkpoint(folder, SAVED_AT, engine, {"step": SAVED_AT}, world)
+    return [train_step(engine, world, step) for step in range(SAVED_AT + 1, STEPS + 1)]
+
+
+def resume(world, engine_name, folder: Path) -> list[float]:
+    engine = make_engine(world, engine_name)
+    load_checkpoint(find_checkpoint(folder), engine, world)
+    return [train_step(engine, world, step) for step in range(SAVED_AT + 1, STEPS + 1)]

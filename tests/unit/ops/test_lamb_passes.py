@@ -1,0 +1,61 @@
+import pytest
+import torch
+
+from megabert.errors import KernelError
+from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.ops.lamb.reference import sum_of_squares
+
+COEFFICIENTS = Coefficients(
+    beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=1 / 0.19, exp_avg_sq_scale=1 / 0.002
+)
+
+
+def inputs(numel: int, dtype: torch.dtype):
+    generator = torch.Generator().manual_seed(numel)
+    weights, gradient, m = (torch.randn(numel, generator=generator, dtype=torch.float64) for _ in range(3))
+    return [tensor.to(dtype) for tensor in (weights, gradient, m, torch.rand(numel, generator=generator) ** 4)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
+@pytest.mark.parametrize("numel", [1, 7, 70_001])
+def test_update_matches_the_formula_in_float64(numel, dtype, tolerance):
+    w, g, m, v = inputs(numel, dtype)
+    w64, g64, m64, v64 = (tensor.double().clone() for tensor in (w, g, m, v))
+    squares = torch.zeros(2, 1, dtype=torch.float64)
+    compute_update(w, g, m, v, coefficients=COEFFICIENTS, segments=[Segment(0, numel, 0)], squares=squares)
+    m64 = 0.9 * m64 + 0.1 * g64
+    v64 = 0.999 * v64 + 0.001 * g64**2
+    u64 = (m64 / 0.19) / ((v64 / 0.002).sqrt() + 1e-6) + 0.01 * w64
+    for actual, expected in ((m, m64), (v, v64), (g, u64)):
+        assert (actual.double() - expected).norm() <= tolerance * expected.norm()
+    assert squares[:, 0].tolist() == pytest.approx([float(w64.square().sum()), float(u64.square().sum())], rel=1e-6)
+
+
+def test_segments_are_separate_and_padding_is_left_alone():
+    w, g, m, v = inputs(10, torch.float32)
+    w[5] = float("nan")  # ZeRO-3's padding is uninitialised memory
+    before = w.clone()
+    segments = [Segment(0, 3, 2), Segment(3, 2, 0), Segment(6, 4, 2)]
+    squares = torch.zeros(2, 3, dtype=torch.float64)
+    compute_update(w, g, m, v, coefficients=COEFFICIENTS, segments=segments, squares=squares)
+    expected = torch.stack(
+        [before[3:5].square().sum(), torch.tensor(0.0), before[[0, 1, 2, 6, 7, 8, 9]].square().sum()]
+    )
+    assert squares[0].tolist() == pytest.approx(expected.tolist(), rel=1e-6)
+    apply_update(w, g, segments=segments, scales=torch.tensor([-1.0, 100.0, -2.0], dtype=torch.float64))
+    assert torch.allclose(w[3:5], before[3:5] - g[3:5])
+    assert torch.allclose(w[6:], before[6:] - 2 * g[6:])
+    assert w[5].isnan()
+
+
+def test_squares_are_summed_in_float64():
+    values = torch.randn(2_000_000, generator=torch.Generator().manual_seed(0))
+    exact = float(values.double().square().sum())
+    assert float(sum_of_squares(values)) == pytest.approx(exact, rel=1e-12)
+
+
+def test_backend_that_cannot_run_is_refused():
+    w, g, m, v = inputs(3, torch.float32)
+    squares = torch.zeros(2, 1, dtype=torch.float64)
+    with pytest.raises(KernelError, match="lamb=triton"):
+        compute_update(w, g, m, v, coefficients=COEFFICIENTS, segments=[], squares=squares, backend="triton")

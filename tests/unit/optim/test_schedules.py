@@ -1,0 +1,52 @@
+import pytest
+
+from megabert.config.run import PhaseConfig
+from megabert.models.bert import BertForPreTraining
+from megabert.optim import learning_rate, no_decay
+
+
+def phase(**options) -> PhaseConfig:
+    return PhaseConfig(**{"steps": 7038, "global_batch_size": 1, "learning_rate": 6e-3, **options})
+
+
+def test_polynomial_decay_is_nvidias_poly_warm_up():
+    recipe = phase(warmup_ratio=0.2843, decay_power=0.5)
+    for step in (1, 1000, 2000):
+        assert learning_rate(recipe, step) == pytest.approx(6e-3 * (step / 7038) / 0.2843)
+    for step in (2001, 5000, 7037):
+        assert learning_rate(recipe, step) == pytest.approx(6e-3 * (1 - step / 7038) ** 0.5)
+    assert learning_rate(recipe, 7038) == 0.0
+
+
+def test_constant_holds_the_peak_after_warm_up():
+    recipe = phase(warmup_ratio=0.1, decay="constant")
+    assert learning_rate(recipe, 703) < 6e-3
+    assert {learning_rate(recipe, step) for step in (704, 5000, 7038)} == {6e-3}
+
+
+def test_without_warm_up_the_first_step_is_almost_the_peak():
+    assert learning_rate(phase(), 1) == pytest.approx(6e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bert.embeddings.word_embeddings.weight", False),
+        ("bert.embeddings.LayerNorm.weight", True),
+        ("bert.encoder.layer.0.attention.output.LayerNorm.bias", True),
+        ("cls.predictions.bias", True),
+        ("bert.pooler.dense.weight", False),
+    ],
+)
+def test_no_decay_by_name(name, expected):
+    assert no_decay(name) is expected
+
+
+def test_no_decay_fits_the_real_model():
+    from megabert.config.model import ModelConfig
+
+    model = BertForPreTraining(
+        ModelConfig(vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    )
+    for name, parameter in model.named_parameters():
+        assert no_decay(name) == (parameter.ndim == 1), name
