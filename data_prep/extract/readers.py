@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from data_prep.extract.chunks import Chunk, InputFile, chunk_bounds
 from megabert.errors import DataError
+from megabert.tokenization import compose
 
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 
@@ -21,7 +22,7 @@ class Text:
 
 
 def read_documents(chunk: Chunk) -> Iterator[list[str]]:
-    """Yield the documents of a chunk, each as its non-empty lines (paragraphs), stripped.
+    """Yield the documents of a chunk, each as its non-empty lines (paragraphs), stripped, in Unicode's composed form.
 
     A document without any text is yielded as an empty list, so that it is counted.
 
@@ -31,7 +32,7 @@ def read_documents(chunk: Chunk) -> Iterator[list[str]]:
     text = _decode(chunk)
     documents = _jsonl_documents(text) if chunk.file.format == "jsonl" else _text_documents(text)
     for document in documents:
-        yield [stripped for line in document.splitlines() if (stripped := line.strip())]
+        yield [stripped for line in compose(document).splitlines() if (stripped := line.strip())]
 
 
 def _decode(chunk: Chunk) -> Text:
@@ -69,7 +70,7 @@ def _jsonl_documents(text: Text) -> Iterator[str]:
             continue
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _line_error(text, number, f"is no JSON ({error})") from None
         if not isinstance(value, dict):
             raise _line_error(text, number, f"holds a {type(value).__name__}, not a JSON object")
@@ -77,6 +78,11 @@ def _jsonl_documents(text: Text) -> Iterator[str]:
         if not isinstance(content, str):
             keys = ", ".join(list(value)[:8]) or "none"
             raise _line_error(text, number, f"has no text under the key {text.file.field!r} (keys: {keys})")
+        try:
+            content.encode()
+        except UnicodeEncodeError as error:
+            escape = f"\\u{ord(content[error.start]):04x}"
+            raise _line_error(text, number, f"has half a character ({escape} without its other half)") from None
         yield content
 
 

@@ -11,7 +11,6 @@ from data_prep.extract.chunks import Chunk
 from data_prep.extract.readers import read_documents
 from data_prep.sentences import make_splitter
 from data_prep.units import Counts
-from megabert.tokenization import compose
 
 SCHEMA = pa.schema([("document_hash", pa.uint64()), ("sentences", pa.list_(pa.string()))])
 DOCUMENTS_A_BATCH = 4096
@@ -27,19 +26,19 @@ class ExtractTask:
 
 
 def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
-    """Write the documents of a chunk; a document's hash is of its sentences, wherever it was found."""
+    """Write the documents of a chunk; a document's hash is of its text, wherever it was found."""
     splitter = make_splitter(task.language)
     source = str(task.chunk.file.source)
     counts = {"documents": {source: 0}, "empty_documents": 0, "sentences": 0, "characters": 0, "bytes": 0}
     hashes: list[int] = []
     documents: list[list[str]] = []
     for paragraphs in read_documents(task.chunk):
-        sentences = [sentence for paragraph in paragraphs for sentence in splitter.split(compose(paragraph))]
+        sentences = [sentence for paragraph in paragraphs for sentence in splitter.split(paragraph)]
         counts["documents"][source] += 1  # type: ignore[index]
         if not sentences:
             counts["empty_documents"] += 1  # type: ignore[operator]
             continue
-        hashes.append(hash_document(sentences))
+        hashes.append(hash_document(paragraphs))
         documents.append(sentences)
         counts["sentences"] += len(sentences)  # type: ignore[operator]
         counts["characters"] += sum(map(len, sentences))  # type: ignore[operator]
@@ -52,6 +51,6 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     return [task.path], counts
 
 
-def hash_document(sentences: list[str]) -> int:
-    """Return 64 bits of the BLAKE2b hash of a document's sentences."""
-    return int.from_bytes(hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest(), "little")
+def hash_document(paragraphs: list[str]) -> int:
+    """Return 64 bits of the BLAKE2b hash of a document's text, whatever splits it into sentences."""
+    return int.from_bytes(hashlib.blake2b("\n".join(paragraphs).encode(), digest_size=8).digest(), "little")

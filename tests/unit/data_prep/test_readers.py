@@ -29,6 +29,11 @@ def test_carriage_returns_and_byte_order_mark_are_no_text(tmp_path):
     assert read_all(tmp_path / "a.txt") == [["One.", "Two."], ["Three.", "Four."]]
 
 
+def test_text_is_composed(tmp_path):
+    (tmp_path / "a.txt").write_text("e\u0301a")
+    assert read_all(tmp_path / "a.txt") == [["\u00e9a"]]
+
+
 def test_json_lines_field_is_the_document(tmp_path):
     lines = [{"body": "One.\n\nTwo."}, {"body": "", "x": 1}, {"body": "Three."}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
@@ -72,6 +77,8 @@ def test_wrong_bytes_are_named_with_offset_and_line(tmp_path, monkeypatch, chunk
         ("[1]", "line 3 holds a list"),
         ('{"body": "x"}', r"line 3 has no text under the key 'text' \(keys: body\)"),
         ('{"text": 3}', "line 3 has no text under the key"),
+        (r'{"text": "\ud83d!"}', r"line 3 has half a character \(\\ud83d without"),
+        ("[" * 100_000, "line 3 is no JSON"),
     ],
 )
 def test_bad_json_lines_are_named(tmp_path, line, message):
