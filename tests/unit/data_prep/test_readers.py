@@ -45,7 +45,7 @@ def test_json_lines_field_is_the_document(tmp_path):
 def test_cutting_into_chunks_loses_nothing(tmp_path, monkeypatch, suffix, border, chunk_bytes):
     monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
     monkeypatch.setattr(chunks_module, "SCAN_BYTES", 5)
-    texts = [f"Document {i} é{'x' * (i * 7 % 90)}." for i in range(40)]
+    texts = [f"Document {i} \u00e9{'x' * (i * 7 % 90)}." for i in range(40)]
     written = [json.dumps({"text": text}, ensure_ascii=False) if suffix == "jsonl" else text for text in texts]
     path = tmp_path / f"a.{suffix}"
     path.write_text(border.join(written), encoding="utf-8")
@@ -55,7 +55,7 @@ def test_cutting_into_chunks_loses_nothing(tmp_path, monkeypatch, suffix, border
 @pytest.mark.parametrize("encoding", ["utf-16", "cp949", "utf-8", "gb18030"])
 def test_encoding_is_that_of_the_source(tmp_path, monkeypatch, encoding):
     monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
-    texts = [f"안녕 {i}." for i in range(30)]
+    texts = [f"\uc548\ub155 {i}." for i in range(30)]
     (tmp_path / "a.txt").write_bytes("\n\n".join(texts).encode(encoding))
     assert read_all(tmp_path / "a.txt", 50, encoding=encoding) == [[text] for text in texts]
 
