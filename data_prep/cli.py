@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from types import ModuleType
 
 from megabert.errors import MegabertError
 
@@ -45,6 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb not in COMMANDS:
         print(_overview(), file=sys.stdout if verb in ("-h", "--help") else sys.stderr)
         return 0 if verb in ("-h", "--help") else 2
+    module, parser = load_verb(verb)
+    return _guarded(lambda: module.run(parser.parse_args(arguments[1:])))
+
+
+def load_verb(verb: str) -> tuple[ModuleType, argparse.ArgumentParser]:
+    """Import a verb's module and make its parser."""
     module_name, summary, example = COMMANDS[verb]
     module = import_module(module_name)
     parser = argparse.ArgumentParser(
@@ -54,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    return _guarded(lambda: module.run(parser.parse_args(arguments[1:])))
+    return module, parser
 
 
 def _overview() -> str:

@@ -1,10 +1,27 @@
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.cli import COMMANDS, main
+from data_prep.cli import COMMANDS, load_verb, main
+
+ROOT = Path(__file__).parents[3]
+SHOWN = [
+    (page.name, line)
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    if page.is_file()
+    for line in re.findall(r"^    megabert-data (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("page", "line"), [*SHOWN, *(("help", command[2][14:]) for command in COMMANDS.values())])
+def test_shown_commands_are_accepted(page, line):
+    verb, *words = shlex.split(line)
+    load_verb(verb)[1].parse_args(words)
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
