@@ -32,8 +32,9 @@ test: $(installed) ## The tests, without a GPU, in at most 8 minutes on 2 cores
 smoke: $(installed) ## Train the debug recipe for a few steps on a small corpus, in under a minute
 	@$(bin)/python -m pytest tests/integration -k smoke
 
-soak: $(installed) ## The full counts of kills, matrices and distributions; PART=NAME for one part
-	@$(bin)/python -m pytest -m soak --timeout 3600 tests/soak $(if $(PART),-k $(PART))
+soak: $(installed) ## The full counts of kills, matrices and distributions; PART=NAME for one part, logged in benchmarks/soak
+	@mkdir -p benchmarks/soak; set -o pipefail; $(bin)/python -m pytest -m soak --no-header -v -s --timeout 3600 \
+	  tests $(if $(PART),-k $(PART)) 2>&1 | tee benchmarks/soak/$(or $(PART),all).log
 
 lint: $(installed) ## ruff, mypy, import contracts, shell syntax
 	@$(bin)/ruff check .

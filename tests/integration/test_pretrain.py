@@ -1,7 +1,14 @@
 """Real runs through the launchers: learning goes on alike however it is divided, launched or interrupted."""
 
+import numpy as np
 import pytest
+import torch
 from integration.runs import Run
+
+from megabert.cli.main import main
+from megabert.commands.sources import open_source
+from megabert.data.shard_set import ShardSet
+from megabert.inspection.fill_mask import single_batch
 
 TOLERANCE = 1e-5  # relative, float32, dropout on
 
@@ -59,3 +66,44 @@ def test_ranks_stages_and_budgets_do_not_change_losses(unbroken, shards, tmp_pat
     run = Run(tmp_path / "run", shards, ranks=ranks, launcher=launcher, flags=flags)
     run.finish_well()
     assert_same_losses(run, unbroken, TOLERANCE)
+
+
+@pytest.mark.parametrize("checkpoint", ["last", "best", "12"])
+def test_export_loads_in_transformers_with_equal_logits(unbroken, tmp_path, checkpoint, capsys):
+    transformers = pytest.importorskip("transformers")
+    assert main(["export", str(unbroken.run_dir), "--to", str(tmp_path / "out"), "--checkpoint", checkpoint]) == 0
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = tokenizer(f"the {tokenizer.mask_token} of the people", return_tensors="pt")["input_ids"]
+    ours = open_source(str(unbroken.run_dir), checkpoint).build_model().eval()
+    batch = single_batch(ids[0].numpy(), tokenizer.mask_token_id)
+    with torch.no_grad():
+        expected = theirs(ids).logits[0, ids[0] == tokenizer.mask_token_id]
+        found = ours(batch, with_logits=True).mlm_logits_MV
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_report_states_the_unigram_baseline(unbroken, capsys):
+    assert main(["report", str(unbroken.run_dir), "--text", "the [MASK] of the people"]) == 0
+    shown = capsys.readouterr().out
+    held_out, train = (ShardSet.open(unbroken.data / "instances" / "64", split) for split in ("validation", "train"))
+    counts = np.ones(train.metadata.vocab_size)
+    np.add.at(counts, train.columns(((0, train.num_rows),)).masked_ids, 1)
+    targets = held_out.columns(((0, min(40, held_out.num_rows)),)).masked_ids
+    loss = -np.log(counts[targets] / counts.sum()).mean()
+    assert f"{loss:.3f}" in shown
+    assert (unbroken.run_dir / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert all(column in shown for column in ("unigram", "untrained", "trained"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("budget", [300, 512])
+@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_soak_worlds_every_rank_count_stage_and_budget(unbroken, shards, tmp_path, ranks, engine, budget):
+    run = Run(tmp_path / "run", shards, ranks=ranks, flags={"engine": engine, "micro_batch_tokens": budget})
+    run.finish_well()
+    assert_same_losses(run, unbroken, TOLERANCE)
+    expected = unbroken.losses()
+    worst = max(abs(loss / expected[step] - 1) for step, loss in run.losses().items())
+    print(f"\nranks {ranks}, {engine}, micro_batch_tokens {budget}: largest relative difference {worst:.1e}")
