@@ -15,6 +15,7 @@ implementations skip it.
 
 # T packed tokens, B sequences, N heads, R rows, C columns
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,9 +118,8 @@ class DropoutStream:
         """
         if round(probability * 2**16) == 0:
             return None
-        constants = [site_constant(layer, site, head) for head in range(max(1, heads))]
         seeds_T1 = self.row_seeds_T[:, None]
-        keys = lowbias32_(seeds_T1 ^ torch.tensor(constants, dtype=torch.int32, device=seeds_T1.device))
+        keys = lowbias32_(seeds_T1 ^ _constants(layer, site, max(1, heads), seeds_T1.device))
         return Dropout(probability, keys if heads else keys[:, 0])
 
 
@@ -127,6 +127,12 @@ def site_constant(layer: int, site: int, head: int = 0) -> int:
     """Return a distinct int32 for each layer (from -1), site (below 4) and head (below 4,096)."""
     hashed = lowbias32(((layer + 2) << 14) + (site << 12) + head)
     return hashed - 2**32 if hashed >= 2**31 else hashed
+
+
+@functools.lru_cache(maxsize=4096)
+def _constants(layer: int, site: int, heads: int, device: torch.device) -> Tensor:
+    """The constants of a site's heads, copied to a device once."""
+    return torch.tensor([site_constant(layer, site, head) for head in range(heads)], dtype=torch.int32, device=device)
 
 
 def keep_mask(dropout: Dropout, row_keys: Tensor, columns: int) -> Tensor:

