@@ -12,8 +12,8 @@ logger = logging.getLogger(__name__)
 def keep_freed_memory() -> bool:
     """Tell glibc's malloc to serve large blocks from the heap and never to shrink it.
 
-    By default it maps each large block anew and unmaps it when freed, and the kernel zeroes every page again: 3 to 13% of
-    a training step of the tiny preset on one core. The price is that the process holds on to its peak.
+    By default it maps each large block anew and unmaps it when freed, and the kernel zeroes every page again: 3 to 13%
+    of a training step of the tiny preset on one core. The price is that the process holds on to its peak.
 
     Returns:
         Whether the C library took it; others than glibc do not know the call.
