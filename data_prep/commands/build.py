@@ -12,7 +12,9 @@ from data_prep.config import BuildConfig
 from data_prep.extract import find_files, plan_chunks
 from data_prep.parallel import available_cores, make_executor
 from data_prep.pipeline import Built, build
-from data_prep.stats import describe_corpus, describe_split
+from data_prep.stats import describe_corpus, describe_split, share
+
+MAX_UNKNOWN_SHARE = 0.005
 
 FIELDS: dict[str, dict[str, Any]] = {
     "tokenizer": {"metavar": "HF_FOLDER"},
@@ -54,6 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         return _show_plan(config)
     built = build(config, arguments.output, make_executor(arguments.workers))
     print("\n".join(summary(built)))
+    corpus = next(iter(built.manifests.values())).statistics["corpus"]
+    if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * corpus["tokens"]:
+        share_text = share(corpus["unknown_tokens"], corpus["tokens"])
+        print(f"warning: {share_text} of the tokens are [UNK]: the tokenizer does not fit the text", file=sys.stderr)
     return 0
 
 
@@ -74,6 +80,4 @@ def summary(built: Built) -> list[str]:
         for split, counts in manifest.statistics["instances"].items():
             first, *rest = describe_split(counts, manifest.metadata)
             lines += [f"length {length} {split}: {first}", *(f"  {line}" for line in rest)]
-    if corpus["unknown_tokens"] > 0.005 * corpus["tokens"]:
-        print("warning: more than 0.5% of the tokens are [UNK]: the tokenizer does not fit the text", file=sys.stderr)
     return [*lines, f"tokenizer {built.folder / 'tokenizer'}", f"shards {built.folder / 'instances'}"]

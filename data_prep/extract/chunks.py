@@ -66,6 +66,8 @@ def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
             "cp1252, cp949 or gb18030."
         ) from None
     paths = sorted(path for path in glob.glob(source.input, recursive=True) if Path(path).is_file())
+    if not paths and Path(source.input).is_dir():
+        raise DataError(f"{source.input}: is a folder. Give --input its files, such as '{source.input}/*.txt'.")
     if not paths:
         raise DataError(f"{source.input}: no such file. Give --input an existing path, or a quoted glob that matches.")
     return [

@@ -19,7 +19,9 @@ from data_prep.stats import LENGTH_BINS, count_batch
 from data_prep.tokens import tokenizer_of
 from data_prep.units import Counts
 from megabert.masking.keyed_random import mix
-from megabert.schema import MAX_BATCH_ROWS, ShardMetadata, instance_schema
+from megabert.schema import ShardMetadata, instance_schema
+
+BATCH_ROWS = 1024  # the format allows 8,192; at 1,024 the work arrays stay in cache, which is a fifth faster
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ def make_instances(task: InstanceTask) -> tuple[list[Path], Counts]:
     counts: Counts = {"rows": 0, "tokens": 0, "masked_tokens": 0, "length_histogram": [0] * LENGTH_BINS}
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for first in range(0, len(pairs), MAX_BATCH_ROWS):
-            part = pairs.take(np.arange(first, min(first + MAX_BATCH_ROWS, len(pairs))))
+        for first in range(0, len(pairs), BATCH_ROWS):
+            part = pairs.take(np.arange(first, min(first + BATCH_ROWS, len(pairs))))
             batch = _batch(documents, part, task)
             count_batch(counts, batch, task.metadata)
             yield batch

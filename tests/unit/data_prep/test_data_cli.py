@@ -122,3 +122,11 @@ def test_vocab_writes_a_tokenizer_once(texts, tmp_path, capsys):
     assert (tmp_path / "v" / "vocab.txt").is_file()
     assert main(arguments) == 3
     assert "not empty" in capsys.readouterr().err
+
+
+def test_tokenizer_that_does_not_fit_is_warned_of(texts, tokenizer_folder, tmp_path, capsys):
+    write_jsonl(tmp_path / "in.jsonl", [text.replace("the", "\u4e16\u754c") for text in texts[:20]])
+    flags = ["--tokenizer", str(tokenizer_folder), "--lengths", "64", "--dupe-factor", "1", "--validation-share", "0"]
+    arguments = ["--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
+    assert main(["build", *arguments, *flags]) == 0
+    assert "of the tokens are [UNK]" in capsys.readouterr().err

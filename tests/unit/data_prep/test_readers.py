@@ -90,6 +90,8 @@ def test_bad_json_lines_are_named(tmp_path, line, message):
 def test_glob_without_match_is_refused(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         find_files((SourceConfig(input=str(tmp_path / "*.txt")),))
+    with pytest.raises(DataError, match=r"is a folder.*/\*\.txt"):
+        find_files((SourceConfig(input=str(tmp_path)),))
 
 
 def test_unknown_format_and_encoding_are_refused(tmp_path):
