@@ -24,7 +24,8 @@ class PhaseReport:
     held_out_mlm_loss: float
     held_out_mlm_accuracy: float
     unigram: UnigramBaseline
-    nsp_accuracy: float
+    nsp_accuracy: float | None
+    """None where the shards have no sentence objective."""
     nsp_chance: float
     sequences_per_s: float
 
@@ -65,8 +66,8 @@ def render_table(reports: list[PhaseReport]) -> str:
         ("  nats below the baseline", [f"{report.margin:.3f}" for report in reports]),
         ("held-out masked-LM accuracy", [f"{100 * report.held_out_mlm_accuracy:.1f}%" for report in reports]),
         ("  unigram baseline", [f"{100 * report.unigram.accuracy:.1f}%" for report in reports]),
-        ("held-out next-sentence accuracy", [f"{100 * report.nsp_accuracy:.1f}%" for report in reports]),
-        ("  chance (the larger class)", [f"{100 * report.nsp_chance:.1f}%" for report in reports]),
+        ("held-out next-sentence accuracy", [_percent(report.nsp_accuracy) for report in reports]),
+        ("  chance (the larger class)", [_percent(report.nsp_accuracy and report.nsp_chance) for report in reports]),
         ("sequences/s", [f"{report.sequences_per_s:.0f}" for report in reports]),
     ]
     width = max(len(name) for name, _ in rows)
@@ -90,9 +91,7 @@ def draw_losses(run_dir: Path, path: Path) -> None:
     begin = 0
     for report in report_run(run_dir):
         end = begin + report.steps
-        axes.hlines(
-            report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label="" if begin else "unigram"
-        )
+        axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label="" if begin else "unigram")
         if begin:
             axes.axvline(begin, color="black", linewidth=0.5)
         axes.annotate(report.name, ((begin + end) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center")
@@ -103,6 +102,10 @@ def draw_losses(run_dir: Path, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}%"
 
 
 def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> PhaseReport:
@@ -122,7 +125,7 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
         held_out_mlm_loss=last_eval["eval/mlm_loss"],
         held_out_mlm_accuracy=last_eval["eval/mlm_accuracy"],
         unigram=fit_unigram(ShardSet.open(folder, "train"), held_out, max_instances=limit),
-        nsp_accuracy=last_eval["eval/nsp_accuracy"],
+        nsp_accuracy=last_eval.get("eval/nsp_accuracy"),
         nsp_chance=max(share, 1 - share),
         sequences_per_s=sorted(row["perf/sequences_per_s"] for row in train_rows)[len(train_rows) // 2],
     )

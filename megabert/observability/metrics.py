@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 Histogram = list[float]
+Value = float | int | str | Histogram
 
 
 class MetricWriter:
@@ -26,7 +27,7 @@ class MetricWriter:
         self._file = self._path.open("a", encoding="utf-8")
         self._tensorboard = SummaryWriter(str(run_dir / "tb"), purge_step=resumed_step + 1, flush_secs=30)
 
-    def write(self, step: int, values: Mapping[str, float | int | str | Histogram]) -> None:
+    def write(self, step: int, values: Mapping[str, Value]) -> None:
         """Write one row: numbers become TensorBoard scalars, lists of numbers histograms, text stays in the row."""
         row: dict[str, Any] = {"step": step}
         for tag, value in values.items():

@@ -1,5 +1,6 @@
 """One optimizer step over a packed global batch, and the sums that describe it."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -73,7 +74,7 @@ def train_step(engine: Engine, batch: StepBatch, world: World) -> StepResult:
     # A global tensor may be flagged on one rank only: all ranks decide alike.
     *totals, flagged = sum_over_ranks(sums).tolist()
     losses = LossSums.from_sums(totals, masked=batch.num_masked, instances=batch.num_instances)
-    if flagged or losses.loss != losses.loss or losses.loss == float("inf"):
+    if flagged or not math.isfinite(losses.loss):
         _name_nonfinite(bad_names, losses, world)
         engine.discard_gradients()
         return StepResult(losses=losses, grad_norm=None)

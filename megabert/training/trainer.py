@@ -3,6 +3,7 @@
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from megabert.config.recipes import phase_name
 from megabert.config.run import PhaseConfig, RunConfig
@@ -14,7 +15,7 @@ from megabert.distributed.engine import Engine
 from megabert.distributed.process_group import World
 from megabert.errors import MegabertError
 from megabert.observability.logs import logger
-from megabert.observability.metrics import MetricWriter
+from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.progress import Progress
 from megabert.optim import Optimizer, learning_rate
 from megabert.training.collectives import agreement
@@ -23,6 +24,8 @@ from megabert.training.run_folder import checkpoints_dir
 from megabert.training.state import TrainerState
 from megabert.training.step import StepResult, train_step
 from megabert.training.validation import validate
+
+Tag = TypeVar("Tag")
 
 MAX_SKIPS_IN_A_ROW = 10
 """Non-finite batches one after another that end the run: the model itself is broken then."""
@@ -131,13 +134,14 @@ class Trainer:
     def _validate(self, phase: PhaseConfig, data: PhaseData) -> bool:
         """Score the held-out split; return whether it is the last phase's best so far."""
         with self._meter.pause():
-            metrics = validate(
+            scores = validate(
                 self.engine,
                 data.held_out,
                 shape=data.shape,
                 max_instances=self.config.validation.max_instances,
                 world=self.world,
             )
+        metrics = self._without_sentences(scores)
         best = self.state.best_loss
         improved = best is None or metrics["eval/loss"] < best
         self.state = replace(self.state, metrics=metrics)
@@ -145,12 +149,13 @@ class Trainer:
             self.state = replace(self.state, best_loss=metrics["eval/loss"], best_step=self.state.step)
         if self._writer is not None:
             self._writer.write(self.state.step, {"phase": self.state.phase + 1, **metrics})
+            nsp = metrics.get("eval/nsp_accuracy")
             logger.info(
-                "held out at step %d: masked-LM loss %.4f, accuracy %.2f%%; next-sentence accuracy %.2f%%",
+                "held out at step %d: masked-LM loss %.4f, accuracy %.2f%%%s",
                 self.state.step,
                 metrics["eval/mlm_loss"],
                 100 * metrics["eval/mlm_accuracy"],
-                100 * metrics["eval/nsp_accuracy"],
+                "" if nsp is None else f"; next-sentence accuracy {100 * nsp:.2f}%",
             )
         return improved and self.state.phase == len(self.config.phases) - 1
 
@@ -161,31 +166,36 @@ class Trainer:
         if self._writer is None:
             return
         assert result.grad_norm is not None
-        self._writer.write(
-            self.state.step,
-            {
-                "phase": self.state.phase + 1,
-                "phase_step": self.state.phase_step,
-                "train/loss": losses.loss,
-                "train/mlm_loss": losses.mlm_loss,
-                "train/nsp_loss": losses.nsp_loss,
-                "train/mlm_accuracy": losses.mlm_accuracy,
-                "train/nsp_accuracy": losses.nsp_accuracy,
-                "train/lr": rate,
-                "train/grad_norm": result.grad_norm,
-                "train/loss_scale": self.engine.loss_scale,
-                "train/skipped_steps": self.state.skipped_steps,
-                "train/rollbacks": 0,
-                **({"train/trust_ratio/all": list(ratios.values())} if ratios else {}),
-                "progress/samples": self.state.samples,
-                **perf,
-            },
-        )
+        row: dict[str, Value] = {
+            "phase": self.state.phase + 1,
+            "phase_step": self.state.phase_step,
+            "train/loss": losses.loss,
+            "train/mlm_loss": losses.mlm_loss,
+            "train/nsp_loss": losses.nsp_loss,
+            "train/mlm_accuracy": losses.mlm_accuracy,
+            "train/nsp_accuracy": losses.nsp_accuracy,
+            "train/lr": rate,
+            "train/grad_norm": result.grad_norm,
+            "train/loss_scale": self.engine.loss_scale,
+            "train/skipped_steps": self.state.skipped_steps,
+            "train/rollbacks": 0,
+            "progress/samples": self.state.samples,
+            **perf,
+        }
+        if ratios:
+            row["train/trust_ratio/all"] = list(ratios.values())
+        self._writer.write(self.state.step, self._without_sentences(row))
         progress.report(
             self.state.phase_step,
             f"loss {losses.loss:.4f} (masked-LM {losses.mlm_loss:.4f}), lr {rate:.2e}, "
             f"{perf['perf/sequences_per_s']:.0f} sequences/s",
         )
+
+    def _without_sentences(self, tags: dict[str, Tag]) -> dict[str, Tag]:
+        """Leave the sentence objective's tags out where the shards have none."""
+        if self.phases[self.state.phase].train.metadata.objective != "none":
+            return tags
+        return {tag: value for tag, value in tags.items() if "/nsp_" not in tag}
 
     def _stop_if_hopeless(self) -> None:
         if self.state.skipped_in_a_row >= MAX_SKIPS_IN_A_ROW and not self.engine.has_dynamic_loss_scale:

@@ -1,8 +1,11 @@
 """Real runs through the launchers: learning goes on alike however it is divided, launched or interrupted."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from integration.conftest import build_shards
 from integration.runs import Run
 
 from megabert.cli.main import main
@@ -107,3 +110,13 @@ def test_soak_worlds_every_rank_count_stage_and_budget(unbroken, shards, tmp_pat
     expected = unbroken.losses()
     worst = max(abs(loss / expected[step] - 1) for step, loss in run.losses().items())
     print(f"\nranks {ranks}, {engine}, micro_batch_tokens {budget}: largest relative difference {worst:.1e}")
+
+
+def test_full_sentences_without_pairs_train(corpus, tmp_path):
+    data = build_shards(corpus, tmp_path / "data", "--objective", "none", "--dupe-factor", "1")
+    run = Run(tmp_path / "run", data, flags={"phases.0.steps": 3, "phases.1.steps": 1})
+    rows = run.finish_well()
+    assert not [tag for row in rows for tag in row if "nsp" in tag]
+    assert main(["export", str(run.run_dir), "--to", str(tmp_path / "out")]) == 0
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"]

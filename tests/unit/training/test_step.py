@@ -1,0 +1,74 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from megabert.training import step as step_module
+from megabert.training.step import train_step
+
+
+class RecordingEngine:
+    """Takes losses, answers with prepared gradients, and records what it was told."""
+
+    def __init__(self, bad: list[str], losses: list[float]) -> None:
+        self.bad, self.losses = bad, list(losses)
+        self.backward_losses: list[float] = []
+        self.calls: list[str] = []
+        self.step_was_skipped = False
+
+    def forward(self, _batch):
+        loss = torch.tensor(self.losses.pop(0), requires_grad=True)
+        zero = torch.tensor(0)
+        return SimpleNamespace(mlm_loss_sum=loss, nsp_loss_sum=loss * 0 + 2, mlm_correct=zero + 3, nsp_correct=zero)
+
+    def backward(self, loss):
+        self.backward_losses.append(float(loss.detach()))
+
+    def nonfinite_gradients(self):
+        return self.bad
+
+    def discard_gradients(self):
+        self.calls.append("discard")
+
+    def step(self):
+        self.calls.append("step")
+        return 1.5
+
+
+@pytest.fixture(autouse=True)
+def one_rank_sums(monkeypatch):
+    monkeypatch.setattr(step_module, "sum_over_ranks", lambda values: values)
+
+
+def run(bad: list[str], losses: list[float]):
+    engine = RecordingEngine(bad, losses)
+    world = SimpleNamespace(
+        size=2, is_main=True, device=torch.device("cpu"), gather=lambda value: [value, ["b.weight"]]
+    )
+    micro_batches = [SimpleNamespace(to=lambda *_, **__: None) for _ in losses]
+    batch = SimpleNamespace(micro_batches=micro_batches, num_masked=10, num_instances=4)
+    return engine, train_step(engine, batch, world)
+
+
+def test_loss_is_normalised_over_the_global_batch():
+    engine, result = run([], [5.0, 7.0])
+    assert engine.backward_losses == pytest.approx([2 * (5 / 10 + 2 / 4), 2 * (7 / 10 + 2 / 4)])
+    assert result.losses.mlm_loss == pytest.approx(12 / 10)
+    assert result.losses.nsp_loss == pytest.approx(4 / 4)
+    assert result.losses.mlm_accuracy == pytest.approx(6 / 10)
+    assert (result.grad_norm, engine.calls) == (1.5, ["step"])
+
+
+def test_non_finite_gradients_skip_the_update_and_are_named(caplog):
+    with caplog.at_level("WARNING", logger="megabert"):
+        step_module.logger.propagate = True
+        engine, result = run(["a.weight"], [5.0])
+    assert (result.grad_norm, engine.calls) == (None, ["discard"])
+    assert "rank 0 in a.weight" in caplog.text
+    assert "rank 1 in b.weight" in caplog.text
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_non_finite_loss_skips_the_update(loss):
+    engine, result = run([], [loss])
+    assert (result.grad_norm, engine.calls) == (None, ["discard"])
