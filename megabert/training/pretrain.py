@@ -25,6 +25,7 @@ from megabert.optim.build import build_optimizer
 from megabert.optim.schedules import learning_rate
 from megabert.schema import sha256_file
 from megabert.training.collectives import on_main
+from megabert.training.host import share_host
 from megabert.training.probe import find_micro_batch_tokens
 from megabert.training.run_folder import announce, checkpoints_dir, claim_run_folder, record_run, tokenizer_dir
 from megabert.training.state import TrainerState
@@ -119,6 +120,7 @@ def _set_up(config: RunConfig, run_dir: Path, initial: InitialWeights | None, wo
 
 def _run(setup: Setup, run_dir: Path, initial: InitialWeights | None) -> TrainerState:
     config, world = setup.config, setup.world
+    share_host(world)
     model = BertForPreTraining(
         config.model,
         objective=setup.objective,
