@@ -19,7 +19,7 @@ from megabert.distributed.fragments import check_coverage, fragment_table, param
 from megabert.distributed.process_group import World
 from megabert.distributed.stages import stage_of
 from megabert.errors import ConfigError
-from megabert.ops.lamb.reference import sum_of_squares
+from megabert.ops.lamb.reference import sums_of_squares
 from megabert.optim import Fragment, Optimizer
 
 _ALLREDUCE_BUCKET = 500_000_000  # elements, DeepSpeed's own default
@@ -175,8 +175,8 @@ class Engine:
     def _unsharded_step(self) -> float:
         """Stage 0: reduce and clip here, with a float64 norm; torch's float32 norm is off by 1e-4 on a CPU."""
         self._deepspeed.buffered_allreduce_fallback(elements_per_buffer=_ALLREDUCE_BUCKET)
-        gradients = [gradient for _, gradient in self._stage.gradients()]
-        norm = math.sqrt(sum(float(sum_of_squares(gradient.view(-1))) for gradient in gradients))
+        gradients = [gradient.view(-1) for _, gradient in self._stage.gradients()]
+        norm = math.sqrt(sums_of_squares(gradients, self._world.device).sum().item())
         self.step_was_skipped = not math.isfinite(norm)
         if self.step_was_skipped:
             self.discard_gradients()
@@ -200,8 +200,10 @@ def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[s
     Args:
         model: In float32, with the same weights on every rank.
         optimizer: Over ``model.named_parameters()``; it is attached to the fragment table.
-        ds_config: Complete: no ``"auto"``, with every key of ``REQUIRED``, ``gradient_clipping`` and at most one of
-            ``bf16.enabled`` and ``fp16.enabled``.
+        ds_config: Complete: no ``"auto"``, with every key of ``REQUIRED``, ``gradient_clipping`` (0 does not clip) and
+            at most one of ``bf16.enabled`` and ``fp16.enabled``. Refused are round-robin gradients, offload and 16 bits
+            on stage 0. Give ``steps_per_print`` a huge value and leave ``wall_clock_breakdown`` off; the throughput
+            timer is switched off here.
         world: This rank.
 
     Raises:

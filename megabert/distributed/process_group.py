@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import logging
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,16 +37,17 @@ class World:
     """CPU collectives of the loader thread; nothing else may use it, or ranks would pair different calls."""
     control: dist.ProcessGroup
     """CPU collectives of the main thread: barriers, checkpoints, small agreements."""
+    store: dist.Store
+    """Where the ranks found each other; the meeting point on the way out."""
 
     @property
     def is_main(self) -> bool:
         """Whether this is rank 0, which logs, draws bars and writes shared files."""
         return self.rank == 0
 
-    def barrier(self, timeout_s: float | None = None) -> None:
-        """Wait for every rank; on a timeout the error names the missing ones."""
-        timeout = COLLECTIVE_TIMEOUT if timeout_s is None else datetime.timedelta(seconds=timeout_s)
-        dist.monitored_barrier(group=self.control, timeout=timeout, wait_all_ranks=True)
+    def barrier(self) -> None:
+        """Wait for every rank."""
+        dist.barrier(group=self.control)
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's ``value`` (plain data), in the order of ranks, on every rank."""
@@ -84,31 +86,45 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
     Raises:
         ConfigError: ``cuda`` where there is none, or fewer GPUs than local ranks.
     """
-    rank, size, local_rank = _place()
-    if size > 1:
+    with _environment():
+        rank, size, local_rank = _place()
+        place = _device(device, local_rank)
+        store = _start(rank, size, place)
+        world = World(
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            device=place,
+            gloo=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
+            control=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
+            store=store,
+        )
+        try:
+            yield world
+        except BaseException:
+            _leave(world, FAILURE_BARRIER_S)
+            raise
+        _leave(world, EXIT_BARRIER_S)
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """Die with a launcher, if there is one; else describe a world of one, which deepspeed reads."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         die_with_launcher()
-    place = _device(device, local_rank)
-    _start(rank, size, place)
-    world = World(
-        rank=rank,
-        size=size,
-        local_rank=local_rank,
-        device=place,
-        gloo=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
-        control=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
-    )
+        yield
+        return
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    os.environ.update(alone)
     try:
-        yield world
-    except BaseException:
-        _leave(world, FAILURE_BARRIER_S)
-        raise
-    _leave(world, EXIT_BARRIER_S)
+        yield
+    finally:
+        for name in alone:
+            os.environ.pop(name, None)
 
 
 def _place() -> tuple[int, int, int]:
-    """Return (rank, size, local rank) from the environment; without a launcher, fill it in for a world of one."""
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    """Return (rank, size, local rank) from the environment."""
     os.environ.setdefault("LOCAL_RANK", "0")
     try:
         return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
@@ -130,12 +146,21 @@ def _device(requested: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def _start(rank: int, size: int, device: torch.device) -> None:
+def _start(rank: int, size: int, device: torch.device) -> dist.Store:
+    if size == 1:
+        store: dist.Store = dist.HashStore()
+    else:
+        store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=COLLECTIVE_TIMEOUT))
     backend = "gloo" if device.type == "cpu" else "nccl"
     options: dict[str, Any] = {} if device.type == "cpu" else {"device_id": device}
-    if "MASTER_PORT" not in os.environ and size == 1:
-        options["store"] = dist.HashStore()
-    dist.init_process_group(backend, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT, **options)
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore("groups", store),
+        rank=rank,
+        world_size=size,
+        timeout=COLLECTIVE_TIMEOUT,
+        **options,
+    )
     import deepspeed  # seconds: only where training starts
     from deepspeed.ops import __compatible_ops__
 
@@ -144,12 +169,35 @@ def _start(rank: int, size: int, device: torch.device) -> None:
     deepspeed.utils.logger.setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\..* is deprecated", category=FutureWarning)
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+    return dist.PrefixStore("exit", store)
 
 
 def _leave(world: World, timeout_s: float) -> None:
+    have_met = False
     try:
-        world.barrier(timeout_s)
-    except Exception as error:  # a rank died: leave anyway, the launcher reports it
-        logger.warning("rank %d leaves without the others: %s", world.rank, str(error).splitlines()[0])
+        have_met = _meet(world, timeout_s)
+    except Exception as error:  # rank 0 is gone, and the store with it
+        logger.debug("rank %d: %s", world.rank, error)
+    if not have_met:
+        logger.warning("rank %d leaves without the others, which have died or are still at work", world.rank)
+    import deepspeed
+
     if dist.is_initialized():
-        dist.destroy_process_group()
+        if have_met or world.device.type == "cpu":
+            deepspeed.comm.destroy_process_group()  # and what it remembers, so that a later world starts anew
+        else:  # destroying would wait for collectives that a dead rank never joins
+            dist.distributed_c10d._abort_process_group()
+
+
+def _meet(world: World, timeout_s: float) -> bool:
+    """Wait on the store until every rank is here; collectives would wait for a dead one as long as their timeout."""
+    deadline = time.monotonic() + timeout_s
+    world.store.add("arrived", 1)
+    while world.store.add("arrived", 0) < world.size:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    world.store.add("saw", 1)
+    while world.is_main and world.store.add("saw", 0) < world.size and time.monotonic() < deadline:
+        time.sleep(0.02)  # rank 0 may host the store: it goes last
+    return True

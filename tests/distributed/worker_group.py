@@ -21,7 +21,7 @@ class WorkerGroup:
 
     def __init__(self, size: int) -> None:
         context = multiprocessing.get_context("spawn")
-        port = _free_port()
+        port = free_port()
         self.size = size
         self.processes = []
         self.pipes: list[Connection] = []
@@ -101,7 +101,8 @@ class WorkerGroups:
             group.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

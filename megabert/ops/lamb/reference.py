@@ -34,9 +34,10 @@ def compute_update(
     torch.div(exp_avg, gradient, out=gradient)
     if c.weight_decay:
         gradient.add_(weights, alpha=c.weight_decay)
-    for segment in segments:
-        squares[0, segment.slot] += sum_of_squares(weights[segment.offset : segment.offset + segment.numel])
-        squares[1, segment.slot] += sum_of_squares(gradient[segment.offset : segment.offset + segment.numel])
+    slots = torch.tensor([segment.slot for segment in segments], dtype=torch.int64, device=squares.device)
+    for row, values in enumerate((weights, gradient)):
+        pieces = [values[segment.offset : segment.offset + segment.numel] for segment in segments]
+        squares[row].index_add_(0, slots, sums_of_squares(pieces, squares.device))
 
 
 def apply_update(weights: Tensor, update: Tensor, *, segments: Sequence[Segment], scales: Tensor) -> None:
@@ -53,10 +54,16 @@ def apply_update(weights: Tensor, update: Tensor, *, segments: Sequence[Segment]
         weights[span].addcmul_(update[span], scales[segment.slot])
 
 
-def sum_of_squares(values: Tensor) -> Tensor:
-    """Return the float64 sum of squares of a one-dimensional tensor."""
-    if values.device.type != "cpu":
-        return torch.linalg.vector_norm(values, dtype=torch.float64).square()
+def sums_of_squares(pieces: list[Tensor], device: torch.device) -> Tensor:
+    """Return the float64 sum of squares of each one-dimensional tensor."""
+    if not pieces:
+        return torch.zeros(0, dtype=torch.float64, device=device)
+    if device.type != "cpu":
+        return torch.stack(torch._foreach_norm(pieces, 2, dtype=torch.float64)).square()
+    return torch.stack([_sum_of_squares(piece) for piece in pieces])
+
+
+def _sum_of_squares(values: Tensor) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for chunk in values.split(_CHUNK):
         wide = chunk.double()

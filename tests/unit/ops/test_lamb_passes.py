@@ -3,7 +3,7 @@ import torch
 
 from megabert.errors import KernelError
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
-from megabert.ops.lamb.reference import sum_of_squares
+from megabert.ops.lamb.reference import sums_of_squares
 
 COEFFICIENTS = Coefficients(
     beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=1 / 0.19, exp_avg_sq_scale=1 / 0.002
@@ -50,8 +50,11 @@ def test_segments_are_separate_and_padding_is_left_alone():
 
 def test_squares_are_summed_in_float64():
     values = torch.randn(2_000_000, generator=torch.Generator().manual_seed(0))
-    exact = float(values.double().square().sum())
-    assert float(sum_of_squares(values)) == pytest.approx(exact, rel=1e-12)
+    exact = values.double().square()
+    sums = sums_of_squares([values, values[:7], values[:0]], torch.device("cpu"))
+    assert sums.tolist() == pytest.approx([float(exact.sum()), float(exact[:7].sum()), 0.0], rel=1e-12)
+    as_on_gpu = torch.stack(torch._foreach_norm([values, values[:7]], 2, dtype=torch.float64)).square()
+    assert as_on_gpu.tolist() == pytest.approx(sums[:2].tolist(), rel=1e-10)
 
 
 def test_backend_that_cannot_run_is_refused():

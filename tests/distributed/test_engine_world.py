@@ -1,0 +1,65 @@
+import os
+import subprocess
+import sys
+
+from worker_group import free_port
+
+from megabert.distributed.process_group import FAILURE_BARRIER_S
+
+ALONE_TWICE = """
+import os
+from megabert.distributed.process_group import distributed_world
+for _ in range(2):
+    with distributed_world("cpu") as world:
+        assert (world.rank, world.size, world.is_main) == (0, 1, True)
+        assert world.gather("a") == ["a"]
+assert "RANK" not in os.environ
+"""
+RANK_1_FAILS = """
+import torch, torch.distributed as dist
+from megabert.distributed.process_group import distributed_world
+with distributed_world("cpu") as world:
+    if world.rank == 1:
+        raise SystemExit(7)
+    dist.all_reduce(torch.ones(1))  # rank 1 never joins
+"""
+ALL_FAIL = """
+from megabert.distributed.process_group import distributed_world
+with distributed_world("cpu") as world:
+    raise SystemExit(7)
+"""
+
+
+def start(script: str, rank: int, size: int, port: int) -> subprocess.Popen:
+    place = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, **place}, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_world_of_one_needs_no_launcher_and_may_be_entered_again():
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
+    subprocess.run([sys.executable, "-c", ALONE_TWICE], env=environment, check=True, timeout=60)
+
+
+def test_failing_rank_does_not_wait_for_ranks_that_are_stuck():
+    port = free_port()
+    stuck, failing = (start(RANK_1_FAILS, rank, 2, port) for rank in range(2))
+    try:
+        _, errors = failing.communicate(timeout=60 + FAILURE_BARRIER_S)
+        assert failing.returncode == 7
+        assert "leaves without the others" in errors
+    finally:
+        stuck.kill()
+        stuck.communicate(timeout=10)
+
+
+def test_ranks_that_all_fail_leave_together_with_their_own_code():
+    port = free_port()
+    for process in [start(ALL_FAIL, rank, 2, port) for rank in range(2)]:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 7
+        assert "leaves without the others" not in errors
