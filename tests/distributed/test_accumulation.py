@@ -8,7 +8,7 @@ MICRO_STEPS = 256
 TOLERANCE = {"bf16": 1e-6, "zero": MICRO_STEPS * 2**-24}
 
 
-@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3", "bf16_zero1", "bf16_zero2", "bf16_zero3"])
+@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"])
 def test_256_micro_steps_equal_one(workers, engine):
     errors = workers(2).run(accumulation_errors, engine)[0]
     assert max(errors.values()) <= TOLERANCE[engine[:4]], errors

@@ -16,7 +16,7 @@ def test_resume_on_another_stage_and_world_keeps_the_losses(workers, tmp_path, f
     assert resumed == pytest.approx(unbroken, rel=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"])
+@pytest.mark.parametrize("engine", ["zero1", "zero3", "bf16_zero1"])
 def test_resume_on_the_same_stage_and_world_is_bit_identical(workers, tmp_path, engine):
     unbroken = workers(2).run(save_and_go_on, engine, tmp_path)[0]
     assert workers(2).run(resume, engine, tmp_path)[0] == unbroken

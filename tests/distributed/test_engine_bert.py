@@ -23,12 +23,17 @@ CONFIG = ModelConfig(
 INSTANCES = 5
 
 
+@pytest.fixture(scope="module")
+def unsharded(workers):
+    return workers(2).run(train, "zero0", False)[0]
+
+
 @pytest.mark.parametrize(
     ("engine", "recompute"),
     [("zero1", False), ("zero2", False), ("zero3", False), ("zero3", True), ("bf16_zero1", False)],
 )
-def test_every_stage_trains_the_same_bert(workers, engine, recompute):
-    losses, weights = workers(2).run(train, "zero0", False)[0]
+def test_every_stage_trains_the_same_bert(workers, unsharded, engine, recompute):
+    losses, weights = unsharded
     actual, actual_weights = workers(2).run(train, engine, recompute)[0]
     tolerance = 2e-2 if engine.startswith("bf16") else 1e-5
     assert actual == pytest.approx(losses, rel=tolerance)

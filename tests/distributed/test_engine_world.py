@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from worker_group import free_port
 
 from megabert.distributed.process_group import FAILURE_BARRIER_S
@@ -45,21 +46,28 @@ def test_world_of_one_needs_no_launcher_and_may_be_entered_again():
     subprocess.run([sys.executable, "-c", ALONE_TWICE], env=environment, check=True, timeout=60)
 
 
-def test_failing_rank_does_not_wait_for_ranks_that_are_stuck():
-    port = free_port()
-    stuck, failing = (start(RANK_1_FAILS, rank, 2, port) for rank in range(2))
+@pytest.fixture(scope="module")
+def failing_worlds():
+    """(exit code, stderr) of the rank that fails alone, and of both ranks of a world in which all fail."""
+    ports = free_port(), free_port()
+    stuck, *processes = [start(RANK_1_FAILS, rank, 2, ports[0]) for rank in range(2)]
+    processes += [start(ALL_FAIL, rank, 2, ports[1]) for rank in range(2)]
     try:
-        _, errors = failing.communicate(timeout=60 + FAILURE_BARRIER_S)
-        assert failing.returncode == 7
-        assert "leaves without the others" in errors
+        errors = [process.communicate(timeout=60 + FAILURE_BARRIER_S)[1] for process in processes]
+        yield [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
     finally:
-        stuck.kill()
-        stuck.communicate(timeout=10)
+        for process in (stuck, *processes):
+            process.kill()
+            process.communicate(timeout=10)
 
 
-def test_ranks_that_all_fail_leave_together_with_their_own_code():
-    port = free_port()
-    for process in [start(ALL_FAIL, rank, 2, port) for rank in range(2)]:
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 7
+def test_failing_rank_does_not_wait_for_ranks_that_are_stuck(failing_worlds):
+    code, errors = failing_worlds[0]
+    assert code == 7
+    assert "leaves without the others" in errors
+
+
+def test_ranks_that_all_fail_leave_together_with_their_own_code(failing_worlds):
+    for code, errors in failing_worlds[1:]:
+        assert code == 7
         assert "leaves without the others" not in errors

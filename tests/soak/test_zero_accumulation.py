@@ -40,8 +40,8 @@ def workers():
     groups.close()
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_256_micro_steps_equal_one(workers, table, world_size, engine):
     errors = workers(world_size).run(fast_test.accumulation_errors, engine, timeout_s=280)[0]
     worst = max(errors.values())
