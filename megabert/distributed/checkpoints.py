@@ -84,7 +84,7 @@ def save_checkpoint(
         _together(world, target, lambda: complete() if world.is_main else None)
     except CheckpointError:
         if world.is_main:
-            shutil.rmtree(temporary, ignore_errors=True)
+            _remove_temporaries(checkpoints_dir)
         raise
     return target
 

@@ -4,6 +4,7 @@ Rank 0 takes the lock file exclusively, then every rank holds it shared until it
 refused as long as any rank of the first lives.
 """
 
+import contextlib
 import datetime
 import errno
 import fcntl
@@ -53,7 +54,8 @@ class RunLock:
     ) -> None:
         """Let go; a lock that was let go in order is not stale."""
         if self.world.is_main and self._file is not None:
-            self._write({**self._holder, "released": True})
+            with contextlib.suppress(OSError):  # a full disk must not hide the error that ended the run
+                self._write({**self._holder, "released": True})
         self._close()
 
     def _agree(self, work: Any) -> None:
@@ -122,7 +124,8 @@ class RunLock:
 
     def _close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.close()
             self._file = None
 
 

@@ -1,3 +1,4 @@
+import errno
 import json
 import logging
 import os
@@ -184,3 +185,15 @@ def test_disk_that_fills_while_writing_leaves_nothing_half_written(tiny_disk, mo
         save_checkpoint(tiny_disk, 10, StandInEngine(30_000), {"step": 10}, ALONE)
     assert sorted(path.name for path in tiny_disk.iterdir()) == ["latest", "step_00000000"]
     assert find_checkpoint(tiny_disk).name == "step_00000000"
+
+
+def test_pointer_that_cannot_be_written_undoes_the_checkpoint(three, monkeypatch):
+    def no_space(path, content):
+        path.write_bytes(content[:3])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "write_durably", no_space)
+    with pytest.raises(CheckpointError, match="No space left"):
+        save_checkpoint(three, 30, StandInEngine(), {"step": 30}, ALONE)
+    assert not list(three.glob(".tmp*"))
+    assert find_checkpoint(three).name == "step_00000020"

@@ -1,3 +1,4 @@
+import errno
 import logging
 import os
 import signal
@@ -51,6 +52,21 @@ def test_unwritable_folder_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="cannot be written"):
         RunLock(tmp_path / "file" / "run", ALONE).__enter__()
+
+
+def test_full_disk_does_not_hide_the_error_that_ended_the_run(tmp_path, monkeypatch):
+    def no_space(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def run():
+        with RunLock(tmp_path, ALONE) as lock:
+            monkeypatch.setattr(lock, "_write", no_space)
+            raise KeyError("the reason")
+
+    with pytest.raises(KeyError):
+        run()
+    with RunLock(tmp_path, ALONE):
+        pass
 
 
 def test_orphan_rank_still_refuses_a_second_writer(tmp_path):
