@@ -98,7 +98,7 @@ def draw_losses(run_dir: Path, path: Path) -> None:
         begin = end
     axes.set_xlabel("step")
     axes.set_ylabel("masked-LM loss (nats)")
-    axes.legend()
+    axes.legend(loc="upper right")
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
