@@ -18,20 +18,33 @@ def on_main(world: World, work: Callable[[], Result]) -> Result:
     """Run ``work`` on rank 0 and return its result on every rank.
 
     Raises:
-        MegabertError: What ``work`` raised, on every rank alike, so that none is left waiting; the other ranks'
-            copies are marked ``is_echo``, since rank 0 reports the error.
+        Exception: What ``work`` raised on rank 0; on the other ranks an echo of it, so that none is left waiting.
+    """
+    return world.broadcast(on_all(world, lambda: work() if world.is_main else None))  # type: ignore[no-any-return]
+
+
+def on_all(world: World, work: Callable[[], Result]) -> Result:
+    """Run ``work`` on every rank and return the rank's own result; if it fails on any rank, fail on all.
+
+    Raises:
+        Exception: The rank's own error; where the rank itself had none, or rank 0 reports the same, an error marked
+            ``is_echo``, which is not shown again.
     """
     result, failure = None, None
-    if world.is_main:
-        try:
-            result = work()
-        except MegabertError as error:
-            failure = error
-    result, failure = world.broadcast((result, failure))
-    if failure is not None:
-        failure.is_echo = not world.is_main
+    try:
+        result = work()
+    except Exception as error:
+        failure = error
+    outcomes = world.gather((failure and str(failure), getattr(failure, "exit_code", 1)))
+    failed = [(rank, text, code) for rank, (text, code) in enumerate(outcomes) if text is not None]
+    if not failed:
+        return result  # type: ignore[return-value]
+    first, text, code = failed[0]
+    if failure is not None and (world.rank == first or text != str(failure)):
         raise failure
-    return result  # type: ignore[return-value]
+    echo = MegabertError(text)
+    echo.exit_code, echo.is_echo = code, True
+    raise echo
 
 
 def agreement(world: World) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:

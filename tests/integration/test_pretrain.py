@@ -9,7 +9,7 @@ from integration.conftest import build_shards
 from integration.runs import Run
 
 from megabert.cli.main import main
-from megabert.commands.sources import open_source
+from megabert.export.sources import open_source
 from megabert.data.shard_set import ShardSet
 from megabert.inspection.fill_mask import single_batch
 
