@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from data_prep.arrow_files import flat_list, make_list, offsets_of, open_mapped, ranges, write_batches
 from data_prep.tokens import SPLITS, read_documents_of
 from data_prep.units import Counts
-from megabert.masking.keyed_random import mix
+from megabert.masking.keyed_random import mix, string_key, uniform
 from megabert.schema import atomic_path
 
 INDEX_PARTS = ("buckets", "documents", "sentences")
@@ -38,6 +38,10 @@ class BucketTask:
     buckets: int
     schema: pa.Schema
     path: Path
+    weights: tuple[float, ...] = ()
+    """Of each source; used for training documents."""
+    is_deduplicated: bool = False
+    """Whether only the first of documents with the same text is kept."""
 
 
 def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
@@ -48,14 +52,49 @@ def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     schema = task.schema.remove(task.schema.get_field_index("split"))
     if not batches:
         write_batches(task.path, schema, [])
-        return [task.path], {"documents": 0, "sentences": 0, "tokens": 0}
+        return [task.path], {"sentences": 0, "tokens": 0}
     hashes = np.concatenate([np.asarray(batch["document_hash"]) for batch in batches])
-    order = np.argsort(hashes, kind="stable")
+    sources = np.concatenate([np.asarray(batch["source"]) for batch in batches])
+    order, counts = _chosen(task, hashes, sources)
     ids, id_offsets = _gather([batch["input_ids"] for batch in batches], order)
     lengths, sentence_offsets = _gather([batch["sentence_lengths"] for batch in batches], order)
-    columns = [pa.array(hashes[order]), make_list(ids, id_offsets), make_list(lengths, sentence_offsets)]
+    columns = [
+        pa.array(hashes[order]),
+        pa.array(sources[order]),
+        make_list(ids, id_offsets),
+        make_list(lengths, sentence_offsets),
+    ]
     write_batches(task.path, schema, [pa.record_batch(columns, schema=schema)])
-    return [task.path], {"documents": len(hashes), "sentences": len(lengths), "tokens": len(ids)}
+    single = np.count_nonzero(np.diff(sentence_offsets) == 1)
+    counts |= {
+        "documents": {task.split: len(order)},
+        "documents_by_source": _by_source(sources[order]),
+        "sentences": len(lengths),
+        "tokens": len(ids),
+        "one_sentence_documents": int(single),
+    }
+    return [task.path], counts
+
+
+def _chosen(task: BucketTask, hashes: NDArray[np.uint64], sources: NDArray[np.uint16]) -> tuple[Any, Counts]:
+    """Return the documents to keep, in the order of their hashes, as often as their source's weight says."""
+    order = np.lexsort((sources, hashes))
+    counts: Counts = {}
+    if task.is_deduplicated:
+        is_first = np.concatenate([[True], np.diff(hashes[order]) > 0])
+        counts["duplicate_documents"] = _by_source(sources[order[~is_first]])
+        order = order[is_first]
+    if task.split == "train" and any(weight != 1 for weight in task.weights):
+        weight = np.array(task.weights)[sources[order]]
+        times = np.floor(weight).astype(np.int64)
+        times += uniform(mix(hashes[order], string_key("weight"))) < weight - times
+        counts["documents_without_weight"] = int(np.count_nonzero(times == 0))
+        order = np.repeat(order, times)
+    return order, counts
+
+
+def _by_source(sources: NDArray[np.uint16]) -> dict[str, int]:
+    return {str(index): int(count) for index, count in enumerate(np.bincount(sources)) if count}
 
 
 def _gather(columns: list[pa.Array], order: NDArray[np.int64]) -> tuple[NDArray[np.integer], NDArray[np.int64]]:

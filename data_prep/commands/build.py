@@ -20,11 +20,13 @@ FIELDS: dict[str, dict[str, Any]] = {
     "tokenizer": {"metavar": "HF_FOLDER"},
     "vocab_size": {"type": int},
     "uncased": {"action": "store_true"},
+    "max_bad_share": {"type": float},
     "language": {},
     "lengths": {"type": int, "nargs": "+"},
     "objective": {"choices": ("nsp", "sop", "none")},
     "pairing": {"choices": ("balanced", "google")},
     "masking": {"choices": ("static", "dynamic")},
+    "mask_unit": {"choices": ("token", "whole_word", "span")},
     "dupe_factor": {"type": int},
     "short_seq_prob": {"type": float},
     "masked_lm_prob": {"type": float},
@@ -66,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _show_plan(config: BuildConfig) -> int:
     files = find_files(config.sources)
     for file in files:
-        print(f"{file.path}: {file.bytes:,} bytes, {file.format}, {file.encoding}")
+        kind = f"{file.compression} {file.format}".strip()
+        print(f"{file.path}: {file.bytes:,} bytes, {kind}, {file.encoding}")
     chunks = plan_chunks(files, int(config.chunk_mib * 2**20))
     print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes, {len(chunks)} units to read")
     return 0

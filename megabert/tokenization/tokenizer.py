@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models
@@ -80,17 +81,19 @@ class Tokenizer:
         text = json.dumps(self._identity(), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def encode_flat(self, texts: Sequence[str] | pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Tokenize many texts into one array.
 
         Args:
-            texts: Texts of any length.
+            texts: Texts of any length; an Arrow array is not copied.
 
         Returns:
             Ids of all texts, int32, end to end; and int64 offsets of shape (len(texts) + 1,): text i has the
             ids ``ids[offsets[i]:offsets[i + 1]]``.
         """
-        return self._encode_whole(texts) if self._chunks is None else self._chunks.encode_flat(texts)
+        if self._chunks is not None:
+            return self._chunks.encode_flat(texts)
+        return self._encode_whole(texts.to_pylist() if isinstance(texts, pa.Array) else texts)
 
     def _encode_whole(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Tokenize without the cache."""
