@@ -229,9 +229,7 @@ def _instance_units(build: Build, length: int, tokenizer: Tokenizer) -> list[Uni
             for bucket in range(buckets):
                 name = f"{split}-{bucket:05d}-{duplicate:02d}"
                 path = build.path("instances", str(length), f"{name}.arrow")
-                task = InstanceTask(
-                    documents, build.path("tokenizer"), split, bucket, options, metadata, config.masked_lm_prob, path
-                )
+                task = InstanceTask(documents, build.path("tokenizer"), split, bucket, options, metadata, path)
                 units.append(build.unit(f"instances-{length}", name, make_instances, task))
     return units
 
@@ -248,6 +246,7 @@ def _metadata(config: BuildConfig, length: int, tokenizer: Tokenizer) -> ShardMe
         tokenizer_sha256=tokenizer.sha256,
         special_ids=tokenizer.special_ids.to_dict(),
         vocab_size=tokenizer.vocab_size,
+        masked_lm_prob=config.masked_lm_prob,
     )
 
 

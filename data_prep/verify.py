@@ -15,7 +15,7 @@ from data_prep.documents import DocumentSet, index_path
 from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs
 from data_prep.instances.stage import make_pairs
-from data_prep.invariants import RULES, Batch, Rows, starts_inside_word, wrong_share
+from data_prep.invariants import RULES, Batch, Rows, splits_words, starts_inside_word, wrong_share
 from data_prep.parallel import Executor
 from data_prep.progress import Progress
 from data_prep.tokens import tokenizer_of
@@ -30,7 +30,6 @@ class ShardTask:
     folder: Path
     entry: ShardEntry
     metadata: ShardMetadata
-    masked_lm_prob: float
     short_seq_prob: float
     documents: Path | None
 
@@ -83,7 +82,6 @@ def _task(folder: Path, entry: ShardEntry, manifest: Manifest, documents: Path |
         folder,
         entry,
         manifest.metadata,
-        config.get("masked_lm_prob", 0.15),
         config.get("short_seq_prob", 0.1),
         documents,
     )
@@ -134,11 +132,11 @@ def _check_batch(task: ShardTask, record: pa.RecordBatch, first: int, pairs: Pai
         bad = np.flatnonzero(check(batch, task.metadata))
         if len(bad):  # later rules rely on this one
             return [_name(task, bad, first, rule)]
-    checks: dict[str, Rows] = {
-        "its number of predictions is not that of its length": wrong_share(batch, task.metadata, task.masked_lm_prob)
-    }
+    checks: dict[str, Rows] = {"its number of predictions is not that of its length": wrong_share(batch, task.metadata)}
+    is_subword = tokenizer_of(task.folder / "tokenizer").is_subword
+    if task.metadata.mask_unit != "token":
+        checks["a word is predicted in part"] = splits_words(batch, is_subword)
     if task.metadata.pairing == "balanced":
-        is_subword = tokenizer_of(task.folder / "tokenizer").is_subword
         checks["a side starts inside a word"] = starts_inside_word(batch, is_subword)
     if pairs is not None:
         checks |= _compare_text(task, batch, pairs)

@@ -34,7 +34,6 @@ class InstanceTask:
     bucket: int
     options: PairOptions
     metadata: ShardMetadata
-    masked_lm_prob: float
     path: Path
 
 
@@ -77,5 +76,5 @@ def make_instances(task: InstanceTask) -> tuple[list[Path], Counts]:
 def _batch(documents: DocumentSet, pairs: Pairs, task: InstanceTask) -> pa.RecordBatch:
     special = task.metadata.special_ids
     instances = assemble(documents, pairs, cls_id=special["cls"], sep_id=special["sep"])
-    masked = mask(instances, pairs, task.metadata, task.masked_lm_prob)
+    masked = mask(instances, pairs, task.metadata, tokenizer_of(task.tokenizer).is_subword)
     return to_batch(instances, masked, pairs.label, task.metadata)
