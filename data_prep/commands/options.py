@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfig
+from data_prep.parallel import available_cores
 from megabert.config import loading
 from megabert.errors import ConfigError
 
@@ -29,6 +30,13 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         "--clean", nargs="+", choices=rules, metavar="RULE", help=f"of {' '.join(rules)} (default: {default})"
     )
     parser.add_argument("--config", type=Path, nargs="+", default=[], metavar="FILE", help="YAML files, before flags")
+
+
+def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say who does the work."""
+    parser.add_argument("--workers", type=int, default=available_cores(), help="processes (default: all cores)")
+    text = "spread the work over MPI ranks; automatic under mpirun or srun with several tasks"
+    parser.add_argument("--mpi", action="store_true", help=text)
 
 
 def add_config_argument(parser: argparse.ArgumentParser, name: str, **options: Any) -> None:
