@@ -26,19 +26,16 @@ def repair(text: str) -> str | None:
         The text as it was meant; ``text`` itself where nothing speaks for a wrong decoding; None where something
         does but it cannot be undone exactly.
     """
-    if PAIR.search(text) is None:
-        return text
     for _ in range(MAX_ROUNDS):
-        found = _undo(text)
+        if PAIR.search(text) is None:
+            return text
         is_marked = SIGNS.search(text) is not None
+        found = _undo(text)
         if found is None:
             return None if is_marked else text
-        made = sum(character > "\x7f" for character in found)
-        if not is_marked and (made < MANY or RARE.search(found)):
+        if not is_marked and (sum(character > "\x7f" for character in found) < MANY or RARE.search(found)):
             return text
         text = found
-        if text.isascii() or not SIGNS.search(text):
-            return text
     return None
 
 

@@ -140,30 +140,35 @@ def content_blocks(path: str, compression: str, start: int, end: int, problems: 
 
 
 def _member_blocks(path: str, compression: str, blocks: Iterator[bytes], problems: Problems) -> Iterator[bytes]:
-    member, is_open, read = _MEMBERS[compression](), False, 0
+    member, read = _MEMBERS[compression](), 0
+    is_open = False
     for block in blocks:
         data = block
+        read += len(block)
         while data:
-            if member.eof:
-                data = data.lstrip(b"\0") if compression == "gz" else data  # tar and tape pad with zeros
-                member, is_open = _MEMBERS[compression](), False
-                if not data:
-                    break
+            if not is_open:
+                data = data.lstrip(b"\0") if compression == "gz" else data  # tape pads with zeros
+                member, is_open = _MEMBERS[compression](), bool(data)
+                continue
             try:
-                made = member.decompress(data)
+                made, data = _decompress(member, data)
+                while made:  # bounded: a small block may hold gigabytes of zeros
+                    yield made
+                    made, data = _decompress(member, data) if not member.eof else (b"", data)
             except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-                problems.add(
-                    "damaged_files",
-                    f"{path}: damaged {compression} near byte {read + len(block) - len(data)} ({error})",
-                )
+                problems.add("damaged_files", f"{path}: damaged {compression} before byte {read} ({error})")
                 return
             is_open = not member.eof
-            data = member.unused_data if member.eof else b""
-            if made:
-                yield made
-        read += len(block)
     if is_open:
         problems.add("cut_files", f"{path}: its {compression} data end too early, after {read} bytes")
+
+
+def _decompress(member: Any, data: bytes) -> tuple[bytes, bytes]:
+    """Return at most a block of content, and what of the data is left for the next call or member."""
+    made = member.decompress(data, BLOCK_BYTES)
+    if member.eof:
+        return made, member.unused_data
+    return made, getattr(member, "unconsumed_tail", b"")  # bz2 and xz keep the rest inside
 
 
 def _zstd_blocks(path: str, stream: BinaryIO, problems: Problems) -> Iterator[bytes]:

@@ -22,9 +22,13 @@ Document = tuple[int, str]
 def text_documents(chunk: Chunk, problems: Problems) -> Iterator[Document]:
     """Yield documents that blank lines part."""
     for offset, text in decoded_groups(chunk, problems):
-        for document in BLANK_LINE.split(text):
+        start = 0
+        for end, following in [*(match.span() for match in BLANK_LINE.finditer(text)), (len(text), len(text))]:
+            document = text[start:end]
             if document.strip():
                 yield offset, document
+            offset += _bytes(document) + following - end
+            start = following
 
 
 def book_documents(chunk: Chunk, problems: Problems) -> Iterator[Document]:
@@ -44,16 +48,22 @@ def book_documents(chunk: Chunk, problems: Problems) -> Iterator[Document]:
 def jsonl_documents(chunk: Chunk, problems: Problems) -> Iterator[Document]:
     """Yield the text of each line's object."""
     for offset, text in decoded_groups(chunk, problems):
+        following = offset
         for number, line in enumerate(text.split("\n")):
+            place, following = following, following + _bytes(line) + 1
             if not line.strip():
                 continue
             problem, content = _text_of(line, chunk.file.field)
             if problem:
-                place = _line_number(chunk, offset) + number
+                line_number = _line_number(chunk, offset) + number
                 remedy = "Mend or remove the line; the key is chosen with --field, and --format text reads plain text."
-                problems.require("bad_lines", f"{chunk.file.path}: line {place} {problem}", remedy)
+                problems.require("bad_lines", f"{chunk.file.path}: line {line_number} {problem}", remedy)
             else:
-                yield offset, content
+                yield place, content
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _text_of(line: str, field: str) -> tuple[str, str]:

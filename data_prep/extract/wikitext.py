@@ -17,7 +17,7 @@ LIST_MARK = "\x00"
 QUOTES = re.compile(r"'{2,}")
 SWITCH = re.compile(r"__[A-Z]{3,}__")
 EMPTY_BRACKETS = re.compile(r" ?[(\[][\s,;:./]*[)\]]")
-SPACES = re.compile(r"[ \t\u00a0]{2,}")
+SPACES = re.compile(r"[ \t]{2,}|[\u00a0\u2009\u202f]+")
 SPACE_BEFORE_STOP = re.compile(r" +([,.;:!?])")
 INTERLANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?|simple")
 
