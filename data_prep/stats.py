@@ -10,6 +10,7 @@ from data_prep.arrow_files import flat_list
 from megabert.schema import Manifest, ShardMetadata
 
 LENGTH_BINS = 16
+AMOUNTS = ("documents", "paragraphs", "characters")
 
 
 def count_batch(counts: dict[str, Any], batch: pa.RecordBatch, metadata: ShardMetadata) -> None:
@@ -99,7 +100,7 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
     dropped = [f"{reason.replace('_', ' ')} {number:,}" for reason, number in corpus["dropped"].items() if number]
     lines.append("dropped: " + (", ".join(dropped) if dropped else "nothing"))
     for rule, counts in corpus.get("rules", {}).items():
-        amounts = ", ".join(f"{number:,} {what}" for what, number in counts.items())
+        amounts = ", ".join(f"{counts[what]:,} {what}" for what in AMOUNTS if what in counts)
         lines.append(f"cleaned by {rule.replace('_', ' ')}: {amounts}")
     return lines
 

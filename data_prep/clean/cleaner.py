@@ -41,9 +41,10 @@ class Cleaner:
         rules = self._rules
         if "mojibake" in rules and not text.isascii() and PAIR.search(text):
             text = self._repair(text, place)
-        if "control_characters" in rules and CONTROLS.search(text):
+        if "control_characters" in rules and (found := CONTROLS.search(text)):
             cleaned = remove_controls(text)
-            self._count("control_characters", text, place, characters=len(text) - len(cleaned))
+            around = text[max(0, found.start() - 30) : found.end() + 30]
+            self._count("control_characters", around, place, characters=len(text) - len(cleaned))
             text = cleaned
         paragraphs = paragraphs_of(compose(text))
         if "boilerplate" in rules:
