@@ -23,7 +23,7 @@ from megabert.schema import sync_file, sync_folder
 from megabert.schema.files import NO_SPACE, disk_full
 from megabert.tokenization import Tokenizer, load_tokenizer
 
-SAMPLE_CHARACTERS = 4_000_000
+SAMPLE_CHARACTERS = 1_000_000
 SAMPLE_OPTIONS = VocabularyOptions(held_out_share=0.5)
 """A given tokenizer is measured on half of a sample of documents: it was trained on none of them."""
 

@@ -124,7 +124,7 @@ def mask_instances(
         rows = slice(first, last)
         chosen_T[block] = _choose(ids_T[block], offsets[first : last + 1] - offsets[first], keys[rows], pieces, options)
     places_M = np.flatnonzero(chosen_T)
-    instance_M = np.searchsorted(offsets, places_M, side="right") - 1
+    instance_M = np.repeat(np.arange(num_instances), np.diff(offsets))[places_M]
     positions_M = places_M - offsets[instance_M]
     masked_T = np.array(ids_T)
     deciding_M = positions_M[_first_of_runs(places_M)] if options.strategy == "span" else positions_M

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 MAX_CHUNKS = 1 << 19
 """Different chunks remembered; about 100 bytes each."""
 _MAX_IDS = 1 << 22
-_BATCH_BYTES = 1 << 22
+_BATCH_BYTES = 1 << 23
 
 Encode = Callable[[list[str]], list[list[int]]]
 

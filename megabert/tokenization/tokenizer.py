@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models
 
 from megabert.errors import DataError
-from megabert.tokenization.backend import CONTINUATION, mark_special, options_of
+from megabert.tokenization.ascii_words import AsciiWords
+from megabert.tokenization.backend import CONTINUATION, MAX_WORD_CHARACTERS, mark_special, options_of
 from megabert.tokenization.chunk_cache import ChunkCache
 from megabert.tokenization.special_tokens import SpecialIds, SpecialNames, find_special_ids
 
@@ -57,8 +58,16 @@ class Tokenizer:
         """Pieces in the order of their ids."""
         # Added pieces may hold spaces or take in those beside them: chunks between spaces are then not independent.
         self._chunks: ChunkCache | None = None
-        if options_of(self._backend) and not _added_pieces(self._backend):
-            self._chunks = ChunkCache(self._encode_lists)
+        options = options_of(self._backend)
+        if options and not _added_pieces(self._backend):
+            self._chunks = ChunkCache(self._word_encoder(options.do_lower_case))
+
+    def _word_encoder(self, is_lower: bool) -> Callable[[list[str]], list[list[int]]]:
+        model = json.loads(self._backend.to_str())["model"]
+        if model["max_input_chars_per_word"] != MAX_WORD_CHARACTERS or model["unk_token"] != self.names.unk:
+            return self._encode_lists
+        unknown = self.special_ids.unk
+        return AsciiWords(model["vocab"], unknown, is_lower=is_lower, encode=self._encode_lists).encode
 
     @property
     def vocab_size(self) -> int:
