@@ -14,7 +14,7 @@ from data_prep.arrow_files import open_mapped
 from data_prep.documents import DocumentSet, index_path
 from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs
-from data_prep.instances.stage import make_pairs
+from data_prep.instances.stage import documents_of, make_pairs
 from data_prep.invariants import RULES, Batch, Rows, splits_words, starts_inside_word, wrong_share
 from data_prep.parallel import Executor
 from data_prep.progress import Progress
@@ -159,13 +159,13 @@ def _pairs(task: ShardTask) -> Pairs | None:
         seed=metadata.seed,
         duplicate=task.entry.duplicate,
     )
-    documents = DocumentSet.open(task.documents, task.entry.split)
+    documents = documents_of(task.documents, task.entry.split)
     return make_pairs(documents, task.entry.bucket, options, task.folder / "tokenizer")
 
 
 def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, Rows]:
     """Compare a batch with the ranges of the documents that it was made from, and those with the label."""
-    documents = DocumentSet.open(task.documents, task.entry.split)  # type: ignore[arg-type]
+    documents = documents_of(task.documents, task.entry.split)  # type: ignore[arg-type]
     special = task.metadata.special_ids
     expected = assemble(documents, pairs, cls_id=special["cls"], sep_id=special["sep"])
     if not np.array_equal(expected.offsets, batch.offsets):

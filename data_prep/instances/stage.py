@@ -38,7 +38,8 @@ class InstanceTask:
 
 
 @lru_cache(maxsize=4)
-def _documents_of(folder: Path, split: str) -> DocumentSet:
+def documents_of(folder: Path, split: str) -> DocumentSet:
+    """Open the documents of a split once a process."""
     return DocumentSet.open(folder, split)
 
 
@@ -56,7 +57,7 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
 
 def make_instances(task: InstanceTask) -> tuple[list[Path], Counts]:
     """Write the shard of a task; a bucket without an instance gives none."""
-    documents = _documents_of(task.documents, task.split)
+    documents = documents_of(task.documents, task.split)
     pairs = make_pairs(documents, task.bucket, task.options, task.tokenizer)
     if not len(pairs):
         return [], {"rows": 0}

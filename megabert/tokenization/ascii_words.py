@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from megabert.tokenization.backend import CONTINUATION, MAX_WORD_CHARACTERS
 
-MAX_WORDS = 1 << 19
+MAX_WORDS = 1 << 18
 """Words remembered before all are forgotten; about 200 bytes each."""
 # BERT's splitter makes every ASCII character that is no letter, digit or white space a word of its own.
 WORDS = re.compile(r"[0-9A-Za-z]+|[^0-9A-Za-z ]")
@@ -36,6 +36,7 @@ class AsciiWords:
             if piece.startswith(CONTINUATION)
         }
         # A word may spell a continuation piece only with its marks, which the splitter takes apart.
+        self._longest = max(map(len, [*self._initial, *self._inside]))
         self._unknown, self._is_lower, self._encode = [unknown], is_lower, encode
         self._known: dict[str, list[int]] = {}
 
@@ -70,7 +71,7 @@ class AsciiWords:
         pieces, start, length = [], 0, len(word)
         table = self._initial
         while start < length:
-            end = length
+            end = min(length, start + self._longest)
             while end > start and (piece := table.get(word[start:end])) is None:
                 end -= 1
             if end == start:

@@ -6,14 +6,14 @@ libraries, and stays inside a chunk, where `tokenizers` itself decides.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-MAX_CHUNKS = 1 << 19
+MAX_CHUNKS = 1 << 18
 """Different chunks remembered; about 100 bytes each."""
 _MAX_IDS = 1 << 22
 _BATCH_BYTES = 1 << 23
@@ -73,11 +73,13 @@ class ChunkCache:
         return self._ids[shift + np.arange(ends[-1])], np.diff(ends[text_starts])
 
     def _slots_of(self, chunks: list[str]) -> NDArray[np.int64]:
-        known = self._slots
-        fresh = [chunk for chunk in chunks if chunk not in known]
+        slots = list(map(self._slots.get, chunks))
+        fresh = [chunk for chunk, slot in zip(chunks, slots, strict=True) if slot is None]
         if fresh:
+            following = count(len(self._slots))
             self._add(fresh, self._encode(fresh))
-        return np.fromiter((known[chunk] for chunk in chunks), dtype=np.int64, count=len(chunks))
+            slots = [next(following) if slot is None else slot for slot in slots]
+        return np.array(slots, dtype=np.int64)
 
     def _add(self, chunks: list[str], id_lists: list[list[int]]) -> None:
         first = len(self._slots)
