@@ -9,8 +9,8 @@ from integration.conftest import build_shards
 from integration.runs import Run
 
 from megabert.cli.main import main
-from megabert.export.sources import open_source
 from megabert.data.shard_set import ShardSet
+from megabert.export.sources import open_source
 from megabert.inspection.fill_mask import single_batch
 
 TOLERANCE = 1e-5  # relative, float32, dropout on
