@@ -28,8 +28,6 @@ from megabert.distributed.checkpoint_format import (
     header_of,
     read_manifest,
     steps_in,
-    sync_folder,
-    write_durably,
     write_manifest,
     write_tensors,
 )
@@ -39,7 +37,7 @@ from megabert.distributed.engine import Engine
 from megabert.distributed.process_group import World
 from megabert.distributed.together import on_all
 from megabert.errors import CheckpointError
-from megabert.schema.files import NO_SPACE
+from megabert.schema.files import NO_SPACE, sync_folder, write_durably
 
 logger = logging.getLogger(__name__)
 
