@@ -18,7 +18,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
     parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
-    parser.add_argument("--checkpoint", default="last", help="last, best or a step, for --text (default: last)")
+    parser.add_argument("--checkpoint", default="last", help="last, best or a step (default: last)")
     parser.add_argument(
         "--min-margin",
         type=float,
@@ -27,10 +27,13 @@ def run(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
 
+    from megabert.inspection.positions import losses_by_position, render_positions
     from megabert.inspection.report import draw_losses, render_table, report_run
 
     reports = report_run(options.run_dir)
     print(render_table(reports))
+    print()
+    print(render_positions(losses_by_position(options.run_dir, reports[-1].unigram, checkpoint=options.checkpoint)))
     picture = options.run_dir / "loss.png"
     draw_losses(options.run_dir, reports, picture)
     print(f"\nloss curve: {picture}")

@@ -13,13 +13,13 @@ from megabert.distributed.checkpoints import find_checkpoint, has_checkpoint, lo
 from megabert.distributed.engine import Engine, build_engine
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
+from megabert.distributed.together import on_all, on_main
 from megabert.errors import CheckpointError
 from megabert.models.bert import BertForPreTraining
 from megabert.models.initialization import initialize
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.optim import build_optimizer, learning_rate
 from megabert.training.budget import find_budgets
-from megabert.training.collectives import on_all, on_main
 from megabert.training.host import share_host
 from megabert.training.inputs import RunInputs, open_inputs
 from megabert.training.run_folder import checkpoints_dir, claim_run_folder, record_run, tokenizer_dir

@@ -97,6 +97,9 @@ def test_report_states_the_unigram_baseline(unbroken, capsys):
     assert f"{loss:.3f}" in shown
     assert (unbroken.run_dir / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert all(column in shown for column in ("unigram", "untrained", "trained"))
+    counts = [int(line.split()[-3]) for line in shown.splitlines() if "piece  " in line or "[MASK]   " in line]
+    last = ShardSet.open(unbroken.data / "instances" / "128", "validation")
+    assert sum(counts) == len(last.columns(((0, min(256, last.num_rows)),)).masked_ids)
 
 
 @pytest.mark.soak
