@@ -51,15 +51,15 @@ class CleanConfig:
 
     rules: tuple[CleaningRule, ...] = ("mojibake", "control_characters")
     """In any order; they run in the order in which the documentation lists them."""
-    min_characters: int = Field(100, ge=0)
+    min_characters: int = Field(default=100, ge=0)
     """length: shorter documents are dropped."""
-    max_characters: int = Field(10_000_000, ge=1)
+    max_characters: int = Field(default=10_000_000, ge=1)
     """length: longer documents are dropped."""
     boilerplate: tuple[str, ...] = ()
     """boilerplate: regular expressions of further lines to drop."""
-    max_repeated_share: float = Field(0.3, ge=0, le=1)
+    max_repeated_share: float = Field(default=0.3, ge=0, le=1)
     """repeated_lines: documents with more of their characters in repeated lines are dropped."""
-    min_paragraph_characters: int = Field(100, ge=1)
+    min_paragraph_characters: int = Field(default=100, ge=1)
     """duplicate_paragraphs: shorter ones may repeat."""
 
     @model_validator(mode="after")

@@ -29,7 +29,7 @@ from megabert.errors import DataError
 from megabert.schema import Manifest, ShardEntry, ShardMetadata, atomic_write, read_manifest, write_manifest
 from megabert.tokenization import Tokenizer, load_tokenizer
 
-BUCKET_TOKENS = 8_000_000
+BUCKET_TOKENS = 5_000_000
 MIN_BUCKETS = 4
 DOCUMENTS_A_BUCKET = 8  # fewer make empty buckets likely
 

@@ -52,7 +52,8 @@ class Cleaner:
             paragraphs = self._shorter("boilerplate", paragraphs, kept, place)
         if "repeated_lines" in rules:
             if repeated_share(paragraphs) > self._config.max_repeated_share:
-                return self._drop("repeated_lines", paragraphs, place)
+                self._drop("repeated_lines", paragraphs, place)
+                return None
             paragraphs = self._shorter("repeated_lines", paragraphs, without_repeats(paragraphs), place)
         if "duplicate_paragraphs" in rules and self._is_duplicate is not None:
             kept = [line for line in paragraphs if not self._is_duplicate(line)]
@@ -60,7 +61,8 @@ class Cleaner:
         if "length" in rules and paragraphs:
             characters = sum(map(len, paragraphs))
             if not self._config.min_characters <= characters <= self._config.max_characters:
-                return self._drop("length", paragraphs, place)
+                self._drop("length", paragraphs, place)
+                return None
         return paragraphs
 
     def _repair(self, text: str, place: str) -> str:

@@ -1,7 +1,7 @@
 """Wiki markup to text: prose is kept; templates, tables, lists, headers, references and pictures are not."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from megabert.errors import ConfigError
@@ -50,7 +50,7 @@ def plain_text(markup: str, site: Site) -> str:
     return "\n".join(paragraph for line in text.split("\n") if (paragraph := _tidy(line)))
 
 
-def _texts(nodes: list[object], site: Site) -> Iterator[str]:
+def _texts(nodes: Sequence[object], site: Site) -> Iterator[str]:
     for node in nodes:
         kind = type(node).__name__
         if kind == "Text":

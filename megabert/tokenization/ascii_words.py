@@ -68,14 +68,15 @@ class AsciiWords:
         """Cut a word greedily into the longest pieces (Wu et al. 2016); [UNK] where one is missing."""
         if len(word) > MAX_WORD_CHARACTERS:
             return self._unknown
-        pieces, start, length = [], 0, len(word)
+        pieces: list[int] = []
+        start, length = 0, len(word)
         table = self._initial
         while start < length:
             end = min(length, start + self._longest)
-            while end > start and (piece := table.get(word[start:end])) is None:
+            while (piece := table.get(word[start:end])) is None:
                 end -= 1
-            if end == start:
-                return self._unknown
+                if end == start:
+                    return self._unknown
             pieces.append(piece)
             start, table = end, self._inside
         return pieces
