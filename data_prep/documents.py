@@ -7,6 +7,7 @@ Everything later addresses sentences and tokens by their number over all buckets
 # D documents, S sentences, T tokens of a split
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,16 @@ class DocumentSet:
             source = ranges(starts[chosen] - self.bucket_starts[bucket, 2], lengths[chosen])
             result[ranges(places[chosen], lengths[chosen])] = self.bucket_tokens(bucket)[source]
         return result
+
+    @cached_property
+    def document_first_tokens_D(self) -> NDArray[np.int64]:
+        """Shape (D + 1,): the first token of each document."""
+        return np.asarray(self.sentence_starts_S)[self.document_starts_D]
+
+    def document_of_token(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the document that each token number lies in; the last one for a number behind all."""
+        found = np.searchsorted(self.document_first_tokens_D, tokens, side="right") - 1
+        return np.minimum(found, self.num_documents - 1)
 
     def document_of_sentence(self, sentences: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the document that each sentence number lies in."""

@@ -181,10 +181,10 @@ def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, Rows
 
 def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> dict[str, Rows]:
     """Return the pairs that are not what their label says, or are no runs of one document."""
-    a, b = _document_of(documents, pairs.a_start), _document_of(documents, pairs.b_start)
-    a_last = _document_of(documents, pairs.a_start + pairs.a_length - 1)
+    a, b = documents.document_of_token(pairs.a_start), documents.document_of_token(pairs.b_start)
+    a_last = documents.document_of_token(pairs.a_start + pairs.a_length - 1)
     has_b = pairs.b_length > 0
-    b_last = _document_of(documents, pairs.b_start + np.maximum(pairs.b_length, 1) - 1)
+    b_last = documents.document_of_token(pairs.b_start + np.maximum(pairs.b_length, 1) - 1)
     checks = {"a side spans two documents": (a != a_last) | (has_b & (b != b_last))}
     follows = (a == b) & (pairs.b_start >= pairs.a_start + pairs.a_length)
     adjacent = pairs.b_start == pairs.a_start + pairs.a_length
@@ -194,8 +194,3 @@ def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) 
         checks["B is not adjacent to A"] = has_b & is_true & ~adjacent
         checks["a random B comes from A's own document"] = has_b & ~is_true & (a == b)
     return checks
-
-
-def _document_of(documents: DocumentSet, tokens: np.ndarray) -> np.ndarray:
-    sentences = np.searchsorted(documents.sentence_starts_S, tokens, side="right") - 1
-    return documents.document_of_sentence(np.minimum(sentences, documents.num_sentences - 1))
