@@ -12,7 +12,7 @@ from typing import Any
 
 from data_prep.config import BuildConfig
 from data_prep.extract import InputFile
-from data_prep.extract.opening import input_sha256, modified_ns
+from data_prep.extract.opening import input_sha256, is_url, modified_ns
 from data_prep.parallel import Executor
 from data_prep.versions import installed_versions
 from megabert.config import loading
@@ -103,7 +103,7 @@ def _hash_inputs(files: list[InputFile], known: list[dict[str, Any]], executor: 
     inputs: list[dict[str, Any]] = [
         {"path": file.path, "bytes": file.bytes, "modified_ns": modified_ns(file.path)} for file in files
     ]
-    new = [item for item in inputs if _stamp(item) not in before]
+    new = [item for item in inputs if is_url(item["path"]) or _stamp(item) not in before]
     for index, digest in executor.run(input_sha256, [item["path"] for item in new]):
         new[index]["sha256"] = digest
     return [{"sha256": before.get(_stamp(item)), **item} for item in inputs]
