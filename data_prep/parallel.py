@@ -218,7 +218,8 @@ def mpi_world() -> Any:
     world = _mpi().COMM_WORLD
     asked = _asked_ranks()
     if world.size == 1 and asked > 1:
-        raise ConfigError(_explain_alone(asked, _mpi().Get_library_version().strip("\0 \n").splitlines()[0].replace("\t", " ")))
+        library = " ".join(_mpi().Get_library_version().strip("\0 \n").splitlines()[0].split())
+        raise ConfigError(_explain_alone(asked, library))
     return world
 
 
