@@ -40,6 +40,7 @@ CleaningRule = Literal[
     "boilerplate",
     "repeated_lines",
     "length",
+    "language",
     "duplicate_documents",
     "duplicate_paragraphs",
 ]
@@ -59,11 +60,15 @@ class CleanConfig:
     """boilerplate: regular expressions of further lines to drop."""
     max_repeated_share: float = Field(default=0.3, ge=0, le=1)
     """repeated_lines: documents with more of their characters in repeated lines are dropped."""
+    languages: tuple[str, ...] = ()
+    """language: ISO 639-1 codes; documents in others are dropped."""
     min_paragraph_characters: int = Field(default=100, ge=1)
     """duplicate_paragraphs: shorter ones may repeat."""
 
     @model_validator(mode="after")
-    def _patterns_compile(self) -> "CleanConfig":
+    def _rules_are_usable(self) -> "CleanConfig":
+        if "language" in self.rules and not self.languages:
+            raise ValueError("rules has language, but languages names none; say which to keep, such as [en]")
         for pattern in self.boilerplate:
             try:
                 re.compile(pattern)

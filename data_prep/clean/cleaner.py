@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+from data_prep.clean.language import identify_language
 from data_prep.clean.mojibake import PAIR, repair
 from data_prep.clean.rules import CONTROLS, is_boilerplate, remove_controls, repeated_share, without_repeats
 from data_prep.config import CleanConfig
@@ -63,6 +64,13 @@ class Cleaner:
             if not self._config.min_characters <= characters <= self._config.max_characters:
                 self._drop("length", paragraphs, place)
                 return None
+        if (
+            "language" in rules
+            and paragraphs
+            and identify_language("\n".join(paragraphs)) not in self._config.languages
+        ):
+            self._drop("language", paragraphs, place)
+            return None
         return paragraphs
 
     def _repair(self, text: str, place: str) -> str:

@@ -181,3 +181,14 @@ def test_too_many_unreadable_documents_are_refused(tmp_path, capsys):
     message = capsys.readouterr().err
     assert "2 bad lines of 10 documents cannot be read" in message
     assert "line 9 is no JSON" in message
+
+
+def test_documents_in_other_languages_are_dropped():
+    clean = cleaner("language", languages=("en", "ko"))
+    assert clean.clean("The whale swam away over the sea, and nobody saw it again.", "") is not None
+    korean = "\uc548\ub155\ud558\uc138\uc694. \uc624\ub298\uc740 \ub0a0\uc528\uac00 \uc88b\uc2b5\ub2c8\ub2e4."
+    assert clean.clean(korean, "") is not None
+    assert clean.clean("Der Wal schwamm davon, und niemand hat ihn je wieder gesehen.", "file 7") is None
+    assert clean.counts["language"]["documents"] == 1
+    with pytest.raises(ValueError, match="languages names none"):
+        CleanConfig(rules=("language",))
