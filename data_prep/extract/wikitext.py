@@ -18,6 +18,8 @@ QUOTES = re.compile(r"'{2,}")
 SWITCH = re.compile(r"__[A-Z]{3,}__")
 EMPTY_BRACKETS = re.compile(r" ?[(\[][\s,;:./]*[)\]]")
 SPACES = re.compile(r"[ \t]{2,}|[\u00a0\u2009\u202f]+")
+LINK_BRACKETS = re.compile(r"\[\[|\]\]")
+REMAINS = frozenset("|!*#:;{}")
 SPACE_BEFORE_STOP = re.compile(r" +([,.;:!?])")
 INTERLANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?|simple")
 
@@ -91,8 +93,12 @@ def _tag(node: object, site: Site) -> Iterator[str]:
 
 
 def _tidy(line: str) -> str:
-    """Return a paragraph without what the dropped markup leaves behind; nothing for an item of a list."""
-    if LIST_MARK in line:
+    """Return a paragraph without what the dropped markup leaves behind; nothing for an item of a list.
+
+    Nothing also for rows of tables that the parser could not take for one: their end or start is missing.
+    """
+    if LIST_MARK in line or "||" in line or line.lstrip()[:1] in REMAINS:
         return ""
+    line = LINK_BRACKETS.sub("", line)
     line = EMPTY_BRACKETS.sub("", SWITCH.sub("", line))
     return SPACE_BEFORE_STOP.sub(r"\1", SPACES.sub(" ", line)).strip()
