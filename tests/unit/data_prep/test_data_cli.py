@@ -142,7 +142,7 @@ def test_plots_are_pictures(built, tmp_path, capsys):
 
 
 def test_bench_times_every_stage(corpus, tokenizer_folder, capsys):
-    flags = ["--lengths", "64", "--dupe-factor", "1", "--tokenizer", str(tokenizer_folder)]
+    flags = ["--lengths", "64", "--dupe-factor", "1", "--validation-share", "0", "--tokenizer", str(tokenizer_folder)]
     assert main(["bench", "--input", str(corpus), *flags]) == 0
     shown = capsys.readouterr().out
     for stage in ("extract", "tokens", "documents", "instances-64", "check_shard", "all, verified"):

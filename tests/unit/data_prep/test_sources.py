@@ -3,6 +3,7 @@ import gzip
 import json
 import lzma
 import os
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,7 +27,7 @@ def zst(data):
     return sink.getvalue().to_pybytes()
 
 
-COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zst}
+COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": partial(lzma.compress, preset=0), "zst": zst}
 
 
 def read_all(path, problems=None, chunk_bytes=1 << 30, **options):
@@ -54,13 +55,13 @@ def test_compressed_files_hold_what_the_plain_one_holds(tmp_path, compression):
 
 @pytest.mark.parametrize("compression", COMPRESS)
 def test_cut_compressed_file_is_reported_and_its_whole_documents_kept(tmp_path, compression):
-    texts = [f"{os.urandom(600).hex()} number {i}." for i in range(2000)]
+    texts = [f"{os.urandom(600).hex()} number {i}." for i in range(1800)]
     packed = COMPRESS[compression]("\n\n".join(texts).encode())
     path = tmp_path / f"a.txt.{compression}"
     path.write_bytes(packed[: len(packed) * 2 // 3])
     problems = Problems()
     found = read_all(path, problems)
-    assert 200 < len(found) < 2000
+    assert 100 < len(found) < 1800
     assert found[:-1] == texts[: len(found) - 1]
     assert problems.counts == {"cut_files": 1}
     assert str(path) in problems.examples["cut_files"][0]
