@@ -19,6 +19,11 @@ class Problems:
         self.counts: dict[str, int] = {}
         self.examples: dict[str, list[str]] = {}
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the file ended too early or in damage."""
+        return "cut_files" in self.counts or "damaged_files" in self.counts
+
     def count(self, kind: str) -> None:
         """Count something that is no problem but should be known."""
         self.counts[kind] = self.counts.get(kind, 0) + 1

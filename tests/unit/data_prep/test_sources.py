@@ -55,16 +55,19 @@ def test_compressed_files_hold_what_the_plain_one_holds(tmp_path, compression):
 
 @pytest.mark.parametrize("compression", COMPRESS)
 def test_cut_compressed_file_is_reported_and_its_whole_documents_kept(tmp_path, compression):
-    texts = [f"{os.urandom(600).hex()} number {i}." for i in range(1800)]
+    texts = [f"\u00e9{os.urandom(600).hex()} number {i}." for i in range(1800)]
     packed = COMPRESS[compression]("\n\n".join(texts).encode())
     path = tmp_path / f"a.txt.{compression}"
     path.write_bytes(packed[: len(packed) * 2 // 3])
     problems = Problems()
     found = read_all(path, problems)
     assert 100 < len(found) < 1800
-    assert found[:-1] == texts[: len(found) - 1]
+    assert found == texts[: len(found)]
     assert problems.counts == {"cut_files": 1}
     assert str(path) in problems.examples["cut_files"][0]
+    packed = COMPRESS[compression](jsonl(texts))
+    path.with_name(f"b.jsonl.{compression}").write_bytes(packed[: len(packed) // 2])
+    assert read_all(tmp_path / f"b.jsonl.{compression}", Problems())[-1] in texts
 
 
 def test_damaged_compressed_file_is_reported(tmp_path):
