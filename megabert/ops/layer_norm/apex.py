@@ -1,4 +1,4 @@
-"""``layer_norm`` with NVIDIA Apex's fused LayerNorm; bias, dropout and residual stay torch's. Untested on a real Apex."""
+"""``layer_norm`` with NVIDIA Apex's fused LayerNorm; the sum before it stays torch's. Untested on a real Apex."""
 
 # T packed tokens, D hidden
 

@@ -1,5 +1,6 @@
 """The Apex binding against a stand-in that has Apex's documented signature; it has not met a real Apex."""
 
+import importlib.machinery
 import sys
 import types
 
@@ -21,6 +22,7 @@ def apex_stand_in(monkeypatch):
     modules = {name: types.ModuleType(name) for name in names}
     modules[names[2]].fused_layer_norm_affine = fused_layer_norm_affine
     for name, module in modules.items():
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
         monkeypatch.setitem(sys.modules, name, module)
     yield
     sys.modules.pop("megabert.ops.layer_norm.apex", None)
