@@ -76,3 +76,33 @@ def bias_gelu_tiles(width: int) -> Tiles:
     """Return tiles of 2,048 elements, 16 a thread."""
     columns = min(256, power_of_two(width))
     return Tiles(2048 // columns, columns, warps=4)
+
+
+@dataclass(frozen=True)
+class AttentionTiles:
+    """Launches of both directions: rows are queries, columns keys."""
+
+    forward: Tiles
+    backward: Tiles
+    is_whole: bool
+    """Whether the backward pass holds all keys of a head at once."""
+
+
+WHOLE_LIMIT = {True: 256, False: 128}
+"""Longest sequence whose keys a 16-bit backward pass holds at once; by whether a block may have 160 KiB or more."""
+
+
+def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen: int, itemsize: int) -> AttentionTiles:
+    """Return the launches for a device, a shape and a dtype (by its bytes)."""
+    is_large = capability in ((8, 0), (9, 0), (10, 0), (10, 3))
+    if itemsize == 4:  # products without tensor cores, for checks
+        backward = Tiles(32, 32, warps=4)
+        return AttentionTiles(Tiles(32, 32, warps=4), backward, is_whole=max_seqlen <= backward.columns)
+    wide = head_width > 64
+    forward = Tiles(64 if max_seqlen <= 64 else 128, 64, warps=4 if max_seqlen <= 64 else 8, stages=2)
+    limit = WHOLE_LIMIT[is_large and not wide]
+    if max_seqlen <= limit:
+        columns = max(32, power_of_two(max_seqlen))
+        backward = Tiles(32 if columns > 128 else 64, columns, warps=4 if columns <= 64 else 8)
+        return AttentionTiles(forward, backward, is_whole=True)
+    return AttentionTiles(forward, Tiles(32 if wide else 64, 128, warps=8), is_whole=False)
