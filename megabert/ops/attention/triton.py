@@ -240,7 +240,7 @@ def sum_tiles(
     place = (start + row).to(tl.int64)[:, None] * width + column[None, :]
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for tile in range(0, (length + TILE - 1) // TILE):
-        total += tl.load(partials + tile * tokens.to(tl.int64) * width + place, mask=inside, other=0.0)
+        total += tl.load(partials + tl.cast(tile, tl.int64) * tokens * width + place, mask=inside, other=0.0)
     target = (start + row).to(tl.int64)[:, None] * 3 * width + column[None, :]
     tl.store(dqkv + target, total.to(dqkv.dtype.element_ty), mask=inside)
 
