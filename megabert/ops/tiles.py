@@ -88,21 +88,37 @@ class AttentionTiles:
     """Whether the backward pass holds all keys of a head at once."""
 
 
-WHOLE_LIMIT = {True: 256, False: 128}
-"""Longest sequence whose keys a 16-bit backward pass holds at once; by whether a block may have 160 KiB or more."""
+FAMILIES = {(8, 0): 80, (8, 6): 86, (8, 9): 86, (9, 0): 90, (10, 0): 100, (10, 3): 100, (12, 0): 120, (12, 1): 120}
+"""Compute capability -> column of the tables below; a card that is not here gets the smallest blocks."""
+
+FORWARD = {80: (128, 64, 8, 2), 86: (128, 64, 8, 2), 90: (128, 64, 8, 2), 100: (128, 64, 8, 1), 120: (128, 64, 8, 2)}
+"""Queries, keys, warps, stages of the forward pass, 16 bits, heads up to 64 wide, sequences above 64."""
+
+WHOLE = {
+    32: dict.fromkeys((80, 86, 90, 100, 120), (32, 32, 4, 1)),
+    64: dict.fromkeys((80, 86, 90, 100, 120), (32, 64, 4, 2)),
+    128: {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 1), 120: (32, 128, 8, 2)},
+    256: {90: (16, 256, 16, 1), 100: (32, 256, 8, 1)},
+}
+"""Longest sequence -> the backward pass that holds all keys of a head; at 256 it spills on the cards left out."""
+
+TILED = {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 2), 120: (32, 128, 8, 1)}
+"""The backward pass in key tiles."""
 
 
 def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen: int, itemsize: int) -> AttentionTiles:
     """Return the launches for a device, a shape and a dtype (by its bytes)."""
-    is_large = capability in ((8, 0), (9, 0), (10, 0), (10, 3))
     if itemsize == 4:  # products without tensor cores, for checks
-        backward = Tiles(32, 32, warps=4)
-        return AttentionTiles(Tiles(32, 32, warps=4), backward, is_whole=max_seqlen <= backward.columns)
-    wide = head_width > 64
-    forward = Tiles(64 if max_seqlen <= 64 else 128, 64, warps=4 if max_seqlen <= 64 else 8, stages=2)
-    limit = WHOLE_LIMIT[is_large and not wide]
-    if max_seqlen <= limit:
-        columns = max(32, power_of_two(max_seqlen))
-        backward = Tiles(32 if columns > 128 else 64, columns, warps=4 if columns <= 64 else 8)
-        return AttentionTiles(forward, backward, is_whole=True)
-    return AttentionTiles(forward, Tiles(32 if wide else 64, 128, warps=8), is_whole=False)
+        return AttentionTiles(Tiles(32, 32, warps=4), Tiles(16, 32, warps=4), is_whole=max_seqlen <= 32)
+    if head_width > 64:
+        return AttentionTiles(Tiles(64, 32, warps=4), Tiles(16, 64, warps=8), is_whole=max_seqlen <= 64)
+    family = FAMILIES.get(capability, 86)
+    forward = Tiles(64, 64, warps=4, stages=2) if max_seqlen <= 64 else Tiles(*FORWARD[family])
+    for keys, by_family in WHOLE.items():
+        if max_seqlen <= keys and family in by_family:
+            return AttentionTiles(forward, Tiles(*by_family[family]), is_whole=True)
+    return AttentionTiles(forward, Tiles(*TILED[family]), is_whole=False)
+
+
+LAMB_CHUNK, LAMB_BLOCK, LAMB_WARPS = 16_384, 1024, 4
+"""Elements a program owns, those it works on at once, and its warps."""
