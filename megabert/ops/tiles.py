@@ -111,7 +111,7 @@ def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen:
     if itemsize == 4:  # products without tensor cores, for checks
         return AttentionTiles(Tiles(32, 32, warps=4), Tiles(16, 32, warps=4), is_whole=max_seqlen <= 32)
     if head_width > 64:
-        return AttentionTiles(Tiles(64, 32, warps=4), Tiles(16, 64, warps=8), is_whole=max_seqlen <= 64)
+        return AttentionTiles(Tiles(64, 64, warps=8), Tiles(32, 64, warps=8), is_whole=max_seqlen <= 64)
     family = FAMILIES.get(capability, 86)
     forward = Tiles(64, 64, warps=4, stages=2) if max_seqlen <= 64 else Tiles(*FORWARD[family])
     for keys, by_family in WHOLE.items():
@@ -122,3 +122,9 @@ def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen:
 
 LAMB_CHUNK, LAMB_BLOCK, LAMB_WARPS = 16_384, 1024, 4
 """Elements a program owns, those it works on at once, and its warps."""
+
+
+def cross_entropy_tiles(classes: int) -> Tiles:
+    """Return a part of a row, 16 elements a thread."""
+    columns = min(4096, power_of_two(classes))
+    return Tiles(1, columns, warps=max(1, min(8, columns // 512)))

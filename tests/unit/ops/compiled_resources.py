@@ -102,10 +102,31 @@ def attention(dtype: torch.dtype, max_seqlen: int, heads: int, head_width: int, 
     out.backward(torch.empty_like(out))
 
 
+def cross_entropy(dtype: torch.dtype, classes: int) -> None:
+    from megabert.ops.cross_entropy.triton import cross_entropy_triton
+
+    loss, _ = cross_entropy_triton(meta(2560, classes, dtype=dtype), meta(2560, dtype=torch.int64))
+    loss.backward()
+
+
+def lamb() -> None:
+    from megabert.ops.lamb import Coefficients, Segment
+    from megabert.ops.lamb.triton import apply_update, compute_update
+
+    flats = [torch.empty(1 << 20, device="meta") for _ in range(4)]
+    squares = torch.empty(2, 400, dtype=torch.float64, device="meta")
+    coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01)
+    segments = [Segment(0, 1 << 19, 7), Segment(1 << 19, 1000, 8)]
+    compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares)
+    apply_update(flats[0], flats[1], segments=segments, scales=squares[0])
+
+
 def cases(everything: bool):
     """Label, op and its arguments: BERT-Large's shapes in bfloat16; with ``--all`` the other dtypes and shapes too."""
     bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
     yield "bf16 1024", layer_norm, (bf16, 1024, True)
+    yield "bf16 30528", cross_entropy, (bf16, 30_528)
+    yield "f32", lamb, ()
     yield "bf16 4096 erf", bias_gelu, (bf16, 4096, False)
     for length in (64, 128, 256, 512):
         yield f"bf16 16x64 {length}", attention, (bf16, length, 16, 64, True)
