@@ -119,7 +119,9 @@ class BertForPreTraining(nn.Module):
         nsp_loss_sum, nsp_correct = torch.zeros_like(mlm_loss_sum), torch.zeros_like(mlm_correct)
         if pooled_BD is not None and self.cls.seq_relationship is not None:
             nsp_logits_B2 = self.cls.seq_relationship(pooled_BD)
-            nsp_loss_sum, nsp_correct = cross_entropy(nsp_logits_B2, batch.next_sentence_label_B, backend=self.loss_backend)
+            nsp_loss_sum, nsp_correct = cross_entropy(
+                nsp_logits_B2, batch.next_sentence_label_B, backend=self.loss_backend
+            )
         if not with_logits:
             return PretrainingOutput(mlm_loss_sum, nsp_loss_sum, mlm_correct, nsp_correct)
         return PretrainingOutput(

@@ -11,7 +11,7 @@ ROWS, COLUMNS = 32, 32
 
 
 @triton.jit
-def sum_rows(partials, sums, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def column_sums_of_partials(partials, sums, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Sum ``partials`` of shape (Q, rows, columns) over rows into ``sums`` of shape (Q, columns)."""
     quantity = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -29,5 +29,5 @@ def column_sums(partials_QPD: Tensor) -> Tensor:
     quantities, rows, columns = partials_QPD.shape
     sums_QD = torch.empty(quantities, columns, dtype=torch.float32, device=partials_QPD.device)
     grid = (triton.cdiv(columns, COLUMNS), quantities)
-    sum_rows[grid](partials_QPD, sums_QD, rows, columns, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4)
+    column_sums_of_partials[grid](partials_QPD, sums_QD, rows, columns, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4)
     return sums_QD

@@ -53,7 +53,7 @@ def _write_zeros(
 
 
 @triton.jit
-def forward_block(
+def attention_forward(
     qkv,
     cu_seqlens,
     row_keys,
@@ -118,7 +118,7 @@ def forward_block(
 
 
 @triton.jit
-def sum_products(
+def attention_delta(
     out, dout, delta, tokens, heads, inverse_scale, HEAD: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr
 ):
     """Write rowsum(dO * O) * inverse_scale of ROWS tokens of one head to ``delta``, float32 of shape (N, T)."""
@@ -133,7 +133,7 @@ def sum_products(
 
 
 @triton.jit
-def backward_tile(
+def attention_backward(
     qkv,
     dout,
     cu_seqlens,
@@ -216,7 +216,7 @@ def backward_tile(
 
 
 @triton.jit
-def sum_tiles(
+def attention_sum_tiles(
     partials,
     cu_seqlens,
     dqkv,
@@ -280,7 +280,7 @@ class _Attention(torch.autograd.Function):
         lse_NT = torch.empty(num_heads, tokens, dtype=torch.float32, device=qkv_TC.device)
         blocks = max(1, triton.cdiv(max_seqlen, tiles.forward.rows))
         sequences = cu_seqlens.numel() - 1
-        forward_block[((sequences + 1) * blocks, num_heads)](
+        attention_forward[((sequences + 1) * blocks, num_heads)](
             qkv_TC,
             cu_seqlens,
             None if dropout is None else dropout.row_keys,
@@ -322,7 +322,7 @@ def _delta(out_TD: Tensor, grad_TD: Tensor, num_heads: int, scale: float) -> Ten
     tokens, head_width = out_TD.shape[0], out_TD.shape[1] // num_heads
     delta_NT = torch.empty(num_heads, tokens, dtype=torch.float32, device=out_TD.device)
     rows = 64
-    sum_products[(triton.cdiv(tokens, rows), num_heads)](
+    attention_delta[(triton.cdiv(tokens, rows), num_heads)](
         out_TD,
         grad_TD,
         delta_NT,
@@ -354,7 +354,7 @@ def _gradient(
     partials_KTD = None
     if not tiles.is_whole:
         partials_KTD = torch.empty(key_tiles, tokens, width, dtype=torch.float32, device=qkv_TC.device)
-    backward_tile[((sequences + 1) * key_tiles, num_heads)](
+    attention_backward[((sequences + 1) * key_tiles, num_heads)](
         qkv_TC,
         grad_TD,
         cu_seqlens,
@@ -384,7 +384,7 @@ def _gradient(
     if partials_KTD is not None:
         rows, columns = 16, min(128, power_of_two(width))
         blocks = triton.cdiv(max_seqlen, rows)
-        sum_tiles[(sequences * blocks, triton.cdiv(width, columns))](
+        attention_sum_tiles[(sequences * blocks, triton.cdiv(width, columns))](
             partials_KTD,
             cu_seqlens,
             dqkv_TC,

@@ -28,7 +28,7 @@ def _gate(h, APPROXIMATE: tl.constexpr):
 
 
 @triton.jit
-def forward_tile(x, bias, y, tokens, width, APPROXIMATE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def bias_gelu_forward(x, bias, y, tokens, width, APPROXIMATE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Activate one tile."""
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -40,7 +40,7 @@ def forward_tile(x, bias, y, tokens, width, APPROXIMATE: tl.constexpr, ROWS: tl.
 
 
 @triton.jit
-def backward_tiles(
+def bias_gelu_backward(
     dy,
     x,
     bias,
@@ -92,7 +92,7 @@ class _BiasGelu(torch.autograd.Function):
         tiles = bias_gelu_tiles(width)
         y_TF = torch.empty_like(x_TF)
         if tokens:
-            forward_tile[(triton.cdiv(width, tiles.columns), triton.cdiv(tokens, tiles.rows))](
+            bias_gelu_forward[(triton.cdiv(width, tiles.columns), triton.cdiv(tokens, tiles.rows))](
                 x_TF,
                 bias_F,
                 y_TF,
@@ -116,7 +116,7 @@ class _BiasGelu(torch.autograd.Function):
         programs, rows_each = split_rows(tokens, tiles.rows, most)
         partials_1PF = torch.empty(1, programs, width, dtype=torch.float32, device=x_TF.device)
         if programs:
-            backward_tiles[(columns, programs)](
+            bias_gelu_backward[(columns, programs)](
                 grad_TF.contiguous(),
                 x_TF,
                 bias_F,

@@ -18,7 +18,7 @@ from megabert.ops.tiles import cross_entropy_tiles
 
 
 @triton.jit
-def forward_rows(logits, labels, log_sums, losses, correct, classes, COLUMNS: tl.constexpr):
+def cross_entropy_forward(logits, labels, log_sums, losses, correct, classes, COLUMNS: tl.constexpr):
     """Write one row's logsumexp, loss and whether it is right; -inf excludes a class."""
     row = tl.program_id(0)
     logits += row.to(tl.int64) * classes
@@ -41,7 +41,7 @@ def forward_rows(logits, labels, log_sums, losses, correct, classes, COLUMNS: tl
 
 
 @triton.jit
-def backward_rows(logits, labels, log_sums, grad, dlogits, classes, COLUMNS: tl.constexpr):
+def cross_entropy_backward(logits, labels, log_sums, grad, dlogits, classes, COLUMNS: tl.constexpr):
     """Write COLUMNS numbers of one row's gradient."""
     row = tl.program_id(1)
     place = row.to(tl.int64) * classes
@@ -70,7 +70,7 @@ class _CrossEntropy(torch.autograd.Function):
         correct_M = torch.empty(rows, dtype=torch.int64, device=logits_MV.device)
         if rows:
             tiles = cross_entropy_tiles(classes)
-            forward_rows[(rows,)](
+            cross_entropy_forward[(rows,)](
                 logits_MV,
                 labels_M,
                 log_sums_M,
@@ -92,7 +92,7 @@ class _CrossEntropy(torch.autograd.Function):
         dlogits_MV = torch.empty_like(logits_MV)
         if rows:
             tiles = cross_entropy_tiles(classes)
-            backward_rows[(triton.cdiv(classes, tiles.columns), rows)](
+            cross_entropy_backward[(triton.cdiv(classes, tiles.columns), rows)](
                 logits_MV,
                 labels_M,
                 log_sums_M,

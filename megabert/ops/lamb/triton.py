@@ -22,7 +22,7 @@ from megabert.ops.tiles import LAMB_BLOCK, LAMB_CHUNK, LAMB_WARPS
 
 
 @triton.jit
-def update_chunks(
+def lamb_update(
     weights,
     gradient,
     exp_avg,
@@ -69,7 +69,7 @@ def update_chunks(
 
 
 @triton.jit
-def add_chunks(sums, slots, first_chunks, squares, chunks, parameters, BLOCK: tl.constexpr):
+def lamb_add_chunks(sums, slots, first_chunks, squares, chunks, parameters, BLOCK: tl.constexpr):
     """Add the sums of one parameter's chunks, ``first_chunks[i]`` to ``first_chunks[i + 1]``, to ``squares``."""
     piece = tl.program_id(0)
     row = tl.program_id(1)
@@ -84,9 +84,7 @@ def add_chunks(sums, slots, first_chunks, squares, chunks, parameters, BLOCK: tl
 
 
 @triton.jit
-def apply_chunks(
-    weights, update, first_elements, counts, chunk_slots, scales, CHUNK: tl.constexpr, BLOCK: tl.constexpr
-):
+def lamb_apply(weights, update, first_elements, counts, chunk_slots, scales, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
     """Add ``scales[slot] * update`` to the weights of one chunk."""
     chunk = tl.program_id(0)
     base = tl.load(first_elements + chunk)
@@ -156,7 +154,7 @@ def compute_update(
         return
     c = coefficients
     sums_2G = torch.empty(2, number, dtype=torch.float64, device=weights.device)
-    update_chunks[(number,)](
+    lamb_update[(number,)](
         weights,
         gradient,
         exp_avg,
@@ -177,7 +175,7 @@ def compute_update(
         BLOCK=LAMB_BLOCK,
         num_warps=LAMB_WARPS,
     )
-    add_chunks[(chunks.slots.numel(), 2)](
+    lamb_add_chunks[(chunks.slots.numel(), 2)](
         sums_2G, chunks.slots, chunks.first_chunks, squares, number, squares.shape[1], BLOCK=128, num_warps=1
     )
 
@@ -187,7 +185,7 @@ def apply_update(weights: Tensor, update: Tensor, *, segments: Sequence[Segment]
     require("lamb", weights, update, dtypes=(torch.float32,))
     chunks = cut(tuple(segments), weights.device)
     if chunks.counts.numel():
-        apply_chunks[(chunks.counts.numel(),)](
+        lamb_apply[(chunks.counts.numel(),)](
             weights,
             update,
             chunks.first_elements,

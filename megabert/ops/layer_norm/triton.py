@@ -48,7 +48,7 @@ def _sum_of_inputs(
 
 
 @triton.jit
-def forward_rows(
+def layer_norm_forward(
     x,
     weight,
     bias,
@@ -94,7 +94,7 @@ def forward_rows(
 
 
 @triton.jit
-def backward_rows(
+def layer_norm_backward(
     dy,
     x,
     weight,
@@ -194,7 +194,7 @@ class _LayerNorm(torch.autograd.Function):
         y_TD = torch.empty_like(x_TD)
         mean_T, rstd_T = torch.empty(2, tokens, dtype=torch.float32, device=x_TD.device)
         if tokens:
-            forward_rows[(triton.cdiv(tokens, tiles.rows),)](
+            layer_norm_forward[(triton.cdiv(tokens, tiles.rows),)](
                 x_TD,
                 weight_D,
                 bias_D,
@@ -231,7 +231,7 @@ class _LayerNorm(torch.autograd.Function):
         quantities = 2 if input_bias_D is None else 3
         partials_QPD = torch.empty(quantities, programs, width, dtype=torch.float32, device=x_TD.device)
         if programs:
-            backward_rows[(programs,)](
+            layer_norm_backward[(programs,)](
                 grad_TD.contiguous(),
                 x_TD,
                 weight_D,

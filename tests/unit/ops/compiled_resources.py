@@ -64,7 +64,7 @@ class Compiler:
         parsed, signature, constants, attributes = function._pack_args(backend, options, bound, specialization, rest)
         source = ASTSource(function, signature, constants, attributes)
         kernel = triton.compile(source, target=target, options=parsed.__dict__)
-        name = f"{function.fn.__module__.split('.')[2]}.{function.fn.__name__} {self.label}"
+        name = f"{function.fn.__name__} {self.label}"
         self.found[name] = resources(kernel)
 
 
