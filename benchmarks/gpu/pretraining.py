@@ -45,7 +45,7 @@ def missing() -> list[str]:
 def data(folder: Path, limit_s: float) -> Row:
     """Build shards of the shipped corpus; a finished build is found again."""
     corpus = ROOT / "examples" / "corpus" / "public_domain.jsonl"
-    command = [sys.executable, "-m", "data_prep.cli", "build", "--input", str(corpus), "--format", "jsonl"]
+    command = [sys.executable, "-m", "data_prep", "build", "--input", str(corpus), "--format", "jsonl"]
     command += ["--language", "en", "--output", str(folder), "--vocab-size", "4096", "--uncased"]
     command += ["--lengths", "128", "512", "--dupe-factor", "1", "--validation-share", "0.06"]
     return {"seconds": round(run([*command, "--workers", str(min(8, os.cpu_count() or 1))], limit_s), 1)}

@@ -109,7 +109,8 @@ TILED = {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32
 def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen: int, itemsize: int) -> AttentionTiles:
     """Return the launches for a device, a shape and a dtype (by its bytes)."""
     if itemsize == 4:  # products without tensor cores, for checks
-        return AttentionTiles(Tiles(32, 32, warps=4), Tiles(16, 32, warps=4), is_whole=max_seqlen <= 32)
+        warps = 8 if head_width > 64 else 4
+        return AttentionTiles(Tiles(32, 32, warps), Tiles(16, 32, warps), is_whole=max_seqlen <= 32)
     if head_width > 64:
         return AttentionTiles(Tiles(64, 64, warps=8), Tiles(32, 64, warps=8), is_whole=max_seqlen <= 64)
     family = FAMILIES.get(capability, 86)
