@@ -25,6 +25,7 @@ from torch import Tensor
 
 from megabert.errors import KernelError
 from megabert.ops.dropout import Dropout
+from megabert.ops.fast_math import exp2
 from megabert.ops.kept import is_kept
 from megabert.ops.supported import require
 from megabert.ops.tiles import AttentionTiles, attention_tiles, capability_of, power_of_two
@@ -104,8 +105,8 @@ def attention_forward(
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * score_scale
         scores = tl.where((first + column < length)[None, :], scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, axis=1))
-        shrink = tl.exp2(highest - higher)
-        p = tl.exp2(scores - higher[:, None])
+        shrink = exp2(highest - higher)
+        p = exp2(scores - higher[:, None])
         total = total * shrink + tl.sum(p, axis=1)
         if HAS_DROPOUT:
             p = tl.where(is_kept(key[:, None], (first + column)[None, :], threshold), p, 0.0)
@@ -191,7 +192,7 @@ def attention_backward(
         q = tl.load(qkv + row[:, None] * 3 * width + h[None, :], mask=is_row, other=0.0)
         do = tl.load(dout + row[:, None] * width + h[None, :], mask=is_row, other=0.0)
         log_total = tl.load(lse + row, mask=row < length, other=0.0)
-        p = tl.exp2(tl.dot(k, tl.trans(q), input_precision="ieee") * score_scale - log_total[None, :])
+        p = exp2(tl.dot(k, tl.trans(q), input_precision="ieee") * score_scale - log_total[None, :])
         # rows past the end need no mask: their q and dO are zero
         p = tl.where((column < length)[:, None], p, 0.0)
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")

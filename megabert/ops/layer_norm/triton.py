@@ -66,6 +66,7 @@ def layer_norm_forward(
     HAS_BIAS: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    IS_EXACT: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -81,9 +82,12 @@ def layer_norm_forward(
     z = _sum_of_inputs(
         x, input_bias, residual, place, keep, column, inside, width, scale, HAS_BIAS, HAS_DROPOUT, HAS_RESIDUAL
     )
-    z = tl.where(inside, z, 0.0)
+    if not IS_EXACT:
+        z = tl.where(inside, z, 0.0)
     mu = tl.sum(z, axis=1) / width
-    centred = tl.where(inside, z - mu[:, None], 0.0)
+    centred = z - mu[:, None]
+    if not IS_EXACT:
+        centred = tl.where(inside, centred, 0.0)
     r = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, axis=1) / width + eps)
     w = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)
     b = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
@@ -115,6 +119,8 @@ def layer_norm_backward(
     HAS_DROPOUT: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     HAS_DRESIDUAL: tl.constexpr,
+    IS_EXACT: tl.constexpr,
+    STAGES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -125,7 +131,7 @@ def layer_norm_backward(
     dweight = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     dbias = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     dinput_bias = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    for first in range(0, rows_each, ROWS):
+    for first in tl.range(0, rows_each, ROWS, num_stages=STAGES):
         row = program * rows_each + first + tl.arange(0, ROWS)
         inside = (row < tokens)[:, None] & (column < width)[None, :]
         place = row.to(tl.int64)[:, None] * width + column[None, :]
@@ -138,7 +144,9 @@ def layer_norm_backward(
         )
         mu = tl.load(mean + row, mask=row < tokens, other=0.0)[:, None]
         r = tl.load(rstd + row, mask=row < tokens, other=0.0)[:, None]
-        n = tl.where(inside, (z - mu) * r, 0.0)
+        n = (z - mu) * r  # zero in rows past the end, whose r was loaded as zero
+        if not IS_EXACT:
+            n = tl.where(inside, n, 0.0)
         grad = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
         dweight += grad * n
         dbias += grad
@@ -149,7 +157,7 @@ def layer_norm_backward(
         if HAS_DROPOUT:
             dz = tl.where(keep, dz * scale, 0.0)
         if HAS_BIAS:
-            dinput_bias += tl.where(inside, dz, 0.0)
+            dinput_bias += dz if IS_EXACT else tl.where(inside, dz, 0.0)
         tl.store(dx + place, dz.to(dx.dtype.element_ty), mask=inside)
     programs = tl.num_programs(0)
     target = program * width + column
@@ -190,7 +198,7 @@ class _LayerNorm(torch.autograd.Function):
         x_TD = x_TD.contiguous()
         residual_TD = None if residual_TD is None else residual_TD.contiguous()
         tokens, width = x_TD.shape
-        tiles = layer_norm_tiles(width)
+        tiles, _ = layer_norm_tiles(width)
         y_TD = torch.empty_like(x_TD)
         mean_T, rstd_T = torch.empty(2, tokens, dtype=torch.float32, device=x_TD.device)
         if tokens:
@@ -209,6 +217,7 @@ class _LayerNorm(torch.autograd.Function):
                 eps,
                 *_threshold_and_scale(dropout),
                 **_switches(input_bias_D, dropout, residual_TD),
+                IS_EXACT=tiles.columns == width,
                 ROWS=tiles.rows,
                 COLUMNS=tiles.columns,
                 num_warps=tiles.warps,
@@ -222,7 +231,7 @@ class _LayerNorm(torch.autograd.Function):
         x_TD, weight_D, bias_D, input_bias_D, residual_TD, mean_T, rstd_T = ctx.saved_tensors
         dropout = ctx.dropout
         tokens, width = x_TD.shape
-        tiles = layer_norm_tiles(width)
+        _, tiles = layer_norm_tiles(width)
         dx_TD = torch.empty_like(x_TD)
         # without dropout and in one dtype the two gradients are the same numbers
         is_shared = residual_TD is not None and dropout is None and residual_TD.dtype == x_TD.dtype
@@ -248,7 +257,9 @@ class _LayerNorm(torch.autograd.Function):
                 rows_each,
                 *_threshold_and_scale(dropout),
                 **_switches(input_bias_D, dropout, residual_TD),
+                IS_EXACT=tiles.columns == width,
                 HAS_DRESIDUAL=dresidual_TD is not None,
+                STAGES=tiles.stages,
                 ROWS=tiles.rows,
                 COLUMNS=tiles.columns,
                 num_warps=tiles.warps,
