@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
 
-from megabert.errors import MegabertError
+from megabert.errors import DataError, MegabertError
 
 # verb: (module with `add_arguments` and `run`, one line of help, example)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -81,3 +81,11 @@ def _guarded(run: Callable[[], int]) -> int:
     except BrokenPipeError:  # such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        place = error.filename or "a file"
+        print(
+            f"megabert-data: error: {place}: {error.strerror or error}. "
+            "Check that the path exists, is of the right kind, and may be read and written.",
+            file=sys.stderr,
+        )
+        return DataError.exit_code

@@ -20,14 +20,13 @@ from data_prep.instances.pairs import PairOptions
 from data_prep.instances.stage import InstanceTask, make_instances
 from data_prep.parallel import Executor
 from data_prep.progress import Progress
-from data_prep.sentences import splitter_version
 from data_prep.state import lock_folder, remember
 from data_prep.tokens import SPLITS, TokenizeTask, document_schema, tokenize
 from data_prep.units import Outcome, Unit, add_counts, all_finished, run_stage
 from data_prep.vocabulary import VocabularyOptions
 from data_prep.vocabulary_stage import VocabularyTask, make_tokenizer, save_tokenizer
 from megabert.errors import DataError
-from megabert.schema import Manifest, ShardEntry, ShardMetadata, atomic_write, write_manifest
+from megabert.schema import Manifest, ShardEntry, ShardMetadata, atomic_write, read_manifest, write_manifest
 from megabert.tokenization import Tokenizer, load_tokenizer
 
 MAX_ONE_SENTENCE_SHARE = 0.2
@@ -54,6 +53,8 @@ class Build:
     folder: Path
     config: BuildConfig
     executor: Executor
+    versions: dict[str, str]
+    """Packages that the build was begun with."""
 
     def path(self, *parts: str) -> Path:
         """Return a path inside the build's folder."""
@@ -61,7 +62,7 @@ class Build:
 
     def unit(self, stage: str, name: str, function: Any, argument: Any) -> Unit:
         """Return a unit of a stage."""
-        return Unit(self.folder, stage, name, function, argument)
+        return Unit(self.folder, stage, name, function, argument, self.versions)
 
 
 def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
@@ -80,10 +81,10 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
     if config.tokenizer is not None:
         load_tokenizer(Path(config.tokenizer))  # an unfit one is refused before anything is written
     with lock_folder(output), executor:
-        task = Build(output, config, executor)
         state = remember(output, config, files, executor)
+        task = Build(output, config, executor, state["versions"])
         corpus, report = _make_documents(task, files)
-        manifests = _make_instances(task, corpus, {**state["versions"], "sentencex": splitter_version()})
+        manifests = _make_instances(task, corpus)
         for part in ("extract", "tokens"):
             shutil.rmtree(task.path("work", part), ignore_errors=True)
             shutil.rmtree(task.path("work", "records", part), ignore_errors=True)
@@ -233,7 +234,7 @@ def _progress(title: str, units: list[Any], measure: str = "", scale: float = 1.
     return Progress(title, len(units), measure=measure, scale=scale, label=label)
 
 
-def _make_instances(build: Build, corpus: dict[str, Any], versions: dict[str, str]) -> dict[int, Manifest]:
+def _make_instances(build: Build, corpus: dict[str, Any]) -> dict[int, Manifest]:
     """Run the instance stage for all lengths at once, then write one manifest a length."""
     tokenizer = load_tokenizer(build.path("tokenizer"))
     units = {length: _instance_units(build, length, tokenizer) for length in build.config.lengths}
@@ -243,12 +244,24 @@ def _make_instances(build: Build, corpus: dict[str, Any], versions: dict[str, st
     for length, part in units.items():
         metadata = _metadata(build.config, length, tokenizer)
         shards = [(unit, outcome) for unit, outcome in zip(part, outcomes, strict=False) if outcome.files]
-        manifests[length] = _manifest(build, metadata, shards, corpus, versions)
+        manifests[length] = _manifest(build, metadata, shards, corpus)
     for length, manifest in manifests.items():
         folder = build.path("instances", str(length))
         save_tokenizer(tokenizer, folder / "tokenizer")
-        write_manifest(folder, manifest)
+        manifests[length] = _keep_or_write(folder, manifest)
     return manifests
+
+
+def _keep_or_write(folder: Path, manifest: Manifest) -> Manifest:
+    """Write a manifest, unless the one that is there says that the same shards are finished."""
+    try:
+        found = read_manifest(folder)
+    except DataError:
+        found = None
+    if found is not None and found.data_sha256 == manifest.data_sha256:
+        return found
+    write_manifest(folder, manifest)
+    return manifest
 
 
 def _instance_units(build: Build, length: int, tokenizer: Tokenizer) -> list[Unit]:
@@ -299,7 +312,6 @@ def _manifest(
     metadata: ShardMetadata,
     shards: list[tuple[Unit, Outcome]],
     corpus: dict[str, Any],
-    versions: dict[str, str],
 ) -> Manifest:
     entries, counts = [], {}
     for split in SPLITS:
@@ -317,6 +329,6 @@ def _manifest(
         metadata=metadata,
         shards=entries,
         config=build.config.to_dict(),
-        versions=versions,
+        versions=build.versions,
         statistics={"corpus": corpus, "instances": counts},
     )

@@ -1,6 +1,5 @@
 """Cutting paragraphs into sentences: an interface, and the library behind it."""
 
-from importlib.metadata import version
 from typing import Protocol
 
 import sentencex
@@ -33,8 +32,3 @@ class SentencexSplitter:
 def make_splitter(language: str) -> SentenceSplitter:
     """Return the splitter for a language."""
     return SentencexSplitter(language)
-
-
-def splitter_version() -> str:
-    """Return the version of the library: its rules decide where instances are cut."""
-    return version("sentencex")

@@ -6,20 +6,19 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from data_prep.config import BuildConfig
 from data_prep.extract import InputFile
 from data_prep.parallel import Executor
-from megabert.config.loading import differences
+from data_prep.versions import installed_versions
+from megabert.config import loading
 from megabert.errors import ConfigError, DataError
 from megabert.schema import atomic_write, sha256_file
 
 STATE_NAME = "build.json"
-PACKAGES = ("megabert", "numpy", "pyarrow", "sentencex", "tokenizers")
 
 
 @contextmanager
@@ -31,7 +30,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: is a file. Give --output a folder.")
-    foreign = [path.name for path in folder.iterdir() if path.name != ".lock"] if folder.exists() else []
+    names = [path.name for path in folder.iterdir()] if folder.exists() else []
+    # A build that was killed while it first wrote its state leaves a temporary file alone.
+    foreign = [name for name in names if name != ".lock" and not (name.startswith(".") and name.endswith(".tmp"))]
     if foreign and not (folder / STATE_NAME).is_file():
         raise DataError(f"{folder}: holds other files ({', '.join(sorted(foreign)[:3])}). Give --output a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +85,9 @@ def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor
 
 
 def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    found = differences(old, new)
+    with suppress(ConfigError):  # fields that came later hold their defaults
+        old = loading.build(BuildConfig, old).to_dict()
+    found = loading.differences(old, new)
     if found:
         lines = "\n".join(f"  {path}: {before!r} there, {now!r} now" for path, (before, now) in found.items())
         raise ConfigError(
@@ -117,14 +120,3 @@ def _compare_inputs(folder: Path, old: list[dict[str, Any]], new: list[dict[str,
             f"{folder}: was begun with other input ({changed} changed, added or gone). "
             "Give --output a new folder, or restore the input to continue."
         )
-
-
-def installed_versions() -> dict[str, str]:
-    """Return the versions of the packages that shape the shards."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found

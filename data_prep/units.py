@@ -8,6 +8,7 @@ from typing import Any
 
 from data_prep.parallel import Executor
 from data_prep.progress import Progress
+from data_prep.versions import require_versions
 from megabert.errors import DataError
 from megabert.schema import atomic_write, sha256_file
 
@@ -28,6 +29,8 @@ class Unit:
     """Writes files atomically; returns their paths and counts for the manifest."""
     argument: Any
     """Given to ``function``."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Packages that the build was begun with; a unit that is not finished needs the same ones."""
 
     @property
     def record(self) -> Path:
@@ -66,6 +69,7 @@ def run_unit(unit: Unit) -> Outcome:
     done = finished(unit)
     if done is not None:
         return done
+    require_versions(unit.root, unit.versions)
     paths, counts = unit.function(unit.argument)
     files = {str(path.relative_to(unit.root)): sha256_file(path) for path in paths}
     atomic_write(unit.record, json.dumps({"files": files, "counts": counts}, sort_keys=True))

@@ -204,6 +204,24 @@ def require_bars(report: VocabularyReport, *, where: str = "vocabulary") -> None
         )
 
 
+def require_fit(report: VocabularyReport, *, where: str) -> None:
+    """Refuse a given tokenizer that does not know the text.
+
+    Args:
+        report: What was measured on a part of the text.
+        where: Names the tokenizer in the message.
+
+    Raises:
+        DataError: More than 0.5% of the words become [UNK].
+    """
+    if report.unknown_words_pct > MAX_UNKNOWN_WORDS_PCT:
+        raise DataError(
+            f"{where}: {report.unknown_words_pct:.3f}% of the words become [UNK], allowed is {MAX_UNKNOWN_WORDS_PCT}% "
+            f"(frequent ones: {' '.join(report.frequent_unknown)}). No instance was made. Give the tokenizer of this "
+            "text's language and script, or leave --tokenizer out to train a vocabulary, with a new --output."
+        )
+
+
 def _measure(tokenizer: Tokenizer, held_out: _HeldOut) -> VocabularyReport:
     texts = held_out.measured()
     words = _count_words(tokenizer, texts)

@@ -1,15 +1,31 @@
 """The tokenizer of a build: trained on the extracted text, or taken over; written whole or not at all."""
 
+import filecmp
 import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from data_prep.arrow_files import open_mapped
 from data_prep.units import Counts
-from data_prep.vocabulary import VocabularyOptions, require_bars, train_vocabulary
+from data_prep.vocabulary import (
+    VocabularyOptions,
+    check_vocabulary,
+    require_bars,
+    require_fit,
+    train_vocabulary,
+)
+from megabert.masking.keyed_random import mix, string_key
+from megabert.schema import sync_file, sync_folder
+from megabert.schema.files import NO_SPACE, disk_full
 from megabert.tokenization import Tokenizer, load_tokenizer
+
+SAMPLE_CHARACTERS = 4_000_000
+SAMPLE_OPTIONS = VocabularyOptions(held_out_share=0.5)
+"""A given tokenizer is measured on half of a sample of documents: it was trained on none of them."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +44,25 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
     Raises:
         DataError: The vocabulary loses text, or the given tokenizer cannot be used.
     """
-    report: list[str] = []
     if task.tokenizer is not None:
         tokenizer = load_tokenizer(task.tokenizer)
+        measured = check_vocabulary(tokenizer, _sample(task.sources), SAMPLE_OPTIONS)
+        require_fit(measured, where=str(task.tokenizer))
     else:
         tokenizer, measured = train_vocabulary(extracted_texts(task.sources), task.options)
         require_bars(measured)
-        report = measured.lines()
-    return save_tokenizer(tokenizer, task.folder), {"report": report}
+    return save_tokenizer(tokenizer, task.folder), {"report": measured.lines()}
+
+
+def _sample(paths: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
+    """Yield documents of units all over the corpus until there are enough characters."""
+    characters = 0
+    for index in np.argsort(mix(string_key("vocabulary sample"), np.arange(len(paths))), kind="stable").tolist():
+        for name, text in extracted_texts(paths[index : index + 1]):
+            yield name, text
+            characters += len(text)
+            if characters > SAMPLE_CHARACTERS:
+                return
 
 
 def extracted_texts(paths: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
@@ -51,14 +78,36 @@ def extracted_texts(paths: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> list[Path]:
-    """Write a tokenizer's folder whole or not at all, in place of an older one; return its files."""
+    """Write a tokenizer's folder whole or not at all, in place of another one; return its files.
+
+    A folder that holds the same files already is left alone.
+    """
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.parent.mkdir(parents=True, exist_ok=True)
         tokenizer.save(temporary)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
+        if not _is_same(temporary, folder):
+            for path in temporary.iterdir():
+                sync_file(path)
+            sync_folder(temporary)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(temporary, folder)
+            sync_folder(folder.parent)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise disk_full(folder) from error
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return sorted(path for path in folder.iterdir() if path.is_file())
+
+
+def _is_same(new: Path, old: Path) -> bool:
+    """Return whether two folders hold the same files with the same bytes."""
+    if not old.is_dir():
+        return False
+    names = sorted(path.name for path in new.iterdir())
+    return names == sorted(path.name for path in old.iterdir()) and all(
+        filecmp.cmp(new / name, old / name, shallow=False) for name in names
+    )

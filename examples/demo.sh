@@ -45,7 +45,7 @@ PATH=$bin:$PATH "$bin/deepspeed" "${ranks[@]}" --module megabert pretrain --reci
 say "what it has learned"
 arguments=()
 for text in "${texts[@]}"; do arguments+=(--text "$text"); done
-"$bin/megabert" report "$run_dir" "${arguments[@]}"
+"$bin/megabert" report "$run_dir" --min-margin 0.3 "${arguments[@]}"
 
 say "export to Hugging Face form"
 "$bin/megabert" export "$run_dir" --to "$run_dir/exports/last"

@@ -30,15 +30,20 @@ if has_driver; then constraints=$here/cuda.txt; else constraints=$here/cpu.txt; 
 say() { printf '== %s\n' "$*" >&2; }
 site=()
 if "$python" -c 'import torch' 2>/dev/null; then
+  "$python" -c 'import sys, torch; sys.exit(not (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14))' ||
+    fail "$python imports torch $("$python" -c 'import torch; print(torch.__version__)'); megabert needs 2.11 to 2.13." \
+      "Change it, or name an interpreter without torch: make PYTHON=/path/to/python3 ..."
   say "keeping torch $("$python" -c 'import torch; print(torch.__version__)') of $python"
   site=(--system-site-packages)
 fi
-[ -x "$venv/bin/python" ] || "$python" -m venv "${site[@]}" "$venv"
+# A virtualenv without pip is one whose making was interrupted.
+"$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "${site[@]}" "$venv"
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@" -q; }
 pins=$venv/constraints.txt
 grep -v '^torch==' "$constraints" >"$pins"
 
-pip install -c "$pins" pip setuptools wheel ninja packaging
+say "making $venv"
+pip install -c "$pins" pip setuptools wheel ninja packaging numpy
 if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
   torch=$(grep '^torch==' "$constraints")
   say "installing $torch"

@@ -3,16 +3,16 @@
 import argparse
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megabert.config.loading import field_table, parse_flags, to_dict
+from megabert.config.loading import field_table, parse_flags, read_yaml, to_dict
 from megabert.config.recipes import engine_names, load_run_config, recipe_names
 from megabert.config.run import RunConfig
 
 if TYPE_CHECKING:
-    from megabert.commands.sources import Source
+    from megabert.export.sources import Source
+    from megabert.training.weights import InitialWeights
 
 EXAMPLE = """\
 examples:
@@ -39,12 +39,12 @@ def run(arguments: Sequence[str]) -> int:
     if options.dry_run:
         from megabert.training.preflight import describe_run
 
-        print(describe_run(config))
+        print(describe_run(config, initial=_initial(config, Path(options.run_dir))))
         return 0
     from megabert.training.pretrain import pretrain
 
-    initial = _source(config.init_from).weights if config.init_from else None
-    pretrain(config, Path(options.run_dir), initial=initial, device=options.device)
+    run_dir = Path(options.run_dir)
+    pretrain(config, run_dir, initial=_initial(config, run_dir), device=options.device)
     return 0
 
 
@@ -78,19 +78,28 @@ def _fields() -> str:
 
 
 def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunConfig:
-    """Resolve the run; a model to start from gives its sizes, unless a flag contradicts them."""
+    """Resolve the run; a run that exists keeps the sizes that it recorded, whatever became of its source."""
+    recorded = Path(options.run_dir) / "config.yaml"
+    fields = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+
+    def model_of(source: str) -> dict[str, Any]:
+        if recorded.is_file():
+            return read_yaml(recorded)["model"]  # type: ignore[no-any-return]
+        sizes = to_dict(_source(source).model)
+        return {name: value for name, value in sizes.items() if name not in fields}
+
     files = [Path(name) for name in options.config]
-    config = load_run_config(options.recipe, files, flags)
-    if config.init_from is None:
-        return config
-    sizes = {**to_dict(_source(config.init_from).model), "preset": None}
-    for kept in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
-        sizes[kept] = getattr(config.model, kept)
-    merged = {**flags, "model": {**sizes, **flags.get("model", {})}}
-    return replace(load_run_config(options.recipe, files, merged), init_from=config.init_from)
+    return load_run_config(options.recipe, files, flags, model_of=model_of)
+
+
+def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
+    """Return the weights to start from; a run that has a checkpoint needs them no more."""
+    if config.init_from is None or (run_dir / "checkpoints" / "latest").exists():
+        return None
+    return _source(config.init_from).weights
 
 
 def _source(name: str) -> "Source":
-    from megabert.commands.sources import open_source
+    from megabert.export.sources import open_source
 
     return open_source(name)

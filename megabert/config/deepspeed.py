@@ -33,8 +33,6 @@ ENGINE_KEYS: dict[str, frozenset[str]] = {
             "dump_state",
             "comms_logger",
             "flops_profiler",
-            "prescale_gradients",
-            "aio",
         }
     ),
     "zero_optimization": frozenset(
@@ -43,7 +41,6 @@ ENGINE_KEYS: dict[str, frozenset[str]] = {
             "contiguous_gradients",
             "reduce_scatter",
             "reduce_bucket_size",
-            "use_multi_rank_bucket_allreduce",
             "allgather_partitions",
             "allgather_bucket_size",
             "overlap_comm",
@@ -55,9 +52,6 @@ ENGINE_KEYS: dict[str, frozenset[str]] = {
             "stage3_max_reuse_distance",
             "stage3_prefetch_bucket_size",
             "stage3_param_persistence_threshold",
-            "stage3_model_persistence_threshold",
-            "zero_hpz_partition_size",
-            "ignore_unused_parameters",
         }
     ),
     "bf16": frozenset({"enabled"}),
@@ -138,6 +132,11 @@ def _unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
             "zero_optimization.round_robin_gradients=true misplaces parameters in DeepSpeed's own fragment table; "
             "remove it"
         )
+    problems += [
+        f"zero_optimization.{key}: offload is not supported; remove it, and take a higher stage for less memory"
+        for key in ("offload_param", "offload_optimizer")
+        if zero.get(key)
+    ]
     return problems
 
 

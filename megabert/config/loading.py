@@ -72,8 +72,15 @@ def parse_flags(tokens: Sequence[str]) -> dict[str, Any]:
             if not rest or rest[0].startswith("--"):
                 raise ConfigError(f"{token}: a value is missing. Write {token} VALUE.")
             value = rest.pop(0)
-        _place(values, path.replace("-", "_").split("."), yaml.safe_load(value) if value else value)
+        _place(values, path.replace("-", "_").split("."), _value(token, value))
     return values
+
+
+def _value(flag: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text) if text else text
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{flag}: {text!r} is no YAML value ({error}). Quote it: '\"{text}\"'.") from None
 
 
 def to_dict(config: Any) -> dict[str, Any]:

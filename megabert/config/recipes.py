@@ -1,11 +1,11 @@
 """Recipes by name or file, and the run configuration that they resolve to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from megabert.config.loading import build, nearest
+from megabert.config.loading import build, nearest, read_yaml
 from megabert.config.run import PhaseConfig, RunConfig
 from megabert.errors import ConfigError
 
@@ -38,13 +38,37 @@ def engine_path(name_or_file: str) -> Path:
     return _named_or_file(name_or_file, "engine", _folder("ds_configs", ""), ".json", engine_names())
 
 
-def load_run_config(recipe: str, files: Sequence[Path] = (), flags: Mapping[str, Any] | None = None) -> RunConfig:
+ModelOf = Callable[[str], Mapping[str, Any]]
+"""Returns the model fields of the source that ``init_from`` names."""
+
+
+def load_run_config(
+    recipe: str,
+    files: Sequence[Path] = (),
+    flags: Mapping[str, Any] | None = None,
+    *,
+    model_of: ModelOf | None = None,
+) -> RunConfig:
     """Resolve a run: dataclass defaults < recipe < files in order < flags.
 
+    Args:
+        recipe: Name or file.
+        files: YAML files over the recipe.
+        flags: Nested fields over the files.
+        model_of: Where ``init_from`` is set, its model's fields come between recipe and files.
+
     Raises:
-        ConfigError: With every problem found, the phases' data and lengths included.
+        ConfigError: With every problem found, the phases' lengths included.
     """
-    config = build(RunConfig, {"name": Path(recipe).stem}, recipe_path(recipe), *files, flags or {})
+    layers = [read_yaml(recipe_path(recipe)), *map(read_yaml, files), flags or {}]
+    sources = [layer["init_from"] for layer in layers if layer.get("init_from")]
+    if sources and model_of is not None:
+        if any((layer.get("model") or {}).get("preset") for layer in layers[1:]):
+            raise ConfigError(
+                f"model.preset beside init_from={sources[-1]}: the sizes come from there. Leave one of the two out."
+            )
+        layers.insert(1, {"model": {**model_of(str(sources[-1])), "preset": None}})
+    config = build(RunConfig, {"name": Path(recipe).stem}, *layers)
     problems = []
     for i, phase in enumerate(config.phases):
         limit = config.model.max_position_embeddings

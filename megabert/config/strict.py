@@ -2,4 +2,4 @@
 
 from pydantic import ConfigDict
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, coerce_numbers_to_str=True)

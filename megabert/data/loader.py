@@ -146,7 +146,7 @@ class PackedLoader:
         """Ask all ranks to stop: a batch made soon, the same one on every rank, has ``stop`` set."""
         self._stop_requested.set()
 
-    def close(self, timeout_s: float = 30.0) -> None:
+    def close(self, timeout_s: float | None = 30.0) -> None:
         """End the thread and wait for it.
 
         With several ranks the step granted last is still agreed upon, since the others wait for this rank in the

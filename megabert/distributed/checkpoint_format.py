@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.errors import CheckpointError
+from megabert.errors import CheckpointError, DataError
+from megabert.schema import sha256_file, write_durably
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 LATEST = "latest"
 KINDS = ("master", "exp_avg", "exp_avg_sq")
 _STEP_FOLDER = re.compile(r"step_(\d{8,})")
-_READ_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -113,23 +113,6 @@ def write_tensors(path: Path, pieces: list[tuple[str, Tensor]]) -> StoredFile:
     return StoredFile(size, digest.hexdigest())
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Write a small file and fsync it."""
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest with its own SHA-256 beside the content."""
     content = asdict(manifest)
@@ -178,19 +161,13 @@ def damage(folder: Path) -> str | None:
         try:
             if path.stat().st_size != stored.bytes:
                 return f"{path}: {path.stat().st_size} bytes, {stored.bytes} were written"
-            if _file_digest(path) != stored.sha256:
+            if sha256_file(path) != stored.sha256:
                 return f"{path}: its SHA-256 is not the one that was written"
+        except DataError as error:
+            return str(error)
         except OSError as error:
             return f"{path}: {error.strerror}"
     return None
-
-
-def _file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
-        while block := file.read(_READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -28,8 +28,6 @@ from megabert.distributed.checkpoint_format import (
     header_of,
     read_manifest,
     steps_in,
-    sync_folder,
-    write_durably,
     write_manifest,
     write_tensors,
 )
@@ -37,7 +35,9 @@ from megabert.distributed.checkpoint_pieces import Piece, pieces_of, stored_tens
 from megabert.distributed.checkpoint_reader import Reader
 from megabert.distributed.engine import Engine
 from megabert.distributed.process_group import World
+from megabert.distributed.together import on_all
 from megabert.errors import CheckpointError
+from megabert.schema.files import NO_SPACE, sync_folder, write_durably
 
 logger = logging.getLogger(__name__)
 
@@ -158,29 +158,39 @@ def find_checkpoint(checkpoints_dir: Path, which: str | int = "last") -> Path:
 
 
 def read_masters(folder: Path) -> dict[str, Tensor]:
-    """Return every parameter whole, in float32, by name; ``find_checkpoint`` has verified the files."""
+    """Return every parameter whole, in float32, by name; ``find_checkpoint`` has verified the files.
+
+    Raises:
+        CheckpointError: A file cannot be read any more, for instance because a live run has dropped the checkpoint.
+    """
     manifest = read_manifest(folder)
     masters = {}
-    with Reader(folder, manifest) as reader:
-        for name, stored in manifest.parameters.items():
-            whole = torch.empty(stored.shape, dtype=torch.float32)
-            reader.fill("master", name, 0, whole.view(-1))
-            masters[name] = whole
+    try:
+        with Reader(folder, manifest) as reader:
+            for name, stored in manifest.parameters.items():
+                whole = torch.empty(stored.shape, dtype=torch.float32)
+                reader.fill("master", name, 0, whole.view(-1))
+                masters[name] = whole
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder}: cannot be read ({error}). Try again, or name another checkpoint.") from error
     return masters
 
 
 def prune(checkpoints_dir: Path, keep_last: int, protect: Collection[int] = ()) -> list[int]:
     """Delete old checkpoints, and temporary folders that a killed run left; rank 0 calls it.
 
-    Kept are the newest ``keep_last`` and those of the steps in ``protect``; at least one of the kept is read back and
-    found to be good, else the newest good one among the old is kept too.
+    Kept are the newest ``keep_last``, the best steps that these recorded, and those in ``protect``; at least one of the
+    kept is read back and found to be good, else the newest good one among the old is kept too.
 
     Returns:
         The steps that were deleted.
     """
     _remove_temporaries(checkpoints_dir)
     steps = steps_in(checkpoints_dir)
-    kept = [step for index, step in enumerate(steps) if index < keep_last or step in protect]
+    newest = steps[:keep_last]
+    # Should the newest turn out damaged, an older one is gone back to, and its best has to be there as well.
+    protected = {*protect, *(best for step in newest if (best := _best_step(checkpoints_dir / folder_name(step))))}
+    kept = [step for step in steps if step in newest or step in protected]
     old = [step for step in steps if step not in kept]
     if not old:
         return []
@@ -193,6 +203,15 @@ def prune(checkpoints_dir: Path, keep_last: int, protect: Collection[int] = ()) 
         (checkpoints_dir / folder_name(step)).rename(doomed)  # never half a folder under a good name
         shutil.rmtree(doomed, ignore_errors=True)
     return old
+
+
+def _best_step(folder: Path) -> int | None:
+    """Return the best step that a checkpoint recorded; a damaged one records none."""
+    try:
+        step = read_manifest(folder).trainer_state.get("best_step")
+    except CheckpointError:
+        return None
+    return None if step is None else int(step)
 
 
 def _newest_good(checkpoints_dir: Path, steps: list[int]) -> Path:
@@ -214,23 +233,26 @@ def _newest_good(checkpoints_dir: Path, steps: list[int]) -> Path:
 
 
 def _together(world: World, folder: Path, work: Callable[[], Result], *, doing: str = "saving") -> list[Result]:
-    """Run ``work`` on every rank and return all results; if it fails on any, raise on all."""
-    result, problem = None, None
-    try:
-        result = work()
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        problem = (
-            f"{reason}. Free some space or name another --run-dir, then start again" if doing == "saving" else reason
-        )
-    except CheckpointError as error:
-        problem = str(error).rstrip(".")
-    outcomes = world.gather((result, problem))
-    failures = {rank: problem for rank, (_, problem) in enumerate(outcomes) if problem}
-    if failures:
-        rank, problem = next(iter(failures.items()))
-        raise CheckpointError(f"{folder}: {doing} failed on rank {rank}: {problem}.")
-    return [result for result, _ in outcomes]
+    """Run ``work`` on every rank and return all results; if it fails on any, raise on all, naming folder and rank."""
+
+    def named() -> Result:
+        try:
+            return work()
+        except (OSError, SafetensorError, CheckpointError) as error:
+            reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")
+            raise CheckpointError(
+                f"{folder}: {doing} failed on rank {world.rank}: {reason}.{_remedy(error, doing)}"
+            ) from error
+
+    return world.gather(on_all(world, named))
+
+
+def _remedy(error: Exception, doing: str) -> str:
+    if isinstance(error, CheckpointError):
+        return ""
+    if getattr(error, "errno", None) in NO_SPACE:
+        return " Free some space or name another --run-dir, then start again."
+    return f" Check the folder and its permissions on that rank's host, then start again ({doing} changed nothing)."
 
 
 def _make_room(checkpoints_dir: Path, temporary: Path, needed: int) -> None:

@@ -12,11 +12,13 @@ import json
 import logging
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from megabert.distributed.process_group import World
+from megabert.distributed.together import on_all
 from megabert.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -42,8 +44,8 @@ class RunLock:
         """
         places = self.world.gather((socket.gethostname(), os.getpid()))
         try:
-            self._agree((lambda: self._take(places)) if self.world.is_main else None)
-            self._agree(None if self.world.is_main else self._join)
+            on_all(self.world, lambda: self._try(lambda: self._take(places)) if self.world.is_main else None)
+            on_all(self.world, lambda: None if self.world.is_main else self._try(self._join))
         except BaseException:
             self._close()
             raise
@@ -58,18 +60,13 @@ class RunLock:
                 self._write({**self._holder, "released": True})
         self._close()
 
-    def _agree(self, work: Any) -> None:
-        problem = None
+    def _try(self, work: Callable[[], None]) -> None:
         try:
-            if work is not None:
-                work()
-        except CheckpointError as failure:
-            problem = str(failure)
+            work()
         except OSError as failure:
-            problem = f"{self.run_dir}: cannot be written ({failure.strerror}). Name another --run-dir."
-        problems = [found for found in self.world.gather(problem) if found]
-        if problems:
-            raise CheckpointError(problems[0])
+            raise CheckpointError(
+                f"{self.run_dir}: cannot be written ({failure.strerror}). Name another --run-dir."
+            ) from failure
 
     def _take(self, places: list[tuple[str, int]]) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)

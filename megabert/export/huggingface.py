@@ -19,7 +19,7 @@ from megabert.export.config_json import config_json, is_ours, read_config_json
 from megabert.export.model_card import ModelCard, render_card
 from megabert.models.bert import Objective
 from megabert.models.convert import from_huggingface, to_huggingface
-from megabert.schema.files import NO_SPACE, disk_full
+from megabert.schema.files import NO_SPACE, disk_full, sync_file, sync_folder
 from megabert.tokenization import load_tokenizer
 from megabert.tokenization.huggingface import TOKENIZER_FILES
 
@@ -135,13 +135,13 @@ def _publish(new: Path, folder: Path) -> None:
     new.chmod(0o777 & ~_umask())  # mkdtemp makes it private
     for path in new.iterdir():
         path.chmod(0o666 & ~_umask())
-        _sync(path)
-    _sync(new)
+        sync_file(path)
+    sync_folder(new)
     old = Path(f"{new}.old")
     if folder.exists():
         folder.rename(old)
     new.rename(folder)
-    _sync(folder.parent)
+    sync_folder(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -149,14 +149,6 @@ def _umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:

@@ -67,20 +67,23 @@ def _card(config: RunConfig, state: TrainerState, checkpoint: str) -> ModelCard:
             "step": f"{state.step:,} (phase {state.phase + 1}, step {state.phase_step:,} of it)",
             "instances seen": f"{state.samples:,}",
         },
-        metrics={tag: value for tag, value in state.metrics.items() if tag != "eval/instances"},
+        # Metrics of an earlier step would be another checkpoint's.
+        metrics=state.metrics if state.metrics_step == state.step else {},
         software=describe_environment()["packages"],
     )
 
 
 def _data(config: RunConfig, state: TrainerState) -> dict[str, Any]:
-    """Describe the shards; where they are gone, only what the checkpoint itself knows."""
+    """Describe the shards; where they are gone or others, only what the checkpoint itself knows."""
     rows: dict[str, Any] = {}
     for index, phase in enumerate(config.phases):
         name = phase_name(config, index)
-        rows[f"{name}: manifest SHA-256"] = state.manifests[index]
+        rows[f"{name}: shards SHA-256"] = state.data_sha256[index]
         try:
             train = ShardSet.open(phase_data(config, phase), "train")
         except MegabertError:
+            continue
+        if train.manifest.data_sha256 != state.data_sha256[index]:
             continue
         statistics = train.statistics
         rows[f"{name}: instances"] = f"{statistics.rows:,} of up to {statistics.max_seq_length} tokens"

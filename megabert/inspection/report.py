@@ -47,7 +47,7 @@ def report_run(run_dir: Path) -> list[PhaseReport]:
     reports = [
         _report_phase(config, index, own)
         for index, own in enumerate(by_phase)
-        if any("eval/mlm_loss" in row for row in own)
+        if any("eval/mlm_loss" in row for row in own) and any("train/mlm_loss" in row for row in own)
     ]
     if not reports:
         raise CheckpointError(f"{run_dir}: no phase has been validated yet. Let the run go on, then ask again.")
@@ -75,7 +75,7 @@ def render_table(reports: list[PhaseReport]) -> str:
     return "\n".join(f"{name:<{width}}" + "".join(f"{cell:>{column}}" for cell in cells) for name, cells in rows)
 
 
-def draw_losses(run_dir: Path, path: Path) -> None:
+def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     """Draw training and held-out masked-LM loss over steps, the unigram baseline and the phases into a PNG."""
     import matplotlib
 
@@ -89,7 +89,7 @@ def draw_losses(run_dir: Path, path: Path) -> None:
     axes.plot(*zip(*train, strict=True), color="tab:blue", linewidth=1, label="training")
     axes.plot(*zip(*held_out, strict=True), color="tab:orange", marker="o", markersize=3, label="held out")
     begin = 0
-    for report in report_run(run_dir):
+    for report in reports:
         end = begin + report.steps
         axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label="" if begin else "unigram")
         if begin:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from megabert.errors import CheckpointError
+
 Histogram = list[float]
 Value = float | int | str | Histogram
 
@@ -41,8 +43,13 @@ class MetricWriter:
                 row[tag] = value
                 if not isinstance(value, str) and math.isfinite(value):
                     self._tensorboard.add_scalar(tag, value, step)
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise CheckpointError(
+                f"{self._path}: cannot be written ({error.strerror}). Free some space and start the same command again."
+            ) from error
 
     def flush(self) -> None:
         """Bring every row to the disk; called before a checkpoint names its step."""

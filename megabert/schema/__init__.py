@@ -1,6 +1,6 @@
 """The contract between ``data_prep`` and ``megabert``: Arrow schema, shard manifest, atomic files."""
 
-from megabert.schema.files import atomic_path, atomic_write, sha256_file
+from megabert.schema.files import atomic_path, atomic_write, sha256_file, sync_file, sync_folder, write_durably
 from megabert.schema.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest, write_manifest
 from megabert.schema.metadata import FORMAT_VERSION, MAX_BATCH_ROWS, ShardMetadata, instance_schema, token_type
 
@@ -16,6 +16,9 @@ __all__ = [
     "instance_schema",
     "read_manifest",
     "sha256_file",
+    "sync_file",
+    "sync_folder",
     "token_type",
+    "write_durably",
     "write_manifest",
 ]

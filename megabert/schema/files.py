@@ -28,20 +28,30 @@ def sha256_file(path: Path | str) -> str:
         ) from error
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def sync_file(path: Path | str) -> None:
+    """Make what was written to a file durable."""
+    _sync(path)
 
 
-def _sync_file(path: Path) -> None:
+def sync_folder(folder: Path | str) -> None:
+    """Make the names in a folder durable: a rename is lost by a power cut without it."""
+    _sync(folder)
+
+
+def _sync(path: Path | str) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_durably(path: Path | str, content: bytes) -> None:
+    """Write a small file and sync it; unlike `atomic_write` in place, for files of a folder that is renamed later."""
+    with open(path, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 @contextmanager
@@ -59,9 +69,9 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        _sync_file(temporary)
+        sync_file(temporary)
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in NO_SPACE:

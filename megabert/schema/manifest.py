@@ -1,5 +1,6 @@
 """The manifest beside a set of instance shards; written last, so its absence means unfinished."""
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -62,6 +63,16 @@ class Manifest:
             for name in ("rows", "tokens", "masked_tokens"):
                 total[name] += getattr(shard, name)
         return result
+
+    @property
+    def data_sha256(self) -> str:
+        """Hex digest of what the instances are: metadata, and split, rows and SHA-256 of each shard in order.
+
+        Paths in the configuration, package versions and counts do not enter: a copied or repeated build is the same.
+        """
+        shards = [[shard.file, shard.split, shard.rows, shard.sha256] for shard in self.shards]
+        text = json.dumps([self.metadata.to_dict(), shards], sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``manifest.json``."""

@@ -1,7 +1,6 @@
 """The trainer's own collectives, on top of a world's process groups."""
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -9,29 +8,6 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from megabert.distributed.process_group import World
-from megabert.errors import MegabertError
-
-Result = TypeVar("Result")
-
-
-def on_main(world: World, work: Callable[[], Result]) -> Result:
-    """Run ``work`` on rank 0 and return its result on every rank.
-
-    Raises:
-        MegabertError: What ``work`` raised, on every rank alike, so that none is left waiting; the other ranks'
-            copies are marked ``is_echo``, since rank 0 reports the error.
-    """
-    result, failure = None, None
-    if world.is_main:
-        try:
-            result = work()
-        except MegabertError as error:
-            failure = error
-    result, failure = world.broadcast((result, failure))
-    if failure is not None:
-        failure.is_echo = not world.is_main
-        raise failure
-    return result  # type: ignore[return-value]
 
 
 def agreement(world: World) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:

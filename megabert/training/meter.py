@@ -55,7 +55,7 @@ class Meter:
             )
 
     def read(self) -> dict[str, float]:
-        """Return ``perf/*`` and ``memory/*`` over all ranks and start anew; a collective call."""
+        """Return ``perf/*`` over all ranks, MFU and ``memory/*`` of this one, and start anew; a collective call."""
         seconds = time.perf_counter() - self._started
         busy = [seconds - waited for waited in self._world.gather(self._waited)]
         if self._world.device.type == "cuda":

@@ -1,43 +1,40 @@
 """``pretrain --dry-run``: check configuration and data, and say what the run would do."""
 
-from megabert.config.deepspeed import derive_deepspeed
-from megabert.config.recipes import engine_path, phase_data, phase_name
-from megabert.config.run import PhaseConfig, RunConfig
-from megabert.data.shard_set import ShardSet
+import torch
+
+from megabert.config.recipes import phase_name
+from megabert.config.run import RunConfig
 from megabert.optim.schedules import learning_rate
+from megabert.training.inputs import RunInputs, open_inputs
+from megabert.training.weights import InitialWeights
 
 
-def describe_run(config: RunConfig) -> str:
+def describe_run(config: RunConfig, *, initial: InitialWeights | None = None) -> str:
     """Return the plan of a run, phase by phase.
 
-    Args:
-        config: As resolved from recipe, files and flags.
-
     Raises:
-        ConfigError, DataError: What ``pretrain`` would refuse, too.
+        ConfigError, DataError: What ``pretrain`` would refuse, too, but for damaged bytes in shards.
     """
-    precision = "fp32" if config.precision == "auto" else config.precision
-    engine = engine_path("zero1" if config.engine == "auto" else config.engine)
-    deepspeed = derive_deepspeed(engine, precision=precision, max_grad_norm=config.optimizer.max_grad_norm)
-    stage = deepspeed.get("zero_optimization", {}).get("stage", 0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    inputs = open_inputs(config, device=device, initial=initial)
+    model = inputs.config.model
     lines = [
-        f"recipe {config.name}: {config.model.num_hidden_layers} layers, {config.model.hidden_size} wide, "
-        f"{config.optimizer.name}, precision {config.precision}, ZeRO-{stage}"
+        f"recipe {config.name}: {model.num_hidden_layers} layers, {model.hidden_size} wide, {model.vocab_size:,} "
+        f"pieces, {config.optimizer.name}, {inputs.config.precision}, ZeRO-{inputs.zero_stage}"
     ]
-    for index, phase in enumerate(config.phases):
-        lines += _describe_phase(config, index, phase)
+    for index in range(len(config.phases)):
+        lines += _describe_phase(inputs, index)
     return "\n".join(lines)
 
 
-def _describe_phase(config: RunConfig, index: int, phase: PhaseConfig) -> list[str]:
-    folder = phase_data(config, phase)
-    train, held_out = ShardSet.open(folder, "train"), ShardSet.open(folder, "validation")
+def _describe_phase(inputs: RunInputs, index: int) -> list[str]:
+    phase, (train, held_out) = inputs.config.phases[index], inputs.shards[index]
     statistics = train.statistics
     instances = phase.steps * phase.global_batch_size
     warmup_steps = round(phase.steps * phase.warmup_ratio)
     rates = [learning_rate(phase, step) for step in (1, max(1, warmup_steps), phase.steps // 2 or 1, phase.steps)]
     return [
-        f"{phase_name(config, index)}: {folder}, objective {train.metadata.objective}",
+        f"{phase_name(inputs.config, index)}: {train.folder}, objective {train.metadata.objective}",
         f"  {statistics.rows:,} instances of {statistics.tokens / statistics.rows:.1f} tokens on average, at most "
         f"{statistics.max_seq_length}; {held_out.num_rows:,} held out",
         f"  {phase.steps:,} steps of {phase.global_batch_size:,} instances: {instances:,} instances, "

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from megabert.config.loading import build, differences, save_yaml, to_dict
+import yaml
+
+from megabert.config.loading import build, differences, to_dict
 from megabert.config.run import RunConfig, is_science
 from megabert.errors import CheckpointError
 from megabert.observability.environment import command_line, describe_environment
-from megabert.observability.logs import logger
 from megabert.schema import atomic_write
 
 CONFIG_NAME = "config.yaml"
@@ -71,22 +72,13 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
 
 def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> None:
     """Write configuration, command, environment and DeepSpeed dictionary into the run folder."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    temporary = run_dir / f"{CONFIG_NAME}.tmp"
-    save_yaml(config, temporary)
-    temporary.replace(run_dir / CONFIG_NAME)
+    atomic_write(run_dir / CONFIG_NAME, yaml.safe_dump(to_dict(config), sort_keys=False))
     with (run_dir / "command.txt").open("a", encoding="utf-8") as file:
         file.write(command_line() + "\n")
     atomic_write(run_dir / "environment.json", json.dumps(describe_environment(), indent=2) + "\n")
     atomic_write(run_dir / "deepspeed.json", json.dumps(deepspeed, indent=2) + "\n")
 
 
-def announce(lines: list[str]) -> None:
-    """Log what changed since the run was last started."""
-    for line in lines:
-        logger.info("changed since the last start: %s", line)
-
-
 def _has_only_own_beginnings(run_dir: Path) -> bool:
     """Whether a start was killed before it wrote its configuration."""
-    return {path.name for path in run_dir.iterdir()} <= {".lock", "logs", f"{CONFIG_NAME}.tmp"}
+    return all(path.name in (".lock", "logs") or path.suffix == ".tmp" for path in run_dir.iterdir())

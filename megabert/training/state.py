@@ -1,10 +1,12 @@
 """What a run has done so far: everything beside the tensors that a checkpoint must bring back."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megabert.config.run import RunConfig
 from megabert.data.position import DataPosition
+from megabert.training.budget import Budgets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +22,12 @@ class TrainerState:
         position: Where the phase's data goes on.
         skipped_steps: Batches whose loss or gradients were not finite.
         skipped_in_a_row: Those since the last update.
-        best_step: Step of the lowest held-out loss of the last phase, or None.
+        best_step: Step of the lowest held-out loss of the last phase, or None; set in the last phase only.
         best_loss: That loss.
-        micro_batch_tokens: Token budget of each phase, as found or as set.
-        manifests: SHA-256 of each phase's shard manifest.
-        metrics: Held-out metrics of the latest validation.
+        budgets: Token budget of each phase, as found or as set.
+        data_sha256: Identity of each phase's shards.
+        metrics: Held-out metrics of the phase's latest validation.
+        metrics_step: Step of that validation, or None.
     """
 
     step: int = 0
@@ -37,9 +40,10 @@ class TrainerState:
     skipped_in_a_row: int = 0
     best_step: int | None = None
     best_loss: float | None = None
-    micro_batch_tokens: tuple[int, ...] = ()
-    manifests: tuple[str, ...] = ()
+    budgets: Budgets = field(default_factory=Budgets)
+    data_sha256: tuple[str, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
+    metrics_step: int | None = None
 
     def after_update(self, *, samples: int, position: DataPosition) -> "TrainerState":
         """Return the state after an optimizer update on a batch."""
@@ -51,11 +55,17 @@ class TrainerState:
         consumed = self._after_batch(samples=samples, position=position)
         return replace(consumed, skipped_steps=self.skipped_steps + 1, skipped_in_a_row=self.skipped_in_a_row + 1)
 
+    def after_validation(self, metrics: dict[str, float], *, is_last_phase: bool) -> "TrainerState":
+        """Return the state with new held-out metrics; the lowest finite loss of the last phase is the best."""
+        loss = metrics["eval/loss"]
+        validated = replace(self, metrics=metrics, metrics_step=self.step)
+        if is_last_phase and math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
+            return replace(validated, best_step=self.step, best_loss=loss)
+        return validated
+
     def next_phase(self) -> "TrainerState":
         """Return the state at the beginning of the next phase: its own data and schedule."""
-        return replace(
-            self, phase=self.phase + 1, phase_step=0, position=DataPosition(), best_step=None, best_loss=None
-        )
+        return replace(self, phase=self.phase + 1, phase_step=0, position=DataPosition(), metrics={}, metrics_step=None)
 
     def is_phase_done(self, config: RunConfig) -> bool:
         """Whether every update of the current phase was made."""
@@ -67,17 +77,18 @@ class TrainerState:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""
-        return {**self.__dict__, "position": self.position.to_dict()}
+        return {**self.__dict__, "position": self.position.to_dict(), "budgets": self.budgets.__dict__}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainerState":
         """Inverse of ``to_dict``, after a round trip through JSON."""
+        budgets = values["budgets"]
         return cls(
             **{
                 **values,
                 "position": DataPosition.from_dict(values["position"]),
-                "micro_batch_tokens": tuple(values["micro_batch_tokens"]),
-                "manifests": tuple(values["manifests"]),
+                "budgets": Budgets(tokens=tuple(budgets["tokens"]), found_for=budgets["found_for"]),
+                "data_sha256": tuple(values["data_sha256"]),
             }
         )
 

@@ -1,7 +1,7 @@
 """The loop: phases of steps, with logging, validation and checkpoints at their cadence."""
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,11 +13,11 @@ from megabert.data.shard_set import ShardSet
 from megabert.distributed.checkpoints import prune, save_checkpoint
 from megabert.distributed.engine import Engine
 from megabert.distributed.process_group import World
-from megabert.errors import MegabertError
+from megabert.errors import ConfigError
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.progress import Progress
-from megabert.optim import Optimizer, learning_rate
+from megabert.optim import learning_rate
 from megabert.training.collectives import agreement
 from megabert.training.meter import Meter
 from megabert.training.run_folder import checkpoints_dir
@@ -48,14 +48,14 @@ class Trainer:
         config: RunConfig,
         *,
         engine: Engine,
-        optimizer: Optimizer,
         phases: list[PhaseData],
         state: TrainerState,
         run_dir: Path,
         world: World,
     ) -> None:
         """Bind the parts; nothing runs before ``fit``."""
-        self.config, self.engine, self.optimizer, self.phases = config, engine, optimizer, phases
+        self.config, self.engine, self.phases = config, engine, phases
+        self.optimizer = engine.optimizer
         self.state, self.run_dir, self.world = state, run_dir, world
         self._writer = MetricWriter(run_dir, resumed_step=state.step) if world.is_main else None
         self._agree = agreement(world)
@@ -106,6 +106,7 @@ class Trainer:
                 with self._meter.waiting_for_data():
                     batch = next(loader)
                 self._step(phase, data, batch, progress)
+            loader.close(timeout_s=None)
 
     def _step(self, phase: PhaseConfig, data: PhaseData, batch: StepBatch, progress: Progress) -> None:
         rate = learning_rate(phase, self.state.phase_step + 1)
@@ -123,7 +124,7 @@ class Trainer:
         progress.advance()
         is_last = self.state.is_phase_done(self.config)
         step = self.state.step
-        if step % self.config.logging.every_steps == 0 or is_last:
+        if step % self.config.logging.every_steps == 0 or is_last or self.state.phase_step == 1:
             self._log(result, rate, progress)
         improved = False
         if step % self.config.validation.every_steps == 0 or is_last:
@@ -142,11 +143,8 @@ class Trainer:
                 world=self.world,
             )
         metrics = self._without_sentences(scores)
-        best = self.state.best_loss
-        improved = best is None or metrics["eval/loss"] < best
-        self.state = replace(self.state, metrics=metrics)
-        if improved:
-            self.state = replace(self.state, best_loss=metrics["eval/loss"], best_step=self.state.step)
+        is_last_phase = self.state.phase == len(self.config.phases) - 1
+        self.state = self.state.after_validation(metrics, is_last_phase=is_last_phase)
         if self._writer is not None:
             self._writer.write(self.state.step, {"phase": self.state.phase + 1, **metrics})
             nsp = metrics.get("eval/nsp_accuracy")
@@ -157,7 +155,7 @@ class Trainer:
                 100 * metrics["eval/mlm_accuracy"],
                 "" if nsp is None else f"; next-sentence accuracy {100 * nsp:.2f}%",
             )
-        return improved and self.state.phase == len(self.config.phases) - 1
+        return self.state.best_step == self.state.step
 
     def _log(self, result: StepResult, rate: float, progress: Progress) -> None:
         perf = self._meter.read()
@@ -199,7 +197,7 @@ class Trainer:
 
     def _stop_if_hopeless(self) -> None:
         if self.state.skipped_in_a_row >= MAX_SKIPS_IN_A_ROW and not self.engine.has_dynamic_loss_scale:
-            raise MegabertError(
+            raise ConfigError(
                 f"{self.state.skipped_in_a_row} batches in a row gave non-finite gradients at step {self.state.step} "
                 f"(phase {self.state.phase + 1}, data position {self.state.position}). The last checkpoint is whole: "
                 f"start a new run from it with a lower learning rate: megabert pretrain ... --init-from "

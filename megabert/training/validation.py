@@ -42,5 +42,4 @@ def validate(
         "eval/mlm_accuracy": losses.mlm_accuracy,
         "eval/nsp_loss": losses.nsp_loss,
         "eval/nsp_accuracy": losses.nsp_accuracy,
-        "eval/instances": instances,
     }

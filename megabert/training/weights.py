@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from megabert.errors import CheckpointError, DataError
 from megabert.observability.logs import logger
 
+PADDED = ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.bias")
+"""Parameters with a row a piece; a source may leave the padding of the vocabulary out."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class InitialWeights:
@@ -50,7 +53,8 @@ def load_initial_weights(model: nn.Module, initial: InitialWeights) -> None:
         raise CheckpointError(f"{initial.source}: no parameter of a BERT encoder was found there.")
     for name, tensor in given.items():
         target = parameters[name].data
-        if tensor.shape[1:] != target.shape[1:] or tensor.shape[0] > target.shape[0]:
+        is_padded = name in PADDED and tensor.shape[1:] == target.shape[1:] and tensor.shape[0] <= target.shape[0]
+        if tensor.shape != target.shape and not is_padded:
             raise CheckpointError(
                 f"{initial.source}: {name} has shape {tuple(tensor.shape)}, this model's has {tuple(target.shape)}. "
                 "Leave the model's sizes out of recipe and flags: they come from the source."

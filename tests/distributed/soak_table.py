@@ -2,9 +2,9 @@
 
 import os
 import platform
+from importlib.metadata import version
 from pathlib import Path
 
-import deepspeed
 import torch
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +15,7 @@ class SoakTable:
         self.path = Path(os.environ.get("MEGABERT_SOAK_LOG", ROOT / "benchmarks" / "soak")) / f"{name}.txt"
         self.lines = [
             f"# {title}",
-            f"# python {platform.python_version()}, torch {torch.__version__}, deepspeed {deepspeed.__version__}, "
+            f"# python {platform.python_version()}, torch {torch.__version__}, deepspeed {version('deepspeed')}, "
             f"{os.cpu_count()} cores; python -m pytest -m soak tests/soak/test_{name}.py",
             columns,
         ]

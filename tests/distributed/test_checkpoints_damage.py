@@ -141,10 +141,19 @@ def test_a_damaged_step_is_replaced_when_it_is_reached_again(three):
     assert not list(three.glob(".tmp*"))
 
 
-def test_prune_keeps_the_newest_and_the_protected(three):
-    (three / ".tmp_step_00000030").mkdir()  # a killed run's
-    assert prune(three, 1, protect={0}) == [10]
-    assert sorted(path.name for path in three.iterdir()) == ["latest", "step_00000000", "step_00000020"]
+def test_prune_keeps_the_newest_its_best_and_the_protected(three):
+    save_checkpoint(three, 30, StandInEngine(), {"best_step": 10}, ALONE)
+    (three / ".tmp_step_00000040").mkdir()  # a killed run's
+    assert prune(three, 1, protect={0}) == [20]
+    kept = ["latest", "step_00000000", "step_00000010", "step_00000030"]
+    assert sorted(path.name for path in three.iterdir()) == kept
+
+
+def test_best_survives_that_the_newest_checkpoint_is_damaged(three):
+    save_checkpoint(three, 30, StandInEngine(), {"best_step": 30}, ALONE)
+    assert prune(three, 2, protect={30}) == [0]
+    flip_byte(three / "step_00000030" / "rank_00000.safetensors")
+    assert find_checkpoint(three, "best").name == "step_00000010"
 
 
 def test_prune_never_deletes_the_last_good_one(three, caplog):

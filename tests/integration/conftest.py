@@ -11,14 +11,19 @@ import pytest
 CORPUS = Path(__file__).parents[2] / "examples" / "corpus" / "public_domain.jsonl"
 
 
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory) -> Path:
-    """Thirty documents of the bundled corpus."""
-    path = tmp_path_factory.mktemp("corpus") / "small.jsonl"
+def small_corpus(folder: Path) -> Path:
+    """Write thirty documents of the bundled corpus, shortened."""
+    path = folder / "small.jsonl"
     documents = [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
     chosen = [{**document, "text": document["text"][:12_000]} for document in documents[::7]]
     path.write_text("".join(json.dumps(document) + "\n" for document in chosen), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """Thirty documents of the bundled corpus."""
+    return small_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def build_shards(corpus: Path, output: Path, *extra: str) -> Path:

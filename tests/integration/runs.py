@@ -55,7 +55,7 @@ class Run:
         flags = {**TINY, "data.path": self.data, "run-dir": self.run_dir, **self.flags}
         arguments = ["pretrain", "--recipe", self.recipe]
         for name, value in flags.items():
-            arguments += [f"--{name}", str(value)]
+            arguments += [f"--{name}", str(value)] if value is not None else []
         if self.ranks == 1:
             return [sys.executable, "-m", "megabert", *arguments]
         if self.launcher == "deepspeed":

@@ -9,8 +9,8 @@ from integration.conftest import build_shards
 from integration.runs import Run
 
 from megabert.cli.main import main
-from megabert.commands.sources import open_source
 from megabert.data.shard_set import ShardSet
+from megabert.export.sources import open_source
 from megabert.inspection.fill_mask import single_batch
 
 TOLERANCE = 1e-5  # relative, float32, dropout on
@@ -97,6 +97,9 @@ def test_report_states_the_unigram_baseline(unbroken, capsys):
     assert f"{loss:.3f}" in shown
     assert (unbroken.run_dir / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert all(column in shown for column in ("unigram", "untrained", "trained"))
+    counts = [int(line.split()[-3]) for line in shown.splitlines() if "piece  " in line or "[MASK]   " in line]
+    last = ShardSet.open(unbroken.data / "instances" / "128", "validation")
+    assert sum(counts) == len(last.columns(((0, min(256, last.num_rows)),)).masked_ids)
 
 
 @pytest.mark.soak

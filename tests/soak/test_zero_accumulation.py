@@ -26,7 +26,7 @@ def table():
     table = SoakTable(
         "zero_accumulation",
         "||a - b|| / ||b|| of the gradients that the optimizer saw, 256 micro-steps against one, worst parameter; "
-        "bar 1e-6 for 16-bit gradients, 256 * 2**-24 for float32 ones",
+        "bar 256 * 2**-24 = 1.5e-5, the rounding of float32 sums; accumulating in bfloat16 would give 2.5e-3",
         f"{'world':>5} {'engine':<11} {'worst':>8}",
     )
     yield table
@@ -46,4 +46,4 @@ def test_256_micro_steps_equal_one(workers, table, world_size, engine):
     errors = workers(world_size).run(fast_test.accumulation_errors, engine, timeout_s=280)[0]
     worst = max(errors.values())
     table.add(f"{world_size:>5} {engine:<11} {worst:8.1e}")
-    assert worst <= fast_test.TOLERANCE[engine[:4]], errors
+    assert worst <= fast_test.TOLERANCE, errors

@@ -56,8 +56,8 @@ def test_lamb_is_exact(workers, table, world_size, engine, variant):
     assert errors[worst] <= 1e-6, errors
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_stock_lamb_fails(workers, table, world_size, engine):
     group = only(workers, world_size)
     errors = group.run(lamb_reference.lamb_errors, engine, steps=20, attached=False, timeout_s=280)[0]

@@ -25,7 +25,7 @@ def table():
     table = SoakTable(
         "zero_resume",
         f"largest relative difference of the losses of steps {SAVED_AT + 1} to {STEPS} to the unbroken run on 2 ranks; "
-        "bar 1e-6 in fp32; same stage and world: 0",
+        "bar 1e-6 in fp32; new processes on the same stage and world: 0",
         f"{'from':<11} {'to':<11} {'world':>5} {'worst':>8}",
     )
     yield table
@@ -43,7 +43,7 @@ def workers():
 def saved(workers, tmp_path_factory):
     """Checkpoint folder and losses of the unbroken run, by engine."""
     runs = {}
-    for engine in [*STAGES, "bf16_zero1"]:
+    for engine in STAGES:
         folder = tmp_path_factory.mktemp(engine)
         runs[engine] = folder, workers(2).run(save_and_go_on, engine, folder, timeout_s=280)[0]
     return runs
@@ -59,14 +59,18 @@ def test_resume(workers, saved, table, world_size, first, second):
     worst = max(abs(a - b) / b for a, b in zip(losses, unbroken, strict=True))
     table.add(f"{first:<11} {second:<11} {world_size:>5} {worst:8.1e}")
     assert worst <= 1e-6
-    if first == second and world_size == 2:
-        assert losses == unbroken
 
 
-def test_bf16_on_the_same_world_is_bit_identical(workers, saved, table):
-    folder, unbroken = saved["bf16_zero1"]
-    losses = workers(2).run(resume, "bf16_zero1", folder, timeout_s=280)[0]
-    table.add(f"{'bf16_zero1':<11} {'bf16_zero1':<11} {2:>5} {0.0 if losses == unbroken else 1.0:8.1e}")
+# A process runs one stage in real life: creating a ZeRO-3 engine replaces torch's linear for the whole process, which
+# rounds differently in bfloat16. So these worlds are started afresh.
+@pytest.mark.parametrize("engine", [*STAGES, "bf16_zero1", "bf16_zero2", "bf16_zero3"])
+def test_new_processes_on_the_same_stage_and_world_are_bit_identical(workers, table, tmp_path, engine):
+    workers.close()
+    unbroken = workers(2).run(save_and_go_on, engine, tmp_path, timeout_s=280)[0]
+    workers.close()
+    losses = workers(2).run(resume, engine, tmp_path, timeout_s=280)[0]
+    worst = max(abs(a - b) / b for a, b in zip(losses, unbroken, strict=True))
+    table.add(f"{engine:<11} {engine:<11} {2:>5} {worst:8.1e}  new processes")
     assert losses == unbroken
 
 

@@ -156,9 +156,36 @@ def test_full_disk_error_names_the_folder(make_config, tmp_path, monkeypatch, ca
         if len(calls) == 4:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "_sync_file", sync)
+    monkeypatch.setattr(files, "sync_file", sync)
     write_jsonl(tmp_path / "a.jsonl", [SENTENCES] * 9)
     code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))
     assert code == 3
     assert "no space left" in message
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("place", ["/proc/nothing", "a.jsonl/out"])
+def test_output_that_cannot_be_made_is_named(tmp_path, capsys, place):
+    write_jsonl(tmp_path / "a.jsonl", [SENTENCES] * 9)
+    output = str(tmp_path / place)  # an absolute place stays as it is
+    assert main(["build", "--input", str(tmp_path / "a.jsonl"), "--output", output, *FLAGS]) == 3
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    assert "Check that the path exists" in message
+
+
+def test_vocabulary_into_a_file_is_refused(tmp_path, capsys):
+    write_jsonl(tmp_path / "a.jsonl", [SENTENCES] * 9)
+    arguments = ["vocab", "--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "a.jsonl")]
+    assert main(arguments) == 3
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_given_tokenizer_that_does_not_know_the_text_is_refused_before_instances(tmp_path, capsys, tokenizer_folder):
+    write_jsonl(tmp_path / "a.jsonl", ["\uc548\ub155 \uc138\uacc4. \uc798 \uc9c0\ub0c8\ub2c8? \uc751."] * 9)
+    flags = ("--input", str(tmp_path / "a.jsonl"), "--tokenizer", str(tokenizer_folder))
+    code, message = run_build(tmp_path, capsys, *flags)
+    assert code == 3
+    assert "of the words become [UNK]" in message
+    assert "leave --tokenizer out" in message
+    assert_nothing_to_read(tmp_path)

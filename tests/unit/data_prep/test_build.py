@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
+from data_prep import versions
 from data_prep.config import SourceConfig
 from data_prep.documents import DocumentSet
 from data_prep.parallel import ProcessExecutor, SerialExecutor
@@ -193,3 +194,30 @@ def test_shards_are_read_by_datasets_schema(built):
             "input_ids", "segment_b_start", "masked_lm_positions", "masked_lm_ids", "next_sentence_label",
         ]  # fmt: skip
         assert all(reader.get_batch(i).num_rows <= 8192 for i in range(reader.num_record_batches))
+
+
+def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, make_config, monkeypatch):
+    monkeypatch.setattr(versions, "installed_version", lambda name: "99")
+    paths = sorted(own_copy.glob("instances/*/*.json"))
+    before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths]
+    tokenizers = {path: path.stat().st_ino for path in own_copy.rglob("tokenizer*")}
+    build(make_config(), own_copy, SerialExecutor())
+    assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths] == before
+    assert {path: path.stat().st_ino for path in own_copy.rglob("tokenizer*")} == tokenizers
+
+
+def test_other_versions_are_refused_where_units_are_left(own_copy, make_config, monkeypatch):
+    (own_copy / "instances" / "64" / "train-00000-00.arrow").unlink()
+    installed = versions.installed_versions()
+    recorded = installed["sentencex"]
+    monkeypatch.setattr(versions, "installed_version", lambda name: {**installed, "sentencex": "99"}[name])
+    with pytest.raises(DataError, match=rf"sentencex {recorded} \(now 99\).*pip install sentencex=={recorded}\)"):
+        build(make_config(), own_copy, SerialExecutor())
+
+
+def test_state_file_cut_off_by_a_kill_is_no_foreign_file(make_config, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".build.json.1234.tmp").write_text("{")
+    with pytest.raises(KeyboardInterrupt):
+        build(make_config(), tmp_path / "out", Stopping(0))
+    assert not list((tmp_path / "out").glob(".*.tmp"))

@@ -4,7 +4,7 @@ import hashlib
 import pytest
 
 from megabert.errors import DataError
-from megabert.schema import atomic_path, atomic_write, sha256_file
+from megabert.schema import atomic_path, atomic_write, sha256_file, sync_file, sync_folder, write_durably
 
 
 def test_atomic_write_leaves_only_the_file(tmp_path):
@@ -38,3 +38,10 @@ def test_sha256_of_file(tmp_path):
     assert sha256_file(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
     with pytest.raises(DataError, match="cannot be read"):
         sha256_file(tmp_path / "b")
+
+
+def test_durable_write_and_syncs_take_paths(tmp_path):
+    write_durably(tmp_path / "a", b"abc")
+    sync_file(tmp_path / "a")
+    sync_folder(tmp_path)
+    assert (tmp_path / "a").read_bytes() == b"abc"

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -89,3 +90,14 @@ def test_path_in_file_name_is_refused(folder):
     edit(folder, shards=shards)
     with pytest.raises(DataError, match="plain file name"):
         read_manifest(folder)
+
+
+def test_data_digest_is_of_the_instances_alone(folder):
+    manifest = read_manifest(folder)
+    same = replace(manifest, config={"sources": "elsewhere"}, versions={"sentencex": "99"}, statistics={})
+    assert same.data_sha256 == manifest.data_sha256
+    first, *rest = manifest.shards
+    for change in ({"rows": first.rows + 1}, {"sha256": "2" * 64}, {"split": "validation"}):
+        assert replace(manifest, shards=[replace(first, **change), *rest]).data_sha256 != manifest.data_sha256
+    other = replace(manifest, metadata=replace(manifest.metadata, seed=manifest.metadata.seed + 1))
+    assert other.data_sha256 != manifest.data_sha256

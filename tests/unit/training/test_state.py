@@ -2,6 +2,7 @@ import json
 
 from megabert.config.recipes import load_run_config
 from megabert.data.position import DataPosition
+from megabert.training.budget import Budgets
 from megabert.training.state import TrainerState
 
 CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 2}, "1": {"steps": 1}}})
@@ -14,7 +15,7 @@ def after(state: TrainerState, updates: int) -> TrainerState:
 
 
 def test_state_survives_json():
-    state = after(TrainerState(micro_batch_tokens=(128, 512), manifests=("a", "b")), 3)
+    state = after(TrainerState(budgets=Budgets(tokens=(128, 512), found_for="cpu"), data_sha256=("a", "b")), 3)
     assert TrainerState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
@@ -33,3 +34,14 @@ def test_phases_follow_each_other():
     state = state.next_phase()
     assert (state.phase, state.phase_step, state.step, state.position) == (1, 0, 2, DataPosition())
     assert after(state, 1).is_done(CONFIG)
+
+
+def test_best_is_the_lowest_finite_loss_of_the_last_phase():
+    state = after(TrainerState(), 1)
+    assert state.after_validation({"eval/loss": 1.0}, is_last_phase=False).best_step is None
+    state = state.after_validation({"eval/loss": float("nan")}, is_last_phase=True)
+    assert state.best_step is None
+    state = state.after_validation({"eval/loss": 2.0}, is_last_phase=True)
+    assert (state.best_step, state.best_loss, state.metrics_step) == (1, 2.0, 1)
+    later = after(state, 1).after_validation({"eval/loss": 3.0}, is_last_phase=True)
+    assert (later.best_step, later.metrics_step) == (1, 2)

@@ -3,7 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megabert.training.probe import START_TOKENS, find_micro_batch_tokens
+from megabert.errors import ConfigError
+from megabert.training.budget import START_TOKENS, find_micro_batch_tokens
 
 WORLD = SimpleNamespace(device=torch.device("cpu"), gather=lambda value: [value])
 
@@ -30,7 +31,7 @@ def test_budget_is_no_larger_than_a_ranks_share_and_no_smaller_than_an_instance(
 
 
 def test_one_instance_that_does_not_fit_names_the_remedies():
-    with pytest.raises(torch.OutOfMemoryError, match="activation_checkpointing"):
+    with pytest.raises(ConfigError, match="activation_checkpointing"):
         find_micro_batch_tokens(limited_to(100, []), share=10**9, floor=128, world=WORLD)
 
 

@@ -1,0 +1,115 @@
+"""The token budget of a micro-step: ``micro_batch_tokens: auto`` finds the largest that fits, once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from megabert.data.batch import probe_batch
+from megabert.distributed.process_group import World
+from megabert.errors import ConfigError
+from megabert.models.bert import BertForPreTraining
+from megabert.observability.logs import logger
+from megabert.training.inputs import RunInputs
+
+START_TOKENS = {"cuda": 131_072, "cpu": 8_192}
+"""First try by device; a CPU has no out-of-memory error to probe with, and gains nothing above this."""
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_BYTES_OF_GRADIENT = 4
+_BYTES_OF_MASTER_AND_MOMENTS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgets:
+    """Token budgets, a phase each, and what they were found for."""
+
+    tokens: tuple[int, ...] = ()
+    found_for: str = ""
+    """Device, ranks and ZeRO stage of the probe; empty where the budgets were set."""
+
+
+def find_budgets(model: BertForPreTraining, inputs: RunInputs, *, stored: Budgets, world: World) -> Budgets:
+    """Return the token budget of each phase: as set, as found before on the same device, or found by trying.
+
+    Raises:
+        ConfigError: One instance of full length does not fit.
+    """
+    config = inputs.config
+    if config.micro_batch_tokens != "auto":
+        return Budgets(tokens=tuple(config.micro_batch_tokens for _ in config.phases))
+    name = torch.cuda.get_device_name() if world.device.type == "cuda" else "cpu"
+    found_for = f"{name}, {world.size} ranks, ZeRO-{inputs.zero_stage}"
+    if stored.found_for == found_for:
+        return stored
+    budgets = []
+    for (train, _), phase in zip(inputs.shards, config.phases, strict=True):
+        statistics = train.statistics
+        longest = statistics.max_seq_length
+        tokens = find_micro_batch_tokens(
+            lambda tokens, longest=longest: _try_micro_step(model, inputs, tokens, longest, world),  # type: ignore[misc]
+            share=phase.global_batch_size * statistics.tokens // (statistics.rows * world.size),
+            floor=longest,
+            world=world,
+        )
+        budgets.append(tokens)
+    return Budgets(tokens=tuple(budgets), found_for=found_for)
+
+
+def find_micro_batch_tokens(attempt: Callable[[int], None], *, share: int, floor: int, world: World) -> int:
+    """Return the largest power-of-two budget, from the device's first try downwards, that every rank can hold.
+
+    The budget changes how a batch is divided into micro-steps and nothing else: losses stay equal.
+
+    Args:
+        attempt: Runs a forward and backward pass of that many tokens; raises ``torch.OutOfMemoryError``.
+        share: Tokens that a rank has to do in a step: no budget needs to be larger.
+        floor: The longest instance; a smaller budget cannot be.
+        world: Ranks, which take the smallest budget found on any of them.
+
+    Raises:
+        ConfigError: One instance of full length does not fit either.
+    """
+    budget = START_TOKENS[world.device.type]
+    while budget // 2 >= max(share, floor):
+        budget //= 2
+    budget = max(budget, floor)
+    while not _fits(attempt, budget, world):
+        if budget == floor:
+            raise ConfigError(
+                f"micro_batch_tokens: one instance of {floor} tokens does not fit into the device's memory. Take a "
+                "smaller model, shorter sequences, --activation_checkpointing true, or a higher ZeRO stage (--engine)."
+            )
+        budget = max(budget // 2, floor)
+        logger.info("micro_batch_tokens: out of memory, trying %d", budget)
+    return budget
+
+
+def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
+    try:
+        attempt(budget)
+        fits = True
+    except torch.OutOfMemoryError:
+        fits = False
+    if world.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return all(world.gather(fits))
+
+
+def _try_micro_step(model: BertForPreTraining, inputs: RunInputs, tokens: int, longest: int, world: World) -> None:
+    """Run forward and backward with the optimizer's memory set aside; raises on a GPU that cannot hold it."""
+    if world.device.type == "cpu":
+        return
+    config = inputs.config
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    shards = world.size if inputs.zero_stage else 1
+    aside = parameters * _BYTES_OF_GRADIENT + parameters * _BYTES_OF_MASTER_AND_MOMENTS // shards
+    ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
+    trial = BertForPreTraining(
+        config.model,
+        objective=inputs.objective,
+        ops=config.ops,
+        activation_checkpointing=config.activation_checkpointing,
+    ).to(world.device, _DTYPES[config.precision])
+    output = trial(probe_batch(tokens=tokens, length=longest).to(world.device))
+    (output.mlm_loss_sum + output.nsp_loss_sum).backward()
+    del trial, output, ballast
