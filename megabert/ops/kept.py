@@ -5,6 +5,16 @@ import triton.language as tl
 
 
 @triton.jit
+def lowbias32(x):
+    """Hash uint32, as ``dropout.lowbias32``."""
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
 def is_kept(row_keys, columns, threshold):
     """Return which elements survive dropout.
 

@@ -207,7 +207,8 @@ def attention_backward(
         ds = (p * (dp - d[None, :])).to(q.dtype)
         dk = tl.dot(ds, q, dk, input_precision="ieee")
         dq = tl.dot(tl.trans(ds), k, input_precision="ieee") * gradient_scale
-        if IS_WHOLE:
+        # keys of one tile: this dQ is complete
+        if IS_WHOLE or length <= COLUMNS:
             tl.store(dqkv + row[:, None] * 3 * width + h[None, :], dq.to(dqkv.dtype.element_ty), mask=is_row)
         else:
             place = (tile.to(tl.int64) * tokens + start + row)[:, None] * width + head * HEAD + h[None, :]
@@ -233,7 +234,7 @@ def attention_sum_tiles(
     sequence = tl.program_id(0) // blocks
     start = tl.load(cu_seqlens + sequence)
     length = tl.load(cu_seqlens + sequence + 1) - start
-    if block * ROWS >= length:
+    if (block * ROWS >= length) | (length <= TILE):
         return
     row = block * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

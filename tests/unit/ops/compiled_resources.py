@@ -83,6 +83,14 @@ def layer_norm(dtype: torch.dtype, width: int, dropout: bool) -> None:
     out.backward(torch.empty_like(out))
 
 
+def keyed_dropout(dtype: torch.dtype, width: int) -> None:
+    from megabert.ops.dropout import Dropout
+    from megabert.ops.dropout_kernels import dropped_triton, row_keys_triton
+
+    keys = row_keys_triton(meta(TOKENS, dtype=torch.int32), meta(16, dtype=torch.int32))
+    dropped_triton(meta(TOKENS, width, dtype=dtype), Dropout(0.1, keys[:, 0]))
+
+
 def bias_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
     from megabert.ops.bias_gelu.triton import bias_gelu_triton
 
@@ -127,6 +135,7 @@ def lamb() -> None:
 def cases(everything: bool):
     """Label, op and its arguments: BERT-Large's shapes in bfloat16; with ``--all`` the other dtypes and shapes too."""
     bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
+    yield "bf16 1024", keyed_dropout, (bf16, 1024)
     yield "bf16 1024", layer_norm, (bf16, 1024, True)
     yield "bf16 30528", cross_entropy, (bf16, 30_528)
     yield "f32", lamb, ()
