@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMITS_S = {"parity": 75, "ops": 120, "training": 180, "agreement": 75, "pretraining": 90}
+LIMITS_S = {"parity": 60, "ops": 120, "training": 210, "agreement": 60, "pretraining": 90}
 """Seconds after which a part starts no further row; nine minutes in all."""
 GRACE_S = 60
 
