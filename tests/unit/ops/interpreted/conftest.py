@@ -1,19 +1,26 @@
 """Run in a process with TRITON_INTERPRET=1 (../test_interpreted_kernels.py); the names hide these files elsewhere."""
 
+import os
+
 import pytest
 import torch
-from triton.runtime import interpreter
-
-_patch_lang_tensor = interpreter._patch_lang_tensor
 
 
-def _patch_for_numpy_2_4(tensor, scope):
+def _patch_for_numpy_2_4():
     """int(array of one element) is an error from NumPy 2.4 on: triton-lang/triton issue 9171, not fixed in 3.6."""
-    _patch_lang_tensor(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang_tensor
+
+    def patch(tensor, scope):
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch
 
 
-interpreter._patch_lang_tensor = _patch_for_numpy_2_4
+if os.environ.get("TRITON_INTERPRET") == "1":  # pytest reads this file in other processes, too
+    _patch_for_numpy_2_4()
 
 
 @pytest.fixture
