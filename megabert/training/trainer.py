@@ -22,7 +22,9 @@ from megabert.training.collectives import agreement
 from megabert.training.meter import Meter
 from megabert.training.run_folder import checkpoints_dir
 from megabert.training.state import TrainerState
+from megabert.training.status import RunStatus
 from megabert.training.step import StepResult, train_step
+from megabert.training.stop_signals import StopSignals
 from megabert.training.validation import validate
 
 Tag = TypeVar("Tag")
@@ -52,22 +54,27 @@ class Trainer:
         state: TrainerState,
         run_dir: Path,
         world: World,
+        status: RunStatus,
+        stop: StopSignals,
     ) -> None:
         """Bind the parts; nothing runs before ``fit``."""
         self.config, self.engine, self.phases = config, engine, phases
         self.optimizer = engine.optimizer
         self.state, self.run_dir, self.world = state, run_dir, world
+        self._status, self._stop = status, stop
+        self._saved: TrainerState | None = None
         self._writer = MetricWriter(run_dir, resumed_step=state.step) if world.is_main else None
         self._agree = agreement(world)
         self._meter = Meter(config, world)
 
     def fit(self) -> TrainerState:
-        """Train to the end of the last phase and return the final state."""
+        """Train to the end of the last phase, or until a signal, and return the state, which is saved."""
+        is_stopped = False
         try:
-            while not self.state.is_done(self.config):
+            while not self.state.is_done(self.config) and not is_stopped:
                 if self.state.is_phase_done(self.config):
                     self.state = self.state.next_phase()
-                self._run_phase(self.config.phases[self.state.phase], self.phases[self.state.phase])
+                is_stopped = self._run_phase(self.config.phases[self.state.phase], self.phases[self.state.phase])
         finally:
             if self._writer is not None:
                 self._writer.close()
@@ -83,8 +90,11 @@ class Trainer:
             if self.world.is_main:
                 protected = {self.state.best_step} if self.state.best_step is not None else set()
                 prune(folder, self.config.checkpoint.keep_last, protect=protected)
+        self._saved = self.state
+        self._status.running(step=self.state.step, phase=self.state.phase)
 
-    def _run_phase(self, phase: PhaseConfig, data: PhaseData) -> None:
+    def _run_phase(self, phase: PhaseConfig, data: PhaseData) -> bool:
+        """Make the steps that a phase has left; return whether a signal ended them early."""
         title = phase_name(self.config, self.state.phase)
         loader = PackedLoader(
             data.train,
@@ -103,10 +113,28 @@ class Trainer:
         self._meter.start_phase()
         with closing(loader), closing(progress):
             while not self.state.is_phase_done(self.config):
+                if self._stop.received:
+                    loader.request_stop()
                 with self._meter.waiting_for_data():
                     batch = next(loader)
+                if batch.stop:
+                    self._stop_early()
+                    break
                 self._step(phase, data, batch, progress)
             loader.close(timeout_s=None)
+        return not self.state.is_phase_done(self.config)
+
+    def _stop_early(self) -> None:
+        """Save, unless the last step did; the batch that carried the request is the next start's first."""
+        signals = [f"{name} on rank {rank}" for rank, name in enumerate(self.world.gather(self._stop.received)) if name]
+        if self._saved != self.state:
+            self.save()
+        if self.world.is_main:
+            logger.info(
+                "stopped by %s at step %d, everything is saved: the same command goes on",
+                ", ".join(signals),
+                self.state.step,
+            )
 
     def _step(self, phase: PhaseConfig, data: PhaseData, batch: StepBatch, progress: Progress) -> None:
         rate = learning_rate(phase, self.state.phase_step + 1)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,6 +115,16 @@ class Run:
             assert process.poll() is None, f"ended early, exit {process.returncode}:\n{self.output[-4000:]}"
             time.sleep(0.02)
         raise AssertionError(f"step {step} was not reached in {timeout_s} s:\n{self.output[-4000:]}")
+
+    def wait_for_signal_handlers(self, process: subprocess.Popen, timeout_s: float = 60) -> None:
+        """Return once the process catches SIGUSR1, which is before it imports what takes seconds."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+            if caught and int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1:
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"no handler of SIGUSR1 in {timeout_s} s:\n{self.output[-4000:]}")
 
 
 def ranks_of(process: subprocess.Popen) -> list[psutil.Process]:
