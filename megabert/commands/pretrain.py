@@ -41,7 +41,8 @@ def run(arguments: Sequence[str]) -> int:
     if options.dry_run:
         from megabert.training.preflight import describe_run
 
-        print(describe_run(config, initial=_initial(config, Path(options.run_dir))))
+        run_dir = Path(options.run_dir)
+        print(describe_run(config, run_dir, initial=_initial(config, run_dir)))
         return 0
     run_dir = Path(options.run_dir)
     with StopSignals() as stop:  # before the seconds that torch takes to import
