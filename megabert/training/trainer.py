@@ -9,10 +9,12 @@ from megabert.config.recipes import phase_name
 from megabert.config.run import PhaseConfig, RunConfig
 from megabert.data.loader import PackedLoader, StepBatch
 from megabert.data.packing import MicroShape
+from megabert.data.position import PositionRange
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.checkpoints import prune, save_checkpoint
+from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint, prune, save_checkpoint
 from megabert.distributed.engine import Engine
 from megabert.distributed.process_group import World
+from megabert.distributed.together import on_main
 from megabert.errors import ConfigError
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter, Value
@@ -30,7 +32,9 @@ from megabert.training.validation import validate
 Tag = TypeVar("Tag")
 
 MAX_SKIPS_IN_A_ROW = 10
-"""Non-finite batches one after another that end the run: the model itself is broken then."""
+"""Non-finite batches one after another that send the run back to its last checkpoint, without that data."""
+MAX_ROLLBACKS_IN_A_ROW = 3
+"""Returns to one checkpoint that end the run: not the data, the model itself is broken then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +67,21 @@ class Trainer:
         self.state, self.run_dir, self.world = state, run_dir, world
         self._status, self._stop = status, stop
         self._saved: TrainerState | None = None
-        self._writer = MetricWriter(run_dir, resumed_step=state.step) if world.is_main else None
+        self._bad_data: tuple[PositionRange, ...] = ()
+        self._writer = self._open_writer()
         self._agree = agreement(world)
         self._meter = Meter(config, world)
 
     def fit(self) -> TrainerState:
         """Train to the end of the last phase, or until a signal, and return the state, which is saved."""
-        is_stopped = False
         try:
-            while not self.state.is_done(self.config) and not is_stopped:
+            while not self.state.is_done(self.config):
                 if self.state.is_phase_done(self.config):
                     self.state = self.state.next_phase()
-                is_stopped = self._run_phase(self.config.phases[self.state.phase], self.phases[self.state.phase])
+                if self._run_phase(self.config.phases[self.state.phase], self.phases[self.state.phase]):
+                    break
+                if self._needs_rollback():
+                    self._roll_back()
         finally:
             if self._writer is not None:
                 self._writer.close()
@@ -94,7 +101,8 @@ class Trainer:
         self._status.running(step=self.state.step, phase=self.state.phase)
 
     def _run_phase(self, phase: PhaseConfig, data: PhaseData) -> bool:
-        """Make the steps that a phase has left; return whether a signal ended them early."""
+        """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
+        is_stopped = False
         title = phase_name(self.config, self.state.phase)
         loader = PackedLoader(
             data.train,
@@ -112,17 +120,18 @@ class Trainer:
         progress = Progress(title=title, done=self.state.phase_step, total=phase.steps, is_main=self.world.is_main)
         self._meter.start_phase()
         with closing(loader), closing(progress):
-            while not self.state.is_phase_done(self.config):
+            while not self.state.is_phase_done(self.config) and not self._needs_rollback():
                 if self._stop.received:
                     loader.request_stop()
                 with self._meter.waiting_for_data():
                     batch = next(loader)
                 if batch.stop:
                     self._stop_early()
+                    is_stopped = True
                     break
                 self._step(phase, data, batch, progress)
             loader.close(timeout_s=None)
-        return not self.state.is_phase_done(self.config)
+        return is_stopped
 
     def _stop_early(self) -> None:
         """Save, unless the last step did; the batch that carried the request is the next start's first."""
@@ -145,9 +154,10 @@ class Trainer:
         result = train_step(self.engine, batch, self.world)
         self._meter.count(batch)
         if result.grad_norm is None:
+            self._bad_data += self.state.position.take(batch.num_instances, data.train.num_rows)[0]
             self.state = self.state.after_skip(samples=batch.num_instances, position=batch.position_after)
-            self._stop_if_hopeless()
             return
+        self._bad_data = ()
         self.state = self.state.after_update(samples=batch.num_instances, position=batch.position_after)
         progress.advance()
         is_last = self.state.is_phase_done(self.config)
@@ -204,7 +214,7 @@ class Trainer:
             "train/grad_norm": result.grad_norm,
             "train/loss_scale": self.engine.loss_scale,
             "train/skipped_steps": self.state.skipped_steps,
-            "train/rollbacks": 0,
+            "train/rollbacks": self.state.rollbacks,
             "progress/samples": self.state.samples,
             **perf,
         }
@@ -223,11 +233,42 @@ class Trainer:
             return tags
         return {tag: value for tag, value in tags.items() if "/nsp_" not in tag}
 
-    def _stop_if_hopeless(self) -> None:
-        if self.state.skipped_in_a_row >= MAX_SKIPS_IN_A_ROW and not self.engine.has_dynamic_loss_scale:
-            raise ConfigError(
-                f"{self.state.skipped_in_a_row} batches in a row gave non-finite gradients at step {self.state.step} "
-                f"(phase {self.state.phase + 1}, data position {self.state.position}). The last checkpoint is whole: "
-                f"start a new run from it with a lower learning rate: megabert pretrain ... --init-from "
-                f"{self.run_dir} --run-dir NEW --phases.{self.state.phase}.learning_rate LOWER"
+    def _open_writer(self) -> MetricWriter | None:
+        return MetricWriter(self.run_dir, resumed_step=self.state.step) if self.world.is_main else None
+
+    def _needs_rollback(self) -> bool:
+        # A dynamic loss scale skips on purpose until it fits.
+        return self.state.skipped_in_a_row >= MAX_SKIPS_IN_A_ROW and not self.engine.has_dynamic_loss_scale
+
+    def _roll_back(self) -> None:
+        """Go back to the last good checkpoint, leave out the data of the skips in a row, and record both at once."""
+        failed = self.state
+        folder = on_main(self.world, lambda: find_checkpoint(checkpoints_dir(self.run_dir), "last"))
+        stored = TrainerState.from_dict(load_checkpoint(folder, self.engine, self.world))
+        if stored.is_phase_done(self.config):  # the skips were the beginning of the phase after it
+            stored = stored.next_phase()
+        self.state = stored.after_rollback(self._bad_data, skipped_steps=failed.skipped_steps)
+        ranges = ", ".join(f"epoch {epoch}: {start} to {stop - 1}" for epoch, start, stop in self._bad_data)
+        if self.state.rollbacks_in_a_row > MAX_ROLLBACKS_IN_A_ROW:
+            error = ConfigError(
+                f"{failed.skipped_in_a_row} batches in a row gave non-finite gradients at step {failed.step} (phase "
+                f"{failed.phase + 1}, instances {ranges}), after {MAX_ROLLBACKS_IN_A_ROW} rollbacks to step "
+                f"{stored.step}, each without the data before: the model has diverged. The checkpoint is whole: start "
+                f"a new run from it with a lower learning rate: megabert pretrain ... --init-from {self.run_dir} "
+                f"--run-dir NEW --phases.{failed.phase}.learning_rate LOWER"
             )
+            error.is_echo = not self.world.is_main
+            raise error
+        if self._writer is not None:
+            self._writer.close()
+            logger.warning(
+                "rollback %d: %d batches in a row were not finite at step %d; going on at step %d without instances %s",
+                self.state.rollbacks,
+                failed.skipped_in_a_row,
+                failed.step,
+                self.state.step,
+                ranges,
+            )
+        self._writer = self._open_writer()
+        self._bad_data = ()
+        self.save()

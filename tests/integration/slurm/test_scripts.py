@@ -1,7 +1,6 @@
 """The shipped scripts on a real SLURM: check, run on two nodes, be preempted, requeue, end like an undisturbed run."""
 
 import json
-import os
 import re
 import subprocess
 import sys
