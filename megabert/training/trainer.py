@@ -67,6 +67,7 @@ class Trainer:
         self.state, self.run_dir, self.world = state, run_dir, world
         self._status, self._stop = status, stop
         self._saved: TrainerState | None = None
+        self._has_consumed = False
         self._bad_data: tuple[PositionRange, ...] = ()
         self._writer = self._open_writer()
         self._agree = agreement(world)
@@ -121,7 +122,7 @@ class Trainer:
         self._meter.start_phase()
         with closing(loader), closing(progress):
             while not self.state.is_phase_done(self.config) and not self._needs_rollback():
-                if self._stop.received:
+                if self._stop.received and self._has_consumed:  # a start that is stopped at once still gets on
                     loader.request_stop()
                 with self._meter.waiting_for_data():
                     batch = next(loader)
@@ -152,6 +153,7 @@ class Trainer:
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
         self.optimizer.bias_step = counter + 1
         result = train_step(self.engine, batch, self.world)
+        self._has_consumed = True
         self._meter.count(batch)
         if result.grad_norm is None:
             self._bad_data += self.state.position.take(batch.num_instances, data.train.num_rows)[0]

@@ -71,7 +71,7 @@ def test_signal_during_start_up_stops_after_the_first_steps(shards, tmp_path):
     finally:
         kill_everything(process)
     assert status_of(run)["status"] == "stopped"
-    assert status_of(run)["step"] <= 2
+    assert 1 <= status_of(run)["step"] <= 2
 
 
 def test_error_is_recorded_and_a_refusal_changes_nothing(shards, tmp_path):
