@@ -2,7 +2,8 @@
 # What the pre-training scripts share: `pretrain FLAGS...` checks on a login node and runs in a job.
 # Read by: RECIPE DATA RUN_DIR DEVICE CHECK VENV CONTAINER IMAGE MOUNTS SUBMIT_OPTIONS, set in the scripts.
 
-EXIT_STOPPED=75 # saved on SIGTERM or SIGUSR1: the same command goes on (docs/slurm.md)
+# The same command goes on (docs/slurm.md): 75 saved on SIGTERM or SIGUSR1, 76 ended by the watchdog.
+REQUEUE_CODES=' 75 76 '
 
 say() { printf '%s\n' "slurm: $*" >&2; }
 fail() {
@@ -71,13 +72,13 @@ run() {
     wait "$pid" || code=$?
     kill -0 "$pid" 2>/dev/null || break
   done
-  if [ "$code" -eq "$EXIT_STOPPED" ]; then
+  if [[ $REQUEUE_CODES == *" $code "* ]]; then
     # A job that was cancelled, or that SLURM requeues by itself, is not running any more.
     if scontrol show job "$SLURM_JOB_ID" | grep -q 'JobState=RUNNING'; then
-      say "saved and stopped; requeued"
+      say "stopped (exit $code); requeued"
       scontrol requeue "$SLURM_JOB_ID"
     else
-      say "saved and stopped; not requeued here: the job was cancelled, or SLURM requeues it"
+      say "stopped (exit $code); not requeued here: the job was cancelled, or SLURM requeues it"
     fi
   fi
   return "$code"

@@ -27,6 +27,7 @@ from megabert.training.state import TrainerState
 from megabert.training.status import RunStatus
 from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
 from megabert.training.trainer import PhaseData, Trainer
+from megabert.training.watchdog import Watchdog
 from megabert.training.weights import InitialWeights, load_initial_weights
 
 
@@ -39,6 +40,7 @@ class Setup:
     world: World
     status: RunStatus
     stop: StopSignals
+    watchdog: Watchdog
     changes: list[str]
     """What differs from the last start, engine fields only."""
     checkpoint: Path | None
@@ -81,7 +83,7 @@ def pretrain(
             status = RunStatus(run_dir, world)
             try:
                 setup = _set_up(config, run_dir, initial, world, status, stop or StopSignals())
-                with logging_to_file(run_dir, world.rank):
+                with logging_to_file(run_dir, world.rank), setup.watchdog:
                     return _finish(setup, initial)
             except BaseException as error:
                 status.failed(error)
@@ -130,6 +132,7 @@ def _set_up(
         world=world,
         status=status,
         stop=stop,
+        watchdog=Watchdog(inputs.config.watchdog, run_dir, world.rank, record=status.hung),
         changes=changes,
         checkpoint=checkpoint,
         manifest=manifest,
@@ -191,6 +194,7 @@ def _fit(setup: Setup, engine: Engine, state: TrainerState) -> TrainerState:
         world=setup.world,
         status=setup.status,
         stop=setup.stop,
+        watchdog=setup.watchdog,
     )
     if setup.checkpoint is None:
         trainer.save()

@@ -28,6 +28,7 @@ from megabert.training.status import RunStatus
 from megabert.training.step import StepResult, train_step
 from megabert.training.stop_signals import StopSignals
 from megabert.training.validation import validate
+from megabert.training.watchdog import Watchdog
 
 Tag = TypeVar("Tag")
 
@@ -60,12 +61,13 @@ class Trainer:
         world: World,
         status: RunStatus,
         stop: StopSignals,
+        watchdog: Watchdog,
     ) -> None:
         """Bind the parts; nothing runs before ``fit``."""
         self.config, self.engine, self.phases = config, engine, phases
         self.optimizer = engine.optimizer
         self.state, self.run_dir, self.world = state, run_dir, world
-        self._status, self._stop = status, stop
+        self._status, self._stop, self._watchdog = status, stop, watchdog
         self._saved: TrainerState | None = None
         self._has_consumed = False
         self._bad_data: tuple[PositionRange, ...] = ()
@@ -90,6 +92,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of the current step, then drop those that are no longer kept."""
+        self._watchdog.expect("writing a checkpoint")
         with self._meter.pause():
             if self._writer is not None:
                 self._writer.flush()
@@ -120,10 +123,12 @@ class Trainer:
         )
         progress = Progress(title=title, done=self.state.phase_step, total=phase.steps, is_main=self.world.is_main)
         self._meter.start_phase()
+        self._watchdog.start_phase()
         with closing(loader), closing(progress):
             while not self.state.is_phase_done(self.config) and not self._needs_rollback():
                 if self._stop.received and self._has_consumed:  # a start that is stopped at once still gets on
                     loader.request_stop()
+                self._watchdog.expect_step()
                 with self._meter.waiting_for_data():
                     batch = next(loader)
                 if batch.stop:
@@ -132,6 +137,7 @@ class Trainer:
                     break
                 self._step(phase, data, batch, progress)
             loader.close(timeout_s=None)
+        self._watchdog.expect("going on from a phase")
         return is_stopped
 
     def _stop_early(self) -> None:
@@ -153,6 +159,7 @@ class Trainer:
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
         self.optimizer.bias_step = counter + 1
         result = train_step(self.engine, batch, self.world)
+        self._watchdog.end_step()
         self._has_consumed = True
         self._meter.count(batch)
         if result.grad_norm is None:
@@ -174,6 +181,7 @@ class Trainer:
 
     def _validate(self, phase: PhaseConfig, data: PhaseData) -> bool:
         """Score the held-out split; return whether it is the last phase's best so far."""
+        self._watchdog.expect("validating")
         with self._meter.pause():
             scores = validate(
                 self.engine,

@@ -131,7 +131,7 @@ def test_preempted_job_requeues_and_ends_like_an_undisturbed_run(job, unbroken_p
     assert_like(job.run, unbroken_pair)
     assert json.loads((job.run.run_dir / "status.json").read_text())["status"] == "done"
     output = job.run.output
-    assert "saved and stopped; requeued" in output
+    assert "stopped (exit 75); requeued" in output
     assert "2 nodes: node[1-2]" in output
     assert list((job.run.run_dir / "tb").glob("events*"))
 
@@ -170,7 +170,7 @@ PREEMPTIONS: dict[str, Callable[[Job], object]] = {
 
 @pytest.mark.soak
 def test_slurm_ten_preemptions_in_one_run(cluster, shards, tmp_path):
-    flags = {"phases.0.steps": 50, "phases.1.steps": 40, "checkpoint.every_steps": 5}
+    flags = {"phases.0.steps": 240, "phases.1.steps": 160, "checkpoint.every_steps": 5}
     unbroken = Run(tmp_path / "unbroken", shards, ranks=2, launcher="deepspeed", flags=flags)
     unbroken.finish_well()
     job = Job(cluster, Run(tmp_path / "run", shards, ranks=2, flags=flags))

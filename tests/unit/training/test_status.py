@@ -74,3 +74,18 @@ def test_full_disk_does_not_end_a_run(tmp_path, main_rank, monkeypatch):
     monkeypatch.setattr("megabert.training.status.atomic_write", full)
     main_rank.running(step=1, phase=0)
     main_rank.failed(DataError("first"))
+
+
+def test_fourth_hang_at_one_checkpoint_is_not_tried_again(tmp_path):
+    codes = []
+    for start in range(5):
+        status = status_on(tmp_path, 0, start=str(start))
+        status.open()
+        status.running(step=6, phase=0)
+        codes.append(status.hung("rank 0 hangs"))
+    assert codes == [76, 76, 76, 70, 70]
+    assert "for the 5th time since the checkpoint of step 6" in read_status(tmp_path)["error"]
+    status = status_on(tmp_path, 0, start="later")
+    status.open()
+    status.running(step=9, phase=0)
+    assert status.hung("rank 0 hangs") == 76
