@@ -110,6 +110,25 @@ def test_login_node_checks_and_starts_nothing(job):
     assert job.ask("squeue", "-h") == ""
 
 
+def test_slurm_takes_every_script(job):
+    scripts = [path for path in (ROOT / "slurm").glob("*.sh") if "#SBATCH" in path.read_text()]
+    assert len(scripts) >= 2
+    for script in scripts:
+        job.ask("sbatch", "--test-only", *TWO_NODES, str(script))
+
+
+def test_chain_submits_what_is_left(job):
+    options = {"PRETRAIN_OPTIONS": f"--hold {' '.join(TWO_NODES)}", "SIZE": "base"}
+    command = ["bash", "slurm/submit_all.sh", *job.flags]
+    done = subprocess.run(
+        command, env={**job.environment, **options}, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "prepare" not in done.stdout, "the shards are there"
+    job.number = done.stdout.split()[-1]
+    assert (job.shown("JobState"), job.shown("JobName")) == ("PENDING", "bert-base")
+
+
 def test_check_names_what_is_missing(job, tmp_path):
     done = check_only(job, DATA=str(tmp_path / "nowhere"))
     assert done.returncode == 2
