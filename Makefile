@@ -23,7 +23,7 @@ $(installed): setup.cfg requirements/cpu.txt requirements/cuda.txt requirements/
 	@bash requirements/install.sh $(VENV) $(EXTRAS)
 	@touch $@
 
-demo: $(installed) ## Raw text to a BERT that transformers loads (CORPUS=english or korean), in $(RUN_DIR)
+demo: $(installed) ## Raw text to a BERT that transformers loads (CORPUS=english or korean), in runs/demo
 	@VENV=$(VENV) CORPUS=$(CORPUS) RUN_DIR=$(RUN_DIR) bash examples/demo.sh
 
 test: $(installed) ## The tests, without a GPU, in at most 8 minutes on 2 cores

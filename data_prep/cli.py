@@ -31,6 +31,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "hash every shard again and check every instance",
         "megabert-data verify data/mine",
     ),
+    "bench": (
+        "data_prep.commands.bench",
+        "build in a temporary folder on one core and time every stage",
+        "megabert-data bench --input texts/part.jsonl --tokenizer vocabularies/mine --lengths 128",
+    ),
     "stats": (
         "data_prep.commands.stats",
         "what a build contains and what was dropped",

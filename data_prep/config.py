@@ -1,6 +1,7 @@
 """The configuration of a build: what a file or the flags of ``megabert-data build`` say."""
 
 import math
+import re
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -15,20 +16,65 @@ class SourceConfig:
     """One source of text."""
 
     input: str
-    """Path or glob of the files; every match is read."""
+    """Path, glob or URL of the files; every match is read."""
     name: str | None = None
     """Shown in counts; default: the glob."""
-    format: Literal["auto", "text", "jsonl"] = "auto"
-    """text: documents parted by blank lines; jsonl: one JSON object a line; auto: by file name."""
+    format: Literal["auto", "text", "book", "jsonl", "parquet", "arrow", "wikipedia"] = "auto"
+    """text: documents parted by blank lines; book: one file each; jsonl: one JSON object a line; auto: by file name."""
     encoding: str = "utf-8"
     """Decoded strictly: a byte that does not fit is an error."""
     field: str = "text"
-    """JSON Lines: the key that holds the text."""
+    """JSON Lines, Parquet, Arrow: the key or column that holds the text."""
+    weight: float = Field(1.0, gt=0, le=1000)
+    """How often each training document counts: 2 twice, 0.5 every other one, by a hash of its text."""
 
     @property
     def title(self) -> str:
         """Name shown in counts."""
         return self.name or self.input
+
+
+CleaningRule = Literal[
+    "mojibake",
+    "control_characters",
+    "boilerplate",
+    "repeated_lines",
+    "length",
+    "language",
+    "duplicate_documents",
+    "duplicate_paragraphs",
+]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CleanConfig:
+    """Which cleaning rules run, and their bounds."""
+
+    rules: tuple[CleaningRule, ...] = ("mojibake", "control_characters")
+    """In any order; they run in the order in which the documentation lists them."""
+    min_characters: int = Field(default=100, ge=0)
+    """length: shorter documents are dropped."""
+    max_characters: int = Field(default=10_000_000, ge=1)
+    """length: longer documents are dropped."""
+    boilerplate: tuple[str, ...] = ()
+    """boilerplate: regular expressions of further lines to drop."""
+    max_repeated_share: float = Field(default=0.3, ge=0, le=1)
+    """repeated_lines: documents with more of their characters in repeated lines are dropped."""
+    languages: tuple[str, ...] = ()
+    """language: ISO 639-1 codes; documents in others are dropped."""
+    min_paragraph_characters: int = Field(default=100, ge=1)
+    """duplicate_paragraphs: shorter ones may repeat."""
+
+    @model_validator(mode="after")
+    def _rules_are_usable(self) -> "CleanConfig":
+        if "language" in self.rules and not self.languages:
+            raise ValueError("rules has language, but languages names none; say which to keep, such as [en]")
+        for pattern in self.boilerplate:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"boilerplate={pattern!r}: no regular expression ({error})") from None
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -37,6 +83,10 @@ class BuildConfig:
 
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """Where the text comes from, counted per source."""
+    clean: CleanConfig = CleanConfig()
+    """What is cleaned off the text."""
+    max_bad_share: float = Field(0.0, ge=0, le=1)
+    """Share of the documents that may be unreadable (wrong bytes, no JSON); at 0 the first one ends the build."""
     language: str = "en"
     """ISO 639-1 code that the sentence splitter goes by."""
     tokenizer: str | None = None
@@ -53,8 +103,8 @@ class BuildConfig:
     """balanced: even labels, no leak through length; google: the original's distribution."""
     masking: Literal["static", "dynamic"] = "static"
     """static: masks are in the shards; dynamic: left to the loader."""
-    mask_unit: Literal["token"] = "token"
-    """What is masked together."""
+    mask_unit: Literal["token", "whole_word", "span"] = "token"
+    """What is masked together: tokens, all pieces of a word, or runs of words (SpanBERT)."""
     dupe_factor: int = Field(5, ge=1)
     """Passes over the training documents, each with other pairs and masks."""
     short_seq_prob: float = Field(0.1, ge=0, le=1)

@@ -7,6 +7,7 @@ Everything later addresses sentences and tokens by their number over all buckets
 # D documents, S sentences, T tokens of a split
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from data_prep.arrow_files import flat_list, make_list, offsets_of, open_mapped, ranges, write_batches
 from data_prep.tokens import SPLITS, read_documents_of
 from data_prep.units import Counts
-from megabert.masking.keyed_random import mix
+from megabert.masking.keyed_random import mix, string_key, uniform
 from megabert.schema import atomic_path
 
 INDEX_PARTS = ("buckets", "documents", "sentences")
@@ -38,6 +39,10 @@ class BucketTask:
     buckets: int
     schema: pa.Schema
     path: Path
+    weights: tuple[float, ...] = ()
+    """Of each source; used for training documents."""
+    is_deduplicated: bool = False
+    """Whether only the first of documents with the same text is kept."""
 
 
 def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
@@ -48,14 +53,49 @@ def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     schema = task.schema.remove(task.schema.get_field_index("split"))
     if not batches:
         write_batches(task.path, schema, [])
-        return [task.path], {"documents": 0, "sentences": 0, "tokens": 0}
+        return [task.path], {"sentences": 0, "tokens": 0}
     hashes = np.concatenate([np.asarray(batch["document_hash"]) for batch in batches])
-    order = np.argsort(hashes, kind="stable")
+    sources = np.concatenate([np.asarray(batch["source"]) for batch in batches])
+    order, counts = _chosen(task, hashes, sources)
     ids, id_offsets = _gather([batch["input_ids"] for batch in batches], order)
     lengths, sentence_offsets = _gather([batch["sentence_lengths"] for batch in batches], order)
-    columns = [pa.array(hashes[order]), make_list(ids, id_offsets), make_list(lengths, sentence_offsets)]
+    columns = [
+        pa.array(hashes[order]),
+        pa.array(sources[order]),
+        make_list(ids, id_offsets),
+        make_list(lengths, sentence_offsets),
+    ]
     write_batches(task.path, schema, [pa.record_batch(columns, schema=schema)])
-    return [task.path], {"documents": len(hashes), "sentences": len(lengths), "tokens": len(ids)}
+    single = np.count_nonzero(np.diff(sentence_offsets) == 1)
+    counts |= {
+        "documents": {task.split: len(order)},
+        "documents_by_source": _by_source(sources[order]),
+        "sentences": len(lengths),
+        "tokens": len(ids),
+        "one_sentence_documents": int(single),
+    }
+    return [task.path], counts
+
+
+def _chosen(task: BucketTask, hashes: NDArray[np.uint64], sources: NDArray[np.uint16]) -> tuple[Any, Counts]:
+    """Return the documents to keep, in the order of their hashes, as often as their source's weight says."""
+    order = np.lexsort((sources, hashes))
+    counts: Counts = {}
+    if task.is_deduplicated:
+        is_first = np.concatenate([[True], np.diff(hashes[order]) > 0])
+        counts["duplicate_documents"] = _by_source(sources[order[~is_first]])
+        order = order[is_first]
+    if task.split == "train" and any(weight != 1 for weight in task.weights):
+        weight = np.array(task.weights)[sources[order]]
+        times = np.floor(weight).astype(np.int64)
+        times += uniform(mix(hashes[order], string_key("weight"))) < weight - times
+        counts["documents_without_weight"] = int(np.count_nonzero(times == 0))
+        order = np.repeat(order, times)
+    return order, counts
+
+
+def _by_source(sources: NDArray[np.uint16]) -> dict[str, int]:
+    return {str(index): int(count) for index, count in enumerate(np.bincount(sources)) if count}
 
 
 def _gather(columns: list[pa.Array], order: NDArray[np.int64]) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
@@ -166,6 +206,16 @@ class DocumentSet:
             source = ranges(starts[chosen] - self.bucket_starts[bucket, 2], lengths[chosen])
             result[ranges(places[chosen], lengths[chosen])] = self.bucket_tokens(bucket)[source]
         return result
+
+    @cached_property
+    def document_first_tokens_D(self) -> NDArray[np.int64]:
+        """Shape (D + 1,): the first token of each document."""
+        return np.asarray(self.sentence_starts_S)[self.document_starts_D]
+
+    def document_of_token(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the document that each token number lies in; the last one for a number behind all."""
+        found = np.searchsorted(self.document_first_tokens_D, tokens, side="right") - 1
+        return np.minimum(found, self.num_documents - 1)
 
     def document_of_sentence(self, sentences: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the document that each sentence number lies in."""

@@ -128,13 +128,26 @@ RULES: dict[str, Callable[[Batch, ShardMetadata], Rows]] = {
 }
 
 
-def wrong_share(batch: Batch, metadata: ShardMetadata, masked_lm_prob: float) -> Rows:
-    """Return rows with another number of predictions than google-research/bert makes."""
+def wrong_share(batch: Batch, metadata: ShardMetadata) -> Rows:
+    """Return rows with another number of predictions than google-research/bert makes; words may leave some over."""
     if metadata.masking == "dynamic":
         return np.zeros(len(batch.lengths), bool)
-    options = MaskingOptions(masked_lm_prob=masked_lm_prob, max_predictions_per_seq=metadata.max_predictions_per_seq)
+    options = MaskingOptions(
+        masked_lm_prob=metadata.masked_lm_prob, max_predictions_per_seq=metadata.max_predictions_per_seq
+    )
     text = batch.lengths - np.where(batch.b_start < batch.lengths, 3, 2)
-    return batch.predictions != np.minimum(count_predictions(batch.lengths, options), text)
+    wanted = np.minimum(count_predictions(batch.lengths, options), text)
+    return batch.predictions != wanted if metadata.mask_unit == "token" else batch.predictions > wanted
+
+
+def splits_words(batch: Batch, is_subword: NDArray[np.bool_]) -> Rows:
+    """Return rows in which one piece of a word is predicted and the next is not, or the other way round."""
+    is_chosen = np.zeros(len(batch.ids_T), bool)
+    is_chosen[batch.offsets[batch.row_M] + batch.positions_M] = True
+    position = np.arange(len(batch.ids_T)) - np.repeat(batch.offsets[:-1], batch.lengths)
+    is_inside = is_subword[batch.restored()] & (position > 1) & (position != np.repeat(batch.b_start, batch.lengths))
+    is_inside[1:] &= is_chosen[1:] != is_chosen[:-1]
+    return batch.rows_of(is_inside)
 
 
 def starts_inside_word(batch: Batch, is_subword: NDArray[np.bool_]) -> Rows:

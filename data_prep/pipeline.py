@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.config import BuildConfig
+from data_prep.corpus import corpus_counts, extract_units, require_documents, require_pairs
 from data_prep.documents import BucketTask, DocumentSet, IndexTask, bucket_path, build_index, fill_bucket
 from data_prep.extract import InputFile, find_files, plan_chunks
-from data_prep.extract.stage import ExtractTask, extract
 from data_prep.instances.pairs import PairOptions
 from data_prep.instances.stage import InstanceTask, make_instances
 from data_prep.parallel import Executor
@@ -29,8 +29,7 @@ from megabert.errors import DataError
 from megabert.schema import Manifest, ShardEntry, ShardMetadata, atomic_write, read_manifest, write_manifest
 from megabert.tokenization import Tokenizer, load_tokenizer
 
-MAX_ONE_SENTENCE_SHARE = 0.2
-BUCKET_BYTES = 32 * 2**20
+BUCKET_TOKENS = 5_000_000
 MIN_BUCKETS = 4
 DOCUMENTS_A_BUCKET = 8  # fewer make empty buckets likely
 
@@ -85,7 +84,7 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
         task = Build(output, config, executor, state["versions"])
         corpus, report = _make_documents(task, files)
         manifests = _make_instances(task, corpus)
-        for part in ("extract", "tokens"):
+        for part in ("paragraphs", "extract", "tokens"):
             shutil.rmtree(task.path("work", part), ignore_errors=True)
             shutil.rmtree(task.path("work", "records", part), ignore_errors=True)
     return Built(output, manifests, report)
@@ -101,20 +100,18 @@ def _make_documents(build: Build, files: list[InputFile]) -> tuple[dict[str, Any
         if all_finished([_tokenizer_unit(build, ()), *units], build.executor):
             return plan["corpus"], plan["report"]
     chunks = plan_chunks(files, int(build.config.chunk_mib * 2**20))
-    extracted = [build.path("work", "extract", f"{index:06d}.arrow") for index in range(len(chunks))]
-    units = [
-        build.unit("extract", path.stem, extract, ExtractTask(chunk, build.config.language, path))
-        for chunk, path in zip(chunks, extracted, strict=True)
-    ]
-    found = add_counts(run_stage(units, build.executor, _progress("extract", units, "bytes", 1e6, "MB/s")))
-    _require_documents(build, found)
+    units = extract_units(build, chunks)
+    outcomes = run_stage(units, build.executor, _progress("extract", units, "bytes", 1e6, "MB/s"))
+    extracted = [build.folder / name for outcome in outcomes for name in sorted(outcome.files)]
+    found = add_counts(outcomes)
+    require_documents(build.config, found)
     made = run_stage([_tokenizer_unit(build, tuple(extracted))], build.executor, _progress("tokenizer", [0]))
     tokens, token_counts = _tokenize(build, extracted)
-    corpus = _corpus_counts(build.config, found, token_counts)
-    _require_pairs(build, corpus)
-    buckets = _count_buckets(build.config, corpus)
+    buckets = _count_buckets(build.config, token_counts)
     tokenizer = load_tokenizer(build.path("tokenizer"))
-    _run_documents(build, tokens, buckets, document_schema(tokenizer.vocab_size))
+    kept = _run_documents(build, tokens, buckets, document_schema(tokenizer.vocab_size))
+    corpus = corpus_counts(build.config, found, token_counts, kept)
+    require_pairs(build.config, corpus)
     report = made[0].counts["report"]
     plan = {"buckets": buckets, "corpus": corpus, "report": report, "vocab_size": tokenizer.vocab_size}
     atomic_write(plan_path, json.dumps(plan))
@@ -139,25 +136,25 @@ def _tokenize(build: Build, extracted: list[Path]) -> tuple[list[Path], dict[str
     return paths, add_counts(run_stage(units, build.executor, _progress("tokens", units, "tokens", 1e6, "Mtokens/s")))
 
 
-def _run_documents(build: Build, tokens: list[Path], buckets: dict[str, int], schema: Any) -> None:
+def _run_documents(build: Build, tokens: list[Path], buckets: dict[str, int], schema: Any) -> dict[str, Any]:
     units = _bucket_units(build, tuple(tokens), buckets, schema)
-    run_stage(units, build.executor, _progress("documents", units, "tokens", 1e6, "Mtokens/s"))
+    counts = add_counts(run_stage(units, build.executor, _progress("documents", units, "tokens", 1e6, "Mtokens/s")))
     units = _index_units(build, buckets)
     run_stage(units, build.executor, _progress("index", units))
+    return counts
 
 
 def _bucket_units(build: Build, tokens: tuple[Path, ...], buckets: dict[str, int], schema: Any) -> list[Unit]:
     folder = build.path("documents")
-    return [
-        build.unit(
-            "documents",
-            f"{split}-{bucket:05d}",
-            fill_bucket,
-            BucketTask(tokens, split, bucket, count, schema, bucket_path(folder, split, bucket)),
-        )
-        for split, count in buckets.items()
-        for bucket in range(count)
-    ]
+    weights = tuple(source.weight for source in build.config.sources)
+    is_deduplicated = "duplicate_documents" in build.config.clean.rules
+    units = []
+    for split, count in buckets.items():
+        for bucket in range(count):
+            path = bucket_path(folder, split, bucket)
+            task = BucketTask(tokens, split, bucket, count, schema, path, weights, is_deduplicated)
+            units.append(build.unit("documents", f"{split}-{bucket:05d}", fill_bucket, task))
+    return units
 
 
 def _index_units(build: Build, buckets: dict[str, int]) -> list[Unit]:
@@ -167,67 +164,14 @@ def _index_units(build: Build, buckets: dict[str, int]) -> list[Unit]:
     ]
 
 
-def _count_buckets(config: BuildConfig, corpus: dict[str, Any]) -> dict[str, int]:
+def _count_buckets(config: BuildConfig, counts: dict[str, Any]) -> dict[str, int]:
     """Return the number of buckets of each split that has documents; of the corpus, never of the workers."""
-    train = corpus["documents"] - corpus["validation_documents"]
-    automatic = max(1, min(max(MIN_BUCKETS, -(-corpus["bytes"] // BUCKET_BYTES)), train // DOCUMENTS_A_BUCKET))
+    train, validation = counts["documents"]
+    automatic = max(1, min(max(MIN_BUCKETS, -(-counts["tokens"] // BUCKET_TOKENS)), train // DOCUMENTS_A_BUCKET))
     buckets = {"train": config.buckets or automatic}
-    if corpus["validation_documents"]:
+    if validation:
         buckets["validation"] = max(1, round(buckets["train"] * config.validation_share))
     return buckets
-
-
-def _corpus_counts(config: BuildConfig, found: dict[str, Any], tokens: dict[str, Any]) -> dict[str, Any]:
-    """Return what the statistics of every manifest say about the corpus."""
-    by_source = {source.title: found["documents"].get(str(index), 0) for index, source in enumerate(config.sources)}
-    dropped = {
-        "documents_without_text": found["empty_documents"],
-        "documents_without_tokens": tokens["documents_without_tokens"],
-        "sentences_without_tokens": tokens["empty_sentences"],
-    }
-    if config.objective != "none":
-        dropped["documents_of_one_sentence"] = tokens["one_sentence_documents"]
-    return {
-        "documents_by_source": by_source,
-        "documents": sum(tokens["documents"]),
-        "validation_documents": tokens["documents"][1],
-        "one_sentence_documents": tokens["one_sentence_documents"],
-        "sentences": found["sentences"],
-        "characters": found["characters"],
-        "bytes": found["bytes"],
-        "tokens": tokens["tokens"],
-        "unknown_tokens": tokens["unknown_tokens"],
-        "dropped": dropped,
-    }
-
-
-def _require_documents(build: Build, found: dict[str, Any]) -> None:
-    documents = sum(found["documents"].values()) - found["empty_documents"]
-    if not documents:
-        names = ", ".join(source.title for source in build.config.sources)
-        raise DataError(f"The corpus is empty: no text in {names}. Give --input files that hold text.")
-
-
-def _require_pairs(build: Build, corpus: dict[str, Any]) -> None:
-    """Refuse a corpus that cannot give pairs."""
-    if build.config.objective == "none":
-        return
-    single, documents = corpus["one_sentence_documents"], corpus["documents"]
-    objective = build.config.objective
-    if single > MAX_ONE_SENTENCE_SHARE * documents:
-        raise DataError(
-            f"{single:,} of {documents:,} documents have one sentence, which gives no pair; objective={objective} "
-            f"allows {MAX_ONE_SENTENCE_SHARE:.0%}. Use objective: none (--objective none with a new --output), or "
-            "mend the document borders: plain text parts documents by blank lines, and --language decides sentences."
-        )
-    validation = corpus["validation_documents"]
-    for split, number in (("training", documents - validation), ("validation", validation)):
-        if objective == "nsp" and number < 2 and (split == "training" or number):
-            raise DataError(
-                f"{number} {split} document(s) of {documents}: a random next sentence comes from another document, so "
-                f"objective=nsp needs two. Give more documents, change --validation-share "
-                f"(now {build.config.validation_share}; 0 holds out none), or use objective: none."
-            )
 
 
 def _progress(title: str, units: list[Any], measure: str = "", scale: float = 1.0, label: str = "") -> Progress:
@@ -285,9 +229,7 @@ def _instance_units(build: Build, length: int, tokenizer: Tokenizer) -> list[Uni
             for bucket in range(buckets):
                 name = f"{split}-{bucket:05d}-{duplicate:02d}"
                 path = build.path("instances", str(length), f"{name}.arrow")
-                task = InstanceTask(
-                    documents, build.path("tokenizer"), split, bucket, options, metadata, config.masked_lm_prob, path
-                )
+                task = InstanceTask(documents, build.path("tokenizer"), split, bucket, options, metadata, path)
                 units.append(build.unit(f"instances-{length}", name, make_instances, task))
     return units
 
@@ -304,6 +246,7 @@ def _metadata(config: BuildConfig, length: int, tokenizer: Tokenizer) -> ShardMe
         tokenizer_sha256=tokenizer.sha256,
         special_ids=tokenizer.special_ids.to_dict(),
         vocab_size=tokenizer.vocab_size,
+        masked_lm_prob=config.masked_lm_prob,
     )
 
 

@@ -12,6 +12,10 @@ class SentenceSplitter(Protocol):
         """Return the sentences of a paragraph in order, stripped, none empty."""
         ...
 
+    def split_paragraphs(self, paragraphs: list[str]) -> list[str]:
+        """Return the sentences of several paragraphs; none goes over the end of one."""
+        ...
+
 
 class SentencexSplitter:
     """The rules of the Wikimedia Foundation's ``sentencex``, for about 240 languages."""
@@ -27,6 +31,10 @@ class SentencexSplitter:
     def split(self, paragraph: str) -> list[str]:
         """Return the sentences of a paragraph in order, stripped, none empty."""
         return [stripped for part in sentencex.segment(self._language, paragraph) if (stripped := part.strip())]
+
+    def split_paragraphs(self, paragraphs: list[str]) -> list[str]:
+        """Return the sentences of several paragraphs; none goes over the end of one."""
+        return [sentence for paragraph in paragraphs for sentence in self.split(paragraph)]
 
 
 def make_splitter(language: str) -> SentenceSplitter:

@@ -12,11 +12,12 @@ from typing import Any
 
 from data_prep.config import BuildConfig
 from data_prep.extract import InputFile
+from data_prep.extract.opening import input_sha256, is_url, modified_ns
 from data_prep.parallel import Executor
 from data_prep.versions import installed_versions
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError
-from megabert.schema import atomic_write, sha256_file
+from megabert.schema import atomic_write
 
 STATE_NAME = "build.json"
 
@@ -100,10 +101,10 @@ def _hash_inputs(files: list[InputFile], known: list[dict[str, Any]], executor: 
     """Return path, size, time and SHA-256 of each input; a hash is taken over where size and time are as known."""
     before = {_stamp(item): item["sha256"] for item in known}
     inputs: list[dict[str, Any]] = [
-        {"path": file.path, "bytes": file.bytes, "modified_ns": os.stat(file.path).st_mtime_ns} for file in files
+        {"path": file.path, "bytes": file.bytes, "modified_ns": modified_ns(file.path)} for file in files
     ]
-    new = [item for item in inputs if _stamp(item) not in before]
-    for index, digest in executor.run(sha256_file, [Path(item["path"]) for item in new]):
+    new = [item for item in inputs if is_url(item["path"]) or _stamp(item) not in before]
+    for index, digest in executor.run(input_sha256, [item["path"] for item in new]):
         new[index]["sha256"] = digest
     return [{"sha256": before.get(_stamp(item)), **item} for item in inputs]
 

@@ -10,6 +10,7 @@ from data_prep.arrow_files import flat_list
 from megabert.schema import Manifest, ShardMetadata
 
 LENGTH_BINS = 16
+AMOUNTS = ("documents", "paragraphs", "characters")
 
 
 def count_batch(counts: dict[str, Any], batch: pa.RecordBatch, metadata: ShardMetadata) -> None:
@@ -88,14 +89,35 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
         f"sentences {corpus['sentences']:,}, tokens {corpus['tokens']:,}, "
         f"[UNK] {share(corpus['unknown_tokens'], corpus['tokens'])}",
     ]
-    lines += [f"source {name}: {number:,} documents" for name, number in corpus["documents_by_source"].items()]
+    tokens, kept = corpus.get("tokens_by_source", {}), corpus.get("kept_documents_by_source", {})
+    for name, number in corpus["documents_by_source"].items():
+        line = f"source {name}: {number:,} documents"
+        if name in tokens:
+            line += f", {kept[name]:,} kept, {tokens[name]:,} tokens ({share(tokens[name], corpus['tokens'])})"
+        lines.append(line)
+    if corpus.get("read"):
+        lines.append("read: " + ", ".join(f"{what.replace('_', ' ')} {n:,}" for what, n in corpus["read"].items()))
     dropped = [f"{reason.replace('_', ' ')} {number:,}" for reason, number in corpus["dropped"].items() if number]
-    return [*lines, "dropped: " + (", ".join(dropped) if dropped else "nothing")]
+    lines.append("dropped: " + (", ".join(dropped) if dropped else "nothing"))
+    for rule, counts in corpus.get("rules", {}).items():
+        amounts = ", ".join(f"{counts[what]:,} {what}" for what in AMOUNTS if what in counts)
+        lines.append(f"cleaned by {rule.replace('_', ' ')}: {amounts}")
+    return lines
+
+
+def example_lines(corpus: dict[str, Any]) -> list[str]:
+    """Return lines with the first places of what each rule or problem dropped."""
+    examples = corpus.get("examples", {})
+    return [f"  {rule.replace('_', ' ')}: {text}" for rule, texts in examples.items() for text in texts]
 
 
 def show_stats(folders: list[Path], manifests: list[Manifest]) -> list[str]:
     """Return the whole report on some folders of shards of one build."""
-    lines = describe_corpus(manifests[0].statistics["corpus"]) if manifests[0].statistics else []
+    lines = []
+    if manifests[0].statistics:
+        corpus = manifests[0].statistics["corpus"]
+        examples = example_lines(corpus)
+        lines = [*describe_corpus(corpus), *(["examples:", *examples] if examples else [])]
     for folder, manifest in zip(folders, manifests, strict=True):
         metadata = manifest.metadata
         lines += [

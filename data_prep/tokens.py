@@ -15,7 +15,7 @@ from megabert.masking.keyed_random import mix, string_key, uniform
 from megabert.schema import token_type
 from megabert.tokenization import Tokenizer, load_tokenizer
 
-SENTENCES_A_CALL = 16_384
+SENTENCES_A_CALL = 131_072
 SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 
 
@@ -25,6 +25,7 @@ def document_schema(vocab_size: int) -> pa.Schema:
         [
             ("document_hash", pa.uint64()),
             ("split", pa.uint8()),
+            ("source", pa.uint16()),
             ("input_ids", pa.list_(token_type(vocab_size))),
             ("sentence_lengths", pa.list_(pa.uint32())),
         ]
@@ -60,18 +61,19 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     schema = document_schema(tokenizer.vocab_size)
     if not table.num_rows:
         write_batches(task.path, schema, [])
-        return [task.path], {"documents": [0, 0]}
-    hashes = np.concatenate([np.asarray(chunk) for chunk in table["document_hash"].chunks])
+        return [task.path], {"documents": [0, 0], "tokens_by_source": {}}
+    hashes, sources = (np.asarray(table[name]) for name in ("document_hash", "source"))
     sentences = table["sentences"].combine_chunks()
     document_offsets = np.asarray(sentences.offsets).astype(np.int64)
-    ids, lengths = _encode(tokenizer, sentences.values.to_pylist())
-    documents = _Documents(hashes, split_of(hashes, task.validation_share), ids, lengths, document_offsets)
+    ids, lengths = _encode(tokenizer, sentences.values)
+    documents = _Documents(hashes, split_of(hashes, task.validation_share), sources, ids, lengths, document_offsets)
     kept = documents.ordered()
     batch = pa.record_batch(kept.columns(schema), schema=schema)
     write_batches(task.path, schema, [batch])
     counts = {
         "documents": np.bincount(kept.splits, minlength=2).tolist(),
         "tokens": len(ids),
+        "tokens_by_source": {str(source): len(ids) for source in set(sources.tolist())},
         "unknown_tokens": int(np.count_nonzero(ids == tokenizer.special_ids.unk)),
         "empty_sentences": int(np.count_nonzero(lengths == 0)),
         "documents_without_tokens": int(len(hashes) - len(kept.hashes)),
@@ -81,11 +83,11 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     return [task.path], counts
 
 
-def _encode(tokenizer: Tokenizer, sentences: list[str]) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+def _encode(tokenizer: Tokenizer, sentences: pa.StringArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
     dtype = np.dtype(token_type(tokenizer.vocab_size).to_pandas_dtype())
     parts, lengths = [], []
     for first in range(0, len(sentences), SENTENCES_A_CALL):
-        ids, offsets = tokenizer.encode_flat(sentences[first : first + SENTENCES_A_CALL])
+        ids, offsets = tokenizer.encode_flat(sentences.slice(first, SENTENCES_A_CALL))
         parts.append(ids.astype(dtype))
         lengths.append(np.diff(offsets))
     return np.concatenate(parts), np.concatenate(lengths).astype(np.int64)
@@ -95,6 +97,7 @@ def _encode(tokenizer: Tokenizer, sentences: list[str]) -> tuple[NDArray[np.inte
 class _Documents:
     hashes: NDArray[np.uint64]
     splits: NDArray[np.uint8]
+    sources: NDArray[np.uint16]
     ids: NDArray[np.integer]
     sentence_lengths: NDArray[np.int64]
     document_offsets: NDArray[np.int64]
@@ -112,6 +115,7 @@ class _Documents:
         return _Documents(
             self.hashes[order],
             self.splits[order],
+            self.sources[order],
             self.ids[ranges((np.cumsum(tokens) - tokens)[order], tokens[order])],
             lengths[ranges((np.cumsum(sentences) - sentences)[order], sentences[order])],
             offsets_of(sentences[order]),
@@ -122,6 +126,7 @@ class _Documents:
         return [
             pa.array(self.hashes),
             pa.array(self.splits),
+            pa.array(self.sources),
             make_list(self.ids, ends[self.document_offsets]),
             make_list(self.sentence_lengths.astype(np.uint32), self.document_offsets),
         ]

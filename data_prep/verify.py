@@ -14,8 +14,8 @@ from data_prep.arrow_files import open_mapped
 from data_prep.documents import DocumentSet, index_path
 from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs
-from data_prep.instances.stage import make_pairs
-from data_prep.invariants import RULES, Batch, Rows, starts_inside_word, wrong_share
+from data_prep.instances.stage import documents_of, make_pairs
+from data_prep.invariants import RULES, Batch, Rows, splits_words, starts_inside_word, wrong_share
 from data_prep.parallel import Executor
 from data_prep.progress import Progress
 from data_prep.tokens import tokenizer_of
@@ -30,7 +30,6 @@ class ShardTask:
     folder: Path
     entry: ShardEntry
     metadata: ShardMetadata
-    masked_lm_prob: float
     short_seq_prob: float
     documents: Path | None
 
@@ -83,7 +82,6 @@ def _task(folder: Path, entry: ShardEntry, manifest: Manifest, documents: Path |
         folder,
         entry,
         manifest.metadata,
-        config.get("masked_lm_prob", 0.15),
         config.get("short_seq_prob", 0.1),
         documents,
     )
@@ -134,11 +132,11 @@ def _check_batch(task: ShardTask, record: pa.RecordBatch, first: int, pairs: Pai
         bad = np.flatnonzero(check(batch, task.metadata))
         if len(bad):  # later rules rely on this one
             return [_name(task, bad, first, rule)]
-    checks: dict[str, Rows] = {
-        "its number of predictions is not that of its length": wrong_share(batch, task.metadata, task.masked_lm_prob)
-    }
+    checks: dict[str, Rows] = {"its number of predictions is not that of its length": wrong_share(batch, task.metadata)}
+    is_subword = tokenizer_of(task.folder / "tokenizer").is_subword
+    if task.metadata.mask_unit != "token":
+        checks["a word is predicted in part"] = splits_words(batch, is_subword)
     if task.metadata.pairing == "balanced":
-        is_subword = tokenizer_of(task.folder / "tokenizer").is_subword
         checks["a side starts inside a word"] = starts_inside_word(batch, is_subword)
     if pairs is not None:
         checks |= _compare_text(task, batch, pairs)
@@ -161,13 +159,13 @@ def _pairs(task: ShardTask) -> Pairs | None:
         seed=metadata.seed,
         duplicate=task.entry.duplicate,
     )
-    documents = DocumentSet.open(task.documents, task.entry.split)
+    documents = documents_of(task.documents, task.entry.split)
     return make_pairs(documents, task.entry.bucket, options, task.folder / "tokenizer")
 
 
 def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, Rows]:
     """Compare a batch with the ranges of the documents that it was made from, and those with the label."""
-    documents = DocumentSet.open(task.documents, task.entry.split)  # type: ignore[arg-type]
+    documents = documents_of(task.documents, task.entry.split)  # type: ignore[arg-type]
     special = task.metadata.special_ids
     expected = assemble(documents, pairs, cls_id=special["cls"], sep_id=special["sep"])
     if not np.array_equal(expected.offsets, batch.offsets):
@@ -183,10 +181,10 @@ def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, Rows
 
 def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> dict[str, Rows]:
     """Return the pairs that are not what their label says, or are no runs of one document."""
-    a, b = _document_of(documents, pairs.a_start), _document_of(documents, pairs.b_start)
-    a_last = _document_of(documents, pairs.a_start + pairs.a_length - 1)
+    a, b = documents.document_of_token(pairs.a_start), documents.document_of_token(pairs.b_start)
+    a_last = documents.document_of_token(pairs.a_start + pairs.a_length - 1)
     has_b = pairs.b_length > 0
-    b_last = _document_of(documents, pairs.b_start + np.maximum(pairs.b_length, 1) - 1)
+    b_last = documents.document_of_token(pairs.b_start + np.maximum(pairs.b_length, 1) - 1)
     checks = {"a side spans two documents": (a != a_last) | (has_b & (b != b_last))}
     follows = (a == b) & (pairs.b_start >= pairs.a_start + pairs.a_length)
     adjacent = pairs.b_start == pairs.a_start + pairs.a_length
@@ -196,8 +194,3 @@ def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) 
         checks["B is not adjacent to A"] = has_b & is_true & ~adjacent
         checks["a random B comes from A's own document"] = has_b & ~is_true & (a == b)
     return checks
-
-
-def _document_of(documents: DocumentSet, tokens: np.ndarray) -> np.ndarray:
-    sentences = np.searchsorted(documents.sentence_starts_S, tokens, side="right") - 1
-    return documents.document_of_sentence(np.minimum(sentences, documents.num_sentences - 1))

@@ -23,7 +23,9 @@ from megabert.schema import sync_file, sync_folder
 from megabert.schema.files import NO_SPACE, disk_full
 from megabert.tokenization import Tokenizer, load_tokenizer
 
-SAMPLE_CHARACTERS = 4_000_000
+TRAINING_CHARACTERS = 200_000_000
+"""A vocabulary is trained on at most so many: the count of different words takes memory."""
+SAMPLE_CHARACTERS = 1_000_000
 SAMPLE_OPTIONS = VocabularyOptions(held_out_share=0.5)
 """A given tokenizer is measured on half of a sample of documents: it was trained on none of them."""
 
@@ -46,22 +48,22 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
     """
     if task.tokenizer is not None:
         tokenizer = load_tokenizer(task.tokenizer)
-        measured = check_vocabulary(tokenizer, _sample(task.sources), SAMPLE_OPTIONS)
+        measured = check_vocabulary(tokenizer, _sample(task.sources, SAMPLE_CHARACTERS), SAMPLE_OPTIONS)
         require_fit(measured, where=str(task.tokenizer))
     else:
-        tokenizer, measured = train_vocabulary(extracted_texts(task.sources), task.options)
+        tokenizer, measured = train_vocabulary(_sample(task.sources, TRAINING_CHARACTERS), task.options)
         require_bars(measured)
     return save_tokenizer(tokenizer, task.folder), {"report": measured.lines()}
 
 
-def _sample(paths: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
-    """Yield documents of units all over the corpus until there are enough characters."""
+def _sample(paths: tuple[Path, ...], most: int) -> Iterator[tuple[str, str]]:
+    """Yield documents of units all over the corpus until there are ``most`` characters."""
     characters = 0
     for index in np.argsort(mix(string_key("vocabulary sample"), np.arange(len(paths))), kind="stable").tolist():
         for name, text in extracted_texts(paths[index : index + 1]):
             yield name, text
             characters += len(text)
-            if characters > SAMPLE_CHARACTERS:
+            if characters > most:
                 return
 
 

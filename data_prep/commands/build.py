@@ -7,10 +7,10 @@ from typing import Any
 
 import yaml
 
-from data_prep.commands.options import add_config_argument, add_source_arguments, make_config
+from data_prep.commands.options import add_config_argument, add_source_arguments, add_worker_arguments, make_config
 from data_prep.config import BuildConfig
 from data_prep.extract import find_files, plan_chunks
-from data_prep.parallel import available_cores, make_executor
+from data_prep.parallel import Executor, executor_of_all_ranks
 from data_prep.pipeline import Built, build
 from data_prep.stats import describe_corpus, describe_split, share
 
@@ -20,11 +20,13 @@ FIELDS: dict[str, dict[str, Any]] = {
     "tokenizer": {"metavar": "HF_FOLDER"},
     "vocab_size": {"type": int},
     "uncased": {"action": "store_true"},
+    "max_bad_share": {"type": float},
     "language": {},
     "lengths": {"type": int, "nargs": "+"},
     "objective": {"choices": ("nsp", "sop", "none")},
     "pairing": {"choices": ("balanced", "google")},
     "masking": {"choices": ("static", "dynamic")},
+    "mask_unit": {"choices": ("token", "whole_word", "span")},
     "dupe_factor": {"type": int},
     "short_seq_prob": {"type": float},
     "masked_lm_prob": {"type": float},
@@ -41,20 +43,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder of the build; the same command continues it")
     for name, options in FIELDS.items():
         add_config_argument(parser, name, **options)
-    parser.add_argument("--workers", type=int, default=available_cores(), help="processes (default: all cores)")
+    add_worker_arguments(parser)
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and stop")
     parser.add_argument("--dry-run", action="store_true", help="check and list the inputs and stop")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build, then print a summary."""
+    """Build, then print a summary; with MPI on rank 0."""
+    with executor_of_all_ranks(arguments.workers, is_mpi=arguments.mpi) as executor:
+        return 0 if executor is None else _run(arguments, executor)
+
+
+def _run(arguments: argparse.Namespace, executor: Executor) -> int:
     config = make_config(arguments, list(FIELDS))
     if arguments.print_config:
         print(yaml.safe_dump(config.to_dict(), sort_keys=False), end="")
         return 0
     if arguments.dry_run:
         return _show_plan(config)
-    built = build(config, arguments.output, make_executor(arguments.workers))
+    built = build(config, arguments.output, executor)
     print("\n".join(summary(built)))
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * corpus["tokens"]:
@@ -66,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _show_plan(config: BuildConfig) -> int:
     files = find_files(config.sources)
     for file in files:
-        print(f"{file.path}: {file.bytes:,} bytes, {file.format}, {file.encoding}")
+        kind = f"{file.compression} {file.format}".strip()
+        print(f"{file.path}: {file.bytes:,} bytes, {kind}, {file.encoding}")
     chunks = plan_chunks(files, int(config.chunk_mib * 2**20))
     print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes, {len(chunks)} units to read")
     return 0

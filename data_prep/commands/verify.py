@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
+from data_prep.commands.options import add_worker_arguments
 from data_prep.folders import shard_folders
-from data_prep.parallel import available_cores, make_executor
+from data_prep.parallel import Executor, executor_of_all_ranks
 from data_prep.verify import Verdict, verify
 from megabert.errors import DataError
 
@@ -14,20 +15,24 @@ SHOWN_PROBLEMS = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the verb."""
     parser.add_argument("folder", type=Path, help="a build, or one folder of its shards")
-    parser.add_argument("--workers", type=int, default=available_cores(), help="processes (default: all cores)")
+    add_worker_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, print a line a folder; problems are one error."""
-    folders = shard_folders(arguments.folder)
-    with make_executor(arguments.workers) as executor:
-        verdicts = {folder: verify(folder, executor) for folder in folders}
+    with executor_of_all_ranks(arguments.workers, is_mpi=arguments.mpi) as executor:
+        return 0 if executor is None else _run(arguments.folder, executor)
+
+
+def _run(folder: Path, executor: Executor) -> int:
+    with executor:
+        verdicts = {part: verify(part, executor) for part in shard_folders(folder)}
     problems = [problem for verdict in verdicts.values() for problem in verdict.problems]
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems[:SHOWN_PROBLEMS])
         raise DataError(f"{len(problems)} problem(s) found:\n{shown}")
-    for folder, verdict in verdicts.items():
-        print(_line(folder, verdict))
+    for part, verdict in verdicts.items():
+        print(_line(part, verdict))
     return 0
 
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.commands.options import add_config_argument, add_source_arguments, make_config
-from data_prep.extract import Chunk, find_files, plan_chunks, read_documents
-from data_prep.extract.stage import hash_document
+from data_prep.config import BuildConfig
+from data_prep.extract import Chunk, find_files, plan_chunks
+from data_prep.extract.stage import DocumentReader, ExtractTask, hash_document
 from data_prep.vocabulary import VocabularyOptions, require_bars, train_vocabulary
 from data_prep.vocabulary_stage import save_tokenizer
 from megabert.errors import DataError
@@ -27,15 +28,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError(f"{arguments.output}: is not empty. Give --output a new folder.")
     options = VocabularyOptions(vocab_size=config.vocab_size, uncased=config.uncased)
     chunks = plan_chunks(find_files(config.sources), int(config.chunk_mib * 2**20))
-    tokenizer, report = train_vocabulary(_texts(chunks), options)
+    tokenizer, report = train_vocabulary(_texts(config, chunks), options)
     require_bars(report)
     save_tokenizer(tokenizer, arguments.output)
     print("\n".join([*report.lines(), f"tokenizer {arguments.output}"]))
     return 0
 
 
-def _texts(chunks: list[Chunk]) -> Iterator[tuple[str, str]]:
-    for chunk in chunks:
-        for paragraphs in read_documents(chunk):
+def _texts(config: BuildConfig, chunks: list[Chunk]) -> Iterator[tuple[str, str]]:
+    for number, chunk in enumerate(chunks):
+        task = ExtractTask(chunk, number, config.language, config.clean, config.max_bad_share == 0, Path())
+        for paragraphs in DocumentReader(task).documents():
             if paragraphs:
                 yield f"{hash_document(paragraphs):016x}", "\n".join(paragraphs)

@@ -1,12 +1,14 @@
 """Which files a build reads, and in which pieces."""
 
-import glob
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
+from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from data_prep.config import SourceConfig
+from data_prep.extract.opening import COMPRESSIONS, file_size, find_paths
 from megabert.errors import DataError
 
 MIN_CHUNK_BYTES = 256 * 1024
@@ -15,7 +17,23 @@ SCAN_BYTES = 1 << 20
 BORDER_BYTES = 64  # a blank line with more spaces than this may be missed as a place to cut, not as a border
 # In these a line feed byte may be half of another character, so a file cannot be cut at it.
 UNCUTTABLE = re.compile(r"(utf.?(16|32|7)|u(16|32|7)|iso.?2022|hz)", re.IGNORECASE)
-BORDERS = {"jsonl": re.compile(rb"\n"), "text": re.compile(rb"\n[ \t\r\f\v]*\n")}
+BORDERS = {
+    "jsonl": re.compile(rb"\n"),
+    "text": re.compile(rb"\n[ \t\r\f\v]*\n"),
+    "wikipedia": re.compile(rb"</page>[ \t\r]*\n?"),
+}
+FORMATS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".txt": "text",
+    ".text": "text",
+    "": "text",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".xml": "wikipedia",
+}
+MIB = float(1 << 20)
 
 
 @dataclass(frozen=True)
@@ -23,26 +41,34 @@ class InputFile:
     """One file of a source."""
 
     path: str
-    """As found."""
+    """As found; perhaps a URL."""
     bytes: int
-    """Size."""
+    """Size as stored."""
     source: int
     """Index of its source."""
     format: str
-    """``text`` or ``jsonl``."""
+    """``text``, ``book``, ``jsonl``, ``parquet``, ``arrow`` or ``wikipedia``."""
     encoding: str
     """Of its text."""
     field: str
-    """JSON Lines: key of the text."""
+    """JSON Lines, Parquet, Arrow: where the text is."""
+    compression: str = ""
+    """``gz``, ``bz2``, ``zst``, ``xz`` or nothing."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The documents of a file that start in ``[start, end)``."""
+    """A part of a file; what ``start`` and ``end`` count depends on the format.
+
+    Bytes as stored (documents that start there belong to the chunk), row groups of Parquet, record batches of Arrow,
+    or compressed bytes from one member's start to another's.
+    """
 
     file: InputFile
     start: int
     end: int
+    bytes: int
+    """As stored, for progress."""
 
 
 def find_files(sources: tuple[SourceConfig, ...]) -> list[InputFile]:
@@ -65,40 +91,76 @@ def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
             f"{source.title}: unknown encoding {source.encoding!r}. Use a name that Python knows, such as utf-8, "
             "cp1252, cp949 or gb18030."
         ) from None
-    paths = sorted(path for path in glob.glob(source.input, recursive=True) if Path(path).is_file())
-    if not paths and Path(source.input).is_dir():
-        raise DataError(f"{source.input}: is a folder. Give --input its files, such as '{source.input}/*.txt'.")
+    paths = find_paths(source.input)
     if not paths:
         raise DataError(f"{source.input}: no such file. Give --input an existing path, or a quoted glob that matches.")
-    return [
-        InputFile(path, Path(path).stat().st_size, index, _format(path, source), source.encoding, source.field)
-        for path in paths
-    ]
+    found = []
+    for path in paths:
+        kind, compression = _kind(path, source)
+        found.append(InputFile(path, file_size(path), index, kind, source.encoding, source.field, compression))
+    return found
 
 
-def _format(path: str, source: SourceConfig) -> str:
+def _kind(path: str, source: SourceConfig) -> tuple[str, str]:
+    """Return format and compression, from the name where they are not given."""
+    name = PurePosixPath(path)
+    compression = COMPRESSIONS.get(name.suffix.lower(), "")
+    if compression:
+        name = name.with_suffix("")
     if source.format != "auto":
-        return source.format
-    suffix = Path(path).suffix.lower()
-    if suffix in (".jsonl", ".ndjson"):
-        return "jsonl"
-    if suffix in (".txt", ".text", ""):
-        return "text"
-    raise DataError(f"{path}: cannot tell the format from the name. Say --format text or --format jsonl.")
+        return source.format, compression
+    suffix = name.suffix.lower()
+    # A dump is named such as enwiki-20260101-pages-articles1.xml-p1p41242.
+    kind = "wikipedia" if re.search(r"pages-articles.*\.xml", name.name) else FORMATS.get(suffix)
+    if kind is None:
+        raise DataError(f"{path}: cannot tell the format from the name. Say --format, such as --format text.")
+    if kind in ("parquet", "arrow"):
+        compression = ""
+    return kind, compression
 
 
 def plan_chunks(files: list[InputFile], chunk_bytes: int) -> list[Chunk]:
     """Cut files into chunks of about ``chunk_bytes``, smaller for small inputs so that several workers share them.
 
-    The plan depends on the files alone, never on the number of workers.
+    The plan depends on the files alone, never on the number of workers. Compressed files are one chunk each, but
+    for multistream dumps.
     """
     total = sum(file.bytes for file in files)
     size = min(chunk_bytes, max(MIN_CHUNK_BYTES, total // CHUNKS_OF_A_SMALL_INPUT))
-    chunks = []
-    for file in files:
-        step = file.bytes if UNCUTTABLE.match(file.encoding) else size
-        chunks += [Chunk(file, start, min(start + step, file.bytes)) for start in range(0, file.bytes, max(step, 1))]
-    return chunks
+    return [chunk for file in files for chunk in _chunks_of(file, size)]
+
+
+def _chunks_of(file: InputFile, size: int) -> Iterator[Chunk]:
+    if not file.bytes:
+        return
+    if file.format in ("parquet", "arrow"):
+        from data_prep.extract.columns import parts_of
+
+        parts = parts_of(file)
+        yield from _grouped(file, parts, size)
+    elif file.format == "wikipedia" and file.compression == "bz2":
+        from data_prep.extract.multistream import stream_starts
+
+        starts = stream_starts(file.path, file.bytes)
+        borders = [*starts, file.bytes]
+        groups = list(_grouped(file, [b - a for a, b in pairwise(borders)], size))
+        yield from (Chunk(file, borders[group.start], borders[group.end], group.bytes) for group in groups)
+    elif file.compression or file.format == "book" or UNCUTTABLE.match(file.encoding):
+        yield Chunk(file, 0, file.bytes, file.bytes)
+    else:
+        for start in range(0, file.bytes, size):
+            end = min(start + size, file.bytes)
+            yield Chunk(file, start, end, end - start)
+
+
+def _grouped(file: InputFile, sizes: list[int], wanted: int) -> Iterator[Chunk]:
+    """Yield runs of consecutive parts of at least ``wanted`` bytes, the last perhaps less."""
+    first = held = 0
+    for index, size in enumerate(sizes):
+        held += size
+        if held >= wanted or index + 1 == len(sizes):
+            yield Chunk(file, first, index + 1, held)
+            first, held = index + 1, 0
 
 
 def chunk_bounds(chunk: Chunk, stream: BinaryIO) -> tuple[int, int]:
@@ -106,13 +168,9 @@ def chunk_bounds(chunk: Chunk, stream: BinaryIO) -> tuple[int, int]:
 
     A document belongs to the chunk in which the border before it ends, so each has exactly one.
     """
-    border = BORDERS[chunk.file.format]
-    start = 0 if chunk.start == 0 else _after_border(stream, chunk.start, chunk.file.bytes, border)
-    end = (
-        chunk.file.bytes
-        if chunk.end >= chunk.file.bytes
-        else _after_border(stream, chunk.end, chunk.file.bytes, border)
-    )
+    border, size = BORDERS[chunk.file.format], chunk.file.bytes
+    start = 0 if chunk.start == 0 else _after_border(stream, chunk.start, size, border)
+    end = size if chunk.end >= size else _after_border(stream, chunk.end, size, border)
     return start, max(start, end)
 
 
@@ -121,11 +179,13 @@ def _after_border(stream: BinaryIO, nominal: int, size: int, border: re.Pattern[
     # A border may begin before the nominal place and end exactly at it.
     begin = max(0, nominal - BORDER_BYTES)
     stream.seek(begin)
-    held, searched = b"", 0
+    held = b""
     while block := stream.read(SCAN_BYTES):
         held += block
-        for match in border.finditer(held, max(0, searched - BORDER_BYTES)):
-            if begin + match.end() >= nominal:
+        for match in border.finditer(held):
+            # One that touches the end of what was read may go on.
+            if begin + match.end() >= nominal and (match.end() < len(held) or begin + len(held) >= size):
                 return begin + match.end()
-        searched = len(held)
+        kept = min(len(held), BORDER_BYTES)
+        begin, held = begin + len(held) - kept, held[-kept:]
     return size

@@ -1,54 +1,138 @@
-"""The first stage: read a chunk, cut its documents into sentences, write them as an Arrow file."""
+"""The first stage: read a chunk, clean its documents, cut them into sentences, write them as Arrow files."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from data_prep.arrow_files import write_batches
+from data_prep.clean.cleaner import Cleaner
+from data_prep.clean.paragraphs import DuplicateParagraphs
+from data_prep.config import CleanConfig
 from data_prep.extract.chunks import Chunk
-from data_prep.extract.readers import read_documents
+from data_prep.extract.problems import Problems
+from data_prep.extract.readers import read_texts
 from data_prep.sentences import make_splitter
 from data_prep.units import Counts
 
-SCHEMA = pa.schema([("document_hash", pa.uint64()), ("sentences", pa.list_(pa.string()))])
+SCHEMA = pa.schema([("document_hash", pa.uint64()), ("source", pa.uint16()), ("sentences", pa.list_(pa.string()))])
 DOCUMENTS_A_BATCH = 4096
+PART_CHARACTERS = 16 << 20
+"""A file takes about as many, so that a huge compressed input does not become one huge file."""
 
 
 @dataclass(frozen=True)
 class ExtractTask:
-    """A chunk, the language of its text, and where the sentences go."""
+    """A chunk, what to do with its text, and where the sentences go."""
 
     chunk: Chunk
+    number: int
+    """Of the chunk, over the whole build."""
     language: str
+    clean: CleanConfig
+    is_strict: bool
+    """Whether a document that cannot be read ends the build."""
     path: Path
+    """Without suffix: parts are named ``PATH-000.arrow`` and so on."""
+    duplicates: Path | None = None
+    """Folder of the paragraphs that occur in several chunks."""
+
+
+@dataclass
+class _Part:
+    """Documents for one file."""
+
+    hashes: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=lambda: [0])
+    sentences: list[str] = field(default_factory=list)
+    characters: int = 0
+
+    def write(self, path: Path, source: int) -> Path:
+        sources = pa.array([source] * len(self.hashes), pa.uint16())
+        lists = pa.ListArray.from_arrays(pa.array(self.starts, pa.int32()), pa.array(self.sentences, pa.string()))
+        batch = pa.record_batch([pa.array(self.hashes, pa.uint64()), sources, lists], schema=SCHEMA)
+        batches = [batch.slice(i, DOCUMENTS_A_BATCH) for i in range(0, batch.num_rows, DOCUMENTS_A_BATCH)]
+        write_batches(path, SCHEMA, batches, compression="zstd")
+        return path
 
 
 def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     """Write the documents of a chunk; a document's hash is of its text, wherever it was found."""
     splitter = make_splitter(task.language)
-    source = str(task.chunk.file.source)
-    counts = {"documents": {source: 0}, "empty_documents": 0, "sentences": 0, "characters": 0, "bytes": 0}
-    hashes: list[int] = []
-    documents: list[list[str]] = []
-    for paragraphs in read_documents(task.chunk):
-        sentences = [sentence for paragraph in paragraphs for sentence in splitter.split(paragraph)]
-        counts["documents"][source] += 1  # type: ignore[index]
+    source = task.chunk.file.source
+    numbers = {"documents": 0, "empty_documents": 0, "sentences": 0, "characters": 0}
+    paths: list[Path] = []
+    part = _Part()
+    reader = DocumentReader(task)
+    for paragraphs in reader.documents():
+        numbers["documents"] += 1
+        sentences = splitter.split_paragraphs(paragraphs)
         if not sentences:
-            counts["empty_documents"] += 1  # type: ignore[operator]
+            numbers["empty_documents"] += 1
             continue
-        hashes.append(hash_document(paragraphs))
-        documents.append(sentences)
-        counts["sentences"] += len(sentences)  # type: ignore[operator]
-        counts["characters"] += sum(map(len, sentences))  # type: ignore[operator]
-    counts["bytes"] = task.chunk.end - task.chunk.start
-    batches = (
-        pa.record_batch([hashes[i : i + DOCUMENTS_A_BATCH], documents[i : i + DOCUMENTS_A_BATCH]], schema=SCHEMA)
-        for i in range(0, len(hashes), DOCUMENTS_A_BATCH)
-    )
-    write_batches(task.path, SCHEMA, batches, compression="zstd")
-    return [task.path], counts
+        part.hashes.append(hash_document(paragraphs))
+        part.sentences += sentences
+        part.starts.append(len(part.sentences))
+        part.characters += sum(map(len, sentences))
+        if part.characters >= PART_CHARACTERS:
+            _add(numbers, part)
+            paths.append(part.write(_part_path(task.path, len(paths)), source))
+            part = _Part()
+    if part.hashes or not paths:
+        _add(numbers, part)
+        paths.append(part.write(_part_path(task.path, len(paths)), source))
+    numbers["documents"] += reader.dropped
+    counts: Counts = {**numbers, **reader.report(), "bytes": task.chunk.bytes}
+    counts["documents"] = {str(source): numbers["documents"]}
+    return paths, counts
+
+
+def _add(numbers: dict[str, int], part: _Part) -> None:
+    numbers["sentences"] += len(part.sentences)
+    numbers["characters"] += part.characters
+
+
+def _part_path(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}-{number:03d}.arrow")
+
+
+class DocumentReader:
+    """The cleaned documents of a chunk, and what was dropped on the way."""
+
+    def __init__(self, task: ExtractTask) -> None:
+        self._task = task
+        self._problems = Problems(is_strict=task.is_strict)
+        known = None
+        if task.duplicates is not None:
+            known = DuplicateParagraphs(task.duplicates, task.number, task.clean.min_paragraph_characters)
+        self._cleaner = Cleaner(task.clean, known)
+        self.dropped = 0
+        """Documents that a rule dropped."""
+
+    def documents(self) -> Iterator[list[str]]:
+        """Yield documents as paragraphs; one without any is an empty list."""
+        path, unit = (
+            self._task.chunk.file.path,
+            "row" if self._task.chunk.file.format in ("parquet", "arrow") else "byte",
+        )
+        for place, text in read_texts(self._task.chunk, self._problems):
+            paragraphs = self._cleaner.clean(text, f"{path} {unit} {place}")
+            if paragraphs is None:
+                self.dropped += 1
+            else:
+                yield paragraphs
+
+    def report(self) -> dict[str, Any]:
+        """Return counts of problems and rules, and examples under names that no other chunk uses."""
+        examples = {**self._problems.examples, **self._cleaner.examples}
+        named = {
+            rule: {f"{self._task.number:06d}-{index}": text for index, text in enumerate(texts)}
+            for rule, texts in examples.items()
+        }
+        return {"problems": self._problems.counts, "rules": self._cleaner.counts, "examples": named}
 
 
 def hash_document(paragraphs: list[str]) -> int:

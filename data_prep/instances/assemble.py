@@ -55,7 +55,7 @@ def _in_order(pairs: Pairs) -> tuple[NDArray[np.int64], ...]:
     )
 
 
-def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, masked_lm_prob: float) -> MaskedInstances:
+def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, is_subword: NDArray[np.bool_]) -> MaskedInstances:
     """Choose and mask positions, or none where masking is left to the loader."""
     if metadata.masking == "dynamic":
         nothing = np.zeros(0, np.int64)
@@ -67,12 +67,16 @@ def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, masked_lm_
         )
     options = MaskingOptions(
         strategy=metadata.mask_unit,
-        masked_lm_prob=masked_lm_prob,
+        masked_lm_prob=metadata.masked_lm_prob,
         max_predictions_per_seq=metadata.max_predictions_per_seq,
     )
     special = metadata.special_ids
     pieces = PieceTable(
-        cls_id=special["cls"], sep_id=special["sep"], mask_id=special["mask"], vocab_size=metadata.vocab_size
+        cls_id=special["cls"],
+        sep_id=special["sep"],
+        mask_id=special["mask"],
+        vocab_size=metadata.vocab_size,
+        is_subword=None if metadata.mask_unit == "token" else is_subword,
     )
     keys = mix(pairs.key, MASKS)
     return mask_instances(instances.ids_T, instances.offsets, keys=keys, pieces=pieces, options=options)

@@ -34,12 +34,12 @@ class InstanceTask:
     bucket: int
     options: PairOptions
     metadata: ShardMetadata
-    masked_lm_prob: float
     path: Path
 
 
 @lru_cache(maxsize=4)
-def _documents_of(folder: Path, split: str) -> DocumentSet:
+def documents_of(folder: Path, split: str) -> DocumentSet:
+    """Open the documents of a split once a process."""
     return DocumentSet.open(folder, split)
 
 
@@ -57,7 +57,7 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
 
 def make_instances(task: InstanceTask) -> tuple[list[Path], Counts]:
     """Write the shard of a task; a bucket without an instance gives none."""
-    documents = _documents_of(task.documents, task.split)
+    documents = documents_of(task.documents, task.split)
     pairs = make_pairs(documents, task.bucket, task.options, task.tokenizer)
     if not len(pairs):
         return [], {"rows": 0}
@@ -77,5 +77,5 @@ def make_instances(task: InstanceTask) -> tuple[list[Path], Counts]:
 def _batch(documents: DocumentSet, pairs: Pairs, task: InstanceTask) -> pa.RecordBatch:
     special = task.metadata.special_ids
     instances = assemble(documents, pairs, cls_id=special["cls"], sep_id=special["sep"])
-    masked = mask(instances, pairs, task.metadata, task.masked_lm_prob)
+    masked = mask(instances, pairs, task.metadata, tokenizer_of(task.tokenizer).is_subword)
     return to_batch(instances, masked, pairs.label, task.metadata)

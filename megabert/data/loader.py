@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from megabert.data.batch import BatchFormat, MicroBatch, Piece, assemble, instance_seeds
+from megabert.data.dynamic import DynamicMasker, make_masker
 from megabert.data.packing import MicroShape, Plan, plan
 from megabert.data.permutation import EpochOrder
 from megabert.data.position import DataPosition, PositionRange
@@ -89,9 +90,8 @@ class PackedLoader:
 
         Raises:
             ConfigError: If the batch size, the rank or the world size is impossible.
-            DataError: If the shards leave masking to the loader.
+            DataError: If masks are left to the loader and the tokenizer beside the shards cannot be read.
         """
-        _check_masking(shards)
         if global_batch_size < 1 or not 0 <= rank < world_size:
             raise ConfigError(
                 f"loader: global_batch_size={global_batch_size}, rank={rank}, world_size={world_size}; allowed are a "
@@ -99,6 +99,7 @@ class PackedLoader:
             )
         self._shards = shards
         self._seed = seed
+        self._masker = make_masker(shards, seed)
         self._global_batch_size = global_batch_size
         self._shape = shape
         self._rank = rank
@@ -213,7 +214,7 @@ class PackedLoader:
     def _pack(self, position: DataPosition, step: int) -> StepBatch:
         """Read, pack and assemble this rank's share of one global batch."""
         ranges, position_after = position.take(self._global_batch_size, self._shards.num_rows)
-        pieces = list(_pieces(self._shards, self._seed, ranges))
+        pieces = list(_pieces(self._shards, self._seed, ranges, self._masker))
         lengths = np.concatenate([p.columns.lengths[p.indices] for p in pieces])
         masked_counts = np.concatenate([p.columns.masked_counts[p.indices] for p in pieces])
         dealt = plan(lengths, masked_counts, self._shape, self._world_size)
@@ -251,11 +252,13 @@ def validation_batches(
         max_instances: At most so many instances over all ranks; None takes all.
         pad: Pad micro-batches.
     """
-    _check_masking(shards)
+    masker = make_masker(shards, seed=0)
     stop = shards.num_rows if max_instances is None else min(max_instances, shards.num_rows)
     batch_format = _format(shards, pin=False)
     for first in range(0, stop, _VALIDATION_ROWS):
         columns = shards.columns(((first, min(first + _VALIDATION_ROWS, stop)),))
+        if masker is not None:  # the same masks in every validation
+            columns = masker.mask(columns, np.arange(len(columns.rows)), epoch=0)
         dealt = plan(columns.lengths, columns.masked_counts, shape, world_size)
         padded = shape.padded(dealt.max_tokens, dealt.max_masked) if pad else None
         rows = np.arange(len(columns.rows))
@@ -276,7 +279,9 @@ def _micro_batches(
         yield assemble(pieces, ordinals, seeds[ordinals], batch_format, padded)
 
 
-def _pieces(shards: ShardSet, seed: int, ranges: tuple[PositionRange, ...]) -> Iterator[Piece]:
+def _pieces(
+    shards: ShardSet, seed: int, ranges: tuple[PositionRange, ...], masker: DynamicMasker | None
+) -> Iterator[Piece]:
     """Yield the instances of ranges of positions, cut where the window of the order changes."""
     ordinal = 0
     for epoch, start, stop in ranges:
@@ -284,7 +289,11 @@ def _pieces(shards: ShardSet, seed: int, ranges: tuple[PositionRange, ...]) -> I
         while start < stop:
             window = order.window_at(start)
             indices = window.order[start - window.start : stop - window.start]
-            yield Piece(shards.columns(window.spans), indices, ordinal)
+            columns = shards.columns(window.spans)
+            if masker is None:
+                yield Piece(columns, indices, ordinal)
+            else:
+                yield Piece(masker.mask(columns, indices, epoch), np.arange(indices.size), ordinal)
             start += indices.size
             ordinal += indices.size
 
@@ -297,11 +306,3 @@ def _format(shards: ShardSet, pin: bool) -> BatchFormat:
         has_labels=metadata.objective != "none",
         pin=pin,
     )
-
-
-def _check_masking(shards: ShardSet) -> None:
-    if shards.metadata.masking != "static":
-        raise DataError(
-            f"{shards.folder}: masking={shards.metadata.masking!r}; the loader reads masking='static' only so far. "
-            "Build the shards with static masking."
-        )

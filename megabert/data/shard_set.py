@@ -109,11 +109,16 @@ class ShardSet:
 
     @property
     def statistics(self) -> InstanceStatistics:
-        """Totals of the split, as the manifest states them."""
+        """Totals of the split, as the manifest states them; masks that the loader makes are estimated from above."""
+        tokens = sum(shard.tokens for shard in self.shards)
+        masked = sum(shard.masked_tokens for shard in self.shards)
+        if self.metadata.masking == "dynamic":
+            most = self.metadata.max_predictions_per_seq * self.num_rows
+            masked = min(most, round(self.metadata.masked_lm_prob * tokens + 0.5 * self.num_rows))
         return InstanceStatistics(
             rows=self.num_rows,
-            tokens=sum(shard.tokens for shard in self.shards),
-            masked_tokens=sum(shard.masked_tokens for shard in self.shards),
+            tokens=tokens,
+            masked_tokens=masked,
             max_seq_length=self.metadata.max_seq_length,
             max_masked=max(1, self.metadata.max_predictions_per_seq),
         )

@@ -7,12 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.errors import ConfigError
-from megabert.masking.keyed_random import stream
+from megabert.masking.keyed_random import stream, uniform
 
 BLOCK_ROWS = 1 << 12
 """Instances treated at once: the work arrays then stay near a core's cache."""
 MAX_LENGTH = 1 << 16
 """Instances are shorter: a position takes the low 16 bits of a sort key."""
+
+SPAN_P = 0.2
+MAX_SPAN_WORDS = 10
 
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 _POSITION_BITS = np.uint64(16)
@@ -91,20 +94,91 @@ def select_whole_words(block: Candidates) -> NDArray[np.bool_]:
     """
     if block.is_subword_T is None:
         raise ConfigError("masking.strategy=whole_word needs to know which pieces continue a word; give is_subword.")
-    tokens = np.flatnonzero(block.is_candidate_T)
-    row = block.row_T[tokens]
-    is_first = np.concatenate([[True], np.diff(row) > 0])[: len(row)]
-    is_start = is_first | ~block.is_subword_T[tokens]
-    word = np.cumsum(is_start) - 1
-    starts_W = tokens[is_start]
-    row_W = block.row_T[starts_W]
-    sizes_W = np.bincount(word, minlength=len(starts_W))
-    order_W = np.lexsort((stream(block.keys_R[row_W], block.position_T[starts_W]), row_W))
-    taken_W = np.zeros(len(starts_W), dtype=bool)
-    taken_W[order_W] = _take_in_order(sizes_W[order_W], np.bincount(row_W, minlength=len(block.keys_R)), block.counts_R)
-    chosen_T = np.zeros(len(block.row_T), dtype=bool)
-    chosen_T[tokens] = taken_W[word]
-    return chosen_T
+    words = _Words.of(block)
+    taken_W = np.zeros(len(words.starts), dtype=bool)
+    order_W = words.order(block)
+    taken_W[order_W] = _take_in_order(words.sizes[order_W], words.in_row, block.counts_R)
+    return words.spread(taken_W, block)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The words of a block; W of them."""
+
+    tokens: NDArray[np.int64]
+    """Candidates."""
+    word: NDArray[np.int64]
+    """Word of each candidate."""
+    starts: NDArray[np.int64]
+    """First token of each word."""
+    sizes: NDArray[np.int64]
+    in_row: NDArray[np.int64]
+    """Words of each row."""
+
+    @classmethod
+    def of(cls, block: Candidates) -> "_Words":
+        assert block.is_subword_T is not None
+        tokens = np.flatnonzero(block.is_candidate_T)
+        row = block.row_T[tokens]
+        is_first = np.concatenate([[True], np.diff(row) > 0])[: len(row)]
+        is_start = is_first | ~block.is_subword_T[tokens]
+        word = np.cumsum(is_start) - 1
+        starts = tokens[is_start]
+        in_row = np.bincount(block.row_T[starts], minlength=len(block.keys_R))
+        return cls(tokens, word, starts, np.bincount(word, minlength=len(starts)), in_row)
+
+    def order(self, block: Candidates) -> NDArray[np.int64]:
+        """Return the words in random order within each row."""
+        row_W = block.row_T[self.starts]
+        return np.lexsort((stream(block.keys_R[row_W], block.position_T[self.starts]), row_W))
+
+    def spread(self, taken_W: NDArray[np.bool_], block: Candidates) -> NDArray[np.bool_]:
+        """Return the tokens of words."""
+        chosen_T = np.zeros(len(block.row_T), dtype=bool)
+        chosen_T[self.tokens] = taken_W[self.word]
+        return chosen_T
+
+
+def select_spans(block: Candidates) -> NDArray[np.bool_]:
+    """Choose runs of whole words (SpanBERT, Joshi et al. 2020, section 3.1).
+
+    Starts are taken in random order; a run has 1 to 10 words, geometrically distributed with p = 0.2, and ends
+    early at a chosen word, a [SEP], or where the wanted number would be exceeded.
+
+    Returns:
+        Boolean array over the block's tokens, at most ``counts_R`` of them true in each row.
+    """
+    if block.is_subword_T is None:
+        raise ConfigError("masking.strategy=span needs to know which pieces continue a word; give is_subword.")
+    words = _Words.of(block)
+    order_W = words.order(block)
+    row_W = block.row_T[words.starts]
+    draw_W = uniform(stream(stream(block.keys_R[row_W], block.position_T[words.starts]), 1))
+    length_W = np.minimum(1 + np.floor(np.log1p(-draw_W) / np.log1p(-SPAN_P)).astype(np.int64), MAX_SPAN_WORDS)
+    # Whether a word follows the one before it directly, in the same row.
+    follows_W = np.zeros(len(words.starts) + 1, dtype=bool)
+    follows_W[1:-1] = (words.starts[1:] == words.starts[:-1] + words.sizes[:-1]) & (row_W[1:] == row_W[:-1])
+    taken_W = np.zeros(len(words.starts) + 1, dtype=bool)
+    sizes_W = np.append(words.sizes, 0)
+    next_R = np.cumsum(words.in_row) - words.in_row
+    last_R, room_R = next_R + words.in_row, block.counts_R.copy()
+    active = np.flatnonzero((room_R > 0) & (next_R < last_R))
+    while len(active):
+        start = order_W[next_R[active]]
+        rows, word, wanted = active, start, length_W[start]
+        for offset in range(MAX_SPAN_WORDS):
+            goes_on = (wanted > offset) & ~taken_W[word] & (sizes_W[word] <= room_R[rows])
+            if offset:
+                goes_on &= follows_W[word]
+            rows, word, wanted = rows[goes_on], word[goes_on], wanted[goes_on]
+            if not len(rows):
+                break
+            taken_W[word] = True
+            room_R[rows] -= sizes_W[word]
+            word = word + 1
+        next_R[active] += 1
+        active = active[(room_R[active] > 0) & (next_R[active] < last_R[active])]
+    return words.spread(taken_W[:-1], block)
 
 
 def _take_in_order(
@@ -129,5 +203,6 @@ def _take_in_order(
 STRATEGIES: dict[str, Callable[[Candidates], NDArray[np.bool_]]] = {
     "token": select_tokens,
     "whole_word": select_whole_words,
+    "span": select_spans,
 }
-"""Selection by name. Spans enter here."""
+"""Selection by name."""

@@ -23,7 +23,7 @@ class MaskingOptions:
     """How instances are masked; the names are those of google-research/bert."""
 
     strategy: str = "token"
-    """What is chosen as one: "token" or "whole_word"."""
+    """What is chosen as one: "token", "whole_word" or "span"."""
     masked_lm_prob: float = 0.15
     """Share of an instance's tokens, special ones counted, that is predicted."""
     max_predictions_per_seq: int = 20
@@ -124,10 +124,13 @@ def mask_instances(
         rows = slice(first, last)
         chosen_T[block] = _choose(ids_T[block], offsets[first : last + 1] - offsets[first], keys[rows], pieces, options)
     places_M = np.flatnonzero(chosen_T)
-    instance_M = np.searchsorted(offsets, places_M, side="right") - 1
+    instance_M = np.repeat(np.arange(num_instances), np.diff(offsets))[places_M]
     positions_M = places_M - offsets[instance_M]
     masked_T = np.array(ids_T)
-    masked_T[places_M] = _replace(ids_T[places_M], keys[instance_M], positions_M, pieces, options)
+    deciding_M = positions_M[_first_of_runs(places_M)] if options.strategy == "span" else positions_M
+    masked_T[places_M] = _replace(
+        ids_T[places_M], keys[instance_M], (deciding_M, positions_M), pieces=pieces, options=options
+    )
     return MaskedInstances(
         ids_T=masked_T,
         positions_M=positions_M,
@@ -176,14 +179,30 @@ def _choose(
 def _replace(
     originals_M: NDArray[np.integer],
     keys_M: NDArray[np.uint64],
-    positions_M: NDArray[np.int64],
+    positions_M: tuple[NDArray[np.int64], NDArray[np.int64]],
+    *,
     pieces: PieceTable,
     options: MaskingOptions,
 ) -> NDArray[np.integer]:
-    """Return what stands at predicted positions; each is drawn on its own, also within a word."""
-    action_M = uniform(stream(mix(keys_M, _ACTION), positions_M))
-    random_M = below(stream(mix(keys_M, _REPLACEMENT), positions_M), pieces.vocab_size).astype(originals_M.dtype)
+    """Return what stands at predicted positions; each is drawn on its own, also within a word, but a span as one.
+
+    Args:
+        originals_M: Ids before masking.
+        keys_M: Of the instances.
+        positions_M: Which position's draw decides what happens, and the position itself.
+        pieces: What must be known of the vocabulary.
+        options: How to mask.
+    """
+    action_M = uniform(stream(mix(keys_M, _ACTION), positions_M[0]))
+    replacement_M = stream(mix(keys_M, _REPLACEMENT), positions_M[1])
+    random_M = below(replacement_M, pieces.vocab_size).astype(originals_M.dtype)
     is_mask_M = action_M < options.mask_share
     is_random_M = ~is_mask_M & (action_M < options.mask_share + options.random_share)
     mask_M = np.full_like(originals_M, pieces.mask_id)
     return np.where(is_mask_M, mask_M, np.where(is_random_M, random_M, originals_M))
+
+
+def _first_of_runs(places_M: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each place the index of the first of the run of neighbours that it is in; a [SEP] ends a run."""
+    is_first = np.concatenate([[True], np.diff(places_M) != 1])[: len(places_M)]
+    return np.maximum.accumulate(np.where(is_first, np.arange(len(places_M)), 0))

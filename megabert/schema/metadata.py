@@ -38,6 +38,8 @@ class ShardMetadata:
     """Ids by the names pad, unk, cls, sep and mask."""
     vocab_size: int
     """Pieces in the vocabulary."""
+    masked_lm_prob: float = 0.15
+    """Share of an instance's tokens to predict; shards without it have BERT's."""
     format_version: int = FORMAT_VERSION
     """Version of this schema."""
 
@@ -72,7 +74,7 @@ class ShardMetadata:
                 "Build the shards again with `megabert-data build`, or use the version of megabert that wrote them."
             )
         names = {field.name for field in fields(cls)}
-        wrong = sorted(names ^ set(values))
+        wrong = sorted((names ^ set(values)) - ({"masked_lm_prob"} - set(values)))
         if wrong:
             raise DataError(f"{where}: missing or unknown fields {', '.join(wrong)}. Build the shards again.")
         return cls(**values)

@@ -6,17 +6,17 @@ libraries, and stays inside a chunk, where `tokenizers` itself decides.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-MAX_CHUNKS = 1 << 19
+MAX_CHUNKS = 1 << 18
 """Different chunks remembered; about 100 bytes each."""
 _MAX_IDS = 1 << 22
-_BATCH_CHARACTERS = 1 << 22
+_BATCH_BYTES = 1 << 23
 
 Encode = Callable[[list[str]], list[list[int]]]
 
@@ -47,7 +47,7 @@ class ChunkCache:
         """Return the number of chunks remembered."""
         return len(self._slots)
 
-    def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def encode_flat(self, texts: Sequence[str] | pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Tokenize texts; see `Tokenizer.encode_flat`."""
         ids, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
         for batch in _batches(texts):
@@ -60,10 +60,10 @@ class ChunkCache:
         np.cumsum(np.concatenate(lengths), out=offsets[1:])
         return np.concatenate(ids), offsets
 
-    def _encode_batch(self, texts: list[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def _encode_batch(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return all ids of a batch and how many each text has."""
-        parts = pc.split_pattern(pa.array(texts, pa.string()), " ")
-        text_starts = parts.offsets.to_numpy()
+        parts = pc.split_pattern(texts, " ")
+        text_starts = parts.offsets.to_numpy() - parts.offsets[0].as_py()
         coded = parts.flatten().dictionary_encode()
         slots = self._slots_of(coded.dictionary.to_pylist())[coded.indices.to_numpy()]
         lengths = self._lengths[slots]
@@ -73,11 +73,13 @@ class ChunkCache:
         return self._ids[shift + np.arange(ends[-1])], np.diff(ends[text_starts])
 
     def _slots_of(self, chunks: list[str]) -> NDArray[np.int64]:
-        known = self._slots
-        fresh = [chunk for chunk in chunks if chunk not in known]
+        slots = list(map(self._slots.get, chunks))
+        fresh = [chunk for chunk, slot in zip(chunks, slots, strict=True) if slot is None]
         if fresh:
+            following = count(len(self._slots))
             self._add(fresh, self._encode(fresh))
-        return np.fromiter((known[chunk] for chunk in chunks), dtype=np.int64, count=len(chunks))
+            slots = [next(following) if slot is None else slot for slot in slots]
+        return np.array(slots, dtype=np.int64)
 
     def _add(self, chunks: list[str], id_lists: list[list[int]]) -> None:
         first = len(self._slots)
@@ -94,12 +96,13 @@ class ChunkCache:
         self._slots.update(zip(chunks, range(first, last), strict=True))
 
 
-def _batches(texts: Sequence[str]) -> list[list[str]]:
-    """Cut a list of texts into batches of bounded size, so that a huge call needs no huge work arrays."""
-    ends = np.cumsum([len(text) for text in texts], dtype=np.int64) // _BATCH_CHARACTERS
+def _batches(texts: Sequence[str] | pa.StringArray) -> list[pa.StringArray]:
+    """Cut texts into batches of bounded size, so that a huge call needs no huge work arrays."""
+    array = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.string())
+    ends = np.cumsum(pc.binary_length(array).to_numpy(), dtype=np.int64) // _BATCH_BYTES
     borders = np.flatnonzero(np.diff(ends)) + 1
-    edges = [0, *borders.tolist(), len(texts)]
-    return [list(texts[start:end]) for start, end in pairwise(edges) if end > start]
+    edges = [0, *borders.tolist(), len(array)]
+    return [array.slice(start, end - start) for start, end in pairwise(edges) if end > start]
 
 
 def _grown(array: NDArray, size: int) -> NDArray:

@@ -2,19 +2,21 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models
 
 from megabert.errors import DataError
-from megabert.tokenization.backend import CONTINUATION, mark_special, options_of
+from megabert.tokenization.ascii_words import AsciiWords
+from megabert.tokenization.backend import CONTINUATION, MAX_WORD_CHARACTERS, mark_special, options_of
 from megabert.tokenization.chunk_cache import ChunkCache
 from megabert.tokenization.special_tokens import SpecialIds, SpecialNames, find_special_ids
 
@@ -56,8 +58,16 @@ class Tokenizer:
         """Pieces in the order of their ids."""
         # Added pieces may hold spaces or take in those beside them: chunks between spaces are then not independent.
         self._chunks: ChunkCache | None = None
-        if options_of(self._backend) and not _added_pieces(self._backend):
-            self._chunks = ChunkCache(self._encode_lists)
+        options = options_of(self._backend)
+        if options and not _added_pieces(self._backend):
+            self._chunks = ChunkCache(self._word_encoder(options.do_lower_case))
+
+    def _word_encoder(self, is_lower: bool) -> Callable[[list[str]], list[list[int]]]:
+        model = json.loads(self._backend.to_str())["model"]
+        if model["max_input_chars_per_word"] != MAX_WORD_CHARACTERS or model["unk_token"] != self.names.unk:
+            return self._encode_lists
+        unknown = self.special_ids.unk
+        return AsciiWords(model["vocab"], unknown, is_lower=is_lower, encode=self._encode_lists).encode
 
     @property
     def vocab_size(self) -> int:
@@ -80,17 +90,19 @@ class Tokenizer:
         text = json.dumps(self._identity(), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def encode_flat(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    def encode_flat(self, texts: Sequence[str] | pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Tokenize many texts into one array.
 
         Args:
-            texts: Texts of any length.
+            texts: Texts of any length; an Arrow array is not copied.
 
         Returns:
             Ids of all texts, int32, end to end; and int64 offsets of shape (len(texts) + 1,): text i has the
             ids ``ids[offsets[i]:offsets[i + 1]]``.
         """
-        return self._encode_whole(texts) if self._chunks is None else self._chunks.encode_flat(texts)
+        if self._chunks is not None:
+            return self._chunks.encode_flat(texts)
+        return self._encode_whole(texts.to_pylist() if isinstance(texts, pa.Array) else texts)
 
     def _encode_whole(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Tokenize without the cache."""

@@ -49,6 +49,17 @@ def test_workers_do_not_change_a_byte(reference, tmp_path, workers):
     assert hashes(tmp_path / "out") == reference[0]
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ranks_do_not_change_a_byte(reference, tmp_path, ranks):
+    mpirun = Path(sys.executable).parent / "mpirun"
+    if not mpirun.is_file():
+        pytest.skip("no mpirun beside Python: pip install 'megabert[mpi]'")
+    words = [str(mpirun), "-n", str(ranks), *command(tmp_path / "out", 1), "--mpi"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert hashes(tmp_path / "out") == reference[0]
+
+
 def children_of(process):
     listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True)
     return [int(pid) for pid in listed.stdout.split()]

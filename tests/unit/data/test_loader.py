@@ -1,5 +1,7 @@
 import threading
 import time
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -318,11 +320,65 @@ def test_thread_makes_no_more_than_one_step_ahead(shards):
             assert len(calls) == consumed + 1
 
 
-def test_shards_without_masks_are_refused(make, tmp_path):
-    rows = make.instances(5, 32, 1000, seed=0)
-    folder = make.shards(tmp_path / "dynamic", {"train": [rows]}, masking="dynamic")
-    with pytest.raises(DataError, match="masking='dynamic'"):
-        _loader(ShardSet.open(folder))
+@pytest.fixture
+def unmasked(make, tmp_path):
+    """Shards whose masks are left to the loader, and the ids of their instances."""
+    rows = [replace(row, masked_lm_positions=[], masked_lm_ids=[]) for row in make.instances(300, 32, 1000, seed=0)]
+    return ShardSet.open(make.shards(tmp_path / "dynamic", {"train": [rows]}, masking="dynamic"))
+
+
+def masked_instances(steps):
+    """(ids with the masks undone, positions, ids shown) of every instance, in the order of the stream."""
+    found = []
+    for step in steps:
+        for micro in step.micro_batches:
+            starts = micro.cu_seqlens.tolist()
+            ids = micro.input_ids_T.clone()
+            ids[micro.masked_positions_M] = micro.masked_ids_M
+            for start, stop in pairwise(starts):
+                places = micro.masked_positions_M[
+                    (micro.masked_positions_M >= start) & (micro.masked_positions_M < stop)
+                ]
+                shown = micro.input_ids_T[start:stop].tolist()
+                found.append((tuple(ids[start:stop].tolist()), tuple((places - start).tolist()), tuple(shown)))
+    return found
+
+
+def test_dynamic_masks_differ_by_epoch_and_not_by_ranks(unmasked):
+    options = {"global_batch_size": 100, "num_steps": 6}
+    with _loader(unmasked, **options) as loader:
+        steps = list(loader)
+    alone = masked_instances(steps)
+    assert len(alone) == 600
+    assert all(step.num_masked == sum(b.num_masked for b in step.micro_batches) for step in steps)
+    by_text = {}
+    for text, places, _ in alone:
+        by_text.setdefault(text, []).append(places)
+    assert all(len(places) == 2 for places in by_text.values())
+    assert sum(first != second for first, second in by_text.values()) > 0.9 * len(by_text)
+    shared = []
+    for rank in range(2):
+        with _loader(unmasked, rank=rank, world_size=2, **options) as loader:
+            shared += masked_instances(list(loader))
+    assert sorted(shared) == sorted(alone)
+
+
+def test_dynamic_masks_have_the_share_of_static_ones(unmasked):
+    with _loader(unmasked, global_batch_size=300, num_steps=4) as loader:
+        found = masked_instances(list(loader))
+    predicted = sum(len(places) for _, places, _ in found)
+    tokens = sum(len(text) for text, _, _ in found)
+    assert abs(predicted / tokens - 0.15) < 0.02
+    shown = [ids[place] for _, places, ids in found for place in places]
+    assert abs(shown.count(unmasked.metadata.special_ids["mask"]) / predicted - 0.8) < 0.03
+
+
+def test_dynamic_masks_of_validation_stay(unmasked):
+    shape = _shape(unmasked, 64, 1, 512)
+    first, second = (list(validation_batches(unmasked, shape)) for _ in range(2))
+    assert sum(batch.num_masked for batch in first) > 0
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one.input_ids_T, other.input_ids_T)
 
 
 @pytest.mark.parametrize("options", [{"rank": 2, "world_size": 2}, {"rank": -1}])

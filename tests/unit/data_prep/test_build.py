@@ -221,3 +221,13 @@ def test_state_file_cut_off_by_a_kill_is_no_foreign_file(make_config, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         build(make_config(), tmp_path / "out", Stopping(0))
     assert not list((tmp_path / "out").glob(".*.tmp"))
+
+
+def test_changed_remote_input_is_refused(make_config, tokenizer_folder, texts, tmp_path):
+    path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
+    source = SourceConfig(input=f"file://{path}")
+    config = make_config(sources=(source,), lengths=(64,), dupe_factor=1, tokenizer=str(tokenizer_folder))
+    build(config, tmp_path / "out", SerialExecutor())
+    path.write_text(path.read_text().replace("the", "The"))  # as long as before
+    with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
+        build(config, tmp_path / "out", SerialExecutor())

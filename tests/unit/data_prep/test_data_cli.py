@@ -131,3 +131,20 @@ def test_unknown_tokens_that_the_sample_missed_are_warned_of(texts, tokenizer_fo
     arguments = ["--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
     assert main(["build", *arguments, *flags]) == 0
     assert "of the tokens are [UNK]" in capsys.readouterr().err
+
+
+def test_plots_are_pictures(built, tmp_path, capsys):
+    assert main(["stats", str(built.folder), "--plots", str(tmp_path / "plots")]) == 0
+    names = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert names == {"lengths-64.png", "lengths-128.png", "sources.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "plots").iterdir())
+    assert "picture" in capsys.readouterr().out
+
+
+def test_bench_times_every_stage(corpus, tokenizer_folder, capsys):
+    flags = ["--lengths", "64", "--dupe-factor", "1", "--validation-share", "0", "--tokenizer", str(tokenizer_folder)]
+    assert main(["bench", "--input", str(corpus), *flags]) == 0
+    shown = capsys.readouterr().out
+    for stage in ("extract", "tokens", "documents", "instances-64", "check_shard", "all, verified"):
+        assert stage in shown
+    assert "bytes an instance" in shown

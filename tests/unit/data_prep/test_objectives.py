@@ -13,6 +13,8 @@ from data_prep.verify import verify
         {"objective": "sop"},
         {"pairing": "google"},
         {"masking": "dynamic"},
+        {"mask_unit": "whole_word"},
+        {"mask_unit": "span", "pairing": "google"},
         {"objective": "none", "masking": "dynamic", "short_seq_prob": 0.0},
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
@@ -46,3 +48,13 @@ def test_length_does_not_change_what_another_length_holds(make_config, built, to
     assert [entry.sha256 for entry in result.manifests[128].shards] == [
         entry.sha256 for entry in built.manifests[128].shards
     ]
+
+
+def test_masked_share_of_whole_words_and_spans_is_that_of_tokens(make_config, tokenizer_folder, tmp_path):
+    for unit in ("whole_word", "span"):
+        config = make_config(tokenizer=str(tokenizer_folder), dupe_factor=1, lengths=(64,), mask_unit=unit)
+        result = build(config, tmp_path / unit, SerialExecutor())
+        counts = result.manifests[64].statistics["instances"]["train"]
+        assert 0.13 < counts["masked_tokens"] / counts["tokens"] < 0.16
+        assert 0.75 < counts["shown_as_mask"] / counts["masked_tokens"] < 0.85
+        assert result.manifests[64].metadata.masked_lm_prob == config.masked_lm_prob

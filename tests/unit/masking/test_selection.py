@@ -3,7 +3,7 @@ import pytest
 
 from megabert.errors import ConfigError
 from megabert.masking.keyed_random import mix, stream
-from megabert.masking.selection import Candidates, select_tokens, select_whole_words
+from megabert.masking.selection import MAX_SPAN_WORDS, Candidates, select_spans, select_tokens, select_whole_words
 
 
 def make_block(rows, longest, subword_share=None):
@@ -69,3 +69,55 @@ def test_whole_words_follow_google_for_the_same_order():
 def test_whole_words_need_to_know_the_pieces():
     with pytest.raises(ConfigError, match="is_subword"):
         select_whole_words(make_block(3, 20))
+
+
+def runs_of(chosen, words):
+    """Numbers of words in the maximal runs of chosen neighbours."""
+    lengths, current, last = [], 0, None
+    for word in words:
+        if chosen[word[0]] and last is not None and word[0] == last + 1 and current:
+            current += 1
+        else:
+            lengths += [current] if current else []
+            current = int(chosen[word[0]])
+        last = word[-1]
+    return lengths + ([current] if current else [])
+
+
+def test_spans_are_whole_words_within_the_wanted_number():
+    block = make_block(600, 200, subword_share=0.3)
+    chosen = select_spans(block)
+    starts = np.searchsorted(block.row_T, np.arange(601))
+    lengths = []
+    for index in range(600):
+        words = google_words(block, range(starts[index], starts[index + 1]))
+        assert all(len({bool(chosen[token]) for token in word}) == 1 for word in words)
+        found = int(chosen[starts[index] : starts[index + 1]].sum())
+        assert found <= block.counts_R[index]
+        if len(words) > 60 and block.counts_R[index] > 20:
+            assert found == block.counts_R[index] or min(map(len, words)) > block.counts_R[index] - found
+            lengths += runs_of(chosen, words)
+    assert 1.7 < np.mean(lengths) < MAX_SPAN_WORDS
+    assert max(lengths) > 5
+
+
+def test_spans_of_a_row_do_not_depend_on_other_rows():
+    block = make_block(50, 100, subword_share=0.3)
+    whole = select_spans(block)
+    for index in (0, 17, 49):
+        own = block.row_T == index
+        alone = Candidates(
+            row_T=np.zeros(own.sum(), np.int64),
+            position_T=block.position_T[own],
+            is_candidate_T=block.is_candidate_T[own],
+            is_subword_T=block.is_subword_T[own],
+            candidates_R=block.candidates_R[index : index + 1],
+            counts_R=block.counts_R[index : index + 1],
+            keys_R=block.keys_R[index : index + 1],
+        )
+        assert np.array_equal(select_spans(alone), whole[own])
+
+
+def test_spans_need_to_know_the_pieces():
+    with pytest.raises(ConfigError, match="is_subword"):
+        select_spans(make_block(3, 20))

@@ -161,7 +161,7 @@ def test_cache_stays_bounded():
 
 
 def test_cache_cuts_huge_calls_into_batches(monkeypatch):
-    monkeypatch.setattr("megabert.tokenization.chunk_cache._BATCH_CHARACTERS", 10)
+    monkeypatch.setattr("megabert.tokenization.chunk_cache._BATCH_BYTES", 10)
     cache = ChunkCache(lambda texts: [[int(text)] if text else [] for text in texts])
     texts = [f"{number} {number + 1}" for number in range(100)] + [""]
     ids, offsets = cache.encode_flat(texts)

@@ -1,0 +1,42 @@
+"""The rules, each a small function of a document or a paragraph."""
+
+import re
+
+# Line breaks and tabs are no controls here; joiners (U+200C, U+200D) belong to Persian and Indic words.
+CONTROLS = re.compile(
+    "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
+)
+BOILERPLATE = re.compile(
+    r"""[\W\d_]+                                                            # no letter at all
+    | .{0,40}\ball\ rights\ reserved\b.{0,40} | (copyright\b|\(c\)|\u00a9).{0,100}
+    | .{0,60}\b(uses?|using)\ cookies\b.{0,200} | accept\ (all\ )?cookies\W*
+    | .{0,60}\bjavascript\b.{0,30}\b(disabled|enabled|enable|required)\b.{0,60} | .{0,20}enable\ javascript.{0,60}
+    | (click\ here|read\ more|share\ this|log\ ?in|sign\ (in|up)|subscribe|print|e-?mail|next|previous|home|menu)\W*
+    | (terms\ of\ (use|service)|privacy\ policy|contact\ us|about\ us|back\ to\ top|skip\ to\ (main\ )?content)\W*
+    | page\ \d+(\ of\ \d+)?\W* | \*{3}\ ?(start|end)\ of\ .{0,200}
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def remove_controls(text: str) -> str:
+    """Take out control, zero-width and direction characters."""
+    return CONTROLS.sub("", text)
+
+
+def is_boilerplate(paragraph: str, own: re.Pattern[str] | None) -> bool:
+    """Return whether a paragraph is a line of a page and not of its text; ``own`` are the user's patterns."""
+    if len(paragraph) <= 320 and BOILERPLATE.fullmatch(paragraph):
+        return True
+    return own is not None and own.search(paragraph) is not None
+
+
+def without_repeats(paragraphs: list[str]) -> list[str]:
+    """Leave out paragraphs that say again what the one before said."""
+    return [line for index, line in enumerate(paragraphs) if index == 0 or line != paragraphs[index - 1]]
+
+
+def repeated_share(paragraphs: list[str]) -> float:
+    """Return the share of characters in paragraphs that occurred before in the document (Rae et al. 2021, Table A1)."""
+    total = sum(map(len, paragraphs))
+    return 1 - sum(map(len, set(paragraphs))) / total if total else 0.0

@@ -1,0 +1,180 @@
+"""Bytes of a source file, wherever it lies and however it is compressed, in blocks of bounded size."""
+
+import bz2
+import glob
+import hashlib
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from data_prep.extract.problems import Problems
+from megabert.errors import ConfigError, DataError
+from megabert.schema import sha256_file
+
+BLOCK_BYTES = 1 << 20
+COMPRESSIONS = {".gz": "gz", ".bz2": "bz2", ".zst": "zst", ".xz": "xz"}
+# Each takes up one member (stream, frame) of a file; a file may hold several end to end.
+_MEMBERS: dict[str, Callable[[], Any]] = {
+    "gz": lambda: zlib.decompressobj(wbits=31),
+    "bz2": bz2.BZ2Decompressor,
+    "xz": lzma.LZMADecompressor,
+}
+
+
+def is_url(path: str) -> bool:
+    """Return whether a path is an fsspec URL such as ``s3://bucket/key``."""
+    return "://" in path
+
+
+def _filesystem(url: str) -> tuple[Any, str]:
+    try:
+        import fsspec
+
+        return fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise ConfigError(
+            f"{url}: reading URLs needs packages that are not installed ({error}). "
+            "Install them: pip install 'megabert[data]', and the package of the protocol, such as s3fs."
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{url}: {error}. Give a local path or a URL that fsspec knows.") from error
+
+
+def find_paths(pattern: str) -> list[str]:
+    """Return the files that a path, a glob or a URL names, sorted.
+
+    Raises:
+        DataError: A folder, or one that may not be read.
+    """
+    if is_url(pattern):
+        filesystem, path = _filesystem(pattern)
+        found = filesystem.glob(path) if glob.has_magic(path) else [path] if filesystem.isfile(path) else []
+        return sorted(filesystem.unstrip_protocol(name) for name in found if filesystem.isfile(name))
+    found = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
+    if not found and Path(pattern).is_dir():
+        raise DataError(f"{pattern}: is a folder. Give --input its files, such as '{pattern}/*.txt'.")
+    if not found:
+        _require_readable(pattern)
+    return found
+
+
+def _require_readable(pattern: str) -> None:
+    """A glob passes over a folder without permission in silence; name it."""
+    parts = Path(pattern).parts
+    fixed = Path(*parts[: next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))])
+    for folder in [*reversed(fixed.parents), fixed]:
+        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+            raise DataError(f"{folder}: this folder may not be read. Give yourself permission (chmod u+rx {folder}).")
+
+
+def file_size(path: str) -> int:
+    """Return a file's bytes as stored."""
+    if is_url(path):
+        filesystem, name = _filesystem(path)
+        return int(filesystem.size(name) or 0)
+    return Path(path).stat().st_size
+
+
+def modified_ns(path: str) -> int:
+    """Return a local file's time of change; 0 for a URL, whose identity is `input_sha256`."""
+    return 0 if is_url(path) else os.stat(path).st_mtime_ns
+
+
+def input_sha256(path: str) -> str:
+    """Return the SHA-256 of a local file's bytes; of a URL, of what its file system says identifies the content."""
+    if is_url(path):
+        filesystem, name = _filesystem(path)
+        return hashlib.sha256(str(filesystem.ukey(name)).encode()).hexdigest()
+    return sha256_file(path)
+
+
+def open_stored(path: str) -> BinaryIO:
+    """Open a file's bytes as stored.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    try:
+        if is_url(path):
+            filesystem, name = _filesystem(path)
+            return filesystem.open(name, "rb")
+        return open(path, "rb")
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror or error}). Check the path and its permissions."
+        ) from error
+
+
+def stored_blocks(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    """Yield the bytes ``start`` to ``end`` of an open file."""
+    stream.seek(start)
+    while start < end and (block := stream.read(min(BLOCK_BYTES, end - start))):
+        start += len(block)
+        yield block
+
+
+def content_blocks(path: str, compression: str, start: int, end: int, problems: Problems) -> Iterator[bytes]:
+    """Yield what a file, or some of its compressed members, contains.
+
+    A damaged or cut end is reported; what was read before it is kept.
+
+    Args:
+        path: Local or a URL.
+        compression: "", or one of the values of ``COMPRESSIONS``.
+        start: First byte as stored; the start of a member where compressed.
+        end: Behind the last byte as stored.
+        problems: Told of a damaged end.
+    """
+    with open_stored(path) as stream:
+        if not compression:
+            yield from stored_blocks(stream, start, end)
+        elif compression == "zst":
+            yield from _zstd_blocks(path, stream, problems)
+        else:
+            yield from _member_blocks(path, compression, stored_blocks(stream, start, end), problems)
+
+
+def _member_blocks(path: str, compression: str, blocks: Iterator[bytes], problems: Problems) -> Iterator[bytes]:
+    member, read = _MEMBERS[compression](), 0
+    is_open = False
+    for block in blocks:
+        data = block
+        read += len(block)
+        while data:
+            if not is_open:
+                data = data.lstrip(b"\0") if compression == "gz" else data  # tape pads with zeros
+                member, is_open = _MEMBERS[compression](), bool(data)
+                continue
+            try:
+                made, data = _decompress(member, data)
+                while made:  # bounded: a small block may hold gigabytes of zeros
+                    yield made
+                    made, data = _decompress(member, data) if not member.eof else (b"", data)
+            except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+                problems.add("damaged_files", f"{path}: damaged {compression} before byte {read} ({error})")
+                return
+            is_open = not member.eof
+    if is_open:
+        problems.add("cut_files", f"{path}: its {compression} data end too early, after {read} bytes")
+
+
+def _decompress(member: Any, data: bytes) -> tuple[bytes, bytes]:
+    """Return at most a block of content, and what of the data is left for the next call or member."""
+    made = member.decompress(data, BLOCK_BYTES)
+    if member.eof:
+        return made, member.unused_data
+    return made, getattr(member, "unconsumed_tail", b"")  # bz2 and xz keep the rest inside
+
+
+def _zstd_blocks(path: str, stream: BinaryIO, problems: Problems) -> Iterator[bytes]:
+    try:
+        with pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd") as content:
+            while block := content.read(BLOCK_BYTES):
+                yield block
+    except OSError as error:
+        problems.add("cut_files", f"{path}: its zst data are damaged or end too early ({str(error).splitlines()[0]})")

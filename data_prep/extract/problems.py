@@ -1,0 +1,46 @@
+"""What of the input could not be used: counted by kind, with the first places; fatal where nothing may be dropped."""
+
+from megabert.errors import DataError
+
+EXAMPLES = 3
+MAX_EXAMPLE_CHARACTERS = 300
+
+
+class Problems:
+    """Takes note of unusable places of one unit of reading."""
+
+    def __init__(self, *, is_strict: bool = True) -> None:
+        """Start empty.
+
+        Args:
+            is_strict: Whether `require` raises.
+        """
+        self.is_strict = is_strict
+        self.counts: dict[str, int] = {}
+        self.examples: dict[str, list[str]] = {}
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the file ended too early or in damage."""
+        return "cut_files" in self.counts or "damaged_files" in self.counts
+
+    def count(self, kind: str) -> None:
+        """Count something that is no problem but should be known."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+    def add(self, kind: str, message: str) -> None:
+        """Count a problem that is never fatal, such as a cut end, and remember the first messages."""
+        self.count(kind)
+        examples = self.examples.setdefault(kind, [])
+        if len(examples) < EXAMPLES:
+            examples.append(message[:MAX_EXAMPLE_CHARACTERS])
+
+    def require(self, kind: str, message: str, remedy: str) -> None:
+        """Count a document that cannot be read.
+
+        Raises:
+            DataError: Where the build may not drop documents (``max_bad_share`` is 0).
+        """
+        if self.is_strict:
+            raise DataError(f"{message}. {remedy}")
+        self.add(kind, message)

@@ -1,0 +1,194 @@
+import json
+import re
+
+import pytest
+from unit.data_prep.conftest import write_jsonl
+
+from data_prep.clean import Cleaner
+from data_prep.clean.mojibake import repair
+from data_prep.cli import main
+from data_prep.config import CleanConfig, SourceConfig
+from data_prep.parallel import SerialExecutor
+from data_prep.pipeline import build
+from megabert.config import loading
+from megabert.errors import ConfigError
+
+
+def cleaner(*rules, **options):
+    return Cleaner(CleanConfig(rules=rules, **options))
+
+
+def misread(text, encoding="cp1252"):
+    table = {byte: bytes([byte]).decode(encoding, "ignore") or chr(byte) for byte in range(256)}
+    return "".join(table[byte] for byte in text.encode())
+
+
+GOOD = [
+    "plain",
+    "\u00c9t\u00e9 \u00e0 la mer, caf\u00e9\u2026\u201d dit-il.",
+    "JOS\u00c9\u2014 said",
+    "S\u00c3O PAULO",
+    "\uc548\ub155\ud558\uc138\uc694",
+    "\u03b1\u03b2\u03b3 \u00ab\u00bb",
+]
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_sound_text_is_left_alone(text):
+    assert repair(text) == text
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1"])
+@pytest.mark.parametrize(
+    "text", ["caf\u00e9 \u2013 \u201cquoted\u201d", "na\u00efve", "\uc548\ub155\ud558\uc138\uc694", "smile \U0001f600"]
+)
+def test_misread_text_is_repaired_exactly(text, encoding):
+    assert repair(misread(text, encoding)) == text
+    assert repair(misread(misread(text, encoding), encoding)) == text
+
+
+def test_misread_text_that_cannot_be_undone_exactly_is_dropped_not_guessed():
+    damaged = misread("caf\u00e9 noir") + " \uc548"  # a character that the code page lacks
+    assert repair(damaged) is None
+    clean = cleaner("mojibake")
+    mendable = misread("na\u00efve")
+    assert clean.clean(f"Good line.\n{damaged}\n{mendable}", "file 3") == ["Good line.", "na\u00efve"]
+    assert clean.counts["mojibake_dropped"]["paragraphs"] == 1
+    assert clean.counts["mojibake_repaired"]["paragraphs"] == 1
+    assert clean.examples["mojibake_dropped"][0].startswith("file 3: ")
+
+
+def test_controls_are_removed_and_line_breaks_kept():
+    clean = cleaner("control_characters")
+    assert clean.clean("a\x00b\u200b c\ufeff\x0cnext\u2028line\u200dx", "") == ["ab c", "next", "line\u200dx"]
+    assert clean.counts["control_characters"]["characters"] == 3
+
+
+def test_boilerplate_lines_are_dropped_and_prose_kept():
+    lines = ["All rights reserved.", "* * *", "Page 3 of 12", "Privacy Policy", "This website uses cookies to work."]
+    prose = ["He said that all rights are reserved by nature to those who wait for them in silence.", "Next came he."]
+    clean = cleaner("boilerplate", boilerplate=("^Advert",))
+    assert clean.clean("\n".join([*lines, "Advert here", *prose]), "") == prose
+    assert clean.counts["boilerplate"]["paragraphs"] == 6
+
+
+def test_repeated_lines_are_dropped_and_so_are_documents_made_of_them():
+    clean = cleaner("repeated_lines")
+    assert clean.clean("One line.\nOne line.\nOther line, which is much longer than it.\nOne line.", "") == [
+        "One line.",
+        "Other line, which is much longer than it.",
+        "One line.",
+    ]
+    assert clean.clean("Same again.\n" * 9 + "End.", "x") is None
+    assert clean.counts["repeated_lines"]["documents"] == 1
+
+
+def test_length_bounds_documents():
+    clean = cleaner("length", min_characters=10, max_characters=20)
+    assert clean.clean("Too short", "") is None
+    assert clean.clean("Long enough", "") == ["Long enough"]
+    assert clean.clean("It is too long for that.", "") is None
+    assert clean.clean("", "") == []  # an empty document is counted as such
+
+
+def test_rules_that_are_off_do_nothing():
+    text = "a\x01\n* * *\na\x01"
+    assert cleaner().clean(text, "") == ["a\x01", "* * *", "a\x01"]
+
+
+def test_bad_pattern_is_refused(make_config):
+    with pytest.raises(ValueError, match="no regular expression"):
+        CleanConfig(boilerplate=("(",))
+    with pytest.raises(ConfigError, match="no regular expression"):
+        loading.build(CleanConfig, {"boilerplate": ["("]})
+
+
+def paragraph(name):
+    return f"The paragraph {name} says many things of {name}. " + "It goes on for a while, so that it is seen. " * 2
+
+
+@pytest.fixture
+def build_of(make_config, tokenizer_folder, tmp_path):
+    def run(sources, executor=None, **changes):
+        options = {"lengths": (64,), "dupe_factor": 1, "validation_share": 0, "tokenizer": str(tokenizer_folder)}
+        config = make_config(sources=sources, **{**options, **changes})
+        name = f"out-{len(list(tmp_path.iterdir()))}"
+        return build(config, tmp_path / name, executor or SerialExecutor()).manifests[64].statistics["corpus"]
+
+    return run
+
+
+def test_duplicate_documents_are_kept_once_and_counted(build_of, texts, tmp_path):
+    sources = []
+    for name, part in (("a", texts[:20] + texts[:5]), ("b", texts[10:30])):
+        path = write_jsonl(tmp_path / f"{name}.jsonl", part)
+        sources.append(SourceConfig(input=str(path), name=name))
+    corpus = build_of(tuple(sources), clean=CleanConfig(rules=("duplicate_documents",)))
+    assert corpus["documents"] == 30
+    assert corpus["dropped"]["duplicate_documents"] == 15
+    assert corpus["documents_by_source"] == {"a": 25, "b": 20}
+    assert corpus["kept_documents_by_source"] == {"a": 20, "b": 10}  # the first source keeps a shared one
+
+
+def test_weights_repeat_and_thin_out_documents(build_of, texts, tmp_path):
+    sources = []
+    for name, part, weight in (("twice", texts[:20], 2.0), ("half", texts[20:60], 0.5)):
+        path = write_jsonl(tmp_path / f"{name}.jsonl", part)
+        sources.append(SourceConfig(input=str(path), name=name, weight=weight))
+    corpus = build_of(tuple(sources))
+    assert corpus["kept_documents_by_source"]["twice"] == 40
+    assert 10 <= corpus["kept_documents_by_source"]["half"] <= 30
+    assert corpus["dropped"]["documents_without_weight"] == 40 - corpus["kept_documents_by_source"]["half"]
+
+
+def test_duplicate_paragraphs_are_kept_in_the_first_document(build_of, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr("data_prep.clean.paragraphs.HASHES_A_RANGE", 7)
+    shared = paragraph("shared")
+    documents = [f"{paragraph(i)}\n{shared}\nShort one.\n{paragraph(i * 10 + 1)}" for i in range(20)]
+    files = [write_jsonl(tmp_path / f"{i}.jsonl", documents[i * 5 : i * 5 + 5]) for i in range(4)]
+    sources = tuple(SourceConfig(input=str(path)) for path in files)
+    corpus = build_of(sources, clean=CleanConfig(rules=("duplicate_paragraphs",)))
+    # paragraph(i * 10 + 1) is paragraph(j) for i = 0, 1 and j = 1, 11.
+    assert corpus["rules"]["duplicate_paragraphs"]["paragraphs"] == 19 + 2
+    assert len(corpus["examples"]["duplicate_paragraphs"]) == 3
+
+
+def test_stats_show_what_each_rule_dropped_with_examples(texts, tmp_path, capsys):
+    path = tmp_path / "in.jsonl"
+    write_jsonl(path, [*(text + "\nAll rights reserved.\x01" for text in texts[:30]), "Short."])
+    with open(path, "ab") as stream:
+        stream.write(b"{broken\n")
+    flags = "--vocab-size 800 --lengths 64 --dupe-factor 1 --workers 1 --validation-share 0 --max-bad-share 0.1"
+    rules = "--clean control_characters boilerplate length"
+    arguments = ["build", "--input", str(path), "--output", str(tmp_path / "out"), *flags.split(), *rules.split()]
+    assert main(arguments) == 0
+    capsys.readouterr()
+    assert main(["stats", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "cleaned by boilerplate: 30 paragraphs, 600 characters" in shown
+    assert "cleaned by control characters: 30 characters" in shown
+    assert "cleaned by length: 1 documents" in shown
+    assert "bad lines 1" in shown
+    assert "line 32 is no JSON" in shown
+    assert re.search(rf"  boilerplate: {path} byte \d+: '", shown)
+
+
+def test_too_many_unreadable_documents_are_refused(tmp_path, capsys):
+    lines = [json.dumps({"text": "A sentence. And another one of it."}) for _ in range(8)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, "{broken", "{broken"]))
+    arguments = ["build", "--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
+    assert main([*arguments, "--max-bad-share", "0.1"]) == 3
+    message = capsys.readouterr().err
+    assert "2 bad lines of 10 documents cannot be read" in message
+    assert "line 9 is no JSON" in message
+
+
+def test_documents_in_other_languages_are_dropped():
+    clean = cleaner("language", languages=("en", "ko"))
+    assert clean.clean("The whale swam away over the sea, and nobody saw it again.", "") is not None
+    korean = "\uc548\ub155\ud558\uc138\uc694. \uc624\ub298\uc740 \ub0a0\uc528\uac00 \uc88b\uc2b5\ub2c8\ub2e4."
+    assert clean.clean(korean, "") is not None
+    assert clean.clean("Der Wal schwamm davon, und niemand hat ihn je wieder gesehen.", "file 7") is None
+    assert clean.counts["language"]["documents"] == 1
+    with pytest.raises(ValueError, match="languages names none"):
+        CleanConfig(rules=("language",))

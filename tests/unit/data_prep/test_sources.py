@@ -1,0 +1,157 @@
+import bz2
+import gzip
+import json
+import lzma
+import os
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_prep.config import SourceConfig
+from data_prep.extract import chunks as chunks_module
+from data_prep.extract import find_files, plan_chunks
+from data_prep.extract import text as text_module
+from data_prep.extract.problems import Problems
+from data_prep.extract.readers import read_texts
+from megabert.errors import DataError
+
+TEXTS = [f"Document {i} \u00e9 says something of its own." for i in range(50)]
+
+
+def zst(data):
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": partial(lzma.compress, preset=0), "zst": zst}
+
+
+def read_all(path, problems=None, chunk_bytes=1 << 30, **options):
+    files = find_files((SourceConfig(input=str(path), **options),))
+    chunks = plan_chunks(files, chunk_bytes)
+    problems = problems or Problems()
+    return [text.strip() for chunk in chunks for _, text in read_texts(chunk, problems)]
+
+
+def jsonl(texts):
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_compressed_files_hold_what_the_plain_one_holds(tmp_path, compression):
+    data = "\n\n".join(TEXTS).encode()
+    half = len(data) // 2
+    # Several members end to end, as bgzip, pbzip2 and `cat` make them.
+    packed = COMPRESS[compression](data[:half]) + COMPRESS[compression](data[half:])
+    (tmp_path / f"a.txt.{compression}").write_bytes(packed)
+    (tmp_path / f"b.jsonl.{compression}").write_bytes(COMPRESS[compression](jsonl(TEXTS)))
+    assert read_all(tmp_path / f"a.txt.{compression}") == TEXTS
+    assert read_all(tmp_path / f"b.jsonl.{compression}") == TEXTS
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_cut_compressed_file_is_reported_and_its_whole_documents_kept(tmp_path, compression):
+    texts = [f"\u00e9{os.urandom(600).hex()} number {i}." for i in range(1800)]
+    packed = COMPRESS[compression]("\n\n".join(texts).encode())
+    path = tmp_path / f"a.txt.{compression}"
+    path.write_bytes(packed[: len(packed) * 2 // 3])
+    problems = Problems()
+    found = read_all(path, problems)
+    assert 100 < len(found) < 1800
+    assert found == texts[: len(found)]
+    assert problems.counts == {"cut_files": 1}
+    assert str(path) in problems.examples["cut_files"][0]
+    packed = COMPRESS[compression](jsonl(texts))
+    path.with_name(f"b.jsonl.{compression}").write_bytes(packed[: len(packed) // 2])
+    assert read_all(tmp_path / f"b.jsonl.{compression}", Problems())[-1] in texts
+
+
+def test_damaged_compressed_file_is_reported(tmp_path):
+    packed = bytearray(gzip.compress(os.urandom(200_000).hex().encode()))
+    packed[100_000:100_100] = b"x" * 100
+    (tmp_path / "a.txt.gz").write_bytes(packed)
+    problems = Problems()
+    read_all(tmp_path / "a.txt.gz", problems)
+    assert sum(problems.counts.values()) == 1
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "arrow stream", "dictionary"])
+def test_columns_are_read_in_parts(tmp_path, kind):
+    column = pa.array([*TEXTS, None])
+    table = pa.table({"body": column.dictionary_encode() if kind == "dictionary" else column, "id": range(51)})
+    path = tmp_path / f"a.{kind.split()[0].replace('dictionary', 'arrow')}"
+    if kind == "parquet":
+        pq.write_table(table, path, row_group_size=7)
+    else:
+        new = pa.ipc.new_stream if "stream" in kind else pa.ipc.new_file
+        with new(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=7)
+    assert read_all(path, chunk_bytes=1, field="body") == [*TEXTS, ""]
+    files = find_files((SourceConfig(input=str(path), field="body"),))
+    assert len(plan_chunks(files, 1)) <= 8
+    with pytest.raises(DataError, match=r"no column 'text' \(columns: body, id\)"):
+        read_all(path)
+    with pytest.raises(DataError, match="holds int64, not text"):
+        read_all(path, field="id")
+
+
+def test_damaged_parquet_is_named(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(DataError, match=r"a\.parquet: cannot be read as parquet"):
+        read_all(tmp_path / "a.parquet")
+
+
+def test_book_is_one_document_and_its_wrapped_lines_are_joined(tmp_path):
+    (tmp_path / "b.txt").write_text("Chapter\n\nIt was\na day\nof rain.\n\nIt went on.\n")
+    assert read_all(tmp_path / "*.txt", format="book") == ["Chapter\nIt was a day of rain.\nIt went on."]
+
+
+def test_urls_are_read_through_fsspec(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(jsonl(TEXTS[:20])))
+    (tmp_path / "b.jsonl").write_bytes(jsonl(TEXTS[20:]))
+    assert read_all(f"file://{tmp_path}/*") == TEXTS
+    assert read_all(f"file://{tmp_path}/b.jsonl") == TEXTS[20:]
+    pq.write_table(pa.table({"text": TEXTS}), tmp_path / "c.parquet")
+    assert read_all(f"file://{tmp_path}/c.parquet") == TEXTS
+    with pytest.raises(DataError, match="no such file"):
+        read_all(f"file://{tmp_path}/none.txt")
+
+
+def test_unknown_protocol_is_named(tmp_path):
+    with pytest.raises(Exception, match="nothing"):
+        read_all("nothing://bucket/key.txt")
+
+
+@pytest.mark.parametrize("compression", ["", ".gz"])
+def test_oversized_document_is_left_out_without_being_held(tmp_path, monkeypatch, compression):
+    monkeypatch.setattr(text_module, "MAX_DOCUMENT_BYTES", 3 << 20)
+    monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
+    long = json.dumps({"text": "x" * (8 << 20)})
+    data = jsonl(TEXTS[:5]) + long.encode() + b"\n" + jsonl(TEXTS[5:])
+    (tmp_path / f"a.jsonl{compression}").write_bytes(gzip.compress(data, 1) if compression else data)
+    problems = Problems()
+    assert read_all(tmp_path / f"a.jsonl{compression}", problems, chunk_bytes=1 << 20) == TEXTS
+    assert problems.counts == {"oversized_documents": 1}
+    assert f"the document at byte {len(jsonl(TEXTS[:5]))}" in problems.examples["oversized_documents"][0]
+
+
+def test_unreadable_documents_can_be_dropped_and_counted(tmp_path):
+    lines = jsonl(TEXTS).splitlines(keepends=True)
+    lines[3], lines[7], lines[9] = b'{"text": "caf\xe9"}\n', b"{broken\n", b'{"other": 1}\n'
+    (tmp_path / "a.jsonl").write_bytes(b"".join(lines))
+    problems = Problems(is_strict=False)
+    assert read_all(tmp_path / "a.jsonl", problems) == [t for i, t in enumerate(TEXTS) if i not in (3, 7, 9)]
+    assert problems.counts == {"undecodable_documents": 1, "bad_lines": 2}
+    assert "line 8 is no JSON" in problems.examples["bad_lines"][0]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_folder_without_permission_is_named(tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o000)
+    with pytest.raises(DataError, match="may not be read"):
+        read_all(closed / "*.txt")
