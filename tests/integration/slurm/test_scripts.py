@@ -13,7 +13,7 @@ import pytest
 from integration.runs import TINY, Run
 
 ROOT = Path(__file__).parents[3]
-TWO_NODES = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1", "--mem=1000"]
+TWO_NODES = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]
 
 
 @dataclass
@@ -117,16 +117,35 @@ def test_slurm_takes_every_script(job):
         job.ask("sbatch", "--test-only", *TWO_NODES, str(script))
 
 
-def test_chain_submits_what_is_left(job):
-    options = {"PRETRAIN_OPTIONS": f"--hold {' '.join(TWO_NODES)}", "SIZE": "base"}
-    command = ["bash", "slurm/submit_all.sh", *job.flags]
+def submit_chain(job: Job, **settings: str) -> list[list[str]]:
+    """Run ``submit_all.sh`` with every job held; return its lines, cut into words."""
+    held = f"--hold {' '.join(TWO_NODES)}"
+    environment = {**job.environment, "PREPARE_OPTIONS": held, "PRETRAIN_OPTIONS": held, "SIZE": "base", **settings}
     done = subprocess.run(
-        command, env={**job.environment, **options}, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        ["bash", "slurm/submit_all.sh", *job.flags],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "prepare" not in done.stdout, "the shards are there"
-    job.number = done.stdout.split()[-1]
-    assert (job.shown("JobState"), job.shown("JobName")) == ("PENDING", "bert-base")
+    return [line.split() for line in done.stdout.splitlines() if line.startswith(("prepare ", "pretrain "))]
+
+
+def test_chain_leaves_out_what_is_done(job):
+    ((name, job.number),) = submit_chain(job)
+    assert (name, job.shown("JobState"), job.shown("JobName")) == ("pretrain", "PENDING", "bert-base")
+    assert job.shown("Dependency") == "(null)"
+
+
+def test_chain_trains_after_the_data_are_there(job, tmp_path):
+    (_, prepared), (_, job.number) = submit_chain(job, DATA=str(tmp_path / "new"), INPUT="texts/*.txt")
+    try:
+        assert job.shown("Dependency").startswith(f"afterok:{prepared}")
+    finally:
+        job.ask("scancel", prepared)
 
 
 def test_check_names_what_is_missing(job, tmp_path):
