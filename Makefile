@@ -41,7 +41,9 @@ lint: $(installed) ## ruff, mypy, import contracts, shell syntax
 	@$(bin)/ruff format --check .
 	@$(bin)/mypy
 	@$(bin)/lint-imports --config setup.cfg
-	@for script in $$(git ls-files '*.sh' .ci/run); do bash -n $$script || exit 1; done
+	@for script in $$(git ls-files '*.sh' .ci/run tests/tools); do bash -n $$script || exit 1; done
+	@if command -v shellcheck >/dev/null; then shellcheck -x $$(git ls-files '*.sh' .ci/run tests/tools); \
+	  else echo "shellcheck is not installed: skipped" >&2; fi
 
 bench: $(installed) ## CPU benchmarks, each a ratio measured in one run
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done

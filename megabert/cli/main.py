@@ -87,7 +87,7 @@ def _without_local_rank(arguments: list[str]) -> list[str]:
 
 def _report(error: MegabertError) -> None:
     """Print an error once: what all ranks found alike is rank 0's to say."""
-    rank = os.environ.get("RANK", "0")
+    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0")
     if error.is_echo or (rank != "0" and isinstance(error, ConfigError)):
         return
     where = "" if rank == "0" else f"[rank {rank}] "

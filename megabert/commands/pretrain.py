@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from megabert.config.loading import field_table, parse_flags, read_yaml, to_dict
 from megabert.config.recipes import engine_names, load_run_config, recipe_names
 from megabert.config.run import RunConfig
+from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
 
 if TYPE_CHECKING:
     from megabert.export.sources import Source
@@ -22,7 +23,8 @@ examples:
   megabert pretrain --recipe bert_base_1gpu --init-from FOLDER --data.path DATA --run-dir runs/continued
 
 Every field of the configuration is a flag by its path; precedence: default < recipe < --config files < flags.
-The same command resumes the run that --run-dir holds.
+The same command resumes the run that --run-dir holds. SIGTERM or SIGUSR1 to any rank: all ranks save between two steps
+and exit 75; RUN/status.json says so where a launcher hides the code.
 """
 
 
@@ -39,13 +41,15 @@ def run(arguments: Sequence[str]) -> int:
     if options.dry_run:
         from megabert.training.preflight import describe_run
 
-        print(describe_run(config, initial=_initial(config, Path(options.run_dir))))
+        run_dir = Path(options.run_dir)
+        print(describe_run(config, run_dir, initial=_initial(config, run_dir)))
         return 0
-    from megabert.training.pretrain import pretrain
-
     run_dir = Path(options.run_dir)
-    pretrain(config, run_dir, initial=_initial(config, run_dir), device=options.device)
-    return 0
+    with StopSignals() as stop:  # before the seconds that torch takes to import
+        from megabert.training.pretrain import pretrain
+
+        state = pretrain(config, run_dir, initial=_initial(config, run_dir), device=options.device, stop=stop)
+    return 0 if state.is_done(config) else EXIT_STOPPED
 
 
 def _parser() -> argparse.ArgumentParser:

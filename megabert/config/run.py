@@ -88,6 +88,18 @@ class LoggingConfig:
     """Steps between log lines and TensorBoard points."""
 
 
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class WatchdogConfig:
+    """After how long a rank that does not get on is ended, in seconds."""
+
+    min_step_s: PositiveFloat = 60.0
+    """A step hangs after ten times the 99th percentile of the phase's steps, but not before this."""
+    other_s: PositiveFloat = 1800.0
+    """A validation, a checkpoint, or one of the first steps of a phase hangs after this."""
+    start_up_s: PositiveFloat = 3600.0
+    """Building the model, loading the checkpoint and finding the token budget hang after this."""
+
+
 Backend = Literal["auto", "triton", "apex", "torch"]
 
 
@@ -135,6 +147,7 @@ class RunConfig:
     checkpoint: CheckpointConfig = CheckpointConfig()
     validation: ValidationConfig = ValidationConfig()
     logging: LoggingConfig = LoggingConfig()
+    watchdog: WatchdogConfig = WatchdogConfig()
     ops: OpsConfig = OpsConfig()
 
 
@@ -149,6 +162,7 @@ ENGINE_FIELDS = (
     "checkpoint",
     "validation",
     "logging",
+    "watchdog",
     "ops",
 )
 """Paths (with everything below them) that are free to change on resume; every other field is ``science``.

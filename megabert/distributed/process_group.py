@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
+from megabert.distributed.environments import describe_place, find_launcher
 from megabert.distributed.launcher_death import die_with_launcher
 from megabert.errors import ConfigError
 
@@ -76,9 +77,9 @@ class World:
 def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterator[World]:
     """Join the process group that a launcher described in the environment, or be alone without one.
 
-    torchrun, ``deepspeed`` and srun wrappers set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Ranks of a
-    launcher die with it. On leaving, all ranks meet at a barrier and the group is destroyed: ranks that just ended
-    aborted in 5 of 18 clean runs.
+    ``environments.LAUNCHERS`` lists whom it understands: torchrun, ``deepspeed``, srun. Ranks die with their launcher.
+    On leaving, all ranks meet at a barrier and the group is destroyed: ranks that just ended aborted in 5 of 18 clean
+    runs.
 
     Args:
         device: ``auto`` takes a GPU where there is one.
@@ -86,8 +87,7 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
     Raises:
         ConfigError: ``cuda`` where there is none, or fewer GPUs than local ranks.
     """
-    with _environment():
-        rank, size, local_rank = _place()
+    with _environment() as (rank, size, local_rank):
         place = _device(device, local_rank)
         store = _start(rank, size, place)
         world = World(
@@ -108,28 +108,18 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """Die with a launcher, if there is one; else describe a world of one, which deepspeed reads."""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+def _environment() -> Iterator[tuple[int, int, int]]:
+    """Yield (rank, size, local rank), told in the environment, which deepspeed reads; die with a launcher, if any."""
+    is_alone = find_launcher() is None
+    if not is_alone:
         die_with_launcher()
-        yield
-        return
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    os.environ.update(alone)
+    place = describe_place()
+    os.environ.update(place)
     try:
-        yield
+        yield int(place["RANK"]), int(place["WORLD_SIZE"]), int(place["LOCAL_RANK"])
     finally:
-        for name in alone:
+        for name in place if is_alone else ():  # a rank stays one: its errors are reported later
             os.environ.pop(name, None)
-
-
-def _place() -> tuple[int, int, int]:
-    """Return (rank, size, local rank) from the environment."""
-    os.environ.setdefault("LOCAL_RANK", "0")
-    try:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
-    except ValueError as error:
-        raise ConfigError(f"RANK, WORLD_SIZE and LOCAL_RANK in the environment must be numbers: {error}.") from None
 
 
 def _device(requested: str, local_rank: int) -> torch.device:

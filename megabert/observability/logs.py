@@ -20,12 +20,17 @@ def log_to_stderr(rank: int) -> None:
     logger.addHandler(handler)
 
 
+def log_path(run_dir: Path, rank: int) -> Path:
+    """Return the log of a rank."""
+    return run_dir / "logs" / f"rank_{rank:03d}.log"
+
+
 @contextmanager
 def logging_to_file(run_dir: Path, rank: int) -> Iterator[None]:
     """Also append this rank's messages, with times, to its file in the run folder."""
-    folder = run_dir / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(folder / f"rank_{rank:03d}.log", encoding="utf-8")
+    path = log_path(run_dir, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     try:

@@ -1,19 +1,28 @@
 """``pretrain --dry-run``: check configuration and data, and say what the run would do."""
 
+import shutil
+from pathlib import Path
+
 import torch
 
 from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
+from megabert.errors import CheckpointError
+from megabert.models.bert import BertForPreTraining
 from megabert.optim.schedules import learning_rate
 from megabert.training.inputs import RunInputs, open_inputs
+from megabert.training.run_folder import checkpoints_dir
 from megabert.training.weights import InitialWeights
 
+_CHECKPOINT_BYTES_PER_PARAMETER = 12
+"""Float32 masters and two moments."""
 
-def describe_run(config: RunConfig, *, initial: InitialWeights | None = None) -> str:
-    """Return the plan of a run, phase by phase.
+
+def describe_run(config: RunConfig, run_dir: Path, *, initial: InitialWeights | None = None) -> str:
+    """Return the plan of a run, phase by phase, and the disk that its checkpoints take.
 
     Raises:
-        ConfigError, DataError: What ``pretrain`` would refuse, too, but for damaged bytes in shards.
+        ConfigError, DataError, CheckpointError: What ``pretrain`` would refuse, too, but for damaged bytes in shards.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     inputs = open_inputs(config, device=device, initial=initial)
@@ -24,7 +33,26 @@ def describe_run(config: RunConfig, *, initial: InitialWeights | None = None) ->
     ]
     for index in range(len(config.phases)):
         lines += _describe_phase(inputs, index)
-    return "\n".join(lines)
+    return "\n".join([*lines, _describe_disk(inputs, run_dir)])
+
+
+def _describe_disk(inputs: RunInputs, run_dir: Path) -> str:
+    """Return what the checkpoints take and what is free; refuse a disk that has no place for a second one."""
+    with torch.device("meta"):
+        model = BertForPreTraining(inputs.config.model, objective=inputs.objective, ops=inputs.config.ops)
+    one = sum(parameter.numel() for parameter in model.parameters()) * _CHECKPOINT_BYTES_PER_PARAMETER
+    kept = inputs.config.checkpoint.keep_last + 2  # the best, and the one being written
+    folder = next(parent for parent in checkpoints_dir(run_dir).absolute().parents if parent.is_dir())
+    free = shutil.disk_usage(folder).free
+    if free < 2 * one:
+        raise CheckpointError(
+            f"{folder}: {free / 2**30:.2f} GiB are free, but a checkpoint takes {one / 2**30:.2f} GiB and the one "
+            "before it is kept. Free some space or name another --run-dir."
+        )
+    return (
+        f"checkpoints: {one / 2**30:.2f} GiB each, up to {kept} at a time: {kept * one / 2**30:.2f} GiB; "
+        f"{free / 2**30:.2f} GiB are free in {folder}"
+    )
 
 
 def _describe_phase(inputs: RunInputs, index: int) -> list[str]:

@@ -24,7 +24,10 @@ from megabert.training.host import share_host
 from megabert.training.inputs import RunInputs, open_inputs
 from megabert.training.run_folder import checkpoints_dir, claim_run_folder, record_run, tokenizer_dir
 from megabert.training.state import TrainerState
+from megabert.training.status import RunStatus
+from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
 from megabert.training.trainer import PhaseData, Trainer
+from megabert.training.watchdog import Watchdog
 from megabert.training.weights import InitialWeights, load_initial_weights
 
 
@@ -35,6 +38,9 @@ class Setup:
     inputs: RunInputs
     run_dir: Path
     world: World
+    status: RunStatus
+    stop: StopSignals
+    watchdog: Watchdog
     changes: list[str]
     """What differs from the last start, engine fields only."""
     checkpoint: Path | None
@@ -54,6 +60,7 @@ def pretrain(
     *,
     initial: InitialWeights | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    stop: StopSignals | None = None,
 ) -> TrainerState:
     """Run, or go on with, a pre-training.
 
@@ -62,9 +69,10 @@ def pretrain(
         run_dir: Run folder; a run that it holds is continued at its last good checkpoint.
         initial: Weights to start from; read for a new run only.
         device: ``auto``, ``cpu`` or ``cuda``.
+        stop: Signals that end the run early, between two steps and with a checkpoint, on all ranks if on one.
 
     Returns:
-        The state after the last step.
+        The state after the last step made; ``is_done`` tells whether it is the run's last.
 
     Raises:
         ConfigError, DataError, CheckpointError: Named place, value and remedy; nothing was written if the run is new.
@@ -72,16 +80,39 @@ def pretrain(
     with distributed_world(device) as world:
         log_to_stderr(world.rank)
         with RunLock(run_dir, world):
-            setup = _set_up(config, run_dir, initial, world)
-            with logging_to_file(run_dir, world.rank):
-                if setup.stored is not None and setup.stored.is_done(setup.inputs.config):
-                    done = "%s is done: %d steps. Export it: megabert export %s --to DIR"
-                    logger.info(done, run_dir, setup.stored.step, run_dir)
-                    return setup.stored
-                return _run(setup, initial)
+            status = RunStatus(run_dir, world)
+            try:
+                setup = _set_up(config, run_dir, initial, world, status, stop or StopSignals())
+                with logging_to_file(run_dir, world.rank), setup.watchdog:
+                    return _finish(setup, initial)
+            except BaseException as error:
+                status.failed(error)
+                raise
 
 
-def _set_up(config: RunConfig, run_dir: Path, initial: InitialWeights | None, world: World) -> Setup:
+def _finish(setup: Setup, initial: InitialWeights | None) -> TrainerState:
+    """Do what is left of a run, and say how it stands then."""
+    config, run_dir, stored = setup.inputs.config, setup.run_dir, setup.stored
+    if stored is not None and stored.is_done(config):
+        logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, stored.step, run_dir)
+        state = stored
+    else:
+        state = _run(setup, initial)
+    if state.is_done(config):
+        setup.status.ended("done", step=state.step, phase=state.phase, exit_code=0)
+    else:
+        setup.status.ended("stopped", step=state.step, phase=state.phase, exit_code=EXIT_STOPPED)
+    return state
+
+
+def _set_up(
+    config: RunConfig,
+    run_dir: Path,
+    initial: InitialWeights | None,
+    world: World,
+    status: RunStatus,
+    stop: StopSignals,
+) -> Setup:
     """Check everything that can be wrong before anything is written."""
     inputs = on_all(world, lambda: open_inputs(config, device=world.device, initial=initial))
 
@@ -90,12 +121,21 @@ def _set_up(config: RunConfig, run_dir: Path, initial: InitialWeights | None, wo
         folder = checkpoints_dir(run_dir)
         if not has_checkpoint(folder):
             return changes, None, None
+        status.open()  # what goes wrong from here on is this run's own failure
         checkpoint = find_checkpoint(folder, "last")
         return changes, checkpoint, read_manifest(checkpoint)
 
     changes, checkpoint, manifest = on_main(world, claimed)
     setup = Setup(
-        inputs=inputs, run_dir=run_dir, world=world, changes=changes, checkpoint=checkpoint, manifest=manifest
+        inputs=inputs,
+        run_dir=run_dir,
+        world=world,
+        status=status,
+        stop=stop,
+        watchdog=Watchdog(inputs.config.watchdog, run_dir, world.rank, record=status.hung),
+        changes=changes,
+        checkpoint=checkpoint,
+        manifest=manifest,
     )
     _check_same_data(setup)
     if setup.stored is None or not setup.stored.is_done(inputs.config):
@@ -123,6 +163,8 @@ def _run(setup: Setup, initial: InitialWeights | None) -> TrainerState:
     if setup.checkpoint is not None:
         load_checkpoint(setup.checkpoint, engine, world)
     on_main(world, lambda: _record_start(setup, state))
+    setup.status.open()
+    setup.status.running(step=state.step, phase=state.phase)
     return _fit(setup, engine, state)
 
 
@@ -143,7 +185,17 @@ def _fit(setup: Setup, engine: Engine, state: TrainerState) -> TrainerState:
             setup.inputs.shards, config.phases, state.budgets.tokens, strict=True
         )
     ]
-    trainer = Trainer(config, engine=engine, phases=phases, state=state, run_dir=setup.run_dir, world=setup.world)
+    trainer = Trainer(
+        config,
+        engine=engine,
+        phases=phases,
+        state=state,
+        run_dir=setup.run_dir,
+        world=setup.world,
+        status=setup.status,
+        stop=setup.stop,
+        watchdog=setup.watchdog,
+    )
     if setup.checkpoint is None:
         trainer.save()
     return trainer.fit()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megabert.config.run import RunConfig
-from megabert.data.position import DataPosition
+from megabert.data.position import DataPosition, PositionRange
 from megabert.training.budget import Budgets
 
 
@@ -22,6 +22,9 @@ class TrainerState:
         position: Where the phase's data goes on.
         skipped_steps: Batches whose loss or gradients were not finite.
         skipped_in_a_row: Those since the last update.
+        rollbacks: Returns to an earlier checkpoint, after skips in a row.
+        rollbacks_in_a_row: Those to the same checkpoint.
+        rollback_step: Step of that checkpoint, or None.
         best_step: Step of the lowest held-out loss of the last phase, or None; set in the last phase only.
         best_loss: That loss.
         budgets: Token budget of each phase, as found or as set.
@@ -38,6 +41,9 @@ class TrainerState:
     position: DataPosition = field(default_factory=DataPosition)
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
+    rollbacks: int = 0
+    rollbacks_in_a_row: int = 0
+    rollback_step: int | None = None
     best_step: int | None = None
     best_loss: float | None = None
     budgets: Budgets = field(default_factory=Budgets)
@@ -54,6 +60,24 @@ class TrainerState:
         """Return the state after a batch that was consumed without an update; the schedule holds."""
         consumed = self._after_batch(samples=samples, position=position)
         return replace(consumed, skipped_steps=self.skipped_steps + 1, skipped_in_a_row=self.skipped_in_a_row + 1)
+
+    def after_rollback(self, ranges: tuple[PositionRange, ...], *, skipped_steps: int) -> "TrainerState":
+        """Return this state, a checkpoint's, as the one to go on from: without the data that gave non-finite numbers.
+
+        Args:
+            ranges: That data, in the order of the phase that goes on.
+            skipped_steps: Batches skipped so far, those after the checkpoint included.
+        """
+        again = self.rollbacks_in_a_row if self.rollback_step == self.step else 0
+        return replace(
+            self,
+            position=self.position.skipping(ranges),
+            skipped_steps=skipped_steps,
+            skipped_in_a_row=0,
+            rollbacks=self.rollbacks + 1,
+            rollbacks_in_a_row=again + 1,
+            rollback_step=self.step,
+        )
 
     def after_validation(self, metrics: dict[str, float], *, is_last_phase: bool) -> "TrainerState":
         """Return the state with new held-out metrics; the lowest finite loss of the last phase is the best."""

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from integration.runs import Run
 
 CORPUS = Path(__file__).parents[2] / "examples" / "corpus" / "public_domain.jsonl"
 
@@ -40,3 +41,11 @@ def build_shards(corpus: Path, output: Path, *extra: str) -> Path:
 def shards(corpus, tmp_path_factory) -> Path:
     """A finished build."""
     return build_shards(corpus, tmp_path_factory.mktemp("data") / "shards")
+
+
+@pytest.fixture(scope="session")
+def unbroken_pair(shards, tmp_path_factory) -> Run:
+    """A run of two ranks, never interrupted."""
+    run = Run(tmp_path_factory.mktemp("runs") / "unbroken", shards, ranks=2, launcher="deepspeed")
+    run.finish_well()
+    return run

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 
 BIN = Path(sys.executable).parent
+TESTS = Path(__file__).parents[1]
 
 # Two narrow layers and a few steps; dropout on, every step logged.
 TINY = {
@@ -45,6 +47,7 @@ class Run:
     launcher: str = "torchrun"
     flags: dict[str, object] = field(default_factory=dict)
     recipe: str = "debug"
+    module: str = "megabert"
     output_path: Path | None = None
 
     def __post_init__(self) -> None:
@@ -57,19 +60,20 @@ class Run:
         for name, value in flags.items():
             arguments += [f"--{name}", str(value)] if value is not None else []
         if self.ranks == 1:
-            return [sys.executable, "-m", "megabert", *arguments]
+            return [sys.executable, "-m", self.module, *arguments]
         if self.launcher == "deepspeed":
             port = ["--master_port", str(20000 + os.getpid() % 20000)]
             count = ["--num_accelerators", str(self.ranks)]
-            return [str(BIN / "deepspeed"), *count, *port, "--module", "megabert", *arguments]
+            return [str(BIN / "deepspeed"), *count, *port, "--module", self.module, *arguments]
         torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(self.ranks)]
-        return [sys.executable, "-m", *torchrun, "-m", "megabert", *arguments]
+        return [sys.executable, "-m", *torchrun, "-m", self.module, *arguments]
 
     def start(self) -> subprocess.Popen:
         """Start in the background, output to ``RUN.out``."""
         self.run_dir.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{BIN}:{os.environ['PATH']}"}
         environment.update(CUDA_VISIBLE_DEVICES="", PYTHONUNBUFFERED="1")
+        environment["PYTHONPATH"] = f"{TESTS}:{TESTS.parent}:{os.environ.get('PYTHONPATH', '')}"
         with self.output_path.open("a") as output:
             return subprocess.Popen(
                 self.command(), stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
@@ -114,6 +118,16 @@ class Run:
             assert process.poll() is None, f"ended early, exit {process.returncode}:\n{self.output[-4000:]}"
             time.sleep(0.02)
         raise AssertionError(f"step {step} was not reached in {timeout_s} s:\n{self.output[-4000:]}")
+
+    def wait_for_signal_handlers(self, process: subprocess.Popen, timeout_s: float = 60) -> None:
+        """Return once the process catches SIGUSR1, which is before it imports what takes seconds."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+            if caught and int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1:
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"no handler of SIGUSR1 in {timeout_s} s:\n{self.output[-4000:]}")
 
 
 def ranks_of(process: subprocess.Popen) -> list[psutil.Process]:

@@ -30,50 +30,44 @@ def run_killed(run: Run, moment: str, victim: str) -> None:
         kill_everything(process)
 
 
-@pytest.fixture(scope="module")
-def unbroken(shards, tmp_path_factory) -> Run:
-    """Two ranks, never interrupted."""
-    run = Run(tmp_path_factory.mktemp("runs") / "unbroken", shards, ranks=2, launcher="deepspeed")
-    run.finish_well()
-    return run
-
-
-def check_kill(unbroken: Run, run: Run, moment: str, victim: str) -> None:
+def check_kill(unbroken_pair: Run, run: Run, moment: str, victim: str) -> None:
     run_killed(run, moment, victim)
     assert len(run.losses()) < 13, "it ended before it was killed"
     run.finish_well()
-    assert run.losses() == unbroken.losses()
-    assert [row for row in run.rows() if "eval/loss" in row] == [row for row in unbroken.rows() if "eval/loss" in row]
+    assert run.losses() == unbroken_pair.losses()
+    assert [row for row in run.rows() if "eval/loss" in row] == [
+        row for row in unbroken_pair.rows() if "eval/loss" in row
+    ]
 
 
 @pytest.mark.parametrize(
     ("moment", "victim"),
     [("before the first checkpoint", "everything"), ("in phase 1", "one rank"), ("in phase 2", "launcher")],
 )
-def test_killed_run_goes_on_bit_for_bit(unbroken, shards, tmp_path, moment, victim):
-    check_kill(unbroken, Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed"), moment, victim)
+def test_killed_run_goes_on_bit_for_bit(unbroken_pair, shards, tmp_path, moment, victim):
+    check_kill(unbroken_pair, Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed"), moment, victim)
 
 
-def check_move(unbroken: Run, run_dir, shards, ranks: int, engine: str) -> float:
+def check_move(unbroken_pair: Run, run_dir, shards, ranks: int, engine: str) -> float:
     """Kill a run of two ranks under ZeRO-1, go on elsewhere, return the largest relative difference of a loss."""
     run_killed(Run(run_dir, shards, ranks=2), "in phase 1", "everything")
     moved = Run(run_dir, shards, ranks=ranks, flags={"engine": engine})
     moved.finish_well()
     assert f"changed since the last start: ZeRO stage: 1 -> {engine[-1]}" in moved.output or engine == "zero1"
-    expected = unbroken.losses()
+    expected = unbroken_pair.losses()
     assert moved.losses().keys() == expected.keys()
     return max(abs(loss / expected[step] - 1) for step, loss in moved.losses().items())
 
 
-def test_killed_run_goes_on_with_other_ranks_and_stage(unbroken, shards, tmp_path):
-    assert check_move(unbroken, tmp_path / "run", shards, ranks=1, engine="zero3") < 1e-6
+def test_killed_run_goes_on_with_other_ranks_and_stage(unbroken_pair, shards, tmp_path):
+    assert check_move(unbroken_pair, tmp_path / "run", shards, ranks=1, engine="zero3") < 1e-6
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3"])
 @pytest.mark.parametrize("ranks", [1, 3, 4])
-def test_kill_and_move_to_every_stage(unbroken, shards, tmp_path, ranks, engine):
-    difference = check_move(unbroken, tmp_path / "run", shards, ranks, engine)
+def test_kill_and_move_to_every_stage(unbroken_pair, shards, tmp_path, ranks, engine):
+    difference = check_move(unbroken_pair, tmp_path / "run", shards, ranks, engine)
     print(f"\n2 ranks, zero1 -> {ranks} ranks, {engine}: largest relative difference {difference:.1e}")
     assert difference < 1e-6
 
@@ -81,5 +75,5 @@ def test_kill_and_move_to_every_stage(unbroken, shards, tmp_path, ranks, engine)
 @pytest.mark.soak
 @pytest.mark.parametrize("launcher", ["deepspeed", "torchrun"])
 @pytest.mark.parametrize(("moment", "victim"), itertools.product(MOMENTS, VICTIMS))
-def test_every_kill_goes_on_bit_for_bit(unbroken, shards, tmp_path, moment, victim, launcher):
-    check_kill(unbroken, Run(tmp_path / "run", shards, ranks=2, launcher=launcher), moment, victim)
+def test_every_kill_goes_on_bit_for_bit(unbroken_pair, shards, tmp_path, moment, victim, launcher):
+    check_kill(unbroken_pair, Run(tmp_path / "run", shards, ranks=2, launcher=launcher), moment, victim)

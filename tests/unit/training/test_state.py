@@ -1,7 +1,7 @@
 import json
 
 from megabert.config.recipes import load_run_config
-from megabert.data.position import DataPosition
+from megabert.data.position import DataPosition, PositionRange
 from megabert.training.budget import Budgets
 from megabert.training.state import TrainerState
 
@@ -45,3 +45,16 @@ def test_best_is_the_lowest_finite_loss_of_the_last_phase():
     assert (state.best_step, state.best_loss, state.metrics_step) == (1, 2.0, 1)
     later = after(state, 1).after_validation({"eval/loss": 3.0}, is_last_phase=True)
     assert (later.best_step, later.metrics_step) == (1, 2)
+
+
+def test_rollback_leaves_data_out_and_counts_returns_to_one_checkpoint():
+    stored = after(TrainerState(), 3)
+    bad = (PositionRange(0, 40, 80),)
+    first = stored.after_rollback(bad, skipped_steps=10)
+    assert (first.step, first.skipped_steps, first.skipped_in_a_row) == (3, 10, 0)
+    assert first.position == stored.position.skipping(bad)
+    assert (first.rollbacks, first.rollbacks_in_a_row) == (1, 1)
+    assert first.after_rollback(bad, skipped_steps=20).rollbacks_in_a_row == 2
+    later = after(first, 2).after_rollback(bad, skipped_steps=30)
+    assert (later.rollbacks, later.rollbacks_in_a_row) == (2, 1)
+    assert TrainerState.from_dict(json.loads(json.dumps(later.to_dict()))) == later

@@ -1,0 +1,110 @@
+"""Who started this process: a table of environments that describe a rank among ranks."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from megabert.errors import ConfigError
+
+_SCONTROL_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """How a launcher tells a process its place.
+
+    Attributes:
+        name: For messages.
+        needs: Variables that are all set in its processes, and not all set elsewhere.
+        rank: Variable with the rank.
+        size: Variable with the number of ranks.
+        local_rank: Variable with the rank among those of this host.
+        address: Returns MASTER_ADDR where the environment has none.
+        port: Returns MASTER_PORT where the environment has none.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    rank: str
+    size: str
+    local_rank: str
+    address: Callable[[Mapping[str, str]], str]
+    port: Callable[[Mapping[str, str]], str]
+
+
+def _first_host(environment: Mapping[str, str]) -> str:
+    """Return the host of rank 0 of a SLURM step."""
+    hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+    if not any(sign in hosts for sign in "[,"):
+        return hosts
+    if shutil.which("scontrol") is None:
+        raise ConfigError(
+            f"MASTER_ADDR is not set, and without scontrol (in a container?) the first host of {hosts!r} is unknown. "
+            'Before srun: export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+        )
+    command = ["scontrol", "show", "hostnames", hosts]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SCONTROL_TIMEOUT_S).stdout
+        return shown.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        raise ConfigError(f"MASTER_ADDR is not set, and {' '.join(command)} failed: {error}. Set it.") from error
+
+
+def _port_of_step(environment: Mapping[str, str]) -> str:
+    """Return a port that two steps on one host hardly share, outside of Linux' ephemeral range (from 32768)."""
+    job, step = (int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    return str(12_000 + (job * 16 + step) % 20_000)
+
+
+LAUNCHERS = (
+    Launcher(
+        name="torchrun, deepspeed, or a script that sets RANK",
+        needs=("RANK", "WORLD_SIZE"),
+        rank="RANK",
+        size="WORLD_SIZE",
+        local_rank="LOCAL_RANK",
+        address=lambda _: "127.0.0.1",
+        port=lambda _: "29500",
+    ),
+    Launcher(
+        name="srun, one task a rank",
+        # A batch script itself has SLURM_PROCID, too, but is no task of a step.
+        needs=("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"),
+        rank="SLURM_PROCID",
+        size="SLURM_STEP_NUM_TASKS",
+        local_rank="SLURM_LOCALID",
+        address=_first_host,
+        port=_port_of_step,
+    ),
+)
+"""In order of precedence: torchrun may run inside a step of srun."""
+
+
+def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher | None:
+    """Return what started this process, or None for a process that is alone."""
+    return next((launcher for launcher in LAUNCHERS if all(name in environment for name in launcher.needs)), None)
+
+
+def describe_place(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT as this process's launcher means them.
+
+    Raises:
+        ConfigError: A launcher's number is none, or the first host cannot be found out.
+    """
+    launcher = find_launcher(environment)
+    if launcher is None:
+        return {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    place = {
+        "RANK": environment[launcher.rank],
+        "WORLD_SIZE": environment[launcher.size],
+        "LOCAL_RANK": environment.get(launcher.local_rank, "0"),
+    }
+    for (name, value), variable in zip(place.items(), (launcher.rank, launcher.size, launcher.local_rank), strict=True):
+        if not value.isdigit():
+            raise ConfigError(f"{variable}={value!r} in the environment ({launcher.name}) must be a number: {name}.")
+    if place["WORLD_SIZE"] != "1":
+        place["MASTER_ADDR"] = environment.get("MASTER_ADDR") or launcher.address(environment)
+        place["MASTER_PORT"] = environment.get("MASTER_PORT") or launcher.port(environment)
+    return place

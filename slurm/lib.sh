@@ -1,0 +1,90 @@
+# shellcheck shell=bash
+# What the pre-training scripts share: `pretrain FLAGS...` checks on a login node and runs in a job.
+# Read by: RECIPE DATA RUN_DIR DEVICE CHECK VENV CONTAINER IMAGE MOUNTS SUBMIT_OPTIONS, set in the scripts.
+
+# The same command goes on (docs/slurm.md): 75 saved on SIGTERM or SIGUSR1, 76 ended by the watchdog.
+REQUEUE_CODES=' 75 76 '
+
+say() { printf '%s\n' "slurm: $*" >&2; }
+fail() {
+  say "$*"
+  exit 2
+}
+
+# Set `launch` (srun and its options) and `megabert` (the program behind it) for the chosen environment.
+choose_environment() {
+  launch=(srun --kill-on-bad-exit=1) # a dead rank would leave the others waiting
+  # Since SLURM 22.05 a step does not inherit it.
+  [ -z "${SLURM_CPUS_PER_TASK:-}" ] || launch+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
+  megabert=(megabert)
+  case $CONTAINER in
+    bare) [ ! -x "$VENV/bin/megabert" ] || megabert=("$VENV/bin/megabert") ;;
+    pyxis) launch+=(--container-image="$IMAGE" --container-mounts="$MOUNTS" --container-workdir="$PWD") ;;
+    apptainer)
+      megabert=(apptainer exec --bind "$MOUNTS" --pwd "$PWD" "$IMAGE" megabert)
+      [ "$DEVICE" = cpu ] || megabert=(apptainer exec --nv "${megabert[@]:2}")
+      ;;
+    *) fail "CONTAINER=$CONTAINER: allowed are bare, pyxis and apptainer." ;;
+  esac
+  [ "$CONTAINER" = bare ] || [ -n "$IMAGE" ] || fail "CONTAINER=$CONTAINER needs IMAGE: docker/ makes one."
+  arguments=(pretrain --recipe "$RECIPE" --data.path "$DATA" --run-dir "$RUN_DIR" "$@")
+}
+
+check() {
+  local script=$1 megabert launch arguments
+  shift
+  choose_environment "$@"
+  [ -d "$DATA/instances" ] ||
+    fail "DATA=$DATA holds no shards. Make them: OUTPUT=$DATA INPUT='texts/*.txt' sbatch slurm/prepare_data.sh" \
+      "(or: megabert-data build --input 'texts/*.txt' --output $DATA), or name others: DATA=..."
+  if [ "$CONTAINER" = pyxis ]; then # there is no container without a job
+    say "CONTAINER=pyxis: configuration and data are checked by the job itself"
+  else
+    command -v "${megabert[0]}" >/dev/null ||
+      fail "${megabert[0]} is not there. Install it (make install), or name its virtualenv: VENV=..."
+    "${megabert[@]}" "${arguments[@]}" --dry-run
+  fi
+  command -v sbatch >/dev/null || fail "sbatch is not there: this is no login node of a SLURM cluster."
+  # shellcheck disable=SC2086  # several options in one variable
+  sbatch --test-only $SUBMIT_OPTIONS "$script"
+  say "all is well; nothing was started. To start: sbatch $SUBMIT_OPTIONS $script $*"
+}
+
+run() {
+  local megabert launch arguments pid='' code=0
+  choose_environment "$@"
+  # Here and not by the ranks: a container has no scontrol.
+  MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+  export MASTER_ADDR
+  export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
+  export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/megabert-triton-$SLURM_JOB_ID} # of the node: shared ones are slow
+  export HF_HUB_OFFLINE=1                                                         # no network outside the job
+  unset SLURM_EXPORT_ENV # with sbatch --export=NONE the tasks would have no PATH
+  say "job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), $SLURM_JOB_NUM_NODES nodes: $SLURM_JOB_NODELIST"
+
+  # --signal reaches the ranks directly; what reaches this shell instead goes on to them.
+  trap '[ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true' TERM USR1
+  "${launch[@]}" "${megabert[@]}" "${arguments[@]}" --device "$DEVICE" &
+  pid=$!
+  # A trapped signal ends `wait` early.
+  while true; do
+    code=0
+    wait "$pid" || code=$?
+    kill -0 "$pid" 2>/dev/null || break
+  done
+  if [[ $REQUEUE_CODES == *" $code "* ]]; then
+    # A job that was cancelled, or that SLURM requeues by itself, is not running any more.
+    if scontrol show job "$SLURM_JOB_ID" | grep -q 'JobState=RUNNING'; then
+      say "stopped (exit $code); requeued"
+      scontrol requeue "$SLURM_JOB_ID"
+    else
+      say "stopped (exit $code); not requeued here: the job was cancelled, or SLURM requeues it"
+    fi
+  fi
+  return "$code"
+}
+
+# pretrain FLAGS...: the job's work in a job, checks elsewhere. FLAGS go to `megabert pretrain`.
+pretrain() {
+  if [ -n "${SLURM_JOB_ID:-}" ] && [ -z "$CHECK" ]; then run "$@"; else check "$0" "$@"; fi
+}

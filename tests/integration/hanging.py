@@ -1,0 +1,24 @@
+"""``python -m integration.hanging``: megabert whose last rank falls asleep in step 6."""
+
+import sys
+import time
+
+from megabert.cli.main import main
+from megabert.training import trainer
+
+
+def install() -> None:
+    """Wrap the trainer's step."""
+    original = trainer.train_step
+
+    def fall_asleep(engine, batch, world):
+        if batch.step == 5 and world.rank == world.size - 1:  # counts from 0
+            time.sleep(1e6)
+        return original(engine, batch, world)
+
+    trainer.train_step = fall_asleep
+
+
+if __name__ == "__main__":
+    install()
+    sys.exit(main())

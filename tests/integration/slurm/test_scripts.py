@@ -1,0 +1,235 @@
+"""The shipped scripts on a real SLURM: check, run on two nodes, be preempted, requeue, end like an undisturbed run."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from integration.runs import TINY, Run
+
+ROOT = Path(__file__).parents[3]
+TWO_NODES = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]
+
+
+@dataclass
+class Job:
+    """One submission of ``slurm/pretrain_large.sh`` with small overrides, and its run folder."""
+
+    cluster: dict[str, str]
+    run: Run
+    number: str = ""
+    options: list[str] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        settings = {"RECIPE": "debug", "DATA": str(self.run.data), "RUN_DIR": str(self.run.run_dir), "DEVICE": "cpu"}
+        own = {"VENV": str(self.virtualenv()), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        return {**self.cluster, **settings, **own}
+
+    def virtualenv(self) -> Path:
+        """Return a folder whose ``bin/megabert`` is this checkout under this interpreter."""
+        program = self.run.run_dir.parent / "venv" / "bin" / "megabert"
+        if not program.exists():
+            program.parent.mkdir(parents=True)
+            program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m megabert "$@"\n')
+            program.chmod(0o755)
+        return program.parents[1]
+
+    @property
+    def flags(self) -> list[str]:
+        return [word for name, value in {**TINY, **self.run.flags}.items() for word in (f"--{name}", str(value))]
+
+    def ask(self, *command: str) -> str:
+        """Run a command of SLURM's."""
+        done = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def submit(self) -> None:
+        options = [*TWO_NODES, "--time=20", f"--output={self.run.output_path}", *self.options]
+        self.number = self.ask("sbatch", "--parsable", *options, "slurm/pretrain_large.sh", *self.flags).strip()
+
+    def shown(self, name: str) -> str:
+        """Return a field of ``scontrol show job``."""
+        found = re.search(rf"\b{name}=(\S*)", self.ask("scontrol", "show", "job", self.number))
+        assert found is not None
+        return found[1]
+
+    def wait(self, what: str, happens: Callable[[], bool], timeout_s: float = 240) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not happens():
+            output = self.run.output_path.read_text()[-4000:] if self.run.output_path.exists() else ""
+            assert time.monotonic() < deadline, f"{what}: not in {timeout_s} s; {self.shown('JobState')}:\n{output}"
+            assert self.shown("JobState") not in ("FAILED", "TIMEOUT"), f"{what}: {output}"
+            time.sleep(0.1)
+
+    def wait_for_step(self, step: int) -> None:
+        self.wait(f"step {step}", lambda: any(row["step"] >= step for row in self.run.rows()))
+
+    def wait_for_start(self, restarts: int) -> None:
+        running = ("RUNNING", str(restarts))
+        self.wait(f"start {restarts + 1}", lambda: (self.shown("JobState"), self.shown("Restarts")) == running)
+
+    def wait_for_end(self) -> None:
+        self.wait("the end", lambda: self.shown("JobState") in ("COMPLETED", "CANCELLED"))
+
+    def cancel(self) -> None:
+        subprocess.run(["scancel", self.number], env=self.environment, timeout=60, check=False)
+
+
+@pytest.fixture
+def job(cluster, shards, tmp_path):
+    job = Job(cluster, Run(tmp_path / "run", shards, ranks=2))
+    yield job
+    if job.number:
+        job.cancel()
+
+
+def assert_like(run: Run, unbroken: Run) -> None:
+    assert run.losses() == unbroken.losses()
+    assert [row for row in run.rows() if "eval/loss" in row] == [row for row in unbroken.rows() if "eval/loss" in row]
+
+
+def check_only(job: Job, **settings: str) -> subprocess.CompletedProcess:
+    environment = {**job.environment, "SUBMIT_OPTIONS": " ".join(TWO_NODES), **settings}
+    command = ["bash", "slurm/pretrain_large.sh", *job.flags]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_login_node_checks_and_starts_nothing(job):
+    done = check_only(job)
+    assert done.returncode == 0, done.stderr
+    assert "8 steps of 12 instances" in done.stdout
+    assert re.search(r"Job \d+ to start at", done.stderr)
+    assert not job.run.run_dir.exists()
+    assert job.ask("squeue", "-h") == ""
+
+
+def test_slurm_takes_every_script(job):
+    scripts = [path for path in (ROOT / "slurm").glob("*.sh") if "#SBATCH" in path.read_text()]
+    assert len(scripts) >= 2
+    for script in scripts:
+        job.ask("sbatch", "--test-only", *TWO_NODES, str(script))
+
+
+def submit_chain(job: Job, **settings: str) -> list[list[str]]:
+    """Run ``submit_all.sh`` with every job held; return its lines, cut into words."""
+    held = f"--hold {' '.join(TWO_NODES)}"
+    environment = {**job.environment, "PREPARE_OPTIONS": held, "PRETRAIN_OPTIONS": held, "SIZE": "base", **settings}
+    done = subprocess.run(
+        ["bash", "slurm/submit_all.sh", *job.flags],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line.split() for line in done.stdout.splitlines() if line.startswith(("prepare ", "pretrain "))]
+
+
+def test_chain_leaves_out_what_is_done(job):
+    ((name, job.number),) = submit_chain(job)
+    assert (name, job.shown("JobState"), job.shown("JobName")) == ("pretrain", "PENDING", "bert-base")
+    assert job.shown("Dependency") == "(null)"
+
+
+def test_chain_trains_after_the_data_are_there(job, tmp_path):
+    (_, prepared), (_, job.number) = submit_chain(job, DATA=str(tmp_path / "new"), INPUT="texts/*.txt")
+    try:
+        assert job.shown("Dependency").startswith(f"afterok:{prepared}")
+    finally:
+        job.ask("scancel", prepared)
+
+
+def test_check_names_what_is_missing(job, tmp_path):
+    done = check_only(job, DATA=str(tmp_path / "nowhere"))
+    assert done.returncode == 2
+    assert "prepare_data.sh" in done.stderr
+    assert check_only(job, SUBMIT_OPTIONS="--nodes=3").returncode == 1
+    assert check_only(job, CONTAINER="docker").returncode == 2
+
+
+def test_preempted_job_requeues_and_ends_like_an_undisturbed_run(job, unbroken_pair):
+    job.submit()
+    job.wait_for_step(4)
+    job.ask("scancel", "--signal=USR1", job.number)
+    job.wait_for_start(restarts=1)
+    status = json.loads((job.run.run_dir / "status.json").read_text())
+    assert (status["status"], status["exit_code"]) == ("stopped", 75)
+    before = job.run.rows()
+    job.wait_for_end()
+    assert job.run.rows()[: len(before)] == before, "no step was repeated"
+    assert_like(job.run, unbroken_pair)
+    assert json.loads((job.run.run_dir / "status.json").read_text())["status"] == "done"
+    output = job.run.output
+    assert "stopped (exit 75); requeued" in output
+    assert "2 nodes: node[1-2]" in output
+    assert list((job.run.run_dir / "tb").glob("events*"))
+
+
+@pytest.mark.soak
+def test_slurm_cancelled_job_is_saved_and_stays_away(job):
+    job.submit()
+    job.wait_for_step(4)
+    job.cancel()
+    job.wait("the end", lambda: job.shown("JobState") == "CANCELLED")
+    time.sleep(15)
+    assert (job.shown("JobState"), job.shown("Restarts")) == ("CANCELLED", "0")
+    assert json.loads((job.run.run_dir / "status.json").read_text())["status"] == "stopped"
+
+
+def set_node_down(job: Job) -> None:
+    job.ask("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=test")
+
+
+def reach_time_limit(job: Job) -> None:
+    """Move the limit near; SLURM looks every half minute and sends the script's own signal, then it is moved back."""
+    _, hours, minutes = re.match(r"(?:(\d+)-)?(\d+):(\d+):", job.shown("RunTime")).groups(default="0")
+    job.ask("scontrol", "update", f"JobId={job.number}", f"TimeLimit={int(hours) * 60 + int(minutes) + 2}")
+    job.wait("the signal", lambda: job.shown("JobState") != "RUNNING")
+    job.ask("scontrol", "update", f"JobId={job.number}", "TimeLimit=60")
+
+
+PREEMPTIONS: dict[str, Callable[[Job], object]] = {
+    "scancel --signal": lambda job: job.ask("scancel", "--signal=USR1", job.number),
+    "scancel --batch --signal": lambda job: job.ask("scancel", "--batch", "--signal=TERM", job.number),
+    "scontrol requeue": lambda job: job.ask("scontrol", "requeue", job.number),
+    "node down": set_node_down,
+    "time limit": reach_time_limit,
+}
+OTHERS = [kind for kind in PREEMPTIONS if kind != "time limit"]
+
+
+@pytest.mark.soak
+def test_slurm_ten_preemptions_in_one_run(cluster, shards, tmp_path):
+    flags = {"phases.0.steps": 600, "phases.1.steps": 200, "checkpoint.every_steps": 5}
+    unbroken = Run(tmp_path / "unbroken", shards, ranks=2, launcher="deepspeed", flags=flags)
+    unbroken.finish_well()
+    job = Job(cluster, Run(tmp_path / "run", shards, ranks=2, flags=flags))
+    job.options = ["--time=60", "--signal=USR1@60"]
+    job.submit()
+    lost = []
+    try:
+        # SLURM looks at time limits every half minute, which is hundreds of steps: once, and while many are left.
+        for count, kind in enumerate(["time limit", *OTHERS, *OTHERS, OTHERS[0]]):
+            job.wait_for_step(max(job.run.losses(), default=0) + 4)
+            PREEMPTIONS[kind](job)
+            job.wait_for_start(restarts=count + 1)
+            reached = max(job.run.losses())
+            saved = int((job.run.run_dir / "checkpoints" / "latest").read_text().strip().removeprefix("step_"))
+            lost.append((kind, reached - saved))
+            print(f"\n{kind}: at step {reached}, {reached - saved} steps to repeat", end="", flush=True)
+        job.wait_for_end()
+    finally:
+        job.cancel()
+    assert_like(job.run, unbroken)
+    print(f"\n{len(lost)} preemptions: the losses of {len(unbroken.losses())} steps are the undisturbed run's")
+    for kind, steps in lost:
+        assert steps <= (5 if kind in ("node down", "scontrol requeue") else 0), kind

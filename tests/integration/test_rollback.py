@@ -1,0 +1,30 @@
+"""NaN gradients on one rank, ten batches in a row: back to the checkpoint, without that data; or stop after three."""
+
+import json
+
+from integration.runs import Run
+
+from megabert.distributed.checkpoint_format import read_manifest
+
+
+def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
+    flags = {"phases.0.global_batch_size": 4, "checkpoint.every_steps": 3, "checkpoint.keep_last": 9}
+    run = Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed", flags=flags, module="integration.poisoned")
+    assert run.finish() == 2, run.output[-4000:]
+
+    first = (
+        "rollback 1: 10 batches in a row were not finite at step 4; going on at step 3 without instances epoch 0: 16 to"
+    )
+    assert first in run.output
+    assert "gradients not finite on rank 1 in" in run.output
+    rows = [row for row in run.rows() if "train/loss" in row]
+    assert [row["step"] for row in rows] == list(range(1, 9)), "every step stands once"
+    assert rows[-1]["train/rollbacks"] == 1
+    assert rows[-1]["train/skipped_steps"] == 11  # ten, and the eleventh behind the range that was left out
+    stored = read_manifest(run.run_dir / "checkpoints" / "step_00000006")
+    assert stored.trainer_state["position"] == {"epoch": 0, "offset": 68, "skipped": [[0, 16, 56]]}
+
+    assert "after 3 rollbacks to step 8" in run.output
+    status = json.loads((run.run_dir / "status.json").read_text())
+    assert (status["status"], status["exit_code"], status["step"]) == ("failed", 2, 8)
+    assert "--init-from" in status["error"]

@@ -1,0 +1,91 @@
+"""SIGTERM and SIGUSR1 to one rank: all ranks save and exit 75, and the same command goes on bit for bit."""
+
+import itertools
+import json
+import os
+import shutil
+import signal
+
+import pytest
+from integration.runs import Run, kill_everything, ranks_of
+
+LAUNCHER_CODES = {"deepspeed": 75, "torchrun": 1}  # torchrun hides the ranks' codes: status.json has the verdict
+
+
+def status_of(run: Run) -> dict:
+    return json.loads((run.run_dir / "status.json").read_text())
+
+
+def run_stopped(run: Run, step: int, rank: int, signals: list[signal.Signals]) -> int:
+    """Start, signal one rank after a step, return the launcher's exit code once nothing of the run lives."""
+    process = run.start()
+    try:
+        run.wait_for_step(step, process)
+        assert status_of(run)["status"] == "running"
+        ranks = ranks_of(process)
+        for number in signals:
+            os.kill(ranks[rank].pid, number)
+        code = process.wait(60)
+        for each in ranks:
+            each.wait(60)
+        return code
+    finally:
+        kill_everything(process)
+
+
+def check_stop(unbroken: Run, run: Run, step: int, rank: int, signals: list[signal.Signals]) -> None:
+    assert run_stopped(run, step, rank, signals) == LAUNCHER_CODES[run.launcher], run.output[-4000:]
+    verdict = status_of(run)
+    assert (verdict["status"], verdict["exit_code"], verdict["error"]) == ("stopped", 75, None)
+    # Of several pending signals the kernel delivers the lowest number first.
+    assert f"stopped by {min(signals).name} on rank {rank} at step" in run.output
+    saved = max(run.losses())
+    assert step <= saved == verdict["step"] < 13
+    assert (run.run_dir / "checkpoints" / "latest").read_text().strip() == f"step_{saved:08d}"
+    before = run.rows()
+    run.finish_well()
+    assert run.rows()[: len(before)] == before, "no step was repeated"
+    assert run.losses() == unbroken.losses()
+    assert [row for row in run.rows() if "eval/loss" in row] == [row for row in unbroken.rows() if "eval/loss" in row]
+    assert (status_of(run)["status"], status_of(run)["step"]) == ("done", 13)
+
+
+def test_stopped_run_goes_on_bit_for_bit(unbroken_pair, shards, tmp_path):
+    run = Run(tmp_path / "run", shards, ranks=2, launcher="torchrun")
+    check_stop(unbroken_pair, run, step=4, rank=1, signals=[signal.SIGUSR1, signal.SIGTERM])
+
+
+def test_signal_during_start_up_stops_after_the_first_steps(shards, tmp_path):
+    run = Run(tmp_path / "run", shards)
+    process = run.start()
+    try:
+        run.wait_for_signal_handlers(process)
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(60) == 75, run.output[-4000:]
+    finally:
+        kill_everything(process)
+    assert status_of(run)["status"] == "stopped"
+    assert 1 <= status_of(run)["step"] <= 2
+
+
+def test_error_is_recorded_and_a_refusal_changes_nothing(unbroken_pair, shards, tmp_path):
+    shutil.copytree(unbroken_pair.run_dir, tmp_path / "run")
+    run = Run(tmp_path / "run", shards)
+    done = status_of(run)
+    assert (done["status"], done["step"], done["exit_code"]) == ("done", 13, 0)
+    assert Run(run.run_dir, shards, flags={"phases.0.steps": 3}).finish() == 4
+    assert status_of(run) == done
+    for manifest in (run.run_dir / "checkpoints").glob("step_*/manifest.json"):
+        manifest.write_text("{")
+    assert run.finish() == 4
+    failed = status_of(run)
+    assert (failed["status"], failed["exit_code"]) == ("failed", 4)
+    assert "every checkpoint is damaged" in failed["error"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", LAUNCHER_CODES)
+@pytest.mark.parametrize(("step", "rank"), itertools.product(range(1, 11), (0, 1)))
+def test_every_stop_goes_on_bit_for_bit(unbroken_pair, shards, tmp_path, launcher, step, rank):
+    signals = [signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM][step % 2 :]
+    check_stop(unbroken_pair, Run(tmp_path / "run", shards, ranks=2, launcher=launcher), step, rank, signals)
