@@ -12,7 +12,7 @@ DTYPES = list(parity.TOLERANCE)
 @pytest.fixture
 def generator():
     generator = torch.Generator("cuda")
-    generator.manual_seed(1810)
+    print("inputs of seed", generator.seed())  # fresh each run; a failure shows it
     return generator
 
 
