@@ -123,7 +123,7 @@ def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen:
         warps = 8 if head_width > 64 else 4
         return AttentionTiles(Tiles(32, 32, warps), Tiles(16, 32, warps), is_whole=max_seqlen <= 32)
     if head_width > 64:
-        return AttentionTiles(Tiles(64, 64, warps=8), Tiles(32, 64, warps=8), is_whole=max_seqlen <= 64)
+        return AttentionTiles(Tiles(64, 32, warps=4), Tiles(32, 64, warps=8), is_whole=max_seqlen <= 64)
     family = FAMILIES.get(capability, 86)
     forward = Tiles(64, 64, warps=4, stages=2) if max_seqlen <= 64 else Tiles(*FORWARD[family])
     for keys, by_family in WHOLE.items():
