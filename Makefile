@@ -11,7 +11,7 @@ export PYTHON TORCH_INDEX
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
 
-.PHONY: help install demo test smoke soak lint bench docs clean
+.PHONY: help install demo test smoke soak lint bench bench-gpu docs clean
 .DELETE_ON_ERROR:
 
 help: ## List the verbs
@@ -47,6 +47,10 @@ lint: $(installed) ## ruff, mypy, import contracts, shell syntax
 
 bench: $(installed) ## CPU benchmarks, each a ratio measured in one run
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done
+
+bench-gpu: ## The GPU runbook, 9 minutes on one GPU, resumable (PART=NAME; TINY=1 proves it on a CPU), in build/bench-gpu
+	@$(or $(BENCH_PYTHON),$(if $(wildcard $(bin)/python),$(bin)/python,$(PYTHON))) -m benchmarks.gpu \
+	  $(if $(PART),--parts $(PART)) $(if $(TINY),--tiny)
 
 docs: $(installed) ## The documentation as HTML, in build/docs
 	@$(bin)/python -m sphinx -W --keep-going -q -b html docs build/docs && echo build/docs/index.html

@@ -113,6 +113,8 @@ class OpsConfig:
     """Backend of variable-length attention."""
     bias_gelu: Backend = "auto"
     """Backend of bias + GELU."""
+    cross_entropy: Backend = "auto"
+    """Backend of the summed loss over the vocabulary."""
     lamb: Backend = "auto"
     """Backend of the optimizer's two passes."""
 

@@ -97,6 +97,7 @@ class BertForPreTraining(nn.Module):
         has_sentence_objective = objective != "none"
         self.config = config
         self.objective = objective
+        self.loss_backend = ops.cross_entropy
         self.bert = BertModel(
             config, ops=ops, has_pooler=has_sentence_objective, activation_checkpointing=activation_checkpointing
         )
@@ -113,12 +114,14 @@ class BertForPreTraining(nn.Module):
         """
         hidden_TD, pooled_BD = self.bert(batch)
         mlm_logits_MV = self.cls.predictions(hidden_TD, batch.masked_positions_M)
-        mlm_loss_sum, mlm_correct = cross_entropy(mlm_logits_MV, batch.masked_ids_M)
+        mlm_loss_sum, mlm_correct = cross_entropy(mlm_logits_MV, batch.masked_ids_M, backend=self.loss_backend)
         nsp_logits_B2 = None
         nsp_loss_sum, nsp_correct = torch.zeros_like(mlm_loss_sum), torch.zeros_like(mlm_correct)
         if pooled_BD is not None and self.cls.seq_relationship is not None:
             nsp_logits_B2 = self.cls.seq_relationship(pooled_BD)
-            nsp_loss_sum, nsp_correct = cross_entropy(nsp_logits_B2, batch.next_sentence_label_B)
+            nsp_loss_sum, nsp_correct = cross_entropy(
+                nsp_logits_B2, batch.next_sentence_label_B, backend=self.loss_backend
+            )
         if not with_logits:
             return PretrainingOutput(mlm_loss_sum, nsp_loss_sum, mlm_correct, nsp_correct)
         return PretrainingOutput(

@@ -1,8 +1,10 @@
 """One mechanism for all ops: a table of backends, and the choice among them, made once and logged."""
 
 import functools
+import importlib
 import importlib.util
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +20,8 @@ class Backend:
 
     name: str
     """What ``ops.<op>`` in a configuration calls it."""
-    run: Callable[..., Any] | None
-    """The implementation; None while it does not exist."""
+    run: Callable[..., Any] | str
+    """The implementation, or ``module:name`` of one that is imported when it is chosen."""
     obstacle: Callable[[str], str | None]
     """Device type ("cpu", "cuda") -> why the backend cannot run there, or None where it can."""
 
@@ -59,22 +61,34 @@ def _choose(op: str, requested: str, backends: tuple[Backend, ...], device: str)
             )
         chosen = named[requested]
         logger.info("ops.%s: %s on %s (asked for)", op, chosen.name, device)
-    if chosen.run is None:
-        raise KernelError(f"ops.{op}={chosen.name} has no implementation. Choose auto or one of: {allowed}.")
-    return chosen.run
+    return _load(chosen.run) if isinstance(chosen.run, str) else chosen.run
+
+
+def _load(place: str) -> Callable[..., Any]:
+    module, name = place.split(":")
+    run: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return run
 
 
 def no_obstacle(device: str) -> None:
     """Say that a backend runs on every device."""
 
 
-def triton_not_written(device: str) -> str:
-    """Say why Triton kernels cannot run: there are none yet."""
-    return "its Triton kernel is not part of this version"
+def triton_obstacle(device: str) -> str | None:
+    """Say why Triton kernels cannot run here; with TRITON_INTERPRET=1 they run in its interpreter, on a CPU."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not importable (CUDA builds of torch bring it)"
+    if device == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+        return None
+    return "Triton kernels need a CUDA GPU (or TRITON_INTERPRET=1, slow, to debug them)"
 
 
-def apex_obstacle(device: str) -> str:
+def apex_obstacle(device: str) -> str | None:
     """Say why NVIDIA Apex cannot run here."""
-    if importlib.util.find_spec("apex") is None:
+    try:
+        is_there = importlib.util.find_spec("apex.normalization") is not None
+    except ModuleNotFoundError:
+        is_there = False
+    if not is_there:
         return "NVIDIA Apex is not importable (source-only, optional; the 'apex' on PyPI is another package)"
-    return "its binding is not part of this version"
+    return None if device == "cuda" else "NVIDIA Apex needs a CUDA GPU"

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+
 GOLDEN = 0x9E3779B9 - 2**32  # 2**32 divided by the golden ratio, as int32
 MULTIPLIERS = (0x7FEB352D, 0x846CA68B - 2**32)  # lowbias32
 # int32 shifts keep the sign, these cut it off; tensors, because a Python number costs a conversion at each use
@@ -118,9 +120,15 @@ class DropoutStream:
         """
         if round(probability * 2**16) == 0:
             return None
-        seeds_T1 = self.row_seeds_T[:, None]
-        keys = lowbias32_(seeds_T1 ^ _constants(layer, site, max(1, heads), seeds_T1.device))
+        device = self.row_seeds_T.device
+        run = choose("dropout_keys", "auto", KEY_BACKENDS, device.type)
+        keys = run(self.row_seeds_T, _constants(layer, site, max(1, heads), device))
         return Dropout(probability, keys if heads else keys[:, 0])
+
+
+def row_keys_torch(seeds_T: Tensor, constants_N: Tensor) -> Tensor:
+    """Return lowbias32(seed ^ constant) of every token and head, int32 of shape (T, N)."""
+    return lowbias32_(seeds_T[:, None] ^ constants_N)
 
 
 def site_constant(layer: int, site: int, head: int = 0) -> int:
@@ -181,15 +189,31 @@ def masked(x_RC: Tensor, dropout: Dropout, *, out: Tensor | None = None) -> Tens
     return out
 
 
+def dropped_torch(x_RC: Tensor, dropout: Dropout) -> Tensor:
+    """Return ``x_RC`` with elements dropped and the others scaled."""
+    return masked(x_RC, dropout).mul_(dropout.scale)
+
+
+KEY_BACKENDS = {
+    "triton": Backend("triton", "megabert.ops.dropout_kernels:row_keys_triton", triton_obstacle),
+    "torch": Backend("torch", row_keys_torch, no_obstacle),
+}
+BACKENDS = {
+    "triton": Backend("triton", "megabert.ops.dropout_kernels:dropped_triton", triton_obstacle),
+    "torch": Backend("torch", dropped_torch, no_obstacle),
+}
+
+
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_RC: Tensor, dropout: Dropout) -> Tensor:
         ctx.dropout = dropout
-        return masked(x_RC, dropout).mul_(dropout.scale)
+        return choose("dropout", "auto", BACKENDS, x_RC.device.type)(x_RC, dropout)
 
     @staticmethod
     def backward(ctx: Any, grad_RC: Tensor) -> tuple[Tensor, None]:
-        return masked(grad_RC.contiguous(), ctx.dropout).mul_(ctx.dropout.scale), None
+        run = choose("dropout", "auto", BACKENDS, grad_RC.device.type)
+        return run(grad_RC.contiguous(), ctx.dropout), None
 
 
 def dropout(x_TD: Tensor, site: Dropout | None) -> Tensor:

@@ -164,7 +164,7 @@ class Lamb(torch.optim.Optimizer):
             ratios = ratios.clamp(*DEEPSPEED_RATIO_LIMITS)
         if self.variant == "paper":
             both &= self._adapted_slots(work).to(both.device)
-        ratios = torch.where(both, ratios, 1.0)
+        ratios = ratios.masked_fill(~both, 1.0)  # torch.where would copy the number from the host
         if self._names:  # a call covers the parameters of one group: keep the others' last ratios
             present = (weights > 0) | (update > 0)
             self._ratios = torch.where(present, ratios, self._ratios.to(ratios))

@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from megabert.ops.attention.torch_backend import attention_torch, plan_blocks
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_not_written
+from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 from megabert.ops.dropout import Dropout
 
 BACKENDS = {
-    "triton": Backend("triton", None, triton_not_written),
+    "triton": Backend("triton", "megabert.ops.attention.triton:attention_triton", triton_obstacle),
     "torch": Backend("torch", attention_torch, no_obstacle),
 }
 

@@ -4,11 +4,11 @@
 
 from torch import Tensor
 
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_not_written
+from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 from megabert.ops.bias_gelu.torch_backend import bias_gelu_torch
 
 BACKENDS = {
-    "triton": Backend("triton", None, triton_not_written),
+    "triton": Backend("triton", "megabert.ops.bias_gelu.triton:bias_gelu_triton", triton_obstacle),
     "torch": Backend("torch", bias_gelu_torch, no_obstacle),
 }
 

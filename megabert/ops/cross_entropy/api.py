@@ -4,10 +4,13 @@
 
 from torch import Tensor
 
-from megabert.ops.backend import Backend, choose, no_obstacle
+from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 from megabert.ops.cross_entropy.torch_backend import cross_entropy_torch
 
-BACKENDS = {"torch": Backend("torch", cross_entropy_torch, no_obstacle)}
+BACKENDS = {
+    "triton": Backend("triton", "megabert.ops.cross_entropy.triton:cross_entropy_triton", triton_obstacle),
+    "torch": Backend("torch", cross_entropy_torch, no_obstacle),
+}
 
 
 def cross_entropy(logits_MV: Tensor, labels_M: Tensor, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
@@ -16,7 +19,7 @@ def cross_entropy(logits_MV: Tensor, labels_M: Tensor, *, backend: str = "auto")
     Args:
         logits_MV: float16, bfloat16, float32 or float64; -inf excludes a class.
         labels_M: Int64; rows with a negative label count in neither result.
-        backend: ``auto`` or ``torch``.
+        backend: ``auto``, ``triton`` or ``torch``.
 
     Returns:
         Nats, a float32 scalar (float64 for float64), and an int64 scalar: rows where no logit is above the label's.

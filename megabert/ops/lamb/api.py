@@ -9,13 +9,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from megabert.ops.backend import Backend, apex_obstacle, choose, no_obstacle, triton_not_written
+from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 from megabert.ops.lamb.reference import TorchPasses
 from megabert.ops.lamb.types import Coefficients, Segment
 
 BACKENDS = {
-    "triton": Backend("triton", None, triton_not_written),
-    "apex": Backend("apex", None, apex_obstacle),
+    "triton": Backend("triton", "megabert.ops.lamb.triton:TritonPasses", triton_obstacle),
     "torch": Backend("torch", TorchPasses, no_obstacle),
 }
 
@@ -41,7 +40,7 @@ def compute_update(
         coefficients: The step's numbers.
         segments: Which elements belong to which parameter; the others are padding, whatever they hold.
         squares: Float64 of shape (2, slots): row 0 takes sums of w**2, row 1 sums of u**2.
-        backend: ``auto``, ``triton``, ``apex`` or ``torch``.
+        backend: ``auto``, ``triton`` or ``torch``.
 
     Raises:
         KernelError: The backend cannot run here.
@@ -60,7 +59,7 @@ def apply_update(
         update: What ``compute_update`` left in ``gradient``.
         segments: As there.
         scales: Float64, one number a slot: ``-learning_rate * trust_ratio``.
-        backend: ``auto``, ``triton``, ``apex`` or ``torch``.
+        backend: ``auto``, ``triton`` or ``torch``.
 
     Raises:
         KernelError: The backend cannot run here.

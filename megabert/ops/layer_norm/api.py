@@ -4,13 +4,13 @@
 
 from torch import Tensor
 
-from megabert.ops.backend import Backend, apex_obstacle, choose, no_obstacle, triton_not_written
+from megabert.ops.backend import Backend, apex_obstacle, choose, no_obstacle, triton_obstacle
 from megabert.ops.dropout import Dropout
 from megabert.ops.layer_norm.torch_backend import layer_norm_torch
 
 BACKENDS = {
-    "triton": Backend("triton", None, triton_not_written),
-    "apex": Backend("apex", None, apex_obstacle),
+    "triton": Backend("triton", "megabert.ops.layer_norm.triton:layer_norm_triton", triton_obstacle),
+    "apex": Backend("apex", "megabert.ops.layer_norm.apex:layer_norm_apex", apex_obstacle),
     "torch": Backend("torch", layer_norm_torch, no_obstacle),
 }
 

@@ -1,0 +1,232 @@
+"""Part (b): each op's time beside torch eager, torch.compile, SDPA's backends and Apex, and the ceilings."""
+
+# T packed tokens, D hidden, F intermediate, N heads, H head width, M predicted positions, V classes
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks.gpu.clock import copy_gb_per_s, matmul_tflop_per_s, median_ms
+from benchmarks.gpu.rows import Row, Rows
+from benchmarks.gpu.sizes import Sizes
+from megabert.ops.attention import attention
+from megabert.ops.bias_gelu import bias_gelu
+from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.dropout import ATTENTION_OUTPUT, ATTENTION_PROBABILITIES
+from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.ops.layer_norm import layer_norm
+from megabert.ops.parity import boundaries, dropout_stream
+
+Op = Callable[..., Tensor]
+
+
+class Ops:
+    """Measures rows on one device."""
+
+    def __init__(self, rows: Rows, device: torch.device, sizes: Sizes) -> None:
+        self.rows, self.device, self.sizes = rows, device, sizes
+        self.dtype = torch.bfloat16
+        self.ours = "triton" if device.type == "cuda" else "auto"
+        copy = rows.measure("ceiling copy", lambda: {"gb_per_s": copy_gb_per_s(device, sizes.copy_numel)}) or {}
+        rate = rows.measure(
+            "ceiling matmul bfloat16",
+            lambda: {"tflop_per_s": matmul_tflop_per_s(device, sizes.matmul, self.dtype)},
+        )
+        self.copy = copy.get("gb_per_s")
+        self.matmul = (rate or {}).get("tflop_per_s")
+
+    def compiled(self, op: Op) -> Op:
+        """Return ``op`` under torch.compile; on a CPU without its code generation, which a rehearsal need not await."""
+        return torch.compile(op, backend="inductor" if self.device.type == "cuda" else "eager")
+
+    def random(self, *shape: int) -> Tensor:
+        """Return random numbers of the benchmark's dtype that want a gradient."""
+        return torch.randn(*shape, device=self.device).to(self.dtype).requires_grad_()
+
+    def compare(self, name: str, ops: dict[str, Op], leaves: tuple[Tensor, ...], work: dict[str, tuple[float, float]]):
+        """Measure each op forward and backward.
+
+        Args:
+            name: Of the op and its shape.
+            ops: By who runs it.
+            leaves: Arguments, all with a gradient.
+            work: ``forward`` and ``backward`` -> (bytes that must move, floating-point operations).
+        """
+        for who, op in ops.items():
+            is_peer = who != "megabert"
+            forward = functools.partial(op, *leaves)
+            self.rows.measure(
+                f"{name} forward {who}", lambda run=forward: self.row(run, *work["forward"]), is_peer=is_peer
+            )
+
+            def backward(op: Op = op) -> Row:
+                out = op(*leaves)
+                grad = torch.randn_like(out)
+                return self.row(
+                    lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True, allow_unused=True),
+                    *work["backward"],
+                )
+
+            self.rows.measure(f"{name} backward {who}", backward, is_peer=is_peer)
+
+    def row(self, function: Callable[[], Any], moved: float, operations: float = 0.0) -> Row:
+        """Return ms, rate, and share of the ceiling that is nearer."""
+        ms = median_ms(function, self.device)
+        row: Row = {"ms": round(ms, 4)}
+        if moved:
+            row["gb_per_s"] = round(moved / ms / 1e6, 1)
+            row["share_of_copy"] = round(row["gb_per_s"] / self.copy, 3) if self.copy else None
+        if operations:
+            row["tflop_per_s"] = round(operations / ms / 1e9, 2)
+            row["share_of_matmul"] = round(row["tflop_per_s"] / self.matmul, 3) if self.matmul else None
+        return row
+
+    def layer_norm(self) -> None:
+        """Bias + dropout + residual + LayerNorm: reads 2 and writes 1 forward, reads 3 and writes 2 backward."""
+        tokens, width = self.sizes.tokens, self.sizes.hidden
+        site = dropout_stream([tokens], tokens, self.device).site(0, ATTENTION_OUTPUT, 0.1)
+
+        def ours(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, input_bias: Tensor) -> Tensor:
+            options: dict[str, Any] = {"eps": 1e-12, "dropout": site, "backend": self.ours}
+            return layer_norm(x, weight, bias, input_bias_D=input_bias, residual_TD=residual, **options)
+
+        def eager(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, input_bias: Tensor) -> Tensor:
+            z = residual + functional.dropout(x + input_bias, 0.1)
+            return functional.layer_norm(z, (width,), weight, bias, 1e-12)
+
+        ops = {"megabert": ours, "torch eager": eager, "torch.compile": self.compiled(eager)}
+        if importlib.util.find_spec("apex") is not None:
+            from apex.normalization.fused_layer_norm import fused_layer_norm_affine
+
+            ops["apex"] = lambda x, residual, weight, bias, input_bias: fused_layer_norm_affine(
+                residual + functional.dropout(x + input_bias, 0.1), weight, bias, (width,), 1e-12
+            )
+        rows = (self.random(tokens, width), self.random(tokens, width))
+        leaves = (*rows, *(self.random(width) for _ in range(3)))
+        moved = rows[0].nbytes
+        self.compare(
+            f"layer_norm {tokens}x{width}", ops, leaves, {"forward": (3 * moved, 0), "backward": (5 * moved, 0)}
+        )
+
+    def bias_gelu(self) -> None:
+        """GELU(x + bias): reads 1 and writes 1 forward, reads 2 and writes 1 backward."""
+        tokens, width = self.sizes.tokens, self.sizes.intermediate
+        leaves = (self.random(tokens, width), self.random(width))
+
+        def eager(x: Tensor, bias: Tensor) -> Tensor:
+            return functional.gelu(x + bias)
+
+        ops: dict[str, Op] = {
+            "megabert": lambda x, bias: bias_gelu(x, bias, backend=self.ours),
+            "torch eager": eager,
+            "torch.compile": self.compiled(eager),
+        }
+        moved = leaves[0].nbytes
+        self.compare(
+            f"bias_gelu {tokens}x{width}", ops, leaves, {"forward": (2 * moved, 0), "backward": (3 * moved, 0)}
+        )
+
+    def cross_entropy(self) -> None:
+        """Loss over the vocabulary at masked positions: reads 1 forward, reads 1 and writes 1 backward."""
+        rows, classes = max(8, self.sizes.tokens // 8), -(-self.sizes.vocabulary // 64) * 64
+        labels = torch.randint(0, self.sizes.vocabulary, (rows,), device=self.device)
+        leaves = (self.random(rows, classes),)
+
+        def eager(logits: Tensor) -> Tensor:
+            return functional.cross_entropy(logits.float(), labels, reduction="sum")
+
+        ops: dict[str, Op] = {
+            "megabert": lambda logits: cross_entropy(logits, labels, backend=self.ours)[0],
+            "torch eager": eager,
+            "torch.compile": self.compiled(eager),
+        }
+        moved = leaves[0].nbytes
+        self.compare(
+            f"cross_entropy {rows}x{classes}", ops, leaves, {"forward": (moved, 0), "backward": (2 * moved, 0)}
+        )
+
+    def attention(self, length: int) -> None:
+        """Packed QKV to context; SDPA with its layout copies. 4 T S D operations forward, 10 backward."""
+        heads, width = self.sizes.heads, self.sizes.hidden
+        count = max(1, self.sizes.tokens // length)
+        tokens, head_width = count * length, width // heads
+        cu_seqlens = boundaries([length] * count, self.device)
+        site = dropout_stream([length] * count, tokens, self.device).site(0, ATTENTION_PROBABILITIES, 0.1, heads=heads)
+
+        def ours(qkv: Tensor) -> Tensor:
+            options: dict[str, Any] = {"max_seqlen": length, "num_heads": heads, "dropout": site}
+            return attention(qkv, cu_seqlens, backend=self.ours, **options)
+
+        def sdpa(backend: SDPBackend) -> Op:
+            def run(qkv: Tensor) -> Tensor:
+                q, k, v = qkv.view(count, length, 3, heads, head_width).permute(2, 0, 3, 1, 4)
+                with sdpa_kernel(backend):
+                    context = functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+                return context.transpose(1, 2).reshape(tokens, width)
+
+            return run
+
+        kinds = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+        kinds |= {"efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
+        ops = {"megabert": ours} | {f"sdpa {name}": sdpa(backend) for name, backend in kinds.items()}
+        leaves = (self.random(tokens, 3 * width),)
+        operations, moved = 4.0 * tokens * length * width, leaves[0].nbytes / 3
+        work = {"forward": (4 * moved, operations), "backward": (7 * moved, 2.5 * operations)}
+        self.compare(f"attention {count}x{length}x{heads}x{head_width}", ops, leaves, work)
+
+    def lamb(self) -> None:
+        """Both passes: 28 bytes a parameter, then 12; AdamW beside them for scale (28)."""
+        numel = self.sizes.lamb_numel
+        segments, offset = [], 0
+        while offset < numel:  # about BERT-Large's 400 tensors, of two sizes
+            size = min((1 << 20) if len(segments) % 2 else 1024, numel - offset)
+            segments.append(Segment(offset, size, len(segments)))
+            offset += size
+        flats = [torch.randn(numel, device=self.device) for _ in range(3)] + [torch.rand(numel, device=self.device)]
+        squares = torch.zeros(2, len(segments), dtype=torch.float64, device=self.device)
+        scales = torch.full((len(segments),), -1e-9, dtype=torch.float64, device=self.device)
+        coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01)
+        shape = f"lamb {numel} in {len(segments)}"
+        for who, backend in (("megabert", self.ours), ("torch eager", "torch")):
+            self.rows.measure(
+                f"{shape} pass 1 {who}",
+                lambda backend=backend: self.row(
+                    lambda: compute_update(
+                        *flats, coefficients=coefficients, segments=segments, squares=squares, backend=backend
+                    ),
+                    28.0 * numel,
+                ),
+            )
+            self.rows.measure(
+                f"{shape} pass 2 {who}",
+                lambda backend=backend: self.row(
+                    lambda: apply_update(flats[0], flats[1], segments=segments, scales=scales, backend=backend),
+                    12.0 * numel,
+                ),
+            )
+        parameter = torch.nn.Parameter(flats[0])
+        parameter.grad = flats[1]
+        adamw = torch.optim.AdamW([parameter], lr=1e-9, fused=True)
+        self.rows.measure(f"{shape} torch AdamW fused", lambda: self.row(adamw.step, 28.0 * numel))
+        if importlib.util.find_spec("apex") is not None:
+            from apex.optimizers import FusedLAMB
+
+            fused = FusedLAMB([parameter], lr=1e-9)
+            self.rows.measure(f"{shape} apex FusedLAMB", lambda: self.row(fused.step, 40.0 * numel))
+
+
+def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
+    """Fill the rows of part (b)."""
+    ops = Ops(rows, device, sizes)
+    for length in sizes.lengths:
+        ops.attention(length)
+    ops.layer_norm()
+    ops.bias_gelu()
+    ops.cross_entropy()
+    ops.lamb()

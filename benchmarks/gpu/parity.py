@@ -1,0 +1,84 @@
+"""Part (a): every op against its float64 reference on the real device, values and every gradient."""
+
+import torch
+
+from benchmarks.gpu.rows import Row, Rows
+from benchmarks.gpu.sizes import TINY, Sizes
+from megabert.ops import parity
+from megabert.ops.parity import Problem
+
+
+def problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Problem]:
+    """Return one problem a row: odd shapes and BERT-Large's."""
+    heads, head_width = sizes.heads, sizes.hidden // sizes.heads
+    found = {}
+    for shape in ((5, 1023), (300 if sizes is TINY else 4099, sizes.hidden)):
+        for extras in ((), ("bias", "dropout", "residual")):
+            label = f"layer_norm {shape[0]}x{shape[1]} {'+'.join(extras) or 'plain'}"
+            found[label] = parity.layer_norm_problem(shape, generator, extras=extras)
+    for approximate in (False, True):
+        shape = (77, sizes.intermediate)
+        found[f"bias_gelu {shape[0]}x{shape[1]} {'tanh' if approximate else 'erf'}"] = parity.bias_gelu_problem(
+            shape, generator, approximate=approximate
+        )
+    longest = max(sizes.lengths)
+    for lengths in ([longest // 4, 1, longest // 4 - 3], [longest // 2, 9], [longest, longest - 131, 1]):
+        lengths = [max(1, length) for length in lengths]
+        for width in (head_width, 32):
+            found[f"attention {heads}x{width} {lengths}"] = parity.attention_problem(
+                lengths, generator, heads=heads, head_width=width, padding=5
+            )
+    classes = sizes.vocabulary
+    found[f"cross_entropy 33x{classes + 6}"] = parity.cross_entropy_problem(
+        (33, classes + 6), generator, classes=classes
+    )
+    return found
+
+
+def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
+    """Fill the rows of part (a)."""
+    generator = torch.Generator(device)
+    generator.seed()  # fresh inputs each run
+    on_gpu = device.type == "cuda"
+    for name, problem in problems(sizes, generator).items():
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            label = str(dtype).removeprefix("torch.")
+            rows.measure(f"{name} {label}", lambda problem=problem, dtype=dtype: row(problem, dtype, on_gpu=on_gpu))
+    rows.measure("lamb float32", lambda: lamb_row(device, on_gpu=on_gpu))
+
+
+def row(problem: Problem, dtype: torch.dtype, *, on_gpu: bool) -> Row:
+    """Return the largest error, whether it passes, and whether two runs are bit-equal."""
+    backend = "triton" if on_gpu else "auto"
+    found = parity.errors(problem, dtype, backend=backend)
+    bound = parity.TOLERANCE[dtype]
+    worst = max(found, key=lambda name: found[name] if found[name] == found[name] else float("inf"))
+    return {
+        "backend": backend,
+        "worst": worst,
+        "relative_error": found[worst],
+        "bound": bound,
+        "passes": all(error < bound for error in found.values()),
+    }
+
+
+def lamb_row(device: torch.device, *, on_gpu: bool) -> Row:
+    """Compare both passes of LAMB with float64."""
+    from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+
+    generator = torch.Generator(device)
+    generator.seed()
+    inputs = [torch.randn(50_001, generator=generator, device=device) for _ in range(3)]
+    inputs.append(torch.rand(50_001, generator=generator, device=device) ** 4)
+    segments = [Segment(0, 40_000, 1), Segment(40_000, 10_001, 0)]
+    coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=2.0)
+    results = []
+    for dtype, backend in ((torch.float32, "triton" if on_gpu else "auto"), (torch.float64, "torch")):
+        flats = [tensor.to(dtype, copy=True) for tensor in inputs]
+        squares = torch.zeros(2, 2, dtype=torch.float64, device=device)
+        compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares, backend=backend)
+        scales = -squares[0].sqrt() / squares[1].sqrt()
+        apply_update(flats[0], flats[1], segments=segments, scales=scales, backend=backend)
+        results.append([*flats, squares])
+    error = max(parity.relative_error(*pair) for pair in zip(*results, strict=True))
+    return {"relative_error": error, "bound": 1e-5, "passes": error < 1e-5}

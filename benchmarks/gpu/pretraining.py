@@ -1,0 +1,90 @@
+"""Part (e): a small BERT pre-trained in both phases under DeepSpeed on the shipped corpus: text to export."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu.rows import Row, Rows
+from benchmarks.gpu.sizes import TINY, Sizes
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDED = ("deepspeed", "pyarrow", "pydantic", "tokenizers", "safetensors")
+TINY_FLAGS = {
+    "phases.0.steps": 6,
+    "phases.1.steps": 3,
+    "model.hidden_size": 32,
+    "model.intermediate_size": 64,
+    "micro_batch_tokens": 2048,
+    "validation.max_instances": 32,
+}
+
+
+def run(command: list[str], limit_s: float) -> float:
+    """Run a command of this repository; return its seconds."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    started = time.monotonic()
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command[:4])} ended with {done.returncode}: {done.stderr[-250:]!r}")
+    return time.monotonic() - started
+
+
+def missing() -> list[str]:
+    """Return the packages that this part needs and this machine lacks."""
+    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
+
+
+def data(folder: Path, limit_s: float) -> Row:
+    """Build shards of the shipped corpus; a finished build is found again."""
+    corpus = ROOT / "examples" / "corpus" / "public_domain.jsonl"
+    command = [sys.executable, "-m", "data_prep", "build", "--input", str(corpus), "--format", "jsonl"]
+    command += ["--language", "en", "--output", str(folder), "--vocab-size", "4096", "--uncased"]
+    command += ["--lengths", "128", "512", "--dupe-factor", "1", "--validation-share", "0.06"]
+    return {"seconds": round(run([*command, "--workers", str(min(8, os.cpu_count() or 1))], limit_s), 1)}
+
+
+def pretrain(data_folder: Path, run_dir: Path, limit_s: float, *, is_tiny: bool) -> Row:
+    """Train both phases of the debug recipe under DeepSpeed; an interrupted run is resumed."""
+    command = [sys.executable, "-m", "megabert", "pretrain", "--recipe", "debug"]
+    command += ["--data.path", str(data_folder), "--run-dir", str(run_dir)]
+    for name, value in (TINY_FLAGS if is_tiny else {}).items():
+        command += [f"--{name}", str(value)]
+    seconds = run(command, limit_s)
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    losses = [(row["step"], row["train/mlm_loss"]) for row in rows if "train/mlm_loss" in row]
+    evaluations = [(row["step"], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
+    return {
+        "seconds": round(seconds, 1),
+        "first_mlm_loss": losses[0],
+        "last_mlm_loss": losses[-1],
+        "last_eval_mlm_loss": evaluations[-1] if evaluations else None,
+        "tokens_per_s": max((row.get("perf/tokens_per_s", 0.0) for row in rows), default=None),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }
+
+
+def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
+    """Fill the rows of part (e)."""
+    lacking = missing()
+    if lacking:
+        rows.measure("pretraining", lambda: {"not_run": f"not importable here: {', '.join(lacking)}"})
+        return
+    folder = rows.path.parent / "pretraining"
+    folder.mkdir(exist_ok=True)
+    limit_s = 600.0
+    if "error" in (
+        rows.measure("shards of the shipped corpus", lambda: data(folder / "data", limit_s)) or {"error": ""}
+    ):
+        return
+    rows.measure(
+        "debug recipe, both phases",
+        lambda: pretrain(folder / "data", folder / "run", limit_s, is_tiny=sizes is TINY),
+    )

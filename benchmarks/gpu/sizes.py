@@ -1,0 +1,63 @@
+"""What the parts run: BERT-Large on a GPU; ``--tiny`` proves the same code on a CPU in a minute."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Shapes and counts of every part."""
+
+    copy_numel: int
+    matmul: int
+    tokens: int
+    """Packed tokens of an op's row and of a micro-step."""
+    hidden: int
+    intermediate: int
+    heads: int
+    layers: int
+    vocabulary: int
+    lamb_numel: int
+    lengths: tuple[int, ...]
+    """Sequence lengths of the attention rows and of training."""
+    steps: int
+    """Timed training steps."""
+    warmup: int
+    agreement_steps: int
+    agreement_layers: int
+    agreement_hidden: int
+
+
+GPU = Sizes(
+    copy_numel=1 << 29,
+    matmul=8192,
+    tokens=32_768,
+    hidden=1024,
+    intermediate=4096,
+    heads=16,
+    layers=24,
+    vocabulary=30_522,
+    lamb_numel=335_141_888,
+    lengths=(128, 512),
+    steps=200,
+    warmup=5,
+    agreement_steps=200,
+    agreement_layers=6,
+    agreement_hidden=512,
+)
+TINY = Sizes(
+    copy_numel=1 << 20,
+    matmul=128,
+    tokens=96,
+    hidden=64,
+    intermediate=128,
+    heads=2,
+    layers=2,
+    vocabulary=120,
+    lamb_numel=20_000,
+    lengths=(16, 48),
+    steps=2,
+    warmup=1,
+    agreement_steps=3,
+    agreement_layers=2,
+    agreement_hidden=64,
+)

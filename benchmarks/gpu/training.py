@@ -1,0 +1,365 @@
+"""Part (c): a training step of BERT-Large at 128 and 512, MFU, memory and time by part, beside transformers'.
+
+One GPU and no engine around it: bfloat16 weights, float32 masters in flat shards as under ZeRO, clipping, LAMB, batches
+copied from pinned memory. transformers trains in pure bfloat16 with torch's fused AdamW, its cheapest step.
+"""
+
+# T packed tokens, B sequences, S tokens of a sequence, M masked positions
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gpu.clock import synchronize
+from benchmarks.gpu.rows import Row, Rows
+from benchmarks.gpu.sizes import Sizes
+from megabert.config.model import ModelConfig
+from megabert.config.run import OpsConfig
+from megabert.models.bert import BertForPreTraining
+from megabert.models.initialization import initialize
+from megabert.observability.flops import peak_flops, training_flops
+from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.optim.no_decay import no_decay
+
+
+@dataclass
+class Batch:
+    """Full sequences of random tokens, as ``models.batch.PackedBatch``."""
+
+    input_ids_T: Tensor
+    position_ids_T: Tensor
+    segment_ids_T: Tensor
+    cu_seqlens: Tensor
+    masked_positions_M: Tensor
+    masked_ids_M: Tensor
+    next_sentence_label_B: Tensor
+    instance_seeds_B: Tensor
+    max_seqlen: int
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return a copy on a device."""
+        return replace(self, **{name: tensor.to(device) for name, tensor in self.tensors().items()})
+
+    def pinned(self) -> "Batch":
+        """Return a copy in pinned memory, where there is a GPU."""
+        if not torch.cuda.is_available():
+            return self
+        return replace(self, **{name: tensor.pin_memory() for name, tensor in self.tensors().items()})
+
+    def copy_(self, other: "Batch") -> None:
+        """Take the numbers of another batch of this shape."""
+        for name, tensor in self.tensors().items():
+            tensor.copy_(getattr(other, name), non_blocking=True)
+
+    def reversed(self) -> "Batch":
+        """Return the same sequences in reverse order: the same sums in another order."""
+        count, length = self.next_sentence_label_B.numel(), self.max_seqlen
+        order = torch.arange(count - 1, -1, -1)
+        rows = {name: getattr(self, name).view(count, length)[order].flatten() for name in ROWS}
+        masked = self.masked_positions_M.view(count, -1)
+        shifted = masked[order] + ((order.flip(0) - order) * length)[:, None]
+        return replace(
+            self,
+            **rows,
+            masked_positions_M=shifted.flatten(),
+            masked_ids_M=self.masked_ids_M.view(count, -1)[order].flatten(),
+            next_sentence_label_B=self.next_sentence_label_B[order],
+            instance_seeds_B=self.instance_seeds_B[order],
+        )
+
+
+ROWS = ("input_ids_T", "position_ids_T", "segment_ids_T")
+
+
+def random_batch(tokens: int, length: int, vocabulary: int, seed: int) -> Batch:
+    """Return full sequences that can be learned: each token is the one before plus the sequence's own step."""
+    generator = torch.Generator().manual_seed(seed)
+    count = max(1, tokens // length)
+    first_B1 = torch.randint(5, vocabulary, (count, 1), generator=generator)
+    step_B1 = torch.randint(1, 8, (count, 1), generator=generator)
+    original_BS = 5 + (first_B1 + step_B1 * torch.arange(length)) % (vocabulary - 5)
+    per_sequence = max(1, round(0.15 * length))
+    places_BM = torch.rand(count, length, generator=generator).argsort(1)[:, :per_sequence].sort(1).values
+    masked_ids_BM = original_BS.gather(1, places_BM)
+    return Batch(
+        input_ids_T=original_BS.scatter(1, places_BM, 4).flatten(),
+        position_ids_T=torch.arange(length).repeat(count),
+        segment_ids_T=(torch.arange(length) >= length // 2).long().repeat(count),
+        cu_seqlens=torch.arange(count + 1, dtype=torch.int32) * length,
+        masked_positions_M=(places_BM + torch.arange(count)[:, None] * length).flatten(),
+        masked_ids_M=masked_ids_BM.flatten(),
+        next_sentence_label_B=(step_B1[:, 0] > 4).long(),
+        instance_seeds_B=torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int64).int(),
+        max_seqlen=length,
+    )
+
+
+class Shard:
+    """Parameters that share a weight decay, in flat tensors."""
+
+    def __init__(self, parameters: list[nn.Parameter], decay: float, backend: str) -> None:
+        device, total = parameters[0].device, sum(parameter.numel() for parameter in parameters)
+        self.master = torch.cat([parameter.detach().float().flatten() for parameter in parameters])
+        self.weights = self.master.to(parameters[0].dtype)
+        self.grad16 = torch.zeros_like(self.weights)
+        self.gradient, self.exp_avg, self.exp_avg_sq = (torch.zeros(total, device=device) for _ in range(3))
+        self.coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=decay)
+        self.segments: list[Segment] = []
+        self.squares = torch.zeros(2, len(parameters), dtype=torch.float64, device=device)
+        self.backend = backend
+        offset = 0
+        for slot, parameter in enumerate(parameters):
+            span = slice(offset, offset + parameter.numel())
+            parameter.data = self.weights[span].view_as(parameter)
+            parameter.grad = self.grad16[span].view_as(parameter)
+            self.segments.append(Segment(offset, parameter.numel(), slot))
+            offset = span.stop
+
+    def update(self, factor: Tensor, learning_rate: float) -> None:
+        """Clip by ``factor`` and take one LAMB step; nothing here waits for the device."""
+        self.gradient.mul_(factor)
+        self.squares.zero_()
+        compute_update(
+            self.master,
+            self.gradient,
+            self.exp_avg,
+            self.exp_avg_sq,
+            coefficients=self.coefficients,
+            segments=self.segments,
+            squares=self.squares,
+            backend=self.backend,
+        )
+        weights, update = self.squares.sqrt()
+        # masked_fill: torch.where would copy the number from the host, which a graph refuses
+        ratios = (weights / update).masked_fill((weights == 0) | (update == 0), 1.0)
+        apply_update(
+            self.master, self.gradient, segments=self.segments, scales=-learning_rate * ratios, backend=self.backend
+        )
+        self.weights.copy_(self.master)
+
+
+class MegabertStep:
+    """A whole optimizer step on one batch, eager or as one CUDA graph."""
+
+    def __init__(
+        self, config: ModelConfig, batch: Batch, *, backend: str, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        options: dict[str, Any] = dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy"), backend)
+        self.model = BertForPreTraining(config, ops=OpsConfig(**options))
+        initialize(self.model, 0)
+        self.model.to(device, dtype)
+        named = list(self.model.named_parameters())
+        self.shards = [
+            Shard([parameter for name, parameter in named if no_decay(name) == is_free], decay, backend)
+            for is_free, decay in ((False, 0.01), (True, 0.0))
+        ]
+        self.batch = batch.to(device)
+        self.learning_rate = 1e-3
+        self.loss = torch.zeros((), device=device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def eager(self) -> None:
+        """Run forward, backward, clipping and LAMB on the batch in place."""
+        for shard in self.shards:
+            shard.grad16.zero_()
+        output = self.model(self.batch)
+        loss = output.mlm_loss_sum / self.batch.masked_ids_M.numel()
+        loss = loss + output.nsp_loss_sum / self.batch.next_sentence_label_B.numel()
+        loss.backward()
+        for shard in self.shards:
+            shard.gradient.copy_(shard.grad16)
+        norm = torch.stack([shard.gradient.norm() for shard in self.shards]).norm()
+        factor = (1.0 / (norm + 1e-6)).clamp(max=1.0)
+        for shard in self.shards:
+            shard.update(factor, self.learning_rate)
+        self.loss.copy_(loss.detach())
+
+    def capture(self) -> None:
+        """Record the step as one CUDA graph; kernels are compiled before."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.eager()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.eager()
+
+    def __call__(self, batch: Batch) -> None:
+        """Train on a batch that lies in pinned memory."""
+        self.batch.copy_(batch)
+        if self.graph is None:
+            self.eager()
+        else:
+            self.graph.replay()
+
+
+def model_config(sizes: Sizes, **changes: Any) -> ModelConfig:
+    """Return BERT-Large, or the tiny one."""
+    fields: dict[str, Any] = {
+        "vocab_size": sizes.vocabulary,
+        "hidden_size": sizes.hidden,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "intermediate_size": sizes.intermediate,
+    }
+    return ModelConfig(**(fields | changes))
+
+
+def transformers_step(
+    config: ModelConfig, batch: Batch, *, is_compiled: bool, device: torch.device, dtype: torch.dtype
+) -> Callable[[Batch], None]:
+    """Return transformers' BertForPreTraining as a step on the same sequences."""
+    from transformers import BertConfig
+    from transformers import BertForPreTraining as TheirBert
+
+    their_config = BertConfig(
+        vocab_size=-(-int(config.vocab_size) // 64) * 64,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        intermediate_size=config.intermediate_size,
+        attn_implementation="sdpa",
+    )
+    model = TheirBert(their_config).to(device, dtype).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device.type == "cuda")
+    forward = torch.compile(model, backend="inductor" if device.type == "cuda" else "eager") if is_compiled else model
+    count, length = batch.next_sentence_label_B.numel(), batch.max_seqlen
+
+    def step(batch: Batch) -> None:
+        moved = batch.to(device)
+        labels = torch.full((count * length,), -100, device=device)
+        labels[moved.masked_positions_M] = moved.masked_ids_M
+        optimizer.zero_grad(set_to_none=True)
+        output = forward(
+            input_ids=moved.input_ids_T.view(count, length),
+            token_type_ids=moved.segment_ids_T.view(count, length),
+            labels=labels.view(count, length),
+            next_sentence_label=moved.next_sentence_label_B,
+        )
+        output.loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def batches(sizes: Sizes, length: int) -> list[Batch]:
+    """Return a few batches in pinned memory."""
+    return [random_batch(sizes.tokens, length, sizes.vocabulary, seed).pinned() for seed in range(4)]
+
+
+def cycle(items: list[Batch]) -> Iterator[Batch]:
+    """Repeat a list for ever."""
+    while True:
+        yield from items
+
+
+def throughput(
+    make: Callable[[], Callable[[Batch], None]], config: ModelConfig, sizes: Sizes, length: int, *, steps: int
+) -> Row:
+    """Time ``steps`` steps after warming up, copies of the batches included."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    prepared = batches(sizes, length)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    step, source = make(), cycle(prepared)
+    for _ in range(sizes.warmup):
+        step(next(source))
+    synchronize(device)
+    started = time.perf_counter()
+    for _ in range(steps):
+        step(next(source))
+    synchronize(device)
+    seconds = (time.perf_counter() - started) / steps
+    tokens, count = prepared[0].input_ids_T.numel(), prepared[0].next_sentence_label_B.numel()
+    flops = training_flops(
+        config, tokens=tokens, squared_lengths=count * length**2, masked=prepared[0].masked_ids_M.numel()
+    )
+    peak = peak_flops(torch.cuda.get_device_name(), "bf16") if device.type == "cuda" else None
+    return {
+        "ms_per_step": round(1e3 * seconds, 3),
+        "tokens_per_s": round(tokens / seconds),
+        "sequences_per_s": round(count / seconds, 1),
+        "mfu_pct": round(100 * flops / seconds / peak, 2) if peak else None,
+        "max_allocated_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if device.type == "cuda" else None,
+        "steps": steps,
+        "tokens_per_step": tokens,
+    }
+
+
+PARTS = {
+    "attention": ("attention_",),
+    "layer_norm": ("layer_norm_", "column_sums"),
+    "bias_gelu": ("bias_gelu_",),
+    "cross_entropy": ("cross_entropy_",),
+    "lamb": ("lamb_",),
+    "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "aten::mm", "aten::addmm", "aten::bmm"),
+    "copies and fills": ("memcpy", "memset", "copy", "fill", "zero"),
+}
+
+
+def time_by_part(step: MegabertStep, batch: Batch, device: torch.device) -> Row:
+    """Return milliseconds of kernels by part, of one eager step under the profiler."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities = [torch.profiler.ProfilerActivity.CUDA]
+    step(batch)
+    with torch.profiler.profile(activities=activities) as profile:
+        step(batch)
+        synchronize(device)
+    times = dict.fromkeys([*PARTS, "others"], 0.0)
+    for event in profile.key_averages():
+        spent = event.self_device_time_total if device.type == "cuda" else event.self_cpu_time_total
+        name = event.key.lower()
+        part = next((part for part, marks in PARTS.items() if any(mark in name for mark in marks)), "others")
+        times[part] += spent / 1e3
+    return {f"{part} ms": round(value, 3) for part, value in times.items()}
+
+
+def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
+    """Fill the rows of part (c)."""
+    on_gpu = device.type == "cuda"
+    dtype, backend = (torch.bfloat16, "triton") if on_gpu else (torch.float32, "auto")
+    for length in sizes.lengths:
+        config = model_config(sizes)
+        example = random_batch(sizes.tokens, length, sizes.vocabulary, 0)
+
+        def ours(*, as_graph: bool, config: ModelConfig = config, example: Batch = example) -> MegabertStep:
+            step = MegabertStep(config, example, backend=backend, device=device, dtype=dtype)
+            if as_graph:
+                step.capture()
+            return step
+
+        def theirs(*, is_compiled: bool, config: ModelConfig = config, example: Batch = example) -> Any:
+            return transformers_step(config, example, is_compiled=is_compiled, device=device, dtype=dtype)
+
+        makers: dict[str, Callable[[], Any]] = {}
+        if on_gpu:
+            makers["megabert CUDA graph"] = lambda ours=ours: ours(as_graph=True)
+        makers["megabert eager"] = lambda ours=ours: ours(as_graph=False)
+        makers["transformers sdpa"] = lambda theirs=theirs: theirs(is_compiled=False)
+        makers["transformers sdpa torch.compile"] = lambda theirs=theirs: theirs(is_compiled=True)
+        for who, make in makers.items():
+            # the others are for comparison: a fifth of the steps keeps the part inside its minutes
+            steps = sizes.steps if "megabert" in who and "eager" not in who else max(2, sizes.steps // 5)
+            rows.measure(
+                f"length {length} {who}",
+                lambda make=make, config=config, length=length, steps=steps: throughput(
+                    make, config, sizes, length, steps=steps
+                ),
+                is_peer="transformers" in who,
+            )
+        rows.measure(
+            f"length {length} megabert time by part",
+            lambda ours=ours, example=example: time_by_part(ours(as_graph=False), example, device),
+        )

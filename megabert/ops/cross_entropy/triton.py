@@ -1,0 +1,105 @@
+"""``cross_entropy`` as Triton kernels: one pass over a row each way; logits and one number a row are kept between them.
+
+Forward keeps a running maximum m and sum of exp(x - m) over blocks of classes; loss = m + log(sum) - x[label]; a row is
+right where x[label] >= m. Backward: dx = (exp(x - logsumexp) - onehot) * grad, zero in rows that do not count.
+"""
+
+# M predicted positions, V classes
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from megabert.ops.supported import require
+from megabert.ops.tiles import cross_entropy_tiles
+
+
+@triton.jit
+def cross_entropy_forward(logits, labels, log_sums, losses, correct, classes, COLUMNS: tl.constexpr):
+    """Write one row's logsumexp, loss and whether it is right; -inf excludes a class."""
+    row = tl.program_id(0)
+    logits += row.to(tl.int64) * classes
+    label = tl.load(labels + row)
+    highest = float("-inf")
+    total = 0.0
+    for first in range(0, classes, COLUMNS):
+        column = first + tl.arange(0, COLUMNS)
+        x = tl.load(logits + column, mask=column < classes, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(highest, tl.max(x, axis=0))
+        # a block of excluded classes only leaves the maximum at -inf
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp(highest - base) + tl.sum(tl.exp(x - base), axis=0)
+        highest = higher
+    log_sum = highest + tl.log(total)
+    target = tl.load(logits + tl.maximum(label, 0)).to(tl.float32)
+    tl.store(log_sums + row, log_sum)
+    tl.store(losses + row, tl.where(label >= 0, log_sum - target, 0.0))
+    tl.store(correct + row, ((label >= 0) & (target >= highest)).to(tl.int64))
+
+
+@triton.jit
+def cross_entropy_backward(logits, labels, log_sums, grad, dlogits, classes, COLUMNS: tl.constexpr):
+    """Write COLUMNS numbers of one row's gradient."""
+    row = tl.program_id(1)
+    place = row.to(tl.int64) * classes
+    label = tl.load(labels + row)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    x = tl.load(logits + place + column, mask=column < classes, other=float("-inf")).to(tl.float32)
+    p = tl.exp(x - tl.load(log_sums + row))
+    weight = tl.where(label >= 0, tl.load(grad).to(tl.float32), 0.0)
+    dx = (p - tl.where(column == label, 1.0, 0.0)) * weight
+    tl.store(dlogits + place + column, dx.to(dlogits.dtype.element_ty), mask=column < classes)
+
+
+def cross_entropy_triton(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+    """Run ``api.cross_entropy`` on a CUDA device; everything between loads and stores is float32."""
+    require("cross_entropy", logits_MV)
+    loss, correct = _CrossEntropy.apply(logits_MV, labels_M)
+    return loss, correct
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+        logits_MV, labels_M = logits_MV.contiguous(), labels_M.contiguous()
+        rows, classes = logits_MV.shape
+        log_sums_M, losses_M = torch.empty(2, rows, dtype=torch.float32, device=logits_MV.device)
+        correct_M = torch.empty(rows, dtype=torch.int64, device=logits_MV.device)
+        if rows:
+            tiles = cross_entropy_tiles(classes)
+            cross_entropy_forward[(rows,)](
+                logits_MV,
+                labels_M,
+                log_sums_M,
+                losses_M,
+                correct_M,
+                classes,
+                COLUMNS=tiles.columns,
+                num_warps=tiles.warps,
+            )
+        ctx.save_for_backward(logits_MV, labels_M, log_sums_M)
+        correct = correct_M.sum()
+        ctx.mark_non_differentiable(correct)
+        return losses_M.sum(), correct
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        logits_MV, labels_M, log_sums_M = ctx.saved_tensors
+        rows, classes = logits_MV.shape
+        dlogits_MV = torch.empty_like(logits_MV)
+        if rows:
+            tiles = cross_entropy_tiles(classes)
+            cross_entropy_backward[(triton.cdiv(classes, tiles.columns), rows)](
+                logits_MV,
+                labels_M,
+                log_sums_M,
+                grad,
+                dlogits_MV,
+                classes,
+                COLUMNS=tiles.columns,
+                num_warps=tiles.warps,
+            )
+        return dlogits_MV, None

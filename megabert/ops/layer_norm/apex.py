@@ -1,0 +1,32 @@
+"""``layer_norm`` with NVIDIA Apex's fused LayerNorm; the sum before it stays torch's. Untested on a real Apex."""
+
+# T packed tokens, D hidden
+
+import torch
+from apex.normalization.fused_layer_norm import fused_layer_norm_affine
+from torch import Tensor
+
+from megabert.ops import dropout as keyed
+from megabert.ops.dropout import Dropout
+
+
+def layer_norm_apex(
+    x_TD: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    *,
+    eps: float,
+    input_bias_D: Tensor | None = None,
+    residual_TD: Tensor | None = None,
+    dropout: Dropout | None = None,
+) -> Tensor:
+    """Run ``api.layer_norm`` on a CUDA device; the sum is float32 (float64 for float64), as in the torch backend."""
+    compute = torch.promote_types(x_TD.dtype, torch.float32)
+    z_TD = x_TD.to(compute)
+    if input_bias_D is not None:
+        z_TD = z_TD + input_bias_D.to(compute)
+    z_TD = keyed.dropout(z_TD, dropout)
+    if residual_TD is not None:
+        z_TD = z_TD + residual_TD.to(compute)
+    y_TD: Tensor = fused_layer_norm_affine(z_TD, weight_D.to(compute), bias_D.to(compute), z_TD.shape[-1:], eps)
+    return y_TD.to(x_TD.dtype)

@@ -1,0 +1,166 @@
+"""How far a backend is from the float64 reference: one place for the interpreter's tests, a GPU's and the benchmark.
+
+||out - reference|| / ||reference|| of the result and of every gradient; random inputs, memory poisoned with NaN before.
+"""
+
+# T packed tokens, D hidden, F intermediate, M predicted positions, V classes
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megabert.ops.attention import attention
+from megabert.ops.attention.reference import attention_reference
+from megabert.ops.bias_gelu import bias_gelu
+from megabert.ops.bias_gelu.reference import bias_gelu_reference
+from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.cross_entropy.reference import cross_entropy_reference
+from megabert.ops.dropout import ATTENTION_OUTPUT, ATTENTION_PROBABILITIES, Dropout, DropoutStream
+from megabert.ops.layer_norm import layer_norm
+from megabert.ops.layer_norm.reference import layer_norm_reference
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+Op = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One op on one set of inputs."""
+
+    run: Op
+    """Named tensors and ``backend`` -> result."""
+    reference: Op
+    """Named tensors -> result."""
+    tensors: dict[str, Tensor]
+    """Float32 inputs that have a gradient; a run rounds them to its dtype."""
+
+
+def relative_error(value: Tensor, expected: Tensor) -> float:
+    """Return ||value - expected|| / ||expected||; NaN in ``value`` gives NaN, which no bound admits."""
+    expected = expected.double()
+    return float((value.double() - expected).norm() / expected.norm().clamp(min=1e-30))
+
+
+@contextlib.contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Fill what ``torch.empty`` returns with NaN, so that an element which no kernel writes is seen."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def errors(problem: Problem, dtype: torch.dtype, *, backend: str) -> dict[str, float]:
+    """Return the relative error of ``out`` and of each input's gradient by name."""
+    rounded = {name: tensor.to(dtype) for name, tensor in problem.tensors.items()}
+    with poisoned_memory():
+        ours = _values_and_gradients(functools.partial(problem.run, backend=backend), rounded)
+    exact = {name: tensor.double() for name, tensor in rounded.items()}
+    theirs = _values_and_gradients(problem.reference, exact)
+    return {name: relative_error(value, theirs[name]) for name, value in ours.items()}
+
+
+def _values_and_gradients(op: Op, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
+    out = op(**leaves)
+    # the same numbers for both sides: rounded to 16 bits, exact in float64
+    generator = torch.Generator(out.device).manual_seed(out.numel())
+    grad = torch.randn(out.shape, generator=generator, device=out.device).to(torch.bfloat16)
+    out.backward(grad.to(out.dtype))
+    return {"out": out.detach()} | {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+
+
+def boundaries(lengths: Sequence[int], device: torch.device) -> Tensor:
+    """Return ``cu_seqlens`` of sequences end to end."""
+    ends = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
+    return ends.to(device=device, dtype=torch.int32)
+
+
+def dropout_stream(lengths: Sequence[int], tokens: int, device: torch.device) -> DropoutStream:
+    """Return the random numbers of sequences of these lengths; tokens past them are padding."""
+    positions = torch.zeros(tokens, dtype=torch.int64)
+    positions[: sum(lengths)] = torch.cat([torch.arange(length) for length in lengths])
+    seeds = torch.arange(1, len(lengths) + 1, dtype=torch.int32) * 7919
+    return DropoutStream.of_batch(seeds.to(device), boundaries(lengths, device), positions.to(device))
+
+
+def layer_norm_problem(
+    shape: tuple[int, int], generator: torch.Generator, *, extras: Sequence[str] = ("bias", "dropout", "residual")
+) -> Problem:
+    """Return LayerNorm of (tokens, width) with some of bias, dropout and residual."""
+    (tokens, width), device = shape, generator.device
+    tensors = {
+        "x_TD": torch.randn(shape, generator=generator, device=device),
+        "weight_D": 1 + 0.5 * torch.randn(width, generator=generator, device=device),
+        "bias_D": torch.randn(width, generator=generator, device=device),
+    }
+    if "bias" in extras:
+        tensors["input_bias_D"] = torch.randn(width, generator=generator, device=device)
+    if "residual" in extras:
+        tensors["residual_TD"] = torch.randn(shape, generator=generator, device=device)
+    site = None
+    if "dropout" in extras:
+        site = dropout_stream([tokens], tokens, device).site(3, ATTENTION_OUTPUT, 0.1)
+    options: dict[str, Any] = {"eps": 1e-12, "dropout": site}
+    return Problem(
+        functools.partial(layer_norm, **options), functools.partial(layer_norm_reference, **options), tensors
+    )
+
+
+def bias_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:
+    """Return GELU of (tokens, width)."""
+    tensors = {
+        "x_TF": 2 * torch.randn(shape, generator=generator, device=generator.device),
+        "bias_F": torch.randn(shape[1], generator=generator, device=generator.device),
+    }
+    return Problem(
+        functools.partial(bias_gelu, approximate=approximate),
+        functools.partial(bias_gelu_reference, approximate=approximate),
+        tensors,
+    )
+
+
+def attention_problem(
+    lengths: Sequence[int],
+    generator: torch.Generator,
+    *,
+    heads: int,
+    head_width: int,
+    padding: int = 0,
+    dropout: float = 0.1,
+) -> Problem:
+    """Return attention within sequences of these lengths, ``padding`` tokens after them."""
+    tokens, device = sum(lengths) + padding, generator.device
+    site: Dropout | None = None
+    if dropout:
+        site = dropout_stream(lengths, tokens, device).site(3, ATTENTION_PROBABILITIES, dropout, heads=heads)
+    options: dict[str, Any] = {
+        "cu_seqlens": boundaries(lengths, device),
+        "max_seqlen": max(lengths),
+        "num_heads": heads,
+        "dropout": site,
+    }
+    tensors = {"qkv_TC": torch.randn(tokens, 3 * heads * head_width, generator=generator, device=device)}
+    return Problem(functools.partial(attention, **options), functools.partial(attention_reference, **options), tensors)
+
+
+def cross_entropy_problem(shape: tuple[int, int], generator: torch.Generator, *, classes: int) -> Problem:
+    """Return cross-entropy of (rows, padded classes), every fifth row not counted, columns from ``classes`` on -inf."""
+    device = generator.device
+    labels_M = torch.randint(0, classes, shape[:1], generator=generator, device=device)
+    labels_M[::5] = -100
+
+    def cut(op: Callable[..., tuple[Tensor, Tensor]], logits_MV: Tensor, **options: str) -> Tensor:
+        is_padding_V = torch.arange(shape[1], device=device) >= classes
+        return op(logits_MV.masked_fill(is_padding_V, -torch.inf), labels_M, **options)[0]
+
+    tensors = {"logits_MV": 3 * torch.randn(shape, generator=generator, device=device)}
+    return Problem(functools.partial(cut, cross_entropy), functools.partial(cut, cross_entropy_reference), tensors)

@@ -1,0 +1,142 @@
+"""The committed table of kernel configurations, by device and shape; nothing is tuned at run time.
+
+A configuration decides the order of sums: a run that tuned itself would not repeat.
+Limits that each configuration keeps on each card: tests/unit/ops/kernel_budget.json.
+"""
+
+# T packed tokens, D hidden, F intermediate, H head width
+
+import functools
+from dataclasses import dataclass
+
+import torch
+
+ASSUMED = (9, 0)
+"""Compute capability whose row is taken in the interpreter."""
+ASSUMED_MULTIPROCESSORS = 2
+"""A small number, so that interpreted programs loop."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """One launch configuration."""
+
+    rows: int
+    """Tokens a program works on at once."""
+    columns: int
+    """Columns (hidden, keys or vocabulary) it works on at once."""
+    warps: int
+    stages: int = 1
+    """Depth of software pipelining."""
+
+
+@functools.lru_cache(maxsize=16)
+def capability_of(device: torch.device) -> tuple[int, int]:
+    """Return a device's compute capability."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else ASSUMED
+
+
+@functools.lru_cache(maxsize=16)
+def multiprocessors_of(device: torch.device) -> int:
+    """Return how many multiprocessors a device has."""
+    if device.type != "cuda":
+        return ASSUMED_MULTIPROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def power_of_two(number: int) -> int:
+    """Return the smallest power of two that is at least ``number``."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def split_rows(rows: int, tile: int, most: int) -> tuple[int, int]:
+    """Deal rows out to at most ``most`` programs, whole tiles each; return (programs, rows each)."""
+    if rows == 0:
+        return 0, 0
+    each = -(-rows // (tile * most)) * tile
+    return -(-rows // each), each
+
+
+LAYER_NORM_PROGRAMS = 4
+"""Programs a multiprocessor in the backward pass; each adds up its rows before the second stage.
+
+Four of four warps with the next row's loads under way are 48 KiB in flight on each multiprocessor of an H200, where
+memory latency asks for about 30.
+"""
+
+
+def layer_norm_tiles(width: int) -> tuple[Tiles, Tiles]:
+    """Return tiles of whole rows, several short ones together, for forward and backward.
+
+    Forward 32 elements a thread, so that a row of up to 1,024 is one warp's and its sums need no shared memory: 1,024
+    warp instructions for a row of BERT-Large against 1,536 with 8 a thread, where an H200's memory leaves time for
+    1,355. Backward 8 a thread, because three sums a column stay in registers.
+    """
+    columns = power_of_two(width)
+    rows = max(1, 512 // columns)
+    elements = rows * columns
+    forward = Tiles(rows, columns, warps=min(16, max(1, elements // 1024)))
+    return forward, Tiles(rows, columns, warps=min(16, max(1, elements // 256)), stages=2)
+
+
+BIAS_GELU_PROGRAMS = 16
+"""Programs a multiprocessor in the backward pass."""
+
+
+def bias_gelu_tiles(width: int) -> Tiles:
+    """Return tiles of 2,048 elements, 16 a thread."""
+    columns = min(256, power_of_two(width))
+    return Tiles(2048 // columns, columns, warps=4)
+
+
+@dataclass(frozen=True)
+class AttentionTiles:
+    """Launches of both directions: rows are queries, columns keys."""
+
+    forward: Tiles
+    backward: Tiles
+    is_whole: bool
+    """Whether the backward pass holds all keys of a head at once."""
+
+
+FAMILIES = {(8, 0): 80, (8, 6): 86, (8, 9): 86, (9, 0): 90, (10, 0): 100, (10, 3): 100, (12, 0): 120, (12, 1): 120}
+"""Compute capability -> column of the tables below; a card that is not here gets the smallest blocks."""
+
+FORWARD = {80: (128, 64, 8, 2), 86: (128, 64, 8, 2), 90: (128, 64, 8, 2), 100: (128, 64, 8, 1), 120: (128, 64, 8, 2)}
+"""Queries, keys, warps, stages of the forward pass, 16 bits, heads up to 64 wide, sequences above 64."""
+
+WHOLE = {
+    32: dict.fromkeys((80, 86, 90, 100, 120), (32, 32, 4, 1)),
+    64: dict.fromkeys((80, 86, 90, 100, 120), (32, 64, 4, 2)),
+    128: {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 1), 120: (32, 128, 8, 2)},
+    256: {90: (16, 256, 16, 1), 100: (32, 256, 8, 1)},
+}
+"""Longest sequence -> the backward pass that holds all keys of a head; at 256 it spills on the cards left out."""
+
+TILED = {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 2), 120: (32, 128, 8, 1)}
+"""The backward pass in key tiles."""
+
+
+def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen: int, itemsize: int) -> AttentionTiles:
+    """Return the launches for a device, a shape and a dtype (by its bytes)."""
+    if itemsize == 4:  # products without tensor cores, for checks
+        warps = 8 if head_width > 64 else 4
+        return AttentionTiles(Tiles(32, 32, warps), Tiles(16, 32, warps), is_whole=max_seqlen <= 32)
+    if head_width > 64:
+        return AttentionTiles(Tiles(64, 64, warps=8), Tiles(32, 64, warps=8), is_whole=max_seqlen <= 64)
+    family = FAMILIES.get(capability, 86)
+    forward = Tiles(64, 64, warps=4, stages=2) if max_seqlen <= 64 else Tiles(*FORWARD[family])
+    for keys, by_family in WHOLE.items():
+        if max_seqlen <= keys and family in by_family:
+            return AttentionTiles(forward, Tiles(*by_family[family]), is_whole=True)
+    return AttentionTiles(forward, Tiles(*TILED[family]), is_whole=False)
+
+
+LAMB_CHUNK, LAMB_BLOCK, LAMB_WARPS = 16_384, 1024, 4
+"""Elements a program owns, those it works on at once, and its warps."""
+
+
+def cross_entropy_tiles(classes: int) -> Tiles:
+    """Return a part of a row, 16 elements a thread."""
+    columns = min(4096, power_of_two(classes))
+    return Tiles(1, columns, warps=max(1, min(8, columns // 512)))

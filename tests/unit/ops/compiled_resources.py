@@ -1,0 +1,227 @@
+"""Compile every kernel for cards that are not there and print what each takes. A program; needs triton, no GPU.
+
+    python tests/unit/ops/compiled_resources.py [--all] [--cards 80,90] [--only attention]     JSON
+    python tests/unit/ops/compiled_resources.py --markdown                                     the table of docs/ops.md
+    python tests/unit/ops/compiled_resources.py --write-budget                                 kernel_budget.json anew
+
+The ops run on meta tensors with Triton's launch replaced by a compilation for a named card, so that kernels get exactly
+the constants, types and divisibility of a real launch.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import JITFunction, create_function_from_signature
+
+CARDS = (80, 86, 89, 90, 100, 120)
+BUDGET = Path(__file__).parent / "kernel_budget.json"
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+TOKENS = 16_384
+
+
+def resources(kernel) -> dict[str, int]:
+    """Registers and stack of a thread, shared memory of a block, in bytes."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+        cubin.write(kernel.asm["cubin"])
+        cubin.flush()
+        command = [CUOBJDUMP, "--dump-resource-usage", cubin.name]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = {key: int(re.search(rf"{key}:(\d+)", report)[1]) for key in ("REG", "STACK", "LOCAL")}
+    return {
+        "registers": found["REG"],
+        "stack": found["STACK"] + found["LOCAL"],
+        "shared": kernel.metadata.shared,
+        "warps": kernel.metadata.num_warps,
+    }
+
+
+class Compiler:
+    """Stands in for Triton's launch."""
+
+    def __init__(self, card: int):
+        self.card = card
+        self.label = ""
+        self.found: dict[str, dict[str, int]] = {}
+
+    def run(self, function, *args, grid, warmup, **options):
+        """Compile what would be launched."""
+        target = GPUTarget("cuda", self.card, 32)
+        backend = make_backend(target)
+        options |= {"debug": False, "instrumentation_mode": ""}
+        binder = create_function_from_signature(function.signature, function.params, backend)
+        bound, specialization, rest = binder(*args, **options)
+        parsed, signature, constants, attributes = function._pack_args(backend, options, bound, specialization, rest)
+        source = ASTSource(function, signature, constants, attributes)
+        kernel = triton.compile(source, target=target, options=parsed.__dict__)
+        name = f"{function.fn.__name__} {self.label}"
+        self.found[name] = resources(kernel)
+
+
+def meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
+
+
+def layer_norm(dtype: torch.dtype, width: int, dropout: bool) -> None:
+    from megabert.ops.dropout import Dropout
+    from megabert.ops.layer_norm.triton import layer_norm_triton
+
+    site = Dropout(0.1, meta(TOKENS, dtype=torch.int32)) if dropout else None
+    x, residual = meta(TOKENS, width, dtype=dtype), meta(TOKENS, width, dtype=dtype)
+    weight, bias, input_bias = (meta(width, dtype=dtype) for _ in range(3))
+    out = layer_norm_triton(x, weight, bias, eps=1e-12, input_bias_D=input_bias, residual_TD=residual, dropout=site)
+    out.backward(torch.empty_like(out))
+
+
+def keyed_dropout(dtype: torch.dtype, width: int) -> None:
+    from megabert.ops.dropout import Dropout
+    from megabert.ops.dropout_kernels import dropped_triton, row_keys_triton
+
+    keys = row_keys_triton(meta(TOKENS, dtype=torch.int32), meta(16, dtype=torch.int32))
+    dropped_triton(meta(TOKENS, width, dtype=dtype), Dropout(0.1, keys[:, 0]))
+
+
+def bias_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
+    from megabert.ops.bias_gelu.triton import bias_gelu_triton
+
+    out = bias_gelu_triton(meta(TOKENS, width, dtype=dtype), meta(width, dtype=dtype), approximate=approximate)
+    out.backward(torch.empty_like(out))
+
+
+def attention(dtype: torch.dtype, max_seqlen: int, heads: int, head_width: int, dropout: bool) -> None:
+    from megabert.ops.attention.triton import attention_triton
+    from megabert.ops.dropout import Dropout
+
+    site = Dropout(0.1, meta(TOKENS, heads, dtype=torch.int32)) if dropout else None
+    out = attention_triton(
+        meta(TOKENS, 3 * heads * head_width, dtype=dtype),
+        meta(129, dtype=torch.int32),
+        max_seqlen=max_seqlen,
+        num_heads=heads,
+        dropout=site,
+    )
+    out.backward(torch.empty_like(out))
+
+
+def cross_entropy(dtype: torch.dtype, classes: int) -> None:
+    from megabert.ops.cross_entropy.triton import cross_entropy_triton
+
+    loss, _ = cross_entropy_triton(meta(2560, classes, dtype=dtype), meta(2560, dtype=torch.int64))
+    loss.backward()
+
+
+def lamb() -> None:
+    from megabert.ops.lamb import Coefficients, Segment
+    from megabert.ops.lamb.triton import apply_update, compute_update
+
+    flats = [torch.empty(1 << 20, device="meta") for _ in range(4)]
+    squares = torch.empty(2, 400, dtype=torch.float64, device="meta")
+    coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01)
+    segments = [Segment(0, 1 << 19, 7), Segment(1 << 19, 1000, 8)]
+    compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares)
+    apply_update(flats[0], flats[1], segments=segments, scales=squares[0])
+
+
+def cases(everything: bool):
+    """Label, op and its arguments: BERT-Large's shapes in bfloat16; with ``--all`` the other dtypes and shapes too."""
+    bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
+    yield "bf16 1024", keyed_dropout, (bf16, 1024)
+    yield "bf16 1024", layer_norm, (bf16, 1024, True)
+    yield "bf16 30528", cross_entropy, (bf16, 30_528)
+    yield "f32", lamb, ()
+    yield "bf16 4096 erf", bias_gelu, (bf16, 4096, False)
+    for length in (128, 256, 512):
+        yield f"bf16 16x64 {length}", attention, (bf16, length, 16, 64, True)
+    if everything:
+        for dtype, name in ((bf16, "bf16"), (f16, "f16"), (f32, "f32")):
+            for width in (128, 256, 512, 768, 1024, 2048, 4096):
+                for dropout in (False, True):
+                    yield f"{name} {width} {'dropout' if dropout else 'plain'}", layer_norm, (dtype, width, dropout)
+            for approximate in (False, True):
+                yield f"{name} 3072 {'tanh' if approximate else 'erf'}", bias_gelu, (dtype, 3072, approximate)
+            for heads, head_width in ((12, 64), (4, 32), (8, 128), (2, 16)):
+                for length in (32, 64, 128, 256, 512):
+                    for dropout in (False, True):
+                        label = f"{name} {heads}x{head_width} {length} {'dropout' if dropout else 'plain'}"
+                        yield label, attention, (dtype, length, heads, head_width, dropout)
+
+
+def compile_all(card: int, *, everything: bool, only: str) -> dict[str, dict[str, int]]:
+    """Return what each kernel takes on one card."""
+    from megabert.ops import tiles
+
+    compiler = Compiler(card)
+    with (
+        mock.patch.object(
+            JITFunction, "run", lambda function, *args, **options: compiler.run(function, *args, **options)
+        ),
+        mock.patch.object(tiles, "ASSUMED", divmod(card, 10)),
+        mock.patch.object(tiles, "ASSUMED_MULTIPROCESSORS", 108),
+    ):
+        tiles.capability_of.cache_clear()
+        for label, op, arguments in cases(everything):
+            if only in op.__name__:
+                compiler.label = label
+                op(*arguments)
+    return compiler.found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="every dtype and shape")
+    parser.add_argument("--cards", default=",".join(map(str, CARDS)))
+    parser.add_argument("--only", default="", help="ops whose name contains this")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--write-budget", action="store_true")
+    arguments = parser.parse_args()
+    assert os.environ.get("TRITON_INTERPRET") != "1", "the interpreter's kernels cannot be compiled"
+    table: dict[str, dict[str, dict[str, int]]] = {}
+    for card in map(int, arguments.cards.split(",")):
+        for name, taken in compile_all(card, everything=arguments.all, only=arguments.only).items():
+            table.setdefault(name, {})[str(card)] = taken
+    if arguments.write_budget:
+        write_budget(table)
+    elif arguments.markdown:
+        print_markdown(table)
+    else:
+        json.dump(table, sys.stdout, indent=1)
+
+
+def write_budget(table: dict[str, dict[str, dict[str, int]]]) -> None:
+    """Registers are rounded up to 8, which is how a card deals them out."""
+    lines = [
+        f"  {json.dumps(name)}: "
+        + json.dumps({card: [-(-t["registers"] // 8) * 8, t["stack"], t["shared"]] for card, t in cards.items()})
+        for name, cards in table.items()
+    ]
+    head = {"triton": triton.__version__, "columns": ["registers", "stack bytes", "shared bytes"]}
+    kernels = ",\n".join(lines)
+    BUDGET.write_text(json.dumps(head)[:-1] + ', "kernels": {\n' + kernels + "\n}}\n")
+
+
+def print_markdown(table: dict[str, dict[str, dict[str, int]]]) -> None:
+    """Registers a thread / KiB of shared memory a block, stack where there is any."""
+    print("| kernel | warps |" + "".join(f" sm_{card} |" for card in CARDS))
+    print("|---|---|" + "---|" * len(CARDS))
+    for name, cards in table.items():
+        cells = []
+        for card in map(str, CARDS):
+            taken = cards.get(card)
+            stack = f" / {taken['stack']} B" if taken and taken["stack"] else ""
+            cells.append(f"{taken['registers']} / {taken['shared'] / 1024:.0f}{stack}" if taken else "-")
+        warps = sorted({taken["warps"] for taken in cards.values()})
+        print(f"| {name} | {'-'.join(map(str, warps))} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()

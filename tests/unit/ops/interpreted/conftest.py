@@ -1,0 +1,44 @@
+"""Run in a process with TRITON_INTERPRET=1 (../test_interpreted_kernels.py); the names hide these files elsewhere."""
+
+import os
+
+import pytest
+import torch
+
+
+def _patch_for_numpy_2_4():
+    """int(array of one element) is an error from NumPy 2.4 on: triton-lang/triton issue 9171, not fixed in 3.6."""
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang_tensor
+
+    def patch(tensor, scope):
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch
+
+
+if os.environ.get("TRITON_INTERPRET") == "1":  # pytest reads this file in other processes, too
+    _patch_for_numpy_2_4()
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    generator = torch.Generator()
+    generator.manual_seed(1810)
+    return generator
+
+
+@pytest.fixture
+def assert_close():
+    from megabert.ops.parity import TOLERANCE, errors
+
+    def check(problem, dtype, *, ignore=()):
+        found = errors(problem, dtype, backend="triton")
+        assert "out" in found
+        assert {
+            name: error for name, error in found.items() if not error < TOLERANCE[dtype] and name not in ignore
+        } == {}
+
+    return check

@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from megabert.errors import KernelError
+from megabert.ops.attention.triton import attention_triton
+from megabert.ops.dropout import keep_mask
+from megabert.ops.parity import attention_problem, boundaries, dropout_stream
+from megabert.ops.tiles import attention_tiles
+
+LENGTHS = {"one": ([1], 0), "odd": ([5, 37, 1, 33], 3), "empty": ([9, 0, 4, 0], 70)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize(("heads", "head_width"), [(2, 64), (3, 32), (1, 24)])
+@pytest.mark.parametrize(("lengths", "padding"), LENGTHS.values(), ids=LENGTHS)
+def test_attention_matches_reference(lengths, padding, heads, head_width, dropout, dtype, generator, assert_close):
+    problem = attention_problem(
+        lengths, generator, heads=heads, head_width=head_width, padding=padding, dropout=dropout
+    )
+    # the softmax of one key is 1 whatever the scores: its gradient is noise around zero, but for the values'
+    assert_close(problem, dtype)
+
+
+@pytest.mark.parametrize("lengths", [[150, 61], [270, 300, 128]], ids=["whole", "tiles"])
+def test_attention_of_long_sequences_matches_reference(lengths, generator, assert_close):
+    is_whole = attention_tiles((9, 0), head_width=64, max_seqlen=max(lengths), itemsize=2).is_whole
+    assert is_whole == (max(lengths) <= 256)
+    assert_close(attention_problem(lengths, generator, heads=1, head_width=64, padding=5), torch.float16)
+
+
+def test_dropout_mask_equals_the_torch_backends():
+    site = dropout_stream([40], 40, torch.device("cpu")).site(1, 1, 0.3, heads=2)
+    qkv = torch.zeros(40, 3, 2, 64)
+    for position in range(40):  # equal scores, and values that are one-hot: the context is the mask
+        qkv[position, 2, :, position] = 1
+    out = attention_triton(
+        qkv.flatten(1), boundaries([40], torch.device("cpu")), max_seqlen=40, num_heads=2, dropout=site
+    )
+    kept = keep_mask(site, site.row_keys, 40)
+    assert torch.equal(out.view(40, 2, 64)[..., :40] > 0, kept)
+
+
+def test_attention_repeats_bit_for_bit(generator):
+    problem = attention_problem([70, 50], generator, heads=2, head_width=16)
+    runs = []
+    for _ in range(2):
+        qkv = problem.tensors["qkv_TC"].clone().requires_grad_()
+        problem.run(qkv_TC=qkv, backend="triton").square().sum().backward()
+        runs.append(qkv.grad)
+    assert torch.equal(*runs)
+
+
+def test_too_wide_heads_are_refused():
+    with pytest.raises(KernelError, match="heads are 256 wide"):
+        attention_triton(torch.ones(2, 768), torch.tensor([0, 2], dtype=torch.int32), max_seqlen=2, num_heads=1)

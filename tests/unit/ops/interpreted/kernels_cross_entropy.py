@@ -1,0 +1,30 @@
+import pytest
+import torch
+
+from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.parity import cross_entropy_problem
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("shape", "classes"), [((1, 2), 2), ((12, 320), 305), ((11, 4161), 4099), ((3, 8200), 8200)])
+def test_cross_entropy_matches_reference(shape, classes, dtype, generator, assert_close):
+    problem = cross_entropy_problem((shape[0] + 1, shape[1]), generator, classes=classes)
+    assert_close(problem, dtype)
+
+
+def test_count_of_right_answers_equals_the_torch_backends(generator):
+    logits = torch.randn(50, 7, generator=generator).to(torch.float16)
+    logits[3] = 0.5  # a tie is right
+    labels = torch.randint(-1, 7, (50,), generator=generator)
+    assert torch.equal(
+        cross_entropy(logits, labels, backend="triton")[1], cross_entropy(logits, labels, backend="torch")[1]
+    )
+
+
+def test_cross_entropy_of_nothing_counted_is_zero_with_zero_gradient():
+    for rows in (0, 3):
+        logits = torch.randn(rows, 9, requires_grad=True)
+        loss, correct = cross_entropy(logits, torch.full((rows,), -100), backend="triton")
+        loss.backward()
+        assert (loss.item(), correct.item()) == (0.0, 0)
+        assert torch.equal(logits.grad, torch.zeros(rows, 9))

@@ -1,0 +1,65 @@
+import pytest
+import torch
+
+from megabert.errors import KernelError
+from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.ops.tiles import LAMB_CHUNK
+
+COEFFICIENTS = Coefficients(
+    beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=1 / 0.19, exp_avg_sq_scale=1 / 0.002
+)
+# slot 2 twice and out of order, a gap of padding at 8, a segment of several chunks, an empty one
+SEGMENTS = [Segment(0, 5, 2), Segment(5, 3, 0), Segment(9, LAMB_CHUNK + 7, 1), Segment(LAMB_CHUNK + 16, 11, 2)]
+SEGMENTS.append(Segment(3, 0, 3))
+NUMEL = LAMB_CHUNK + 30
+
+
+def flats(generator, dtype=torch.float32):
+    weights, gradient, m = (torch.randn(NUMEL, generator=generator) for _ in range(3))
+    flats = [weights, gradient, m, torch.rand(NUMEL, generator=generator) ** 4]
+    weights[8] = float("nan")  # ZeRO-3's padding is uninitialised memory
+    return [flat.to(dtype) for flat in flats]
+
+
+def run(flats, backend):
+    squares = torch.tensor([[0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 5.0, 0.0]], dtype=torch.float64)
+    compute_update(*flats, coefficients=COEFFICIENTS, segments=SEGMENTS, squares=squares, backend=backend)
+    weights, update, m, v = flats
+    scales = torch.tensor([-1.0, 100.0, -0.25, 7.0], dtype=torch.float64)
+    apply_update(weights, update, segments=SEGMENTS, scales=scales, backend=backend)
+    return {"weights": weights, "update": update, "exp_avg": m, "exp_avg_sq": v}, squares
+
+
+def test_both_passes_match_the_reference(generator):
+    inputs = flats(generator)
+    ours, squares = run([flat.clone() for flat in inputs], "triton")
+    theirs, exact = run([flat.double() for flat in inputs], "torch")
+    owned = torch.zeros(NUMEL, dtype=torch.bool)
+    for segment in SEGMENTS:
+        owned[segment.offset : segment.offset + segment.numel] = True
+    for name, flat in ours.items():
+        error = (flat.double() - theirs[name])[owned].norm() / theirs[name][owned].norm()
+        assert error < 1e-6, name
+    torch.testing.assert_close(squares, exact, rtol=1e-6, atol=0)
+    for before, flat in zip(inputs, ours.values(), strict=True):  # padding is left alone
+        assert torch.equal(flat[~owned].nan_to_num(), before[~owned].nan_to_num())
+
+
+def test_both_passes_repeat_bit_for_bit(generator):
+    inputs = flats(generator)
+    first, second = (run([flat.clone() for flat in inputs], "triton") for _ in range(2))
+    assert torch.equal(first[1], second[1])
+    assert all(torch.equal(first[0][name].nan_to_num(), second[0][name].nan_to_num()) for name in first[0])
+
+
+def test_a_flat_without_segments_is_left_alone():
+    tensors = [torch.ones(4) for _ in range(4)]
+    squares = torch.zeros(2, 1, dtype=torch.float64)
+    compute_update(*tensors, coefficients=COEFFICIENTS, segments=[], squares=squares, backend="triton")
+    assert all(torch.equal(tensor, torch.ones(4)) for tensor in tensors)
+    assert not squares.any()
+
+
+def test_float64_flats_are_refused():
+    with pytest.raises(KernelError, match=r"float64.*Use ops\.lamb=torch"):
+        run([torch.ones(NUMEL, dtype=torch.float64) for _ in range(4)], "triton")

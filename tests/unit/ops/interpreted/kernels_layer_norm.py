@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from megabert.ops.dropout import keep_mask
+from megabert.ops.layer_norm.triton import layer_norm_triton
+from megabert.ops.parity import dropout_stream, layer_norm_problem
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+EXTRAS = [(), ("residual",), ("bias", "residual"), ("bias", "dropout"), ("bias", "dropout", "residual")]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("extras", EXTRAS, ids="+".join)
+@pytest.mark.parametrize("shape", [(5, 1023), (37, 128), (3, 5)])
+def test_layer_norm_matches_reference(shape, extras, dtype, generator, assert_close):
+    assert_close(layer_norm_problem(shape, generator, extras=extras), dtype)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 768), (700, 8)])
+def test_layer_norm_of_edge_shapes_matches_reference(shape, generator, assert_close):
+    # of one column every gradient but the shift's is rounding around zero
+    ignore = ("x_TD", "weight_D", "input_bias_D", "residual_TD") if shape[1] == 1 else ()
+    assert_close(layer_norm_problem(shape, generator), torch.float32, ignore=ignore)
+
+
+def test_layer_norm_of_no_tokens_gives_zero_gradients():
+    weight, bias = torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True)
+    layer_norm_triton(torch.empty(0, 4, requires_grad=True), weight, bias, eps=1e-12).sum().backward()
+    assert torch.equal(weight.grad, torch.zeros(4))
+    assert torch.equal(bias.grad, torch.zeros(4))
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.999])
+def test_dropout_mask_equals_the_torch_backends_forward_and_backward(probability):
+    site = dropout_stream([9], 9, torch.device("cpu")).site(2, 3, probability)
+    x = torch.zeros(9, 301, requires_grad=True)
+    bias = torch.full((301,), 1e10)  # a survivor outweighs the residual by far
+    residual = torch.zeros(9, 301)
+    out = layer_norm_triton(
+        x, torch.ones(301), torch.zeros(301), eps=1e-12, input_bias_D=bias, residual_TD=residual, dropout=site
+    )
+    kept = keep_mask(site, site.row_keys, 301)
+    rows = kept.any(1) & ~kept.all(1)
+    assert torch.equal((out > 0)[rows], kept[rows])
+    out.backward(torch.randn(9, 301))
+    assert not x.grad[~kept].any()
+
+
+def test_layer_norm_repeats_bit_for_bit(generator):
+    problem = layer_norm_problem((300, 72), generator)
+    runs = []
+    for _ in range(2):
+        leaves = {name: tensor.clone().requires_grad_() for name, tensor in problem.tensors.items()}
+        problem.run(**leaves, backend="triton").square().sum().backward()
+        runs.append([leaf.grad for leaf in leaves.values()])
+    assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))

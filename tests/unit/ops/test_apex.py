@@ -1,0 +1,48 @@
+"""The Apex binding against a stand-in that has Apex's documented signature; it has not met a real Apex."""
+
+import importlib.machinery
+import sys
+import types
+
+import pytest
+import torch
+from torch.nn import functional
+
+from megabert.ops.backend import apex_obstacle
+from megabert.ops.layer_norm import layer_norm
+
+
+@pytest.fixture
+def apex_stand_in(monkeypatch):
+    def fused_layer_norm_affine(input, weight, bias, normalized_shape, eps=1e-6, memory_efficient=False):
+        assert input.dtype == weight.dtype
+        return functional.layer_norm(input, normalized_shape, weight, bias, eps)
+
+    names = ("apex", "apex.normalization", "apex.normalization.fused_layer_norm")
+    modules = {name: types.ModuleType(name) for name in names}
+    modules[names[2]].fused_layer_norm_affine = fused_layer_norm_affine
+    for name, module in modules.items():
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        monkeypatch.setitem(sys.modules, name, module)
+    yield
+    sys.modules.pop("megabert.ops.layer_norm.apex", None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_apex_layer_norm_equals_torchs(apex_stand_in, dtype, generator, make_site):
+    from megabert.ops.layer_norm.apex import layer_norm_apex
+
+    rows = {name: torch.randn(9, 32, generator=generator).to(dtype) for name in ("x_TD", "residual_TD")}
+    columns = {n: torch.randn(32, generator=generator).to(dtype) for n in ("weight_D", "bias_D", "input_bias_D")}
+    results = []
+    for op in (layer_norm_apex, layer_norm):
+        leaves = {name: tensor.clone().requires_grad_() for name, tensor in (rows | columns).items()}
+        out = op(**leaves, eps=1e-12, dropout=make_site(9))
+        out.backward(torch.ones_like(out).cumsum(1))
+        results.append([out.detach(), *(leaf.grad for leaf in leaves.values())])
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_absent_apex_is_named_with_its_source():
+    assert "source-only" in apex_obstacle("cuda")
