@@ -43,9 +43,10 @@ KEY_MAPS: dict[str, Pairs] = {
     "albert": (
         ("bert.embeddings.*", "albert.embeddings.*"),
         ("bert.embeddings_project.*", "albert.encoder.embedding_hidden_mapping_in.*"),
-        ("bert.encoder.layer.#.attention.self.*", f"{_ALBERT}.attention.*"),
         ("bert.encoder.layer.#.attention.output.LayerNorm.dense_bias", f"{_ALBERT}.attention.dense.bias"),
-        ("bert.encoder.layer.#.attention.output.*", f"{_ALBERT}.attention.*"),
+        ("bert.encoder.layer.#.attention.output.dense.*", f"{_ALBERT}.attention.dense.*"),
+        ("bert.encoder.layer.#.attention.output.LayerNorm.*", f"{_ALBERT}.attention.LayerNorm.*"),
+        ("bert.encoder.layer.#.attention.self.*", f"{_ALBERT}.attention.*"),
         ("bert.encoder.layer.#.intermediate.activation.bias", f"{_ALBERT}.ffn.bias"),
         ("bert.encoder.layer.#.intermediate.dense.*", f"{_ALBERT}.ffn.*"),
         ("bert.encoder.layer.#.output.LayerNorm.dense_bias", f"{_ALBERT}.ffn_output.bias"),

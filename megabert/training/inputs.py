@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from megabert.config.deepspeed import derive_deepspeed
+from megabert.config.families import Objective
 from megabert.config.recipes import engine_path, phase_data
 from megabert.config.run import RunConfig
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
-from megabert.models.bert import Objective
 from megabert.training.weights import InitialWeights
 
 DEFAULT_ENGINE = "zero1"
