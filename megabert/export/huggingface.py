@@ -66,8 +66,8 @@ def read_huggingface(
     lost = [name for name in missing if not name.startswith(HEADS)]
     if lost:
         raise CheckpointError(
-            f"{folder}: config.json says {config.family}, but the weights lack {len(lost)} parameters of such an encoder, "
-            f"as {to_theirs(lost[0], config.family)}. Give a folder whose weights are those of its config.json."
+            f"{folder}: config.json says {config.family}, but the weights lack {len(lost)} parameters of such an "
+            f"encoder, as {to_theirs(lost[0], config.family)}. Give a folder whose weights fit its config.json."
         )
     return HuggingFaceModel(config, state, missing, folder)
 

@@ -28,8 +28,8 @@ def describe_run(config: RunConfig, run_dir: Path, *, initial: InitialWeights | 
     inputs = open_inputs(config, device=device, initial=initial)
     model = inputs.config.model
     lines = [
-        f"recipe {config.name}: {model.num_hidden_layers} layers, {model.hidden_size} wide, {model.vocab_size:,} "
-        f"pieces, {config.optimizer.name}, {inputs.config.precision}, ZeRO-{inputs.zero_stage}"
+        f"recipe {config.name}: {model.family}, {model.num_hidden_layers} layers, {model.hidden_size} wide, "
+        f"{model.vocab_size:,} pieces, {config.optimizer.name}, {inputs.config.precision}, ZeRO-{inputs.zero_stage}"
     ]
     for index in range(len(config.phases)):
         lines += _describe_phase(inputs, index)
