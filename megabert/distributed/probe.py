@@ -126,22 +126,30 @@ def _open_store(place: dict[str, str], meeting_s: float) -> dist.Store:
     if place["WORLD_SIZE"] == "1":
         return dist.HashStore()
     has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun listens on the port itself
-    address, port = place["MASTER_ADDR"], place["MASTER_PORT"]
-    try:
-        store = dist.TCPStore(
-            address,
-            int(port),
-            is_master=place["RANK"] == "0" and not has_agent,
-            timeout=datetime.timedelta(seconds=meeting_s),
-            wait_for_workers=False,
-        )
-    except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
-        raise ConfigError(
-            f"{socket.gethostname()} (rank {place['RANK']}): the meeting point MASTER_ADDR={address}, MASTER_PORT={port} "
-            f"cannot be reached: {str(error).splitlines()[0]}. Check that the name means the same host on every node "
-            "and that no firewall is between them."
-        ) from None
+    is_host = place["RANK"] == "0" and not has_agent
+    address, port = place["MASTER_ADDR"], int(place["MASTER_PORT"])
+    if not is_host:
+        _wait_for_host(address, port, place["RANK"], meeting_s)
+    timeout = datetime.timedelta(seconds=meeting_s)
+    store = dist.TCPStore(address, port, is_master=is_host, timeout=timeout, wait_for_workers=False)
     return dist.PrefixStore("megabert-probe", store)
+
+
+def _wait_for_host(address: str, port: int, rank: str, meeting_s: float) -> None:
+    """Return once rank 0 listens; torch's own client would say so in fifty lines of C++."""
+    deadline = time.monotonic() + meeting_s
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=5).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"{socket.gethostname()} (rank {rank}): rank 0 at MASTER_ADDR={address}, MASTER_PORT={port} cannot "
+                    f"be reached: {error}. Check that its node is well, that the name means the same host on every "
+                    "node, and that no firewall is between them."
+                ) from None
+        time.sleep(0.2)
 
 
 def _collect(store: dist.Store, kind: str, size: int, timeout_s: float) -> dict[int, Any]:

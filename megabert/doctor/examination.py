@@ -20,7 +20,7 @@ EXCLUDE = "Leave the node out (sbatch --exclude=NODE), and tell whoever looks af
 SHARED = "run folder"
 REMEDIES = {
     "gloo": "Name the network interface that the nodes share: export GLOO_SOCKET_IFNAME=... (see ip -brief address).",
-    "nccl": "Name the network interface that the nodes share: export NCCL_SOCKET_IFNAME=...; NCCL_DEBUG=INFO says more.",
+    "nccl": "Name the network interface that the nodes share: export NCCL_SOCKET_IFNAME=... (NCCL_DEBUG=INFO shows).",
     SHARED: "The run folder has to lie on a file system that all nodes share: --run-dir.",
 }
 
@@ -65,7 +65,8 @@ def judge(answers: Sequence[Answer], *, expected_hosts: Sequence[str]) -> list[F
     if missing:
         silent = [host for host in expected_hosts if host not in hosts]
         who = f"{', '.join(silent)}: " if silent else ""
-        text = f"{who}rank(s) {_numbers(missing)} of {len(answers)} did not come to MASTER_ADDR; here are {', '.join(hosts)}"
+        absent = f"rank(s) {_numbers(missing)} of {len(answers)} did not come to MASTER_ADDR"
+        text = f"{who}{absent}; here are {', '.join(hosts)}"
         return [Finding(area="collectives", level="failed", text=text, remedy=EXCLUDE)]
     findings = []
     for name in dict.fromkeys(name for answer in answers for name in answer.collectives or {}):

@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import platform
-import sys
 from collections.abc import Mapping
 
 from megabert.doctor.finding import Finding
@@ -20,10 +19,6 @@ def check_versions() -> list[Finding]:
     """Name the versions; a needed module that is missing fails."""
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
     findings = [Finding(area="versions", level="ok", text=f"python {platform.python_version()}, {versions}")]
-    if sys.version_info < (3, 11):
-        findings.append(
-            Finding(area="versions", level="failed", text="Python is older than 3.11", remedy="Install Python 3.11.")
-        )
     findings += [
         Finding(area="versions", level="failed", text=f"{name} is not importable", remedy="make install")
         for name in NEEDED
@@ -72,7 +67,7 @@ def check_ops(device: str) -> list[Finding]:
 
 def explain(table: Mapping[str, Backend], device: str) -> tuple[str, str]:
     """Return the backend that ``auto`` takes, and why not the ones before it."""
-    passed_over = []
+    passed_over: list[str] = []
     for name, backend in table.items():
         obstacle = backend.obstacle(device)
         if obstacle is None:

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from megabert.cli.main import main
-from megabert.distributed.probe import Answer
+from megabert.distributed.probe import Answer, probe_world
 from megabert.doctor.examination import SHARED, judge
 from megabert.doctor.finding import Finding, is_fit, merge, render
 from megabert.doctor.machine import check_devices
 from megabert.doctor.software import check_ops, explain
 from megabert.doctor.storage import check_disk
+from megabert.errors import ConfigError
 from megabert.ops.backend import Backend, no_obstacle
 
 ROOT = Path(__file__).parents[3]
@@ -71,6 +72,20 @@ def test_absent_rank_is_named_with_its_host():
     assert finding.level == "failed"
     assert "node2: rank(s) 1 of 2 did not come" in finding.text
     assert "--exclude" in finding.remedy
+
+
+def test_unreachable_rank_zero_is_one_clear_error(free_port, monkeypatch):
+    place = {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port),
+    }
+    for name, value in place.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(ConfigError, match=f"rank 1.*MASTER_PORT={free_port} cannot be reached: .*refused"):
+        probe_world([], device="cpu", meeting_s=0.1)
 
 
 def answered(rank: int, host: str, **collectives: str) -> Answer:
