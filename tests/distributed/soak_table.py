@@ -16,10 +16,9 @@ class SoakTable:
 
     def __init__(self, name: str, title: str, columns: str) -> None:
         self.path = Path(os.environ.get("MEGABERT_SOAK_LOG", ROOT / "benchmarks" / "soak")) / f"{name}.txt"
-        header = (
-            f"# {title}\n# python {platform.python_version()}, torch {torch.__version__}, deepspeed "
-            f"{version('deepspeed')}, {os.cpu_count()} cores, commit {code_version()}; make soak PART={name}\n{columns}\n"
-        )
+        versions = f"python {platform.python_version()}, torch {torch.__version__}, deepspeed {version('deepspeed')}"
+        origin = f"{versions}, {os.cpu_count()} cores, commit {code_version()}; make soak PART={name}"
+        header = f"# {title}\n# {origin}\n{columns}\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self.path.exists() or not self.path.read_text().startswith(header):
             self.path.write_text(header)
