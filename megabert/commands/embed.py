@@ -34,11 +34,10 @@ def run(arguments: Sequence[str]) -> int:
         batch_tokens=options.batch_tokens,
     )
     if done.truncated:
-        print(
-            f"{done.truncated:,} of {done.lines:,} lines were cut to the {model.config.max_position_embeddings} positions "
-            f"of the model; the first is {options.file}:{done.first_truncated}",
-            file=sys.stderr,
-        )
+        limit = model.config.max_position_embeddings
+        first = f"{options.file}:{done.first_truncated}"
+        cut = f"{done.truncated:,} of {done.lines:,} lines were cut to the {limit} positions of the model"
+        print(f"{cut}; the first is {first}", file=sys.stderr)
     print(f"{output}: {done.lines:,} lines, {done.tokens:,} tokens, vectors of {model.config.hidden_size}")
     return 0
 
