@@ -184,7 +184,7 @@ def edit_config(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "roberta"}, r"model_type='roberta'; only 'bert'"),
+        ({"model_type": "distilbert"}, r"model_type='distilbert'; supported are bert, roberta, albert"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"hidden_act": "relu"}, r"hidden_act='relu'; supported are gelu"),
         ({"num_attention_heads": 5}, "does not divide"),
@@ -193,6 +193,12 @@ def edit_config(folder, **changes):
 def test_other_models_are_refused(changes, message, exported):
     edit_config(exported, **changes)
     with pytest.raises(ConfigError, match=message):
+        read_huggingface(exported)
+
+
+def test_weights_of_another_family_are_refused(exported):
+    edit_config(exported, model_type="roberta", pad_token_id=1)
+    with pytest.raises(CheckpointError, match=r"says roberta, but the weights lack .* roberta\.e"):
         read_huggingface(exported)
 
 
