@@ -3,6 +3,7 @@
 from megabert.config.model import ModelConfig
 from megabert.observability.gpus import gpu_of_device
 
+
 def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, masked: int) -> float:
     """Return forward and backward FLOPs of some packed sequences, no recomputation, masked-only head.
 

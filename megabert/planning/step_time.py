@@ -50,7 +50,9 @@ class Communication:
     reduce_scatter_bytes: float = 0.0
     """Gradients summed where their optimizer shard lives."""
     all_gather_bytes: float = 0.0
-    """Updated weights."""
+    """Updated weights, once a step."""
+    micro_step_gather_bytes: float = 0.0
+    """Weights fetched in each micro-step (ZeRO-3: forward and backward)."""
     is_per_micro_step: bool = False
     """Whether the gradients travel in each micro-step (ZeRO 2 and 3), not once a step."""
     is_overlapped: bool = False
@@ -109,16 +111,14 @@ def step_time(
         + _ring_s(work.parameters * communication.reduce_scatter_bytes, cluster)
     )
     gather_s = _ring_s(work.parameters * communication.all_gather_bytes, cluster)
+    gather_s += work.micro_steps * _ring_s(work.parameters * communication.micro_step_gather_bytes, cluster)
     last_backward_s = compute_s / work.micro_steps * BACKWARD_SHARE * rounds
     shards = ranks if communication.is_optimizer_sharded else 1
     return StepTime(
         compute_s=compute_s,
         communication_s=gradients_s + gather_s,
         hidden_s=min(gradients_s, last_backward_s) if communication.is_overlapped else 0.0,
-        optimizer_s=work.parameters
-        * OPTIMIZER_BYTES_PER_PARAMETER
-        / shards
-        / (gpu.memory_gb_s * 1e9 * MEMORY_RATE),
+        optimizer_s=work.parameters * OPTIMIZER_BYTES_PER_PARAMETER / shards / (gpu.memory_gb_s * 1e9 * MEMORY_RATE),
         loader_s=work.instances * PLAN_S_PER_INSTANCE + work.tokens / ranks / LOADER_TOKENS_PER_S,
     )
 
