@@ -116,7 +116,7 @@ class OpsConfig:
     cross_entropy: Backend = "auto"
     """Backend of the summed loss over the vocabulary."""
     lamb: Backend = "auto"
-    """Backend of the optimizer's two passes."""
+    """Backend of the optimizer's two passes; apex, on a GPU without sharding, replaces the optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

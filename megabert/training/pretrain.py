@@ -15,7 +15,7 @@ from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
 from megabert.distributed.together import on_all, on_main
 from megabert.errors import CheckpointError
-from megabert.models.bert import BertForPreTraining
+from megabert.models.build import build_model
 from megabert.models.initialization import initialize
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.optim import build_optimizer, learning_rate
@@ -147,7 +147,7 @@ def _run(setup: Setup, initial: InitialWeights | None) -> TrainerState:
     inputs, world = setup.inputs, setup.world
     config = inputs.config
     share_host(world)
-    model = BertForPreTraining(
+    model = build_model(
         config.model,
         objective=inputs.objective,
         ops=config.ops,
