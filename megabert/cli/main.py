@@ -11,6 +11,7 @@ from megabert.errors import ConfigError, MegabertError
 
 COMMANDS = {
     "doctor": ("megabert.commands.doctor", "check whether this machine, or this job, is fit to train"),
+    "estimate": ("megabert.commands.estimate", "say what a recipe needs: memory, days, disk, passes over the corpus"),
     "pretrain": ("megabert.commands.pretrain", "train a BERT on instance shards, or go on with a run"),
     "export": ("megabert.commands.export", "write a checkpoint as a folder that transformers loads"),
     "report": ("megabert.commands.report", "show what a run has learned: table, loss curve, fill-mask"),
