@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 
 from megabert.config.model import ModelConfig
 from megabert.data.batch import MicroBatch
+from megabert.data.sequences import pack_sequences
 from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.export.huggingface import read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard
-from megabert.inspection.fill_mask import single_batch
 from megabert.models.bert import BertForPreTraining
 from megabert.models.convert import load_parameters
 from megabert.models.initialization import initialize
@@ -50,7 +50,7 @@ def write(folder, model, tokenizer_dir, card=CARD):
 
 def batch_of(tokenizer, text) -> MicroBatch:
     """A packed batch of the ids that transformers' tokenizer gives."""
-    return single_batch(tokenizer(text, return_tensors="np")["input_ids"][0], tokenizer.mask_token_id)
+    return pack_sequences([tokenizer(text, return_tensors="np")["input_ids"][0]], mask_id=tokenizer.mask_token_id)
 
 
 @pytest.mark.parametrize("objective", ["nsp", "none"])
