@@ -88,6 +88,18 @@ def load_run_config(
     return config
 
 
+def split_fork(fork: str) -> tuple[Path, int]:
+    """Return run folder and step of ``RUN@STEP``.
+
+    Raises:
+        ConfigError: It is not of that form.
+    """
+    run_dir, _, step = fork.rpartition("@")
+    if not run_dir or not step.isdigit():
+        raise ConfigError(f"--fork {fork}: allowed is RUN@STEP, for example runs/large@4000.")
+    return Path(run_dir), int(step)
+
+
 def phase_name(config: RunConfig, index: int) -> str:
     """Return the phase's name, ``phase1`` and so on where it has none."""
     return config.phases[index].name or f"phase{index + 1}"
