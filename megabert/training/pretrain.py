@@ -152,7 +152,7 @@ def _set_up(
         world=world,
         status=status,
         stop=stop,
-        watchdog=Watchdog(inputs.config.watchdog, run_dir, world.rank, record=status.hung),
+        watchdog=Watchdog(inputs.config.watchdog, run_dir, world.rank, record=status.hung, size=world.size),
         changes=changes,
         checkpoint=checkpoint,
         manifest=manifest,

@@ -128,7 +128,7 @@ class Trainer:
             while not self.state.is_phase_done(self.config) and not self._needs_rollback():
                 if self._stop.received and self._has_consumed:  # a start that is stopped at once still gets on
                     loader.request_stop()
-                self._watchdog.expect_step()
+                self._watchdog.expect_step(self.state.step + 1)
                 with self._meter.waiting_for_data():
                     batch = next(loader)
                 if batch.stop:
@@ -183,8 +183,13 @@ class Trainer:
             self.save()
 
     def _train(self, batch: StepBatch) -> StepResult:
+        def computed() -> None:
+            self._meter.end_computing()
+            self._watchdog.wait_for_others()
+
+        self._meter.start_computing()
         try:
-            return train_step(self.engine, batch, self.world)
+            return train_step(self.engine, batch, self.world, computed=computed)
         except LossScaleFloor as floor:  # on every rank alike
             self._checkpoints.wait()
             step = on_main(self.world, lambda: rollback.find_target(self.run_dir, self.state)[1])
@@ -251,6 +256,8 @@ class Trainer:
             "train/loss_scale": self.engine.loss_scale,
             "train/skipped_steps": self.state.skipped_steps,
             "train/rollbacks": self.state.rollbacks,
+            "train/failed_checkpoints": self._checkpoints.counts.failures,
+            "perf/checkpoint_stall_s": self._checkpoints.counts.stall_s,
             "progress/samples": self.state.samples,
             **perf,
         }
