@@ -70,10 +70,7 @@ def find_micro_batch_tokens(attempt: Callable[[int], None], *, share: int, floor
     Raises:
         ConfigError: One instance of full length does not fit either.
     """
-    budget = START_TOKENS[world.device.type]
-    while budget // 2 >= max(share, floor):
-        budget //= 2
-    budget = max(budget, floor)
+    budget = first_budget(world.device.type, share=share, floor=floor)
     while not _fits(attempt, budget, world):
         if budget == floor:
             raise ConfigError(
@@ -83,6 +80,20 @@ def find_micro_batch_tokens(attempt: Callable[[int], None], *, share: int, floor
         budget = max(budget // 2, floor)
         logger.info("micro_batch_tokens: out of memory, trying %d", budget)
     return budget
+
+
+def first_budget(device: str, *, share: int, floor: int) -> int:
+    """Return the budget that is tried first: the device's, but no larger than the share needs.
+
+    Args:
+        device: "cuda" or "cpu".
+        share: Tokens that a rank has to do in a step.
+        floor: The longest instance; a smaller budget cannot be.
+    """
+    budget = START_TOKENS[device]
+    while budget // 2 >= max(share, floor):
+        budget //= 2
+    return max(budget, floor)
 
 
 def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
