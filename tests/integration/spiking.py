@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from megabert.cli.main import main
 from megabert.training import trainer
+from megabert.training.losses import Means
 
 FIRST, LAST = 20, 31
 
@@ -20,7 +21,8 @@ def install() -> None:
         result = original(engine, batch, world, **options)
         stop = batch.position_after.offset
         if batch.num_instances == 4 and stop > FIRST and stop - 4 <= LAST:
-            return replace(result, losses=replace(result.losses, mlm_loss=10 * result.losses.mlm_loss))
+            values = result.losses.values
+            return replace(result, losses=Means({**values, "loss": 10 * values["loss"]}))
         return result
 
     trainer.train_step = spiking
