@@ -58,9 +58,8 @@ class Comparison:
     @property
     def first(self) -> tuple[str, int, float, float] | None:
         """Tag, step and values of the earliest difference, the loss before other tags of that step."""
-        differing = [tag for tag in self.tags if tag.first is not None]
-        earliest = min(differing, key=lambda tag: (tag.first[0], tag.tag != "train/loss"), default=None)
-        return None if earliest is None or earliest.first is None else (earliest.tag, *earliest.first)
+        found = [(tag.tag, *tag.first) for tag in self.tags if tag.first is not None]
+        return min(found, key=lambda entry: (entry[1], entry[0] != "train/loss"), default=None)
 
 
 def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Comparison:
@@ -74,14 +73,13 @@ def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Compar
     Raises:
         CheckpointError: A folder is no run folder, or has logged nothing.
     """
-    configs = [to_dict(read_config(run_dir)) for run_dir in (first, second)]
     tables = [_table(run_dir) for run_dir in (first, second)]
     steps = [{step for step, _ in table} for table in tables]
     tags = sorted({tag for table in tables for _, tag in table if tag.startswith(COMPARED)})
     compared = [_compare_tag(tag, tables[0], tables[1], tolerance) for tag in tags]
     return Comparison(
         run_dirs=(first, second),
-        config=differences(*configs),
+        config=differences(to_dict(read_config(first)), to_dict(read_config(second))),
         steps=(len(steps[0]), len(steps[1])),
         common_steps=len(steps[0] & steps[1]),
         tags=tuple(found for found in compared if found is not None),
