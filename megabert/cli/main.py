@@ -14,6 +14,8 @@ COMMANDS = {
     "estimate": ("megabert.commands.estimate", "say what a recipe needs: memory, days, disk, passes over the corpus"),
     "pretrain": ("megabert.commands.pretrain", "train a BERT on instance shards, or go on with a run"),
     "export": ("megabert.commands.export", "write a checkpoint as a folder that transformers loads"),
+    "watch": ("megabert.commands.watch", "show how a run stands: loss, rate, time left, last checkpoint"),
+    "compare": ("megabert.commands.compare", "compare two runs step by step"),
     "report": ("megabert.commands.report", "show what a run has learned: table, loss curve, fill-mask"),
     "fill-mask": ("megabert.commands.fill_mask", "guess the [MASK]s of a text"),
     "attention": ("megabert.commands.attention", "write a page that shows the attention on a text"),
