@@ -13,6 +13,8 @@ COMMANDS = {
     "pretrain": ("megabert.commands.pretrain", "train a BERT on instance shards, or go on with a run"),
     "export": ("megabert.commands.export", "write a checkpoint as a folder that transformers loads"),
     "report": ("megabert.commands.report", "show what a run has learned: table, loss curve, fill-mask"),
+    "finetune": ("megabert.commands.finetune", "train a head on labelled examples, and score it"),
+    "evaluate": ("megabert.commands.evaluate", "score a fine-tuned model again"),
     "fill-mask": ("megabert.commands.fill_mask", "guess the [MASK]s of a text"),
 }
 

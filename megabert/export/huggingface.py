@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -41,6 +41,17 @@ class HuggingFaceModel(NamedTuple):
     """Our names of pooler and heads that the folder lacks."""
     tokenizer_dir: Path
     """Where the tokenizer's files lie."""
+    unused: dict[str, Tensor]
+    """By their names, what has no place in a pre-training model, such as a task's head."""
+
+
+class TaskFields(NamedTuple):
+    """What a fine-tuned model's config.json says beyond the encoder's."""
+
+    architecture: str
+    """Class of ``transformers``."""
+    fields: dict[str, Any]
+    """JSON-able: labels and the like."""
 
 
 def read_huggingface(folder: Path, *, objective: Objective = "nsp", config_only: bool = False) -> HuggingFaceModel:
@@ -58,18 +69,25 @@ def read_huggingface(folder: Path, *, objective: Objective = "nsp", config_only:
     folder = Path(folder)
     config = read_config_json(folder)
     if config_only:
-        return HuggingFaceModel(config, {}, [], folder)
-    state, missing, _ = from_huggingface(_read_weights(folder), config, objective=objective)
+        return HuggingFaceModel(config, {}, [], folder, {})
+    weights = _read_weights(folder)
+    state, missing, unexpected = from_huggingface(weights, config, objective=objective)
     lost = [name for name in missing if not name.startswith(HEADS)]
     if lost:
         raise CheckpointError(
             f"{folder}: the weights lack {len(lost)} parameters of the encoder, such as {lost[0]}. Give a BERT encoder."
         )
-    return HuggingFaceModel(config, state, missing, folder)
+    return HuggingFaceModel(config, state, missing, folder, {name: weights[name] for name in unexpected})
 
 
 def write_huggingface(
-    folder: Path, *, state: Mapping[str, Tensor], config: ModelConfig, tokenizer_dir: Path, card: ModelCard
+    folder: Path,
+    *,
+    state: Mapping[str, Tensor],
+    config: ModelConfig,
+    tokenizer_dir: Path,
+    card: ModelCard,
+    task: TaskFields | None = None,
 ) -> None:
     """Write a folder that ``transformers`` loads; it appears whole or not at all.
 
@@ -82,6 +100,7 @@ def write_huggingface(
         config: Their shape.
         tokenizer_dir: Its files are copied.
         card: For README.md.
+        task: Of a fine-tuned model: what its config.json says beyond the encoder's.
 
     Raises:
         ConfigError: The folder holds something else.
@@ -97,11 +116,14 @@ def write_huggingface(
         )
     weights = to_huggingface({name: value.detach().cpu().float() for name, value in state.items()}, config)
     architecture = "BertForPreTraining" if "cls.seq_relationship.weight" in weights else "BertForMaskedLM"
+    if task is not None:
+        architecture = task.architecture
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
     try:
         save_file(weights, new / "model.safetensors", metadata={"format": "pt"})
         content = config_json(config, architecture=architecture, special_ids=tokenizer.special_ids)
+        content |= task.fields if task is not None else {}
         (new / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         for name in TOKENIZER_FILES:
             if (Path(tokenizer_dir) / name).is_file():

@@ -31,6 +31,12 @@ class ModelCard:
     """SPDX-like identifier in lower case; None leaves it open."""
     software: Mapping[str, str] = field(default_factory=dict)
     """Versions."""
+    pipeline: str = "fill-mask"
+    """The hub's name of what the model does."""
+    usage: str | None = None
+    """Python lines under "Use"; None shows how to fill a mask."""
+    metrics_of: tuple[str, str] = ("held-out", "held-out split of the training corpus")
+    """Type and name of the data that ``metrics`` were measured on."""
 
 
 def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, parameters: int) -> str:
@@ -60,7 +66,7 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
         ("Held-out metrics", card.metrics),
         ("Software", card.software),
     ]
-    blocks = [f"---\n{_header(card)}---", f"# {card.name}", card.description, _usage(architecture)]
+    blocks = [f"---\n{_header(card)}---", f"# {card.name}", card.description, _usage(card, architecture)]
     blocks += [f"## {title}\n\n{_table(rows)}" for title, rows in sections if rows]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -68,8 +74,8 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
 def _header(card: ModelCard) -> str:
     header: dict[str, Any] = {
         "library_name": "transformers",
-        "pipeline_tag": "fill-mask",
-        "tags": ["bert", "fill-mask", "megabert"],
+        "pipeline_tag": card.pipeline,
+        "tags": ["bert", card.pipeline, "megabert"],
     }
     if card.languages:
         header["language"] = list(card.languages)
@@ -77,15 +83,17 @@ def _header(card: ModelCard) -> str:
         header["license"] = card.license
     if card.metrics:
         results = {
-            "task": {"type": "fill-mask", "name": "Masked language modelling"},
-            "dataset": {"type": "held-out", "name": "held-out split of the training corpus"},
+            "task": {"type": card.pipeline, "name": card.pipeline.replace("-", " ").capitalize()},
+            "dataset": dict(zip(("type", "name"), card.metrics_of, strict=True)),
             "metrics": [{"type": name, "value": float(value)} for name, value in card.metrics.items()],
         }
         header["model-index"] = [{"name": card.name, "results": [results]}]
     return yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
 
 
-def _usage(architecture: str) -> str:
+def _usage(card: ModelCard, architecture: str) -> str:
+    if card.usage is not None:
+        return f"## Use\n\n```python\n{card.usage}\n```"
     return (
         "## Use\n\n```python\n"
         f"from transformers import AutoTokenizer, {architecture}, pipeline\n\n"
