@@ -43,12 +43,15 @@ class FitResult:
     """Examples seen, repetitions counted."""
     train_s: float
     """Seconds of training, without evaluations."""
+    train_cpu_s: float
+    """Processor seconds of rank 0 in them: on a shared machine the steadier measure."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """Step and metrics of each evaluation."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, and examples a second."""
-        return asdict(self) | {"examples_per_s": self.train_examples / max(self.train_s, 1e-9)}
+        rates = {"examples_per_s": self.train_s, "examples_per_cpu_s": self.train_cpu_s}
+        return asdict(self) | {name: self.train_examples / max(seconds, 1e-9) for name, seconds in rates.items()}
 
 
 @dataclass
@@ -72,16 +75,18 @@ class Fitting:
         writer = MetricWriter(folder, resumed_step=0) if self.world.is_main else None
         best: tuple[float, int, list[torch.Tensor]] | None = None
         history: list[dict[str, Any]] = []
-        since_best, examples, seconds, step = 0, 0, 0.0, 0
+        since_best, examples, step = 0, 0, 0
+        seconds, cpu_seconds = 0.0, 0.0
         try:
             while step < steps and not (config.patience and since_best >= config.patience):
                 step += 1
-                started = time.perf_counter()
+                started, cpu_started = time.perf_counter(), time.process_time()
                 rate = linear_warmup_decay(
                     step, steps=steps, warmup_ratio=config.warmup_ratio, peak=config.learning_rate
                 )
                 loss, norm = self._step(step, seed, rate)
                 seconds += time.perf_counter() - started
+                cpu_seconds += time.process_time() - cpu_started
                 examples += min(batch_size, len(self.train.features) - (step - 1) % an_epoch * batch_size)
                 self._tell(writer, seed, step, steps, {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm})
                 if step % every and step < steps:
@@ -104,6 +109,7 @@ class Fitting:
             steps=step,
             train_examples=examples,
             train_s=seconds,
+            train_cpu_s=cpu_seconds,
             history=history,
         )
 
