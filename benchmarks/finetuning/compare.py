@@ -19,6 +19,7 @@ from typing import Any
 SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
     # name: task, folder, settings; from seconds to hours on two cores
     "film-1k": ("classification", "film", {"max_train_examples": 1_000, "max_eval_examples": 500, "epochs": 1.0}),
+    "film-2k": ("classification", "film", {"max_train_examples": 2_000, "epochs": 2.0}),
     "film": ("classification", "film", {"epochs": 1.0}),
     "film-rating": ("regression", "film_rating", {"epochs": 1.0}),
     "news": ("classification", "news", {"epochs": 2.0}),

@@ -41,7 +41,7 @@ class Tagging(Family[TaggedSentence]):
 
     @classmethod
     def read(cls, task: Task, path: Path) -> list[TaggedSentence]:
-        """Read CoNLL columns (token first, tag last, blank line between sentences), or JSON Lines or Parquet with lists."""
+        """Read CoNLL columns (token first, tag last, a blank line after a sentence), or a table with lists."""
         examples = list(_read_lists(task, path) if path.suffix in TABLES else _read_columns(path))
         if not examples:
             raise DataError(f"{path}: holds no examples. Name a file with sentences.")
