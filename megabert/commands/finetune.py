@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="megabert finetune",
         description="Fine-tune a BERT on labelled examples and score it with the task's official metrics.",
-        epilog=f"{EXAMPLE}\ntasks:\n{_tasks()}\n\nfields, with defaults:\n{_fields()}",
+        epilog=f"tasks:\n{_tasks()}\n\nfields, with defaults:\n{_fields()}\n\n{EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

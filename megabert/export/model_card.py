@@ -8,6 +8,11 @@ import yaml
 
 from megabert.config.model import ModelConfig
 
+DISCRIMINATOR = "ElectraForPreTraining"
+"""The one architecture that fills no masks."""
+TASK_NAMES = {"fill-mask": "Masked language modelling"}
+"""Where the hub's name says too little."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
@@ -49,6 +54,7 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
         parameters: Number of exported parameters, tied ones once.
     """
     shape = {
+        "family": config.family,
         "architecture": architecture,
         "parameters": f"{parameters:,}",
         "layers": config.num_hidden_layers,
@@ -66,16 +72,22 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
         ("Held-out metrics", card.metrics),
         ("Software", card.software),
     ]
-    blocks = [f"---\n{_header(card)}---", f"# {card.name}", card.description, _usage(card, architecture)]
+    task = "replaced-token detection" if architecture == DISCRIMINATOR else card.pipeline
+    blocks = [
+        f"---\n{_header(card, config.family, task)}---",
+        f"# {card.name}",
+        card.description,
+        _usage(card, architecture),
+    ]
     blocks += [f"## {title}\n\n{_table(rows)}" for title, rows in sections if rows]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _header(card: ModelCard) -> str:
+def _header(card: ModelCard, family: str, task: str) -> str:
     header: dict[str, Any] = {
         "library_name": "transformers",
-        "pipeline_tag": card.pipeline,
-        "tags": ["bert", card.pipeline, "megabert"],
+        "pipeline_tag": "feature-extraction" if task == "replaced-token detection" else task,
+        "tags": [family, task, "megabert"],
     }
     if card.languages:
         header["language"] = list(card.languages)
@@ -83,7 +95,7 @@ def _header(card: ModelCard) -> str:
         header["license"] = card.license
     if card.metrics:
         results = {
-            "task": {"type": card.pipeline, "name": card.pipeline.replace("-", " ").capitalize()},
+            "task": {"type": card.pipeline, "name": TASK_NAMES.get(card.pipeline, card.pipeline)},
             "dataset": dict(zip(("type", "name"), card.metrics_of, strict=True)),
             "metrics": [{"type": name, "value": float(value)} for name, value in card.metrics.items()],
         }
@@ -94,14 +106,19 @@ def _header(card: ModelCard) -> str:
 def _usage(card: ModelCard, architecture: str) -> str:
     if card.usage is not None:
         return f"## Use\n\n```python\n{card.usage}\n```"
+    example = (
+        'is_replaced = model(**tokenizer("The ship sailed over the cat.", return_tensors="pt")).logits > 0\n'
+        if architecture == DISCRIMINATOR
+        else 'pipeline("fill-mask", model=folder)(f"The ship sailed over the {tokenizer.mask_token}.")\n'
+    )
+    names = ["AutoTokenizer", architecture, *(["pipeline"] if architecture != DISCRIMINATOR else [])]
     return (
         "## Use\n\n```python\n"
-        f"from transformers import AutoTokenizer, {architecture}, pipeline\n\n"
+        f"from transformers import {', '.join(names)}\n\n"
         'folder = "."  # where this file lies\n'
         f"model = {architecture}.from_pretrained(folder)\n"
         "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
-        'pipeline("fill-mask", model=folder)(f"The ship sailed over the {tokenizer.mask_token}.")\n'
-        "```"
+        f"{example}```"
     )
 
 

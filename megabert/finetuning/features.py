@@ -17,6 +17,8 @@ class Sequences:
 
     special_ids: SpecialIds
     max_length: int
+    has_segments: bool = True
+    """Whether the second text is a segment of its own."""
     ids: list[NDArray[np.int32]] = field(default_factory=list)
     segment_b_starts: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
@@ -50,7 +52,7 @@ class Sequences:
         cls, sep = (np.array([index], np.int32) for index in (self.special_ids.cls, self.special_ids.sep))
         end: list[NDArray[np.int32]] = [sep] if b is None else [sep, b, sep]
         self.ids.append(np.concatenate([cls, a, *end]))
-        self.segment_b_starts.append(len(a) + 2)
+        self.segment_b_starts.append(len(a) + 2 if self.has_segments else len(self.ids[-1]))
         self.labels.append(label)
         self.targets.append(targets)
 

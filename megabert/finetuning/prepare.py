@@ -93,7 +93,14 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
         sets = [("held_out", held_out)]
     train = subset(train, config.max_train_examples)
     sets = [(name, subset(examples, config.max_eval_examples)) for name, examples in sets]
-    family = reader(task, config, tokenizer, labels=task.labels or reader.labels_of(train), max_seq_length=length)
+    family = reader(
+        task,
+        config,
+        tokenizer,
+        labels=task.labels or reader.labels_of(train),
+        max_seq_length=length,
+        has_segments=source.model.type_vocab_size > 1,
+    )
     return Prepared(
         task=task,
         config=config,
@@ -102,6 +109,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
             source.model,
             hidden_dropout_prob=config.hidden_dropout_prob,
             attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+            generator_size=None,  # ELECTRA's discriminator alone goes on
         ),
         family=family,
         train=family.encode(train, is_training=True),

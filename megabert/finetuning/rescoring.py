@@ -55,6 +55,7 @@ def rescore(
         fitting_tokenizer(folder, found.model),
         labels=labels,
         max_seq_length=sequence_length(task, config, found.model),
+        has_segments=found.model.type_vocab_size > 1,
     )
     place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
     if device == "cuda" and place.type == "cpu":

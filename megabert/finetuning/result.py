@@ -12,10 +12,11 @@ from megabert.config.loading import build, to_dict
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import read_task_fields
-from megabert.export.huggingface import TaskFields, read_huggingface, write_huggingface
+from megabert.export.huggingface import TaskHead, read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.finetuning.families import FAMILIES
 from megabert.finetuning.fit import FitResult
+from megabert.finetuning.heads import architecture_of, head_by_our_names, take_head
 from megabert.finetuning.model import TaskModel
 from megabert.finetuning.prepare import Prepared
 from megabert.finetuning.tasks import Task
@@ -51,14 +52,15 @@ def write_result(
         metrics: By evaluation set.
         fit: How the training went.
     """
-    head = prepared.family.head
+    head, family = prepared.family.head, prepared.model.family
+    encoder, weights = take_head(state, family, head.architecture)
     write_huggingface(
         folder,
-        state=state,
+        state=encoder,
         config=prepared.model,
         tokenizer_dir=prepared.source.tokenizer_dir,
         card=_card(folder, prepared, metrics, fit),
-        task=TaskFields(f"BertFor{head.architecture}", _fields(prepared, metrics)),
+        task=TaskHead(architecture_of(family, head.architecture), _fields(prepared, metrics), weights),
     )
 
 
@@ -80,7 +82,7 @@ def _fields(prepared: Prepared, metrics: dict[str, dict[str, float]]) -> dict[st
 
 def _card(folder: Path, prepared: Prepared, metrics: dict[str, dict[str, float]], fit: FitResult) -> ModelCard:
     config, head = prepared.config, prepared.family.head
-    architecture = f"BertFor{head.architecture}"
+    architecture = architecture_of(prepared.model.family, head.architecture)
     usage = [
         f"from transformers import AutoTokenizer, AutoModelFor{head.architecture}",
         "",
@@ -91,8 +93,8 @@ def _card(folder: Path, prepared: Prepared, metrics: dict[str, dict[str, float]]
     first = next(iter(metrics))
     return ModelCard(
         name=f"{prepared.task.name}, fine-tuned",
-        description=f"A BERT encoder fine-tuned with megabert for the task `{prepared.task.name}`: "
-        f"{prepared.task.about}.",
+        description=f"An encoder of the family {prepared.model.family}, fine-tuned with megabert for the task "
+        f"`{prepared.task.name}`: {prepared.task.about}.",
         data={f"SHA-256 of {name}": digest for name, digest in prepared.identity.items()}
         | {"training examples or windows": f"{len(prepared.train):,}"},
         recipe={
@@ -143,7 +145,8 @@ class FineTuned:
         """
         head = FAMILIES[task.family].head
         names = [f"{head.module}.weight", f"{head.module}.bias"]
-        found = {name: self.head[name] for name in names if name in self.head}
+        given = head_by_our_names(self.head, self.model.family, head.architecture)
+        found = {name: given[name] for name in names if name in given}
         if len(found) < len(names):
             raise CheckpointError(
                 f"{self.folder}: no head for the task {task.name} ({names[0]} is missing). Fine-tune it first: "
@@ -156,8 +159,8 @@ class FineTuned:
             )
         model = TaskModel(self.model, head=head, num_outputs=num_outputs)
         wanted = dict(model.named_parameters())
-        state = {name: value for name, value in self.state.items() if name in wanted}
-        load_parameters(model, state | {name: value.to(torch.float32) for name, value in found.items()})
+        state = {name: value for name, value in {**self.state, **given}.items() if name in wanted}
+        load_parameters(model, {name: value.to(torch.float32) for name, value in state.items()})
         return model.eval()
 
 
@@ -177,7 +180,7 @@ def open_result(folder: Path) -> FineTuned:
     names = fields.get("id2label")
     return FineTuned(
         folder=folder,
-        model=replace(found.config),
+        model=replace(found.config, generator_size=None),
         task_name=settings.pop("task", None),
         settings=settings,
         labels=tuple(str(names[key]) for key in sorted(names, key=int)) if names else None,

@@ -83,12 +83,34 @@ def triton_obstacle(device: str) -> str | None:
     return "Triton kernels need a CUDA GPU (or TRITON_INTERPRET=1, slow, to debug them)"
 
 
-def apex_obstacle(device: str) -> str | None:
-    """Say why NVIDIA Apex cannot run here."""
-    try:
-        is_there = importlib.util.find_spec("apex.normalization") is not None
-    except ModuleNotFoundError:
-        is_there = False
-    if not is_there:
+APEX_BUILD = (
+    "git clone https://github.com/NVIDIA/apex && cd apex && "
+    "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ."
+)
+"""What its README says; there is no wheel, and the ``apex`` on PyPI is another package."""
+APEX_LAYER_NORM, APEX_LAMB = "fused_layer_norm_cuda", "amp_C"
+"""The compiled modules of NVIDIA Apex that hold its LayerNorm and its LAMB."""
+
+
+def apex_obstacle(device: str, *, extension: str = APEX_LAYER_NORM) -> str | None:
+    """Say why NVIDIA Apex cannot run here.
+
+    Args:
+        device: Device type.
+        extension: The compiled module that is needed.
+    """
+    if importlib.util.find_spec("apex") is None:
         return "NVIDIA Apex is not importable (source-only, optional; the 'apex' on PyPI is another package)"
+    if importlib.util.find_spec(extension) is None:
+        return f"the apex here has no module {extension}: it was built without CUDA, or is another package of that name"
     return None if device == "cuda" else "NVIDIA Apex needs a CUDA GPU"
+
+
+def apex_status() -> str:
+    """Say in one line whether NVIDIA Apex is here, for ``megabert doctor``."""
+    if importlib.util.find_spec("apex") is None:
+        return f"apex: absent (optional); to build it: {APEX_BUILD}"
+    lacking = [name for name in (APEX_LAYER_NORM, APEX_LAMB) if importlib.util.find_spec(name) is None]
+    if lacking:
+        return f"apex: without its modules {' and '.join(lacking)} (optional); to build them: {APEX_BUILD}"
+    return "apex: importable (optional); choose it with ops.layer_norm=apex or ops.lamb=apex"

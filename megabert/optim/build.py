@@ -7,10 +7,11 @@ from torch.nn import Parameter
 
 from megabert.config.run import Backend, OptimizerConfig
 from megabert.optim.adamw import AdamW
+from megabert.optim.apex_lamb import ApexLamb
 from megabert.optim.lamb import Lamb
 from megabert.optim.no_decay import no_decay
 
-Optimizer = Lamb | AdamW
+Optimizer = Lamb | ApexLamb | AdamW
 
 
 def build_optimizer(
@@ -22,18 +23,21 @@ def build_optimizer(
         named_parameters: As ``module.named_parameters()`` gives them, a tied weight once.
         config: The recipe's ``optimizer`` section; clipping is the engine's.
         lamb_backend: Backend of ``ops.lamb``.
+
+    Raises:
+        KernelError: ``lamb_backend`` is ``apex``, which cannot run here.
+        ConfigError: Apex has no such variant of LAMB.
     """
     groups = decay_groups(named_parameters, config.weight_decay)
     if config.name == "adamw":
         return AdamW(groups, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
-    return Lamb(
-        groups,
-        variant=config.lamb_variant,
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-        backend=lamb_backend,
-    )
+    options: dict[str, Any] = {
+        "variant": config.lamb_variant,
+        "betas": config.betas,
+        "eps": config.eps,
+        "weight_decay": config.weight_decay,
+    }
+    return ApexLamb(groups, **options) if lamb_backend == "apex" else Lamb(groups, **options, backend=lamb_backend)
 
 
 def decay_groups(named_parameters: Iterable[tuple[str, Parameter]], weight_decay: float) -> list[dict[str, Any]]:

@@ -51,11 +51,18 @@ class Family(ABC, Generic[E]):
     head: ClassVar[Head]
 
     def __init__(
-        self, task: Task, config: FinetuneConfig, tokenizer: Tokenizer, *, labels: tuple[str, ...], max_seq_length: int
+        self,
+        task: Task,
+        config: FinetuneConfig,
+        tokenizer: Tokenizer,
+        *,
+        labels: tuple[str, ...],
+        max_seq_length: int,
+        has_segments: bool = True,
     ) -> None:
-        """Bind the parts; ``labels`` are in the order of their ids."""
+        """Bind the parts; ``labels`` are in the order of their ids; RoBERTa has no segments."""
         self.task, self.config, self.tokenizer = task, config, tokenizer
-        self.labels, self.max_seq_length = labels, max_seq_length
+        self.labels, self.max_seq_length, self.has_segments = labels, max_seq_length, has_segments
         self.ids = {label: index for index, label in enumerate(labels)}
 
     @classmethod
@@ -118,7 +125,7 @@ class Family(ABC, Generic[E]):
 
     def sequences(self) -> Sequences:
         """Return an empty list of sequences under construction."""
-        return Sequences(self.tokenizer.special_ids, self.max_seq_length)
+        return Sequences(self.tokenizer.special_ids, self.max_seq_length, self.has_segments)
 
     def tell_cut(self, sequences: Sequences) -> None:
         """Log how many sequences lost their end."""

@@ -2,7 +2,8 @@
 
 Pass 1 (``compute_update``) updates the moments, forms the update in place of the gradient and adds each parameter's
 squared norms of weights and update; the optimizer then all-reduces one small vector; pass 2 (``apply_update``) moves
-the weights. Tested on CPU against a float64 reference (tests/unit/ops/test_lamb_passes.py).
+the weights. Tested on CPU against a float64 reference (tests/unit/ops/test_lamb_passes.py). Apex's FusedLAMB is a whole
+optimizer over whole parameters, not these passes: megabert.optim.apex_lamb.
 """
 
 from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,12 +11,16 @@ import transformers
 from unit.finetuning.conftest import FILLERS, random_logits, sentence
 
 from megabert.errors import DataError
-from megabert.export.huggingface import TaskFields, write_huggingface
+from megabert.export.huggingface import TaskHead, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.finetuning.families.choice import Question
 from megabert.finetuning.families.sequence import LabelledText
 from megabert.finetuning.families.tagging import TaggedSentence, Tagging
+from megabert.finetuning.heads import architecture_of, take_head
+from megabert.finetuning.model import TaskModel
+from megabert.finetuning.result import open_result
 from megabert.finetuning.tasks import find_task
+from megabert.models.initialization import initialize
 
 
 def labelled(rng, count=48):
@@ -73,35 +78,47 @@ def test_family_learns(name, make_family, learn):
     assert len(found.predictions) == len(examples)
 
 
+SHAPES = {
+    "bert": {},
+    "roberta": {"type_vocab_size": 1},
+    "albert": {"embedding_size": 16, "num_hidden_groups": 1},
+    "electra": {"embedding_size": 16},
+}
+
+
+@pytest.mark.parametrize("encoder", SHAPES)
 @pytest.mark.parametrize("name", [*CASES, "squad"])
 def test_transformers_loads_the_result_with_the_same_logits(
-    name, make_family, learn, model_config, tokenizer_dir, tmp_path
+    name, encoder, make_family, model_config, tokenizer_dir, tmp_path
 ):
     labels = CASES[name][1] if name in CASES else ("start", "end")
     family = make_family(name, labels)
-    from megabert.finetuning.model import TaskModel
-    from megabert.models.initialization import initialize
-
-    model = TaskModel(model_config, head=family.head, num_outputs=family.num_outputs).eval()
+    config = replace(model_config, family=encoder, **SHAPES[encoder])
+    model = TaskModel(config, head=family.head, num_outputs=family.num_outputs).eval()
     initialize(model, 7)
     for value in model.parameters():
-        value.data += 0.02 * torch.randn(value.shape, generator=torch.Generator().manual_seed(1))
-    fields = {"id2label": dict(enumerate(labels))} if name != "swag" else {}
+        value.data += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(1))
+    state = {key: value.detach() for key, value in model.named_parameters()}
+    kept, head = take_head(state, encoder, family.head.architecture)
     write_huggingface(
         tmp_path / "model",
-        state={key: value.detach() for key, value in model.named_parameters()},
-        config=model_config,
+        state=kept,
+        config=config,
         tokenizer_dir=tokenizer_dir,
         card=ModelCard(name="x", pipeline=family.head.pipeline, usage="pass"),
-        task=TaskFields(f"BertFor{family.head.architecture}", fields),
+        task=TaskHead(
+            architecture_of(encoder, family.head.architecture),
+            {"id2label": dict(enumerate(labels))} if name != "swag" else {},
+            head,
+        ),
     )
     theirs = getattr(transformers, f"AutoModelFor{family.head.architecture}").from_pretrained(tmp_path / "model").eval()
-    assert type(theirs).__name__ == f"BertFor{family.head.architecture}"
+    assert type(theirs).__name__ == architecture_of(encoder, family.head.architecture)
     assert family.head.pipeline in (tmp_path / "model" / "README.md").read_text()
 
     rng = np.random.default_rng(0)
     ids = torch.from_numpy(rng.integers(5, 30, (4, 9)))
-    segments = (torch.arange(9) >= 5).long().expand(4, 9)
+    segments = ((torch.arange(9) >= 5) & (config.type_vocab_size > 1)).long().expand(4, 9)
     with torch.no_grad():
         if name == "swag":
             expected = theirs(input_ids=ids[None], token_type_ids=segments[None]).logits.view(4, 1)
@@ -111,8 +128,10 @@ def test_transformers_loads_the_result_with_the_same_logits(
         else:
             expected = theirs(input_ids=ids, token_type_ids=segments).logits
             expected = expected.reshape(-1, expected.shape[-1])
-        found = model(packed(ids, segments))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        batch = packed(ids, segments)
+        torch.testing.assert_close(model(batch), expected, atol=1e-5, rtol=0)
+        again = open_result(tmp_path / "model").build_model(family.task, family.num_outputs)
+        assert torch.equal(again(batch), model(batch))
 
 
 def packed(ids, segments):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from megabert.ops.backend import apex_obstacle
+from megabert.ops.backend import apex_obstacle, apex_status
 from megabert.ops.layer_norm import layer_norm
 
 
@@ -18,7 +18,7 @@ def apex_stand_in(monkeypatch):
         assert input.dtype == weight.dtype
         return functional.layer_norm(input, normalized_shape, weight, bias, eps)
 
-    names = ("apex", "apex.normalization", "apex.normalization.fused_layer_norm")
+    names = ("apex", "apex.normalization", "apex.normalization.fused_layer_norm", "fused_layer_norm_cuda")
     modules = {name: types.ModuleType(name) for name in names}
     modules[names[2]].fused_layer_norm_affine = fused_layer_norm_affine
     for name, module in modules.items():
@@ -46,3 +46,17 @@ def test_apex_layer_norm_equals_torchs(apex_stand_in, dtype, generator, make_sit
 
 def test_absent_apex_is_named_with_its_source():
     assert "source-only" in apex_obstacle("cuda")
+    assert apex_status().startswith("apex: absent (optional); to build it: git clone https://github.com/NVIDIA/apex")
+
+
+def test_apex_that_is_there_is_an_obstacle_on_a_cpu_only(apex_stand_in):
+    assert apex_obstacle("cuda") is None
+    assert "needs a CUDA GPU" in apex_obstacle("cpu")
+
+
+def test_apex_status_names_what_a_partial_build_lacks(apex_stand_in, monkeypatch):
+    assert apex_status().startswith("apex: without its modules amp_C (optional); to build them: git clone")
+    amp_c = types.ModuleType("amp_C")
+    amp_c.__spec__ = importlib.machinery.ModuleSpec("amp_C", None)
+    monkeypatch.setitem(sys.modules, "amp_C", amp_c)
+    assert apex_status() == "apex: importable (optional); choose it with ops.layer_norm=apex or ops.lamb=apex"

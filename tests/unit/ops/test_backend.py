@@ -5,8 +5,10 @@ import torch
 
 from megabert.errors import KernelError
 from megabert.ops.attention import attention
-from megabert.ops.backend import Backend, choose, no_obstacle
+from megabert.ops.backend import Backend, _choose, choose, no_obstacle
 from megabert.ops.bias_gelu import bias_gelu
+from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.lamb import Segment, apply_update
 from megabert.ops.layer_norm import layer_norm
 
 CALLS = {
@@ -17,7 +19,16 @@ CALLS = {
     "attention": lambda backend: attention(
         torch.ones(2, 12), torch.tensor([0, 2], dtype=torch.int32), max_seqlen=2, num_heads=1, backend=backend
     ),
+    "cross_entropy": lambda backend: cross_entropy(torch.ones(2, 4), torch.tensor([1, 3]), backend=backend)[0],
+    "lamb": lambda backend: lamb_pass_2(backend),
 }
+
+
+def lamb_pass_2(backend):
+    weights = torch.ones(3)
+    scales = torch.tensor([-0.5], dtype=torch.float64)
+    apply_update(weights, torch.ones(3), segments=[Segment(0, 2, 0)], scales=scales, backend=backend)
+    return weights
 
 
 @pytest.mark.parametrize("op", CALLS)
@@ -25,6 +36,16 @@ CALLS = {
 def test_backend_that_cannot_run_is_refused_with_the_reason(op, backend):
     with pytest.raises(KernelError, match=rf"ops\.{op}={backend}.*Choose auto or one of: torch"):
         CALLS[op](backend)
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_auto_says_once_what_runs_and_why(op, caplog):
+    _choose.cache_clear()
+    with caplog.at_level(logging.INFO, logger="megabert.ops.backend"):
+        for _ in range(3):
+            CALLS[op]("auto")
+    (message,) = caplog.messages
+    assert message.startswith(f"ops.{op}: torch on cpu (triton: ")
 
 
 @pytest.mark.parametrize("op", CALLS)

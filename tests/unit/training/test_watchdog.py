@@ -67,10 +67,10 @@ def test_limit_of_a_step_follows_the_phase(tmp_path):
 
 
 def test_work_that_gets_on_is_left_alone(tmp_path):
-    guarded = Guarded(tmp_path, other_s=0.5)
+    guarded = Guarded(tmp_path, other_s=2)
     with guarded.watchdog as watchdog:
-        for _ in range(6):
+        for _ in range(8):
             watchdog.expect("working")
-            time.sleep(0.15)
+            time.sleep(0.3)
     assert not guarded.codes
     assert not guarded.log.exists()

@@ -1,0 +1,109 @@
+"""LAMB by NVIDIA Apex behind the face of ``Lamb``: unsharded parameters on a GPU. Untested on a real Apex."""
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megabert.errors import ConfigError, KernelError
+from megabert.ops.backend import APEX_LAMB, apex_obstacle
+from megabert.optim.fragment import Fragment
+
+VARIANTS = {
+    "nvlamb": {"is_corrected": True, "adapts_all": True},
+    "paper": {"is_corrected": False, "adapts_all": False},
+}
+"""What FusedLAMB can be told; its trust ratio has no limits, as the variant ``deepspeed`` wants them."""
+
+
+class ApexLamb(torch.optim.Optimizer):
+    """FusedLAMB, built when the engine hands out the fragment table: only then do parameters lie on their device."""
+
+    bias_correction_over = "phase"
+    """``bias_step`` counts the steps of a phase, as in NVIDIA's recipe."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        variant: str = "nvlamb",
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        """Check what does not depend on the engine.
+
+        Raises:
+            KernelError: Apex is not importable, or was built without its kernels.
+            ConfigError: Apex has no such variant.
+        """
+        _refuse(apex_obstacle("cuda", extension=APEX_LAMB))
+        if variant not in VARIANTS or (variant == "paper" and not weight_decay):
+            raise ConfigError(
+                f"ops.lamb=apex cannot do optimizer.lamb_variant={variant} with optimizer.weight_decay={weight_decay}: "
+                "FusedLAMB does nvlamb, or paper where there is weight decay. Choose one of these, or ops.lamb=auto."
+            )
+        super().__init__(params, {"lr": 0.0, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        self.variant = variant
+        self.bias_step = 1
+        """t of the bias correction, from 1; the trainer sets it before each step."""
+        self._fused: torch.optim.Optimizer | None = None
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of every parameter; the trainer sets it before each step."""
+        return float(self.param_groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.param_groups:
+            group["lr"] = value
+
+    def attach(
+        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], None] | None
+    ) -> None:
+        """Build FusedLAMB over whole parameters.
+
+        Raises:
+            KernelError: The parameters are sharded, or not on a GPU.
+        """
+        if all_reduce is not None:
+            _refuse("FusedLAMB takes norms of whole tensors, and ZeRO shards them; it serves --engine zero0")
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        _refuse(apex_obstacle(parameters[0].device.type, extension=APEX_LAMB))
+        self._fused = importlib.import_module("megabert.ops.lamb.apex").fused_lamb(
+            [{"params": group["params"], "weight_decay": group["weight_decay"]} for group in self.param_groups],
+            betas=self.defaults["betas"],
+            eps=self.defaults["eps"],
+            **VARIANTS[self.variant],
+        )
+
+    @property
+    def trust_ratios(self) -> dict[str, float]:
+        """Empty: FusedLAMB keeps them to itself."""
+        return {}
+
+    def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``(exp_avg, exp_avg_sq)`` of a parameter, zeros if it was never stepped."""
+        assert self._fused is not None, "attach first"
+        state = self._fused.state[flat]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
+            state["exp_avg_sq"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
+        return state["exp_avg"], state["exp_avg_sq"]
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter with ``bias_step`` as the number of this update; gradients are overwritten."""
+        assert self._fused is not None, "attach first"
+        for group, ours in zip(self._fused.param_groups, self.param_groups, strict=True):
+            group["lr"] = ours["lr"]
+            group["step"] = self.bias_step - 1  # Apex adds one
+        self._fused.step()
+
+
+def _refuse(obstacle: str | None) -> None:
+    if obstacle is not None:
+        raise KernelError(f"ops.lamb=apex cannot run: {obstacle}. Choose ops.lamb=auto, triton or torch.")
