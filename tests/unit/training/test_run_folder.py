@@ -29,7 +29,7 @@ def test_science_field_is_refused_with_the_difference(tmp_path):
     record_run(tmp_path, CONFIG, {})
     with pytest.raises(CheckpointError, match=r"seed: 42 -> 43") as error:
         claim_run_folder(tmp_path, replace(CONFIG, seed=43))
-    assert "--init-from" in str(error.value)
+    assert f"megabert pretrain --fork {tmp_path}@STEP --run-dir NEW" in str(error.value)
 
 
 def test_foreign_folder_is_refused_and_untouched(tmp_path):
