@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from megabert.config.model import ModelConfig
@@ -88,6 +88,10 @@ class LoggingConfig:
 
     every_steps: PositiveInt = 10
     """Steps between log lines and TensorBoard points."""
+    profile_steps: Annotated[str, BeforeValidator(str), Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$")] | None = None
+    """Steps to record with torch.profiler into RUN/profile, a number or FIRST-LAST (as --profile)."""
+    profile_ranks: Literal["main", "all"] = "main"
+    """Whether rank 0 alone records them, or every rank."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
