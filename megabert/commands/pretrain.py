@@ -34,6 +34,8 @@ def run(arguments: Sequence[str]) -> int:
     """Parse, build, train."""
     options, fields = _parser().parse_known_args(arguments)
     flags = parse_flags(fields)
+    if options.profile is not None:
+        flags.setdefault("logging", {})["profile_steps"] = options.profile
     config = _configuration(options, flags)
     if options.print_config:
         import yaml
@@ -85,6 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--gpu", metavar="KIND", help="GPU that --dry-run plans for, as for megabert estimate (default: this machine's)"
+    )
+    parser.add_argument(
+        "--profile", metavar="STEPS", help="record these steps, N or N-M, with torch.profiler into RUN/profile (rank 0)"
     )
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration, stop")
     return parser

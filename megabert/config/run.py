@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from megabert.config.model import ModelConfig
@@ -88,6 +88,10 @@ class LoggingConfig:
 
     every_steps: PositiveInt = 10
     """Steps between log lines and TensorBoard points."""
+    profile_steps: Annotated[str, BeforeValidator(str), Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$")] | None = None
+    """Steps to record with torch.profiler into RUN/profile, a number or FIRST-LAST (as --profile)."""
+    profile_ranks: Literal["main", "all"] = "main"
+    """Whether rank 0 alone records them, or every rank."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -119,6 +123,7 @@ class RollbackConfig:
 
 
 Backend = Literal["auto", "triton", "apex", "torch"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -150,7 +155,7 @@ class RunConfig:
     phases: Annotated[tuple[PhaseConfig, ...], Field(min_length=1)]
     """Sequence lengths with their own schedules, in order."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    precision: Precision = "auto"
     """Arithmetic of the model; auto: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
     grad_accum_dtype: Literal["fp32"] = "fp32"
     """Accumulation and reduction of gradients over micro-steps and ranks."""

@@ -108,7 +108,8 @@ def plot_losses(axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseRe
         axes.annotate(report.name, ((begin + end) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center")
         begin = end
     axes.set_ylabel("masked-LM loss (nats)")
-    axes.legend(loc="upper right")
+    if train or held_out:
+        axes.legend(loc="upper right")
 
 
 def _percent(share: float | None) -> str:

@@ -125,6 +125,19 @@ class Tokenizer:
         """Tokenize one text into an int32 array of ids."""
         return self.encode_flat([text])[0]
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Tokenize texts and tell where each piece stands.
+
+        Returns:
+            For each text its ids, and offsets of shape (ids, 2): piece i came from ``text[start:end]``, counted in
+            characters of the text as given, before any normalisation.
+        """
+        encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (np.array(found.ids, dtype=np.int32), np.array(found.offsets, dtype=np.int32).reshape(-1, 2))
+            for found in encodings
+        ]
+
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """Join ids into text, special pieces shown; words are separated by single spaces."""
         return self._backend.decode([int(index) for index in ids], skip_special_tokens=False)

@@ -17,6 +17,7 @@ from megabert.distributed.together import on_main
 from megabert.errors import ConfigError
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter, Value
+from megabert.observability.profiler import StepProfiler
 from megabert.observability.progress import Progress
 from megabert.optim import learning_rate
 from megabert.training import rollback
@@ -70,6 +71,7 @@ class Trainer:
         self._writer = self._open_writer()
         self._agree = agreement(world)
         self._meter = Meter(config, world)
+        self._profiler = StepProfiler(config.logging, run_dir, world.rank)
 
     def fit(self) -> TrainerState:
         """Train to the end of the last phase, or until a signal, and return the state, which is saved."""
@@ -85,6 +87,7 @@ class Trainer:
                     self._checkpoints.wait()
             self._checkpoints.settle(self.state)
         finally:
+            self._profiler.close(self.state.step)
             self._checkpoints.close()
             if self._writer is not None:
                 self._writer.close()
@@ -127,6 +130,7 @@ class Trainer:
                 if self._stop.received and self._has_consumed:  # a start that is stopped at once still gets on
                     loader.request_stop()
                 self._watchdog.expect_step(self.state.step + 1)
+                self._profiler.before(self.state.step + 1)
                 with self._meter.waiting_for_data():
                     batch = next(loader)
                 if batch.stop:
@@ -134,6 +138,7 @@ class Trainer:
                     is_stopped = True
                     break
                 self._step(phase, data, batch, progress)
+                self._profiler.after(self.state.step)
             loader.close(timeout_s=None)
         self._watchdog.expect("going on from a phase")
         return is_stopped
