@@ -1,6 +1,5 @@
 """Part (e): a small BERT pre-trained in both phases under DeepSpeed on the shipped corpus: text to export."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,7 +13,7 @@ from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import TINY, Sizes
 
 ROOT = Path(__file__).resolve().parents[2]
-NEEDED = ("deepspeed", "pyarrow", "pydantic", "tokenizers", "safetensors")
+WORK = ROOT / "build" / "bench-gpu-work"
 TINY_FLAGS = {
     "phases.0.steps": 6,
     "phases.1.steps": 3,
@@ -27,19 +26,11 @@ TINY_FLAGS = {
 
 def run(command: list[str], limit_s: float) -> float:
     """Run a command of this repository; return its seconds."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     started = time.monotonic()
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command[:4])} ended with {done.returncode}: {done.stderr[-250:]!r}")
     return time.monotonic() - started
-
-
-def missing() -> list[str]:
-    """Return the packages that this part needs and this machine lacks."""
-    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 
 def data(folder: Path, limit_s: float) -> Row:
@@ -73,18 +64,12 @@ def pretrain(data_folder: Path, run_dir: Path, limit_s: float, *, is_tiny: bool)
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     """Fill the rows of part (e)."""
-    lacking = missing()
-    if lacking:
-        rows.measure("pretraining", lambda: {"not_run": f"not importable here: {', '.join(lacking)}"})
-        return
-    folder = rows.path.parent / "pretraining"
-    folder.mkdir(exist_ok=True)
-    limit_s = 600.0
-    if "error" in (
-        rows.measure("shards of the shipped corpus", lambda: data(folder / "data", limit_s)) or {"error": ""}
-    ):
+    folder = WORK / ("tiny" if sizes is TINY else "full")
+    folder.mkdir(parents=True, exist_ok=True)
+    shards = rows.measure("shards of the shipped corpus", lambda: data(folder / "data", rows.remaining_s()))
+    if shards is None or "error" in shards:
         return
     rows.measure(
         "debug recipe, both phases",
-        lambda: pretrain(folder / "data", folder / "run", limit_s, is_tiny=sizes is TINY),
+        lambda: pretrain(folder / "data", folder / "run", rows.remaining_s(), is_tiny=sizes is TINY),
     )
