@@ -10,6 +10,7 @@ export PYTHON TORCH_INDEX
 
 bin := $(VENV)/bin
 installed := $(VENV)/.installed
+soak_part := $(or $(PART),all)
 
 .PHONY: help install demo test smoke soak lint bench bench-gpu docs clean
 .DELETE_ON_ERROR:
@@ -32,9 +33,11 @@ test: $(installed) ## The tests, without a GPU, in at most 8 minutes on 2 cores
 smoke: $(installed) ## Train the debug recipe for a few steps on a small corpus, in under a minute
 	@$(bin)/python -m pytest tests/integration -k smoke
 
-soak: $(installed) ## The full counts of kills, matrices and distributions; PART=NAME for one part, logged in benchmarks/soak
-	@mkdir -p benchmarks/soak; set -o pipefail; $(bin)/python -m pytest -m soak --no-header -v -s --timeout 3600 \
-	  tests $(if $(PART),-k $(PART)) 2>&1 | tee benchmarks/soak/$(or $(PART),all).log
+soak: $(installed) ## The full counts of kills, matrices and distributions; PART=NAME for one part; goes on where it ended
+	@mkdir -p benchmarks/soak
+	@$(bin)/python tests/progress.py build/soak/$(soak_part) || rm -f benchmarks/soak/$(soak_part).log
+	@set -o pipefail; $(bin)/python -m pytest -m soak -v -s --timeout 3600 \
+	  --progress build/soak/$(soak_part) tests $(if $(PART),-k $(PART)) 2>&1 | tee -a benchmarks/soak/$(soak_part).log
 
 lint: $(installed) ## ruff, mypy, import contracts, shell syntax
 	@$(bin)/ruff check .

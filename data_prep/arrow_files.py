@@ -63,11 +63,14 @@ def make_list(values: NDArray[np.integer], offsets: NDArray[np.integer]) -> pa.L
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
 
 
-def ranges(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return ``start, start + 1, ...`` for each range, end to end: the indices that gather them."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(np.asarray(starts, dtype=np.int64) - (ends - lengths), lengths)
+def gather(values: NDArray[np.integer], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.integer]:
+    """Return ``values[start : start + length]`` for each piece, end to end."""
+    from data_prep.kernels import copy_ranges
+
+    places = offsets_of(lengths)
+    result = np.empty(int(places[-1]), values.dtype)
+    copy_ranges(values, starts, lengths, result, places)
+    return result
 
 
 def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import flat_list, make_list, offsets_of, open_mapped, ranges, write_batches
+from data_prep.arrow_files import flat_list, gather, make_list, offsets_of, open_mapped, write_batches
 from data_prep.tokens import SPLITS, read_documents_of
 from data_prep.units import Counts
 from megabert.masking.keyed_random import mix, string_key, uniform
@@ -103,7 +103,7 @@ def _gather(columns: list[pa.Array], order: NDArray[np.int64]) -> tuple[NDArray[
     values = np.concatenate([flat for flat, _ in flats])
     lengths = np.concatenate([np.diff(offsets) for _, offsets in flats])
     starts = np.cumsum(lengths) - lengths
-    return values[ranges(starts[order], lengths[order])], offsets_of(lengths[order])
+    return gather(values, starts[order], lengths[order]), offsets_of(lengths[order])
 
 
 @dataclass(frozen=True)
@@ -187,25 +187,37 @@ class DocumentSet:
         """Return all tokens of a bucket as a view of its file."""
         if bucket not in self._tokens:
             reader = open_mapped(bucket_path(self.folder, self.split, bucket))
-            self._tokens[bucket] = flat_list(reader.get_batch(0)["input_ids"])[0]
+            has_documents = reader.num_record_batches > 0
+            self._tokens[bucket] = (
+                flat_list(reader.get_batch(0)["input_ids"])[0] if has_documents else np.zeros(0, np.uint16)
+            )
         return self._tokens[bucket]
 
-    def gather(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tokens of ranges, end to end; a range lies within one document.
+    def copy_tokens(
+        self,
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        target: NDArray[np.integer],
+        places: NDArray[np.int64],
+    ) -> None:
+        """Copy ranges of tokens; a range lies within one document.
 
         Args:
             starts: Token numbers over the split.
             lengths: Tokens of each range.
+            target: Copied to.
+            places: Where in it each range goes.
         """
-        result = np.empty(int(lengths.sum()), np.int64)
-        places = np.cumsum(lengths) - lengths
+        from data_prep.kernels import copy_ranges
+
         bucket_of = np.searchsorted(self.bucket_starts[:, 2], starts, side="right") - 1
-        bucket_of[lengths == 0] = -1  # an empty range may lie behind the last bucket
-        for bucket in np.unique(bucket_of[bucket_of >= 0]).tolist():
-            chosen = np.flatnonzero(bucket_of == bucket)
-            source = ranges(starts[chosen] - self.bucket_starts[bucket, 2], lengths[chosen])
-            result[ranges(places[chosen], lengths[chosen])] = self.bucket_tokens(bucket)[source]
-        return result
+        order = np.argsort(bucket_of, kind="stable")
+        order = order[lengths[order] > 0]  # an empty range may lie behind the last bucket
+        borders = np.flatnonzero(np.diff(bucket_of[order])) + 1
+        for rows in np.split(order, borders) if len(order) else ():
+            bucket = int(bucket_of[rows[0]])
+            local = starts[rows] - self.bucket_starts[bucket, 2]
+            copy_ranges(self.bucket_tokens(bucket), local, lengths[rows], target, places[rows])
 
     @cached_property
     def document_first_tokens_D(self) -> NDArray[np.int64]:

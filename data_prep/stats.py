@@ -13,8 +13,8 @@ LENGTH_BINS = 16
 AMOUNTS = ("documents", "paragraphs", "characters")
 
 
-def count_batch(counts: dict[str, Any], batch: pa.RecordBatch, metadata: ShardMetadata) -> None:
-    """Add a batch of instances to the counts of its shard."""
+def count_instances(batch: pa.RecordBatch, metadata: ShardMetadata) -> dict[str, Any]:
+    """Return the counts of a shard's instances."""
     ids, offsets = flat_list(batch["input_ids"])
     positions, masked_offsets = flat_list(batch["masked_lm_positions"])
     originals, _ = flat_list(batch["masked_lm_ids"])
@@ -23,7 +23,7 @@ def count_batch(counts: dict[str, Any], batch: pa.RecordBatch, metadata: ShardMe
     found = ids[np.repeat(offsets[:-1], np.diff(masked_offsets)) + positions]
     is_mask, is_same = found == metadata.special_ids["mask"], found == originals
     bins = (lengths - 1) * LENGTH_BINS // metadata.max_seq_length
-    new = {
+    return {
         "rows": batch.num_rows,
         "tokens": len(ids),
         "masked_tokens": len(positions),
@@ -33,11 +33,8 @@ def count_batch(counts: dict[str, Any], batch: pa.RecordBatch, metadata: ShardMe
         "shown_as_mask": int(np.count_nonzero(is_mask)),
         "shown_as_original": int(np.count_nonzero(is_same & ~is_mask)),
         "unknown_tokens": int(np.count_nonzero(ids == metadata.special_ids["unk"])),
+        "length_histogram": np.bincount(bins, minlength=LENGTH_BINS).tolist(),
     }
-    for key, value in new.items():
-        counts[key] = counts.get(key, 0) + value
-    histogram = np.bincount(bins, minlength=LENGTH_BINS)
-    counts["length_histogram"] = [a + b for a, b in zip(counts["length_histogram"], histogram.tolist(), strict=True)]
 
 
 def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import make_list, offsets_of, open_mapped, ranges, write_batches
+from data_prep.arrow_files import gather, make_list, offsets_of, open_mapped, write_batches
 from data_prep.units import Counts
 from megabert.masking.keyed_random import mix, string_key, uniform
 from megabert.schema import token_type
@@ -99,7 +99,7 @@ class _Documents:
     splits: NDArray[np.uint8]
     sources: NDArray[np.uint16]
     ids: NDArray[np.integer]
-    sentence_lengths: NDArray[np.int64]
+    sentence_lengths: NDArray[np.integer]
     document_offsets: NDArray[np.int64]
 
     def ordered(self) -> "_Documents":
@@ -116,8 +116,8 @@ class _Documents:
             self.hashes[order],
             self.splits[order],
             self.sources[order],
-            self.ids[ranges((np.cumsum(tokens) - tokens)[order], tokens[order])],
-            lengths[ranges((np.cumsum(sentences) - sentences)[order], sentences[order])],
+            gather(self.ids, (np.cumsum(tokens) - tokens)[order], tokens[order]),
+            gather(lengths, (np.cumsum(sentences) - sentences)[order], sentences[order]),
             offsets_of(sentences[order]),
         )
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from data_prep.arrow_files import open_mapped
 from data_prep.documents import DocumentSet, index_path
 from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs
 from data_prep.instances.stage import documents_of, make_pairs
-from data_prep.invariants import RULES, Batch, Rows, splits_words, starts_inside_word, wrong_share
+from data_prep.invariants import Batch, broken_rules
 from data_prep.parallel import Executor
 from data_prep.progress import Progress
 from data_prep.tokens import tokenizer_of
@@ -128,19 +129,10 @@ def _check_content(task: ShardTask) -> list[str]:
 
 def _check_batch(task: ShardTask, record: pa.RecordBatch, first: int, pairs: Pairs | None) -> list[str]:
     batch = Batch.of(record)
-    for rule, check in RULES.items():
-        bad = np.flatnonzero(check(batch, task.metadata))
-        if len(bad):  # later rules rely on this one
-            return [_name(task, bad, first, rule)]
-    checks: dict[str, Rows] = {"its number of predictions is not that of its length": wrong_share(batch, task.metadata)}
-    is_subword = tokenizer_of(task.folder / "tokenizer").is_subword
-    if task.metadata.mask_unit != "token":
-        checks["a word is predicted in part"] = splits_words(batch, is_subword)
-    if task.metadata.pairing == "balanced":
-        checks["a side starts inside a word"] = starts_inside_word(batch, is_subword)
-    if pairs is not None:
-        checks |= _compare_text(task, batch, pairs)
-    return [_name(task, np.flatnonzero(bad), first, rule) for rule, bad in checks.items() if bad.any()]
+    found = broken_rules(batch, task.metadata, tokenizer_of(task.folder / "tokenizer").is_subword)
+    if not found and pairs is not None:  # the text of a broken row cannot be told
+        found = _compare_text(task, batch, pairs)
+    return [_name(task, rows, first, rule) for rule, rows in found.items()]
 
 
 def _name(task: ShardTask, bad: np.ndarray, first: int, rule: str) -> str:
@@ -163,23 +155,22 @@ def _pairs(task: ShardTask) -> Pairs | None:
     return make_pairs(documents, task.entry.bucket, options, task.folder / "tokenizer")
 
 
-def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, Rows]:
-    """Compare a batch with the ranges of the documents that it was made from, and those with the label."""
+def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, NDArray[np.int64]]:
+    """Compare a sound batch with the ranges of the documents that it was made from, and those with the label."""
     documents = documents_of(task.documents, task.entry.split)  # type: ignore[arg-type]
-    special = task.metadata.special_ids
-    expected = assemble(documents, pairs, cls_id=special["cls"], sep_id=special["sep"])
+    expected = assemble(documents, pairs, task.metadata)
     if not np.array_equal(expected.offsets, batch.offsets):
-        return {"its length is not that of its pair in the documents": np.ones(len(batch.lengths), bool)}
+        return {"its length is not that of its pair in the documents": np.arange(len(batch.label))}
     is_other = batch.rows_of(batch.restored() != expected.ids_T) | (batch.b_start != expected.segment_b_start)
     checks = {
         "its text is not that of its pair in the documents": is_other,
         **untrue_pairs(documents, pairs, task.metadata),
+        "its label is not that of its pair": batch.label != pairs.label,
     }
-    checks["its label is not that of its pair"] = batch.label != pairs.label
-    return checks
+    return {rule: np.flatnonzero(bad) for rule, bad in checks.items() if bad.any()}
 
 
-def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> dict[str, Rows]:
+def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> dict[str, NDArray[np.bool_]]:
     """Return the pairs that are not what their label says, or are no runs of one document."""
     a, b = documents.document_of_token(pairs.a_start), documents.document_of_token(pairs.b_start)
     a_last = documents.document_of_token(pairs.a_start + pairs.a_length - 1)

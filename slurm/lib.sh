@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # What the pre-training scripts share: `pretrain FLAGS...` checks on a login node and runs in a job.
-# Read by: RECIPE DATA RUN_DIR DEVICE CHECK VENV CONTAINER IMAGE MOUNTS SUBMIT_OPTIONS, set in the scripts.
+# Read by: RECIPE DATA RUN_DIR DEVICE CHECK VENV CONTAINER IMAGE MOUNTS SUBMIT_OPTIONS DOCTOR,
+# set in the scripts.
 
 # The same command goes on (docs/slurm.md): 75 saved on SIGTERM or SIGUSR1, 76 ended by the watchdog.
 REQUEUE_CODES=' 75 76 '
@@ -64,14 +65,11 @@ run() {
 
   # --signal reaches the ranks directly; what reaches this shell instead goes on to them.
   trap '[ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true' TERM USR1
-  "${launch[@]}" "${megabert[@]}" "${arguments[@]}" --device "$DEVICE" &
-  pid=$!
-  # A trapped signal ends `wait` early.
-  while true; do
-    code=0
-    wait "$pid" || code=$?
-    kill -0 "$pid" 2>/dev/null || break
-  done
+  if [ "$DOCTOR" != no ]; then
+    step "${launch[@]}" "${megabert[@]}" doctor --quick --device "$DEVICE" --run-dir "$RUN_DIR"
+    [ "$code" = 0 ] || [ "$code" = 75 ] || say "the doctor's verdict (exit $code) is above; DOCTOR=no does without it"
+  fi
+  [ "$code" != 0 ] || step "${launch[@]}" "${megabert[@]}" "${arguments[@]}" --device "$DEVICE"
   if [[ $REQUEUE_CODES == *" $code "* ]]; then
     # A job that was cancelled, or that SLURM requeues by itself, is not running any more.
     if scontrol show job "$SLURM_JOB_ID" | grep -q 'JobState=RUNNING'; then
@@ -82,6 +80,19 @@ run() {
     fi
   fi
   return "$code"
+}
+
+# Run a command to its end, whatever signals come, and set `code`; `pid` is the process to signal meanwhile.
+step() {
+  "$@" &
+  pid=$!
+  # A trapped signal ends `wait` early.
+  while true; do
+    code=0
+    wait "$pid" || code=$?
+    kill -0 "$pid" 2>/dev/null || break
+  done
+  pid=''
 }
 
 # pretrain FLAGS...: the job's work in a job, checks elsewhere. FLAGS go to `megabert pretrain`.

@@ -24,6 +24,7 @@ DATA=${DATA:-data/prepared}        # what prepare_data.sh wrote, on a file syste
 RUN_DIR=${RUN_DIR:-runs/bert_base} # likewise shared; the same folder goes on with the run
 DEVICE=${DEVICE:-cuda}             # cuda | cpu
 CHECK=${CHECK:-}                   # set: only check, even inside a job
+DOCTOR=${DOCTOR:-yes}              # yes | no: devices, limits, disk and an all-reduce before training
 VENV=${VENV:-.venv}                # virtualenv of a bare environment
 CONTAINER=${CONTAINER:-bare}       # bare | pyxis | apptainer
 IMAGE=${IMAGE:-}                   # for pyxis and apptainer

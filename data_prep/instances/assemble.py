@@ -8,35 +8,37 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import make_list, offsets_of, ranges
+from data_prep.arrow_files import make_list, offsets_of
 from data_prep.documents import DocumentSet
 from data_prep.instances.pairs import MASKS, Pairs
 from megabert.masking.keyed_random import mix
 from megabert.masking.static import MaskedInstances, MaskingOptions, PieceTable, mask_instances
-from megabert.schema import ShardMetadata, instance_schema
+from megabert.schema import ShardMetadata, instance_schema, token_type
 
 
 @dataclass(frozen=True)
 class Instances:
     """Instances before masking."""
 
-    ids_T: NDArray[np.int64]
+    ids_T: NDArray[np.integer]
     offsets: NDArray[np.int64]
     """Shape (I + 1,): where each instance starts."""
     segment_b_start: NDArray[np.int64]
 
 
-def assemble(documents: DocumentSet, pairs: Pairs, *, cls_id: int, sep_id: int) -> Instances:
+def assemble(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> Instances:
     """Write ``[CLS] A [SEP] B [SEP]`` for each pair, ``[CLS] A [SEP]`` where there is no B."""
     first_start, first, second_start, second = _in_order(pairs)
     has_second = second > 0
     lengths = first + second + np.where(has_second, 3, 2)
     offsets = offsets_of(lengths)
     begin = offsets[:-1]
-    ids = np.full(int(offsets[-1]), sep_id, np.int64)
-    ids[begin] = cls_id
-    ids[ranges(begin + 1, first)] = documents.gather(first_start, first)
-    ids[ranges(begin + first + 2, second)] = documents.gather(second_start, second)
+    ids = np.empty(int(offsets[-1]), token_type(metadata.vocab_size).to_pandas_dtype())
+    ids[begin] = metadata.special_ids["cls"]
+    ids[begin + first + 1] = metadata.special_ids["sep"]
+    ids[offsets[1:] - 1] = metadata.special_ids["sep"]
+    documents.copy_tokens(first_start, first, ids, begin + 1)
+    documents.copy_tokens(second_start, second, ids, begin + first + 2)
     return Instances(ids, offsets, np.where(has_second, first + 2, lengths))
 
 
@@ -58,11 +60,10 @@ def _in_order(pairs: Pairs) -> tuple[NDArray[np.int64], ...]:
 def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, is_subword: NDArray[np.bool_]) -> MaskedInstances:
     """Choose and mask positions, or none where masking is left to the loader."""
     if metadata.masking == "dynamic":
-        nothing = np.zeros(0, np.int64)
         return MaskedInstances(
             ids_T=instances.ids_T,
-            positions_M=nothing,
-            original_ids_M=nothing,
+            positions_M=np.zeros(0, np.uint16),
+            original_ids_M=instances.ids_T[:0],
             offsets=np.zeros(len(pairs) + 1, np.int64),
         )
     options = MaskingOptions(
@@ -87,12 +88,11 @@ def to_batch(
 ) -> pa.RecordBatch:
     """Make the record batch of a shard (DESIGN.md section 3)."""
     schema = instance_schema(metadata)
-    token = schema.field("input_ids").type.value_type.to_pandas_dtype()
     columns = [
-        make_list(masked.ids_T.astype(token), instances.offsets),
+        make_list(masked.ids_T, instances.offsets),
         pa.array(instances.segment_b_start.astype(np.uint16)),
-        make_list(masked.positions_M.astype(np.uint16), masked.offsets),
-        make_list(masked.original_ids_M.astype(token), masked.offsets),
+        make_list(masked.positions_M, masked.offsets),
+        make_list(masked.original_ids_M, masked.offsets),
         pa.array(label),
     ]
     return pa.record_batch(columns, schema=schema)

@@ -62,18 +62,10 @@ def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
 
 
 def walk(bucket: Bucket, following: Integers) -> Integers:
-    """Return the sentences of the bucket (from 0) that instances start at; one step of Python an instance."""
-    first = bucket.first_sentence
-    steps = (following - first).tolist()
-    ends = (bucket.ends_S - first).tolist()
-    reached = []
-    sentence, last = 0, len(steps)
-    while sentence < last:
-        end = ends[sentence]
-        while sentence < end:
-            reached.append(sentence)
-            sentence = steps[sentence]
-    return np.array(reached, dtype=np.int64)
+    """Return the sentences of the bucket (from 0) that instances start at."""
+    from data_prep.kernels import follow
+
+    return follow(following - bucket.first_sentence, bucket.ends_S - bucket.first_sentence)
 
 
 def _random_second(

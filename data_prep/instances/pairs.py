@@ -68,6 +68,13 @@ class Bucket:
         )
 
     @property
+    def document_starts(self) -> Integers:
+        """First sentence of each document and the end of the last, from 0 in the bucket."""
+        first = self.first_document
+        found = self.documents.document_starts_D[first : first + len(self.document_keys) + 1]
+        return np.asarray(found) - self.first_sentence
+
+    @property
     def sentences(self) -> Integers:
         """Numbers of the bucket's sentences over the split."""
         return np.arange(self.first_sentence, self.first_sentence + len(self.sentence_document_S))
@@ -97,7 +104,7 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.a_start)
 
-    def take(self, rows: NDArray[np.integer]) -> "Pairs":
+    def take(self, rows: NDArray[np.integer] | slice) -> "Pairs":
         """Return some of the instances, in the order of ``rows``."""
         return Pairs(
             self.a_start[rows],

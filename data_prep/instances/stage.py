@@ -1,12 +1,10 @@
 """The fourth stage: one shard of instances from one bucket, one length, one pass."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from data_prep.arrow_files import write_batches
 from data_prep.documents import DocumentSet
@@ -15,13 +13,11 @@ from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.full_sentences import full_sentences
 from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import ORDER, Bucket, PairOptions, Pairs
-from data_prep.stats import LENGTH_BINS, count_batch
+from data_prep.stats import count_instances
 from data_prep.tokens import tokenizer_of
 from data_prep.units import Counts
 from megabert.masking.keyed_random import mix
-from megabert.schema import ShardMetadata, instance_schema
-
-BATCH_ROWS = 1024  # the format allows 8,192; at 1,024 the work arrays stay in cache, which is a fifth faster
+from megabert.schema import MAX_BATCH_ROWS, ShardMetadata, instance_schema
 
 
 @dataclass(frozen=True)
@@ -61,21 +57,9 @@ def make_instances(task: InstanceTask) -> tuple[list[Path], Counts]:
     pairs = make_pairs(documents, task.bucket, task.options, task.tokenizer)
     if not len(pairs):
         return [], {"rows": 0}
-    counts: Counts = {"rows": 0, "tokens": 0, "masked_tokens": 0, "length_histogram": [0] * LENGTH_BINS}
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for first in range(0, len(pairs), BATCH_ROWS):
-            part = pairs.take(np.arange(first, min(first + BATCH_ROWS, len(pairs))))
-            batch = _batch(documents, part, task)
-            count_batch(counts, batch, task.metadata)
-            yield batch
-
-    write_batches(task.path, instance_schema(task.metadata), batches(), compression="zstd")
-    return [task.path], counts
-
-
-def _batch(documents: DocumentSet, pairs: Pairs, task: InstanceTask) -> pa.RecordBatch:
-    special = task.metadata.special_ids
-    instances = assemble(documents, pairs, cls_id=special["cls"], sep_id=special["sep"])
+    instances = assemble(documents, pairs, task.metadata)
     masked = mask(instances, pairs, task.metadata, tokenizer_of(task.tokenizer).is_subword)
-    return to_batch(instances, masked, pairs.label, task.metadata)
+    whole = to_batch(instances, masked, pairs.label, task.metadata)
+    batches = (whole.slice(first, MAX_BATCH_ROWS) for first in range(0, len(pairs), MAX_BATCH_ROWS))
+    write_batches(task.path, instance_schema(task.metadata), batches, compression="zstd")
+    return [task.path], count_instances(whole, task.metadata)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 
+from megabert.config.families import FAMILIES, Family, FamilyName
 from megabert.config.strict import STRICT
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -32,14 +33,20 @@ PRESETS: dict[str, dict[str, int]] = {
 class ModelConfig:
     """The encoder; sizes of 0 or less are refused."""
 
+    family: FamilyName = "bert"
+    """bert, roberta, albert or electra; sets the defaults that are usual for it (docs/families)."""
     preset: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
     """Sizes from the table ``PRESETS``; a size given beside it wins."""
     vocab_size: int | Literal["auto"] = "auto"
-    """WordPiece vocabulary; auto: the shards' (or the imported model's)."""
+    """Pieces of the tokenizer; auto: the shards' (or the imported model's)."""
+    embedding_size: PositiveInt | None = None
+    """Width of the embeddings, projected to ``hidden_size`` where it differs (ALBERT: 128); none: ``hidden_size``."""
     hidden_size: PositiveInt = 768
     """Width of a token's hidden state."""
     num_hidden_layers: PositiveInt = 12
     """Transformer layers."""
+    num_hidden_groups: PositiveInt | None = None
+    """Layers with weights of their own, each used by as many neighbours as another (ALBERT: 1); none: all."""
     num_attention_heads: PositiveInt = 12
     """Attention heads; must divide ``hidden_size``."""
     intermediate_size: PositiveInt = 3072
@@ -53,7 +60,7 @@ class ModelConfig:
     max_position_embeddings: Annotated[int, Field(ge=2)] = 512
     """Longest sequence that the model has positions for."""
     type_vocab_size: PositiveInt = 2
-    """Segments A and B."""
+    """Segments A and B; 1: there are no segments (RoBERTa)."""
     initializer_range: PositiveFloat = 0.02
     """Standard deviation of the truncated normal initialisation."""
     layer_norm_eps: PositiveFloat = 1e-12
@@ -61,9 +68,10 @@ class ModelConfig:
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_preset(cls, values: Any) -> Any:
+    def _fill_in_defaults(cls, values: Any) -> Any:
         given = values if isinstance(values, dict) else dict(values.kwargs or {})
-        return {**PRESETS.get(given.get("preset") or "", {}), **given}
+        family = FAMILIES.get(str(given.get("family")))
+        return {**(family.defaults if family else {}), **PRESETS.get(given.get("preset") or "", {}), **given}
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "ModelConfig":
@@ -73,6 +81,30 @@ class ModelConfig:
                 f"choose a divisor, such as {max(1, self.hidden_size // 64)}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _groups_divide_layers(self) -> "ModelConfig":
+        if self.num_hidden_layers % (self.num_hidden_groups or 1):
+            raise ValueError(
+                f"num_hidden_groups={self.num_hidden_groups} does not divide num_hidden_layers="
+                f"{self.num_hidden_layers}; choose a divisor, 1 for one layer used again and again"
+            )
+        return self
+
+    @property
+    def traits(self) -> Family:
+        """How the family differs from BERT."""
+        return FAMILIES[self.family]
+
+    @property
+    def embedding_width(self) -> int:
+        """Width E of the embeddings."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def projects_embeddings(self) -> bool:
+        """Whether a dense layer lies between embeddings and encoder."""
+        return self.traits.always_projects or self.embedding_width != self.hidden_size
 
     @property
     def head_width(self) -> int:

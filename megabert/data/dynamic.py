@@ -58,7 +58,7 @@ class DynamicMasker:
             input_ids=masked.ids_T,
             token_starts=starts,
             segment_b_starts=columns.segment_b_starts[indices],
-            masked_positions=masked.positions_M.astype(np.uint16),
+            masked_positions=masked.positions_M,
             masked_ids=masked.original_ids_M,
             masked_starts=masked.offsets,
             next_sentence_labels=columns.next_sentence_labels[indices],

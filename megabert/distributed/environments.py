@@ -34,11 +34,15 @@ class Launcher:
     port: Callable[[Mapping[str, str]], str]
 
 
-def _first_host(environment: Mapping[str, str]) -> str:
-    """Return the host of rank 0 of a SLURM step."""
+def step_hosts(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the hosts of a SLURM step, in SLURM's order; none outside of a job.
+
+    Raises:
+        ConfigError: SLURM's list is abbreviated and scontrol cannot be asked.
+    """
     hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
     if not any(sign in hosts for sign in "[,"):
-        return hosts
+        return [hosts] if hosts else []
     if shutil.which("scontrol") is None:
         raise ConfigError(
             f"MASTER_ADDR is not set, and without scontrol (in a container?) the first host of {hosts!r} is unknown. "
@@ -47,9 +51,14 @@ def _first_host(environment: Mapping[str, str]) -> str:
     command = ["scontrol", "show", "hostnames", hosts]
     try:
         shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SCONTROL_TIMEOUT_S).stdout
-        return shown.split()[0]
+        return [shown.split()[0], *shown.split()[1:]]
     except (OSError, subprocess.SubprocessError, IndexError) as error:
         raise ConfigError(f"MASTER_ADDR is not set, and {' '.join(command)} failed: {error}. Set it.") from error
+
+
+def _first_host(environment: Mapping[str, str]) -> str:
+    """Return the host of rank 0 of a SLURM step."""
+    return next(iter(step_hosts(environment)), "")
 
 
 def _port_of_step(environment: Mapping[str, str]) -> str:

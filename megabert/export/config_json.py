@@ -1,13 +1,16 @@
 """``config.json`` to and from our ``ModelConfig``."""
 
 import json
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import megabert
+from megabert.config.families import FAMILIES, Objective
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError
+from megabert.models.convert import unused_positions
 from megabert.tokenization import SpecialIds
 
 OURS = "megabert_version"
@@ -20,8 +23,43 @@ ACTIVATIONS = {
 }
 """Their ``hidden_act`` -> ours; the last two are one function."""
 
-REQUIRED = {"model_type": "bert", "position_embedding_type": "absolute", "is_decoder": False}
-"""What other models change; the first must be stated, the others are the default."""
+REQUIRED = {"position_embedding_type": "absolute", "is_decoder": False}
+"""What other models change; these are the defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """How ``transformers`` knows a family."""
+
+    architectures: Mapping[Objective, str]
+    """Class that has all the weights of a model, by objective."""
+    own_fields: tuple[str, ...] = ()
+    """Fields of ours that its config.json has beyond BERT's."""
+    required: Mapping[str, Any] = field(default_factory=lambda: REQUIRED)
+    """What its config.json must say, or say nothing of."""
+    their_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What its config.json means where it says nothing, as far as that is not our default."""
+
+
+EXCHANGES: dict[str, Exchange] = {
+    "bert": Exchange(
+        architectures={"nsp": "BertForPreTraining", "sop": "BertForPreTraining", "none": "BertForMaskedLM"}
+    ),
+    "roberta": Exchange(
+        architectures={"none": "RobertaForMaskedLM"},
+        their_defaults={"type_vocab_size": 2, "layer_norm_eps": 1e-12, "pad_token_id": 1},
+    ),
+    "albert": Exchange(
+        architectures={"sop": "AlbertForPreTraining", "none": "AlbertForMaskedLM"},
+        own_fields=("embedding_size", "num_hidden_groups"),
+        required={**REQUIRED, "inner_group_num": 1},
+        their_defaults={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
+    ),
+}
+"""By family, which is their ``model_type``."""
+
+OURS_ALONE = ("preset", "family", *sorted({name for e in EXCHANGES.values() for name in e.own_fields}))
+"""Fields of ``ModelConfig`` that BERT's config.json does not have."""
 
 
 def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialIds) -> dict[str, Any]:
@@ -32,12 +70,18 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
         architecture: Class of ``transformers`` that has all the exported weights.
         special_ids: Of the tokenizer.
     """
-    shape = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "preset"}
+    exchange = EXCHANGES[config.family]
+    left_out = set(OURS_ALONE) - set(exchange.own_fields)
+    shape = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in left_out}
+    shape["max_position_embeddings"] += unused_positions(config, special_ids.pad)
     return {
         "architectures": [architecture],
-        **REQUIRED,
+        "model_type": config.family,
+        **exchange.required,
         **shape,
         "pad_token_id": special_ids.pad,
+        "bos_token_id": special_ids.cls,
+        "eos_token_id": special_ids.sep,
         "tie_word_embeddings": True,
         "torch_dtype": "float32",
         OURS: megabert.__version__,
@@ -45,28 +89,35 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
 
 
 def read_config_json(folder: Path) -> ModelConfig:
-    """Read the shape of a BERT model.
+    """Read family and shape of a model.
 
     Args:
         folder: Holds ``config.json``.
 
     Raises:
-        ConfigError: There is none, it is damaged, or it describes something else than BERT.
+        ConfigError: There is none, it is damaged, or it describes no family that is known here.
     """
     path = folder / "config.json"
     content = _read(path)
-    for key, value in REQUIRED.items():
-        if content.get(key, None if key == "model_type" else value) != value:
+    family = content.get("model_type")
+    if family not in EXCHANGES:
+        raise ConfigError(f"{path}: model_type={family!r}; supported are {', '.join(EXCHANGES)}. Give such an encoder.")
+    exchange = EXCHANGES[family]
+    for key, value in exchange.required.items():
+        if content.get(key, value) != value:
             raise ConfigError(f"{path}: {key}={content.get(key)!r}; only {value!r} is supported. Give a BERT encoder.")
-    activation = content.get("hidden_act", "gelu")
+    content = {**exchange.their_defaults, **content}
+    names = {f.name for f in fields(ModelConfig)} - set(OURS_ALONE) | set(exchange.own_fields)
+    shape = {name: value for name, value in content.items() if name in names}
+    activation = shape.get("hidden_act", FAMILIES[family].defaults.get("hidden_act", "gelu"))
     if activation not in ACTIVATIONS:
         raise ConfigError(f"{path}: hidden_act={activation!r}; supported are {', '.join(ACTIVATIONS)}.")
-    names = {field.name for field in fields(ModelConfig)} - {"preset"}
-    shape = {name: value for name, value in content.items() if name in names}
     if "vocab_size" not in shape:
         raise ConfigError(f"{path}: states no vocab_size. Give a complete Hugging Face folder.")
     try:
-        return ModelConfig(**{**shape, "hidden_act": ACTIVATIONS[activation]})
+        config = ModelConfig(**{**shape, "family": family, "hidden_act": ACTIVATIONS[activation]})
+        unused = unused_positions(config, content.get("pad_token_id") or 0)
+        return replace(config, max_position_embeddings=config.max_position_embeddings - unused)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
 

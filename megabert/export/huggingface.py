@@ -13,12 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError, DataError
-from megabert.export.config_json import config_json, is_ours, read_config_json
+from megabert.export.config_json import EXCHANGES, config_json, is_ours, read_config_json
 from megabert.export.model_card import ModelCard, render_card
-from megabert.models.bert import Objective
 from megabert.models.convert import from_huggingface, to_huggingface
+from megabert.models.key_maps import to_theirs
 from megabert.schema.files import NO_SPACE, disk_full, sync_file, sync_folder
 from megabert.tokenization import load_tokenizer
 from megabert.tokenization.huggingface import TOKENIZER_FILES
@@ -43,16 +44,18 @@ class HuggingFaceModel(NamedTuple):
     """Where the tokenizer's files lie."""
 
 
-def read_huggingface(folder: Path, *, objective: Objective = "nsp", config_only: bool = False) -> HuggingFaceModel:
-    """Read a BERT model: safetensors or ``pytorch_model.bin``, with or without prefix ``bert.``, pooler and heads.
+def read_huggingface(
+    folder: Path, *, objective: Objective | None = None, config_only: bool = False
+) -> HuggingFaceModel:
+    """Read a model of any family: safetensors or ``pytorch_model.bin``, with or without prefix, pooler and heads.
 
     Args:
         folder: Holds ``config.json`` and weights.
-        objective: Of the model that will take the weights.
+        objective: Of the model that will take the weights; None: the family's usual one.
         config_only: Leave the weights alone; ``state`` is empty then.
 
     Raises:
-        ConfigError: ``config.json`` is missing or is not BERT's.
+        ConfigError: ``config.json`` is missing or of no family that is known here.
         CheckpointError: Weights are missing, damaged, or do not fit ``config.json``.
     """
     folder = Path(folder)
@@ -63,7 +66,8 @@ def read_huggingface(folder: Path, *, objective: Objective = "nsp", config_only:
     lost = [name for name in missing if not name.startswith(HEADS)]
     if lost:
         raise CheckpointError(
-            f"{folder}: the weights lack {len(lost)} parameters of the encoder, such as {lost[0]}. Give a BERT encoder."
+            f"{folder}: config.json says {config.family}, but the weights lack {len(lost)} parameters of such an "
+            f"encoder, as {to_theirs(lost[0], config.family)}. Give a folder whose weights fit its config.json."
         )
     return HuggingFaceModel(config, state, missing, folder)
 
@@ -73,8 +77,7 @@ def write_huggingface(
 ) -> None:
     """Write a folder that ``transformers`` loads; it appears whole or not at all.
 
-    Without a sentence head in ``state`` (objective ``none``) the architecture is BertForMaskedLM, else
-    BertForPreTraining.
+    Without a sentence head in ``state`` (objective ``none``) the architecture is that of masked-LM alone.
 
     Args:
         folder: New, empty, or an earlier export, which is replaced.
@@ -95,8 +98,10 @@ def write_huggingface(
             f"{tokenizer_dir}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {config.vocab_size:,}. "
             "Give the tokenizer that the model was trained with."
         )
-    weights = to_huggingface({name: value.detach().cpu().float() for name, value in state.items()}, config)
-    architecture = "BertForPreTraining" if "cls.seq_relationship.weight" in weights else "BertForMaskedLM"
+    pad_id = tokenizer.special_ids.pad
+    weights = to_huggingface({name: x.detach().cpu().float() for name, x in state.items()}, config, pad_id=pad_id)
+    objective = config.traits.objectives[0] if "cls.seq_relationship.weight" in state else "none"
+    architecture = EXCHANGES[config.family].architectures[objective]
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
     try:

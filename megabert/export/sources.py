@@ -11,6 +11,7 @@ from megabert.distributed.checkpoints import find_checkpoint, read_masters
 from megabert.errors import ConfigError
 from megabert.export.huggingface import read_huggingface
 from megabert.models.bert import BertForPreTraining
+from megabert.models.build import build_model
 from megabert.models.initialization import initialize
 from megabert.tokenization import load_tokenizer
 from megabert.training.run_folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
@@ -28,7 +29,7 @@ class Source:
 
     def build_untrained_model(self) -> BertForPreTraining:
         """Return the model as its run began, random weights by seed."""
-        model = BertForPreTraining(self.model)
+        model = build_model(self.model)
         initialize(model, self.seed)
         return model
 

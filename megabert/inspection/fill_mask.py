@@ -1,6 +1,6 @@
 """Guesses for [MASK] in a text: of a model, and of the unigram predictor as its baseline."""
 
-# T packed tokens, M masked positions, V vocabulary
+# M masked positions, V vocabulary
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from megabert.data.batch import MicroBatch
+from megabert.data.sequences import pack_sequences
 from megabert.errors import ConfigError
+from megabert.inspection.texts import encode_text, evaluating
 from megabert.models.bert import BertForPreTraining
 from megabert.tokenization import Tokenizer
 
@@ -41,14 +42,12 @@ def fill_mask(model: BertForPreTraining, tokenizer: Tokenizer, text: str, *, top
     Raises:
         ConfigError: The text has no mask, or is longer than the model's positions.
     """
-    device = next(model.parameters()).device
-    batch = single_batch(_encode(tokenizer, text, model.config.max_position_embeddings), tokenizer.special_ids.mask)
-    was_training = model.training
-    model.eval()
-    try:
-        logits_MV = model(batch.to(device), with_logits=True).mlm_logits_MV
-    finally:
-        model.train(was_training)
+    ids = encode_text(tokenizer, text, limit=model.config.max_position_embeddings).ids
+    if tokenizer.special_ids.mask not in ids:
+        raise ConfigError(f"the text {text!r} has no {tokenizer.names.mask} to fill. Put one where a word is missing.")
+    batch = pack_sequences([ids], mask_id=tokenizer.special_ids.mask).to(next(model.parameters()).device)
+    with evaluating(model):
+        logits_MV = model(batch, with_logits=True).mlm_logits_MV
     probabilities_MV = torch.softmax(logits_MV.float(), -1).cpu().numpy()
     return [_best(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
 
@@ -85,42 +84,6 @@ def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[Guess]]]) 
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             blocks.append("  " + "  ".join(cells).rstrip())
     return "\n".join(blocks)
-
-
-def single_batch(ids: NDArray[np.integer], mask_id: int) -> MicroBatch:
-    """Return one sequence, of one segment, as a packed micro-batch that predicts its masks."""
-    ids_T = torch.from_numpy(np.asarray(ids, dtype=np.int64))
-    masked_positions_M = (ids_T == mask_id).nonzero()[:, 0]
-    length = ids_T.numel()
-    return MicroBatch(
-        input_ids_T=ids_T,
-        position_ids_T=torch.arange(length),
-        segment_ids_T=torch.zeros(length, dtype=torch.int64),
-        cu_seqlens=torch.tensor([0, length], dtype=torch.int32),
-        masked_positions_M=masked_positions_M,
-        masked_ids_M=torch.full_like(masked_positions_M, -100),
-        next_sentence_label_B=torch.tensor([-100]),
-        instance_seeds_B=torch.zeros(1, dtype=torch.int32),
-        max_seqlen=length,
-        num_tokens=length,
-        num_masked=masked_positions_M.numel(),
-        num_instances=1,
-    )
-
-
-def _encode(tokenizer: Tokenizer, text: str, limit: int) -> NDArray[np.int64]:
-    """Return ``[CLS] text [SEP]`` with masks as such: the tokenizer itself takes a literal ``[MASK]`` for text."""
-    mask, special = tokenizer.names.mask, tokenizer.special_ids
-    parts = tokenizer.encode_batch(text.split(mask))
-    if len(parts) == 1:
-        raise ConfigError(f"the text {text!r} has no {mask} to fill. Put one where a word is to be guessed.")
-    ids = [special.cls, *parts[0]]
-    for part in parts[1:]:
-        ids += [special.mask, *part]
-    ids.append(special.sep)
-    if len(ids) > limit:
-        raise ConfigError(f"the text has {len(ids)} tokens, the model positions for {limit}. Shorten the text.")
-    return np.array(ids, dtype=np.int64)
 
 
 def _best(probabilities_V: NDArray[np.floating], tokenizer: Tokenizer, top_k: int) -> list[Guess]:

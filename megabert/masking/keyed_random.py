@@ -10,10 +10,10 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_MULTIPLIER = np.uint64(0xD1342543DE82EF95)
-_SECOND = np.uint64(0x94D049BB133111EB)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+FIRST = np.uint64(0xBF58476D1CE4E5B9)
+MULTIPLIER = np.uint64(0xD1342543DE82EF95)
+SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def _words(values: ArrayLike) -> NDArray[np.uint64]:
@@ -30,8 +30,8 @@ def _words(values: ArrayLike) -> NDArray[np.uint64]:
 
 
 def _scramble(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    words = (words ^ (words >> np.uint64(30))) * _FIRST
-    words = (words ^ (words >> np.uint64(27))) * _SECOND
+    words = (words ^ (words >> np.uint64(30))) * FIRST
+    words = (words ^ (words >> np.uint64(27))) * SECOND
     return words ^ (words >> np.uint64(31))
 
 
@@ -48,11 +48,11 @@ def mix(*words: ArrayLike) -> NDArray[np.uint64]:
         Uint64 array of the broadcast shape (shape ``()`` where every word is a scalar).
     """
     with np.errstate(over="ignore"):
-        key = _scramble(_words(len(words)) + _GOLDEN)
+        key = _scramble(_words(len(words)) + GOLDEN)
         for word in words:
             # The multiplication treats key and word unlike each other; a plain key ^ scramble(word) would
             # make keys with swapped roles collide, e.g. (0,) and (2, 1).
-            key = _scramble(key * _MULTIPLIER + _scramble(_words(word) + _GOLDEN))
+            key = _scramble(key * MULTIPLIER + _scramble(_words(word) + GOLDEN))
     return np.asarray(key, dtype=np.uint64)
 
 
@@ -70,7 +70,7 @@ def stream(key: ArrayLike, counter: ArrayLike) -> NDArray[np.uint64]:
         Uint64 array of the broadcast shape.
     """
     with np.errstate(over="ignore"):
-        return np.asarray(_scramble(_words(key) + (_words(counter) + np.uint64(1)) * _GOLDEN))
+        return np.asarray(_scramble(_words(key) + (_words(counter) + np.uint64(1)) * GOLDEN))
 
 
 def uniform(key: ArrayLike) -> NDArray[np.float64]:

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.errors import ConfigError, DataError
-from megabert.masking.keyed_random import below, mix, stream, uniform
-from megabert.masking.selection import BLOCK_ROWS, MAX_LENGTH, STRATEGIES, Candidates
 
-# Draws under an instance's key: which positions, what happens to them, which piece replaces them.
-_SELECT, _ACTION, _REPLACEMENT = 1, 2, 3
+STRATEGIES = ("token", "whole_word", "span")
+"""token: Devlin et al. 2019, section 3.1; whole_word: google-research/bert's whole word masking; span: runs of 1 to 10
+words, geometrically distributed (SpanBERT, Joshi et al. 2020, section 3.1)."""
+MAX_LENGTH = 1 << 16
+"""Instances are shorter: positions are stored in 16 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class PieceTable:
     vocab_size: int
     """Random replacements are uniform over all ids below it, special ones included, as in google-research/bert."""
     is_subword: NDArray[np.bool_] | None = None
-    """Boolean array by id, whether a piece continues a word; for strategies that work on words."""
+    """Boolean array by id, whether a piece continues a word; strategies that work on words need it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ class MaskedInstances:
 
     ids_T: NDArray[np.integer]
     """Ids after masking, in the dtype of the input."""
-    positions_M: NDArray[np.int64]
+    positions_M: NDArray[np.uint16]
     """Predicted positions, counted from the start of their instance, ascending within it."""
     original_ids_M: NDArray[np.integer]
     """Ids before masking at those positions, in the dtype of the input."""
@@ -104,6 +105,9 @@ def mask_instances(
 ) -> MaskedInstances:
     """Choose tokens to predict and mask them.
 
+    Words are taken in random order until the wanted number is reached; one that would exceed it is passed over, so
+    an instance may end with fewer where words are masked whole.
+
     Args:
         ids_T: Ids of all instances end to end, ``[CLS] A [SEP] B [SEP]`` each.
         offsets: Int64 of shape (I + 1,): instance i is ``ids_T[offsets[i]:offsets[i + 1]]``.
@@ -112,30 +116,29 @@ def mask_instances(
         options: How to mask; BERT's values by default.
 
     Raises:
+        ConfigError: The strategy works on words, and ``pieces`` does not know them.
         DataError: Offsets and keys do not fit the ids, or an instance has 65,536 tokens or more.
     """
+    from megabert.masking.kernels import mask_rows
+
     options = options or MaskingOptions()
     _check(ids_T, offsets, keys)
-    num_instances = len(keys)
-    chosen_T = np.zeros(len(ids_T), dtype=bool)
-    for first in range(0, num_instances, BLOCK_ROWS):
-        last = min(first + BLOCK_ROWS, num_instances)
-        block = slice(int(offsets[first]), int(offsets[last]))
-        rows = slice(first, last)
-        chosen_T[block] = _choose(ids_T[block], offsets[first : last + 1] - offsets[first], keys[rows], pieces, options)
-    places_M = np.flatnonzero(chosen_T)
-    instance_M = np.repeat(np.arange(num_instances), np.diff(offsets))[places_M]
-    positions_M = places_M - offsets[instance_M]
-    masked_T = np.array(ids_T)
-    deciding_M = positions_M[_first_of_runs(places_M)] if options.strategy == "span" else positions_M
-    masked_T[places_M] = _replace(
-        ids_T[places_M], keys[instance_M], (deciding_M, positions_M), pieces=pieces, options=options
-    )
+    is_subword = pieces.is_subword
+    if is_subword is None:
+        if options.strategy != "token":
+            raise ConfigError(
+                f"masking.strategy={options.strategy} needs to know which pieces continue a word; give is_subword."
+            )
+        is_subword = np.zeros(0, np.bool_)
+    wanted = count_predictions(np.diff(offsets), options)
+    room = int(wanted.sum())
+    ids, positions, originals = np.empty_like(ids_T), np.empty(room, np.uint16), np.empty(room, ids_T.dtype)
+    ends = np.zeros(len(keys) + 1, np.int64)
+    table = (STRATEGIES.index(options.strategy), pieces.cls_id, pieces.sep_id, pieces.mask_id, pieces.vocab_size)
+    shares = (options.mask_share, options.mask_share + options.random_share)
+    mask_rows(ids_T, offsets, keys, wanted, table, is_subword, shares, ids, positions, originals, ends)
     return MaskedInstances(
-        ids_T=masked_T,
-        positions_M=positions_M,
-        original_ids_M=ids_T[places_M],
-        offsets=np.searchsorted(places_M, offsets).astype(np.int64),
+        ids_T=ids, positions_M=positions[: ends[-1]], original_ids_M=originals[: ends[-1]], offsets=ends
     )
 
 
@@ -151,58 +154,3 @@ def _check(ids_T: NDArray[np.integer], offsets: NDArray[np.int64], keys: NDArray
         raise DataError(
             f"masking: an instance has {int(lengths.max()):,} tokens; at most {MAX_LENGTH - 1:,} are allowed."
         )
-
-
-def _choose(
-    ids_T: NDArray[np.integer],
-    offsets: NDArray[np.int64],
-    keys_R: NDArray[np.uint64],
-    pieces: PieceTable,
-    options: MaskingOptions,
-) -> NDArray[np.bool_]:
-    lengths_R = np.diff(offsets)
-    row_T = np.repeat(np.arange(len(keys_R)), lengths_R)
-    is_candidate_T = (ids_T != pieces.cls_id) & (ids_T != pieces.sep_id)
-    candidates_R = np.bincount(row_T[is_candidate_T], minlength=len(keys_R))
-    block = Candidates(
-        row_T=row_T,
-        position_T=np.arange(len(ids_T)) - offsets[:-1][row_T],
-        is_candidate_T=is_candidate_T,
-        is_subword_T=None if pieces.is_subword is None else pieces.is_subword[ids_T],
-        candidates_R=candidates_R,
-        counts_R=np.minimum(count_predictions(lengths_R, options), candidates_R),
-        keys_R=mix(keys_R, _SELECT),
-    )
-    return STRATEGIES[options.strategy](block)
-
-
-def _replace(
-    originals_M: NDArray[np.integer],
-    keys_M: NDArray[np.uint64],
-    positions_M: tuple[NDArray[np.int64], NDArray[np.int64]],
-    *,
-    pieces: PieceTable,
-    options: MaskingOptions,
-) -> NDArray[np.integer]:
-    """Return what stands at predicted positions; each is drawn on its own, also within a word, but a span as one.
-
-    Args:
-        originals_M: Ids before masking.
-        keys_M: Of the instances.
-        positions_M: Which position's draw decides what happens, and the position itself.
-        pieces: What must be known of the vocabulary.
-        options: How to mask.
-    """
-    action_M = uniform(stream(mix(keys_M, _ACTION), positions_M[0]))
-    replacement_M = stream(mix(keys_M, _REPLACEMENT), positions_M[1])
-    random_M = below(replacement_M, pieces.vocab_size).astype(originals_M.dtype)
-    is_mask_M = action_M < options.mask_share
-    is_random_M = ~is_mask_M & (action_M < options.mask_share + options.random_share)
-    mask_M = np.full_like(originals_M, pieces.mask_id)
-    return np.where(is_mask_M, mask_M, np.where(is_random_M, random_M, originals_M))
-
-
-def _first_of_runs(places_M: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return for each place the index of the first of the run of neighbours that it is in; a [SEP] ends a run."""
-    is_first = np.concatenate([[True], np.diff(places_M) != 1])[: len(places_M)]
-    return np.maximum.accumulate(np.where(is_first, np.arange(len(places_M)), 0))

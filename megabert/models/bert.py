@@ -1,13 +1,13 @@
-"""BERT for pre-training on packed tokens (Devlin et al. 2019)."""
+"""BERT, RoBERTa and ALBERT for pre-training on packed tokens; they differ in configuration alone."""
 
 # T packed tokens, B sequences, M masked positions, D hidden, V vocabulary
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
@@ -17,8 +17,6 @@ from megabert.models.heads import BertPooler, PretrainingHeads
 from megabert.ops.attention import plan_attention
 from megabert.ops.cross_entropy import cross_entropy
 from megabert.ops.dropout import DropoutStream
-
-Objective = Literal["nsp", "sop", "none"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,9 @@ class BertModel(nn.Module):
         self.config = config
         self.ops = ops
         self.embeddings = BertEmbeddings(config, ops)
+        self.embeddings_project = (
+            nn.Linear(config.embedding_width, config.hidden_size) if config.projects_embeddings else None
+        )
         self.encoder = BertEncoder(config, ops, activation_checkpointing=activation_checkpointing)
         self.pooler = BertPooler(config) if has_pooler else None
 
@@ -68,7 +69,10 @@ class BertModel(nn.Module):
             backend=self.ops.attention,
         )
         packing = Packing(batch.cu_seqlens, batch.max_seqlen, plan)
-        hidden_TD = self.encoder(self.embeddings(batch, stream), packing, stream)
+        x_TD = self.embeddings(batch, stream)
+        if self.embeddings_project is not None:
+            x_TD = self.embeddings_project(x_TD)
+        hidden_TD = self.encoder(x_TD, packing, stream)
         return hidden_TD, None if self.pooler is None else self.pooler(hidden_TD, batch.cu_seqlens)
 
 

@@ -1,4 +1,4 @@
-"""Weights to and from Hugging Face's BERT: names as tables of patterns, QKV fused, vocabulary padded."""
+"""Weights to and from Hugging Face: names by ``key_maps``, QKV fused, vocabulary padded, positions from 0."""
 
 # V vocabulary, D hidden
 
@@ -8,73 +8,63 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError
-from megabert.models.bert import BertForPreTraining, Objective
-
-TO_HUGGINGFACE = [
-    (r"^(bert\.encoder\.layer\.\d+\.(?:attention\.)?output)\.LayerNorm\.dense_bias$", r"\1.dense.bias"),
-    (r"^(bert\.encoder\.layer\.\d+\.intermediate)\.activation\.bias$", r"\1.dense.bias"),
-    (r"^(cls\.predictions\.transform)\.activation\.bias$", r"\1.dense.bias"),
-    (r"^cls\.predictions\.decoder\.bias$", r"cls.predictions.bias"),
-]
-"""Our name -> theirs; a name that no pattern fits is the same."""
-
-FROM_HUGGINGFACE = [
-    (r"^(embeddings|encoder|pooler)\.", r"bert.\1."),  # a bare BertModel
-    (r"\bLayerNorm\.gamma$", r"LayerNorm.weight"),  # files of 2018 and 2019
-    (r"\bLayerNorm\.beta$", r"LayerNorm.bias"),
-    (r"^(bert\.encoder\.layer\.\d+\.(?:attention\.)?output)\.dense\.bias$", r"\1.LayerNorm.dense_bias"),
-    (r"^(bert\.encoder\.layer\.\d+\.intermediate)\.dense\.bias$", r"\1.activation.bias"),
-    (r"^(cls\.predictions\.transform)\.dense\.bias$", r"\1.activation.bias"),
-    (r"^cls\.predictions\.bias$", r"cls.predictions.decoder.bias"),
-]
-"""Their name -> ours, applied in order."""
+from megabert.models.build import build_model
+from megabert.models.key_maps import to_ours, to_theirs
 
 FUSED = re.compile(r"^(.*\.attention\.self)\.qkv\.(weight|bias)$")
 SPLIT = re.compile(r"^(.*\.attention\.self)\.(query|key|value)\.(weight|bias)$")
 PARTS = ("query", "key", "value")
 """Their order in the fused parameter."""
 
-VOCABULARY_ROWS = ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.bias")
-"""Ours, padded to a multiple of 64 rows."""
+VOCABULARY_ROWS = ("embeddings.word_embeddings.weight", "cls.predictions.decoder.bias")
+"""Ends of the names of our parameters with a row a piece, padded to a multiple of 64 rows."""
+
+POSITIONS = "bert.embeddings.position_embeddings.weight"
+"""Ours begins with position 0, theirs may begin with rows that no token reaches."""
 
 DERIVED = ("bert.embeddings.position_ids", "cls.predictions.decoder.weight")
 """Theirs, found in some files, that hold no weights of their own: a counter, and the tied word embeddings."""
 
 
-def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Rename and split our parameters into those of ``BertForPreTraining`` (``BertForMaskedLM`` without a pooler).
+def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig, *, pad_id: int = 0) -> dict[str, Tensor]:
+    """Rename and split our parameters into those of the family's classes in ``transformers``.
 
     Args:
         state: Whole parameters by our names.
-        config: Their shape.
+        config: Their shape and family.
+        pad_id: Of the tokenizer; RoBERTa's positions begin behind it.
 
     Returns:
         Contiguous tensors by Hugging Face's names, the vocabulary's padding cut; tied weights once.
     """
     result: dict[str, Tensor] = {}
     for name, value in state.items():
-        if name in VOCABULARY_ROWS:
+        if name.endswith(VOCABULARY_ROWS):
             value = value[: config.vocab_size]
+        if name == POSITIONS:
+            unused = value.new_zeros(unused_positions(config, pad_id), value.shape[1])
+            value = torch.cat([unused, value])
         if fused := FUSED.match(name):
             prefix, kind = fused.groups()
             for part, piece in zip(PARTS, value.chunk(3), strict=True):
-                result[f"{prefix}.{part}.{kind}"] = piece.contiguous()
+                result[to_theirs(f"{prefix}.{part}.{kind}", config.family)] = piece.contiguous()
         else:
-            result[_rename(name, TO_HUGGINGFACE)] = value.contiguous()
+            result[to_theirs(name, config.family)] = value.contiguous()
     return result
 
 
 def from_huggingface(
-    state: Mapping[str, Tensor], config: ModelConfig, *, objective: Objective = "nsp"
+    state: Mapping[str, Tensor], config: ModelConfig, *, objective: Objective | None = None
 ) -> tuple[dict[str, Tensor], list[str], list[str]]:
-    """Rename and fuse Hugging Face's BERT weights into ours.
+    """Rename and fuse Hugging Face's weights into ours.
 
     Args:
-        state: By Hugging Face's names; with or without the prefix ``bert.``, with or without heads.
-        config: Shape that the weights should have.
-        objective: Of the model that will take them.
+        state: By Hugging Face's names; with or without the encoder's prefix (``bert.``), with or without heads.
+        config: Shape and family that the weights should have.
+        objective: Of the model that will take them; None: the family's usual one.
 
     Returns:
         Float32 parameters by our names, vocabulary padded with zeros; our names that the weights lack (such as heads);
@@ -83,7 +73,7 @@ def from_huggingface(
     Raises:
         CheckpointError: A weight has another shape than ``config`` says, or a part of Q, K, V is missing.
     """
-    renamed = {_rename(name, FROM_HUGGINGFACE): (name, value) for name, value in state.items()}
+    renamed = {to_ours(name, config.family): (name, value) for name, value in state.items()}
     values = _fuse({name: value for name, (_, value) in renamed.items()})
     expected = parameter_shapes(config, objective=objective)
     result = {}
@@ -98,17 +88,22 @@ def from_huggingface(
     return result, sorted(expected.keys() - result.keys()), sorted(unexpected)
 
 
-def parameter_shapes(config: ModelConfig, *, objective: Objective = "nsp") -> dict[str, torch.Size]:
+def unused_positions(config: ModelConfig, pad_id: int) -> int:
+    """Return how many rows of their position embeddings lie before the first token's."""
+    return pad_id + 1 if config.traits.positions_after_padding else 0
+
+
+def parameter_shapes(config: ModelConfig, *, objective: Objective | None = None) -> dict[str, torch.Size]:
     """Return the shape of every parameter of the model, by name, without allocating it."""
     with torch.device("meta"):
-        model = BertForPreTraining(config, objective=objective)
+        model = build_model(config, objective=objective)
     return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 
 def count_parameters(config: ModelConfig) -> int:
     """Return the size of encoder and pooler, as papers state it: heads and the vocabulary's padding not counted."""
     shapes = parameter_shapes(config)
-    padding = (config.padded_vocab_size - int(config.vocab_size)) * config.hidden_size
+    padding = (config.padded_vocab_size - int(config.vocab_size)) * config.embedding_width
     return sum(shape.numel() for name, shape in shapes.items() if name.startswith("bert.")) - padding
 
 
@@ -141,12 +136,6 @@ def load_parameters(model: nn.Module, state: Mapping[str, Tensor], *, may_lack: 
         parameters[name].copy_(value)
 
 
-def _rename(name: str, table: list[tuple[str, str]]) -> str:
-    for pattern, replacement in table:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
 def _fuse(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Concatenate queries, keys and values."""
     result: dict[str, Tensor] = {}
@@ -166,12 +155,14 @@ def _fuse(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _fit(name: str, value: Tensor, shape: torch.Size, config: ModelConfig) -> Tensor:
-    """Pad the vocabulary and check the shape."""
-    if name in VOCABULARY_ROWS and value.shape[0] == config.vocab_size:
+    """Pad the vocabulary, cut unused positions, and check the shape."""
+    if name == POSITIONS and config.traits.positions_after_padding:
+        value = value[-shape[0] :]
+    if name.endswith(VOCABULARY_ROWS) and value.shape[0] == config.vocab_size:
         value = torch.cat([value, value.new_zeros(shape[0] - value.shape[0], *shape[1:])])
     if value.shape != shape:
         raise CheckpointError(
-            f"{_rename(name, TO_HUGGINGFACE)}: shape {tuple(value.shape)} does not fit the model's {tuple(shape)}. "
+            f"{to_theirs(name, config.family)}: shape {tuple(value.shape)} does not fit the model's {tuple(shape)}. "
             "Take model sizes and vocabulary from the folder's config.json."
         )
     return value.contiguous()

@@ -1,6 +1,6 @@
 """Word, position and segment embeddings, and the LayerNorm modules that layers share."""
 
-# T packed tokens, D hidden
+# T packed tokens, D hidden, E embedding
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ class BertEmbeddings(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
-        width = config.hidden_size
+        width = config.embedding_width
         self.word_embeddings = nn.Embedding(config.padded_vocab_size, width)
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
@@ -68,13 +68,13 @@ class BertEmbeddings(nn.Module):
         self.dropout_prob = config.hidden_dropout_prob
 
     def forward(self, batch: PackedBatch, stream: DropoutStream | None) -> Tensor:
-        """Return the first hidden states, of shape (T, D).
+        """Return the embedded tokens, of shape (T, E).
 
         Args:
             batch: Packed tokens.
             stream: Random numbers of the micro-batch; None drops nothing.
         """
-        word_TD = self.word_embeddings(batch.input_ids_T)
-        place_TD = self.position_embeddings(batch.position_ids_T) + self.token_type_embeddings(batch.segment_ids_T)
-        x_TD = self.LayerNorm(word_TD, place_TD)
-        return dropout(x_TD, None if stream is None else stream.site(-1, EMBEDDINGS, self.dropout_prob))
+        word_TE = self.word_embeddings(batch.input_ids_T)
+        place_TE = self.position_embeddings(batch.position_ids_T) + self.token_type_embeddings(batch.segment_ids_T)
+        x_TE = self.LayerNorm(word_TE, place_TE)
+        return dropout(x_TE, None if stream is None else stream.site(-1, EMBEDDINGS, self.dropout_prob))

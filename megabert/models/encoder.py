@@ -115,47 +115,44 @@ class Attention(nn.Module):
 class EncoderLayer(nn.Module):
     """Attention and feed-forward, each closed by a residual and LayerNorm."""
 
-    def __init__(self, number: int, config: ModelConfig, ops: OpsConfig) -> None:
+    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
-        self.number = number
         self.config = config
         self.attention = Attention(config, ops)
         self.intermediate = Intermediate(config, ops)
         self.output = SubLayerOutput(config.intermediate_size, config, ops)
 
-    def forward(self, x_TD: Tensor, packing: Packing, stream: DropoutStream | None) -> Tensor:
-        """Return the next hidden states; ``stream`` None drops nothing."""
-        x_TD = self.attention(
-            x_TD,
-            packing,
-            (
-                self._site(stream, ATTENTION_PROBABILITIES, heads=self.config.num_attention_heads),
-                self._site(stream, ATTENTION_OUTPUT),
-            ),
-        )
-        return self.output(self.intermediate(x_TD), x_TD, self._site(stream, FEED_FORWARD_OUTPUT))
+    def forward(self, x_TD: Tensor, packing: Packing, stream: DropoutStream | None, depth: int) -> Tensor:
+        """Return the next hidden states; ``stream`` None drops nothing, ``depth`` keys what it drops."""
 
-    def _site(self, stream: DropoutStream | None, site: int, *, heads: int = 0) -> Dropout | None:
-        if stream is None:
-            return None
-        probability = self.config.attention_probs_dropout_prob if heads else self.config.hidden_dropout_prob
-        return stream.site(self.number, site, probability, heads=heads)
+        def site(name: int, *, heads: int = 0) -> Dropout | None:
+            if stream is None:
+                return None
+            probability = self.config.attention_probs_dropout_prob if heads else self.config.hidden_dropout_prob
+            return stream.site(depth, name, probability, heads=heads)
+
+        probabilities = site(ATTENTION_PROBABILITIES, heads=self.config.num_attention_heads)
+        x_TD = self.attention(x_TD, packing, (probabilities, site(ATTENTION_OUTPUT)))
+        return self.output(self.intermediate(x_TD), x_TD, site(FEED_FORWARD_OUTPUT))
 
 
 class BertEncoder(nn.Module):
-    """The stack of layers."""
+    """The stack of layers; neighbours may share their weights (Lan et al. 2020, section 3.1)."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig, *, activation_checkpointing: bool) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(EncoderLayer(number, config, ops) for number in range(config.num_hidden_layers))
+        self.num_hidden_layers = config.num_hidden_layers
+        groups = config.num_hidden_groups or config.num_hidden_layers
+        self.layer = nn.ModuleList(EncoderLayer(config, ops) for _ in range(groups))
         self.activation_checkpointing = activation_checkpointing
 
     def forward(self, x_TD: Tensor, packing: Packing, stream: DropoutStream | None) -> Tensor:
         """Return the last hidden states, of shape (T, D)."""
-        for layer in self.layer:
+        for depth in range(self.num_hidden_layers):
+            layer = self.layer[depth * len(self.layer) // self.num_hidden_layers]
             if self.activation_checkpointing and torch.is_grad_enabled():
                 # dropout is keyed, so the recomputed layer is the same one without saving a generator's state
-                x_TD = checkpoint(layer, x_TD, packing, stream, use_reentrant=False, preserve_rng_state=False)
+                x_TD = checkpoint(layer, x_TD, packing, stream, depth, use_reentrant=False, preserve_rng_state=False)
             else:
-                x_TD = layer(x_TD, packing, stream)
+                x_TD = layer(x_TD, packing, stream, depth)
         return x_TD

@@ -1,6 +1,6 @@
 """Pooler and the two pre-training heads (Devlin et al. 2019, section 3.1)."""
 
-# T packed tokens, B sequences, M masked positions, D hidden, V vocabulary
+# T packed tokens, B sequences, M masked positions, D hidden, E embedding, V vocabulary
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +30,13 @@ class MaskedLmTransform(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.activation = BiasGelu(config.hidden_size, hidden_act=config.hidden_act, backend=ops.bias_gelu)
-        self.LayerNorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps, backend=ops.layer_norm)
+        width, act = config.embedding_width, config.traits.head_act or config.hidden_act
+        self.dense = nn.Linear(config.hidden_size, width, bias=False)
+        self.activation = BiasGelu(width, hidden_act=act, backend=ops.bias_gelu)
+        self.LayerNorm = LayerNorm(width, eps=config.layer_norm_eps, backend=ops.layer_norm)
 
     def forward(self, x_MD: Tensor) -> Tensor:
-        """Return shape (M, D)."""
+        """Return shape (M, E)."""
         return self.LayerNorm(self.activation(self.dense(x_MD)))
 
 
@@ -51,13 +52,13 @@ class TiedDecoder(nn.Module):
         self.bias = nn.Parameter(torch.zeros(weight.shape[0]))
         self.vocab_size = vocab_size
 
-    def forward(self, x_MD: Tensor) -> Tensor:
+    def forward(self, x_ME: Tensor) -> Tensor:
         """Return logits of the padded vocabulary; padding's are -inf: it never wins, and gets no gradient."""
         bias_V: Tensor = self.bias
         if self.vocab_size < bias_V.numel():
             is_padding_V = torch.arange(bias_V.numel(), device=bias_V.device) >= self.vocab_size
             bias_V = bias_V.masked_fill(is_padding_V, -torch.inf)
-        return functional.linear(x_MD, self.weight, bias_V)
+        return functional.linear(x_ME, self.weight, bias_V)
 
 
 class MaskedLmHead(nn.Module):

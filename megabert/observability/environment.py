@@ -7,7 +7,23 @@ import sys
 from importlib import metadata
 from typing import Any
 
-PACKAGES = ("megabert", "torch", "deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "triton")
+PACKAGES = (
+    "megabert",
+    "torch",
+    "deepspeed",
+    "numpy",
+    "pyarrow",
+    "tokenizers",
+    "safetensors",
+    "tensorboard",
+    "triton",
+    "transformers",
+)
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of the packages that matter and are installed."""
+    return {name: version for name in PACKAGES if (version := _version(name)) is not None}
 
 
 def describe_environment() -> dict[str, Any]:
@@ -21,7 +37,7 @@ def describe_environment() -> dict[str, Any]:
         "host": platform.node(),
         "cpus": os.cpu_count(),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else ["cpu"],
-        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "packages": package_versions(),
     }
 
 

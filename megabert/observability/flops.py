@@ -1,16 +1,7 @@
 """Training FLOPs of the encoder and the share of a device's peak that a run reaches (MFU)."""
 
 from megabert.config.model import ModelConfig
-
-PEAK_TFLOPS: dict[str, dict[str, float]] = {
-    # Dense datasheet figures of 16-bit matrix products; matched against the device's name, longest first.
-    "H200": {"bf16": 989.0, "fp16": 989.0},
-    "H100": {"bf16": 989.0, "fp16": 989.0},
-    "H100 PCIe": {"bf16": 756.0, "fp16": 756.0},
-    "A100": {"bf16": 312.0, "fp16": 312.0},
-    "L40S": {"bf16": 362.0, "fp16": 362.0},
-    "V100": {"fp16": 125.0},
-}
+from megabert.observability.gpus import gpu_of_device
 
 
 def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, masked: int) -> float:
@@ -34,7 +25,6 @@ def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, mas
 
 def peak_flops(device_name: str, precision: str) -> float | None:
     """Return the device's dense peak in FLOP/s, or None where it is not known (CPUs, fp32)."""
-    for name in sorted(PEAK_TFLOPS, key=len, reverse=True):
-        if all(word in device_name for word in name.split()) and precision in PEAK_TFLOPS[name]:
-            return PEAK_TFLOPS[name][precision] * 1e12
-    return None
+    gpu = gpu_of_device(device_name)
+    peak = gpu.peak_tflops.get(precision) if gpu is not None else None
+    return None if peak is None else peak * 1e12

@@ -9,6 +9,7 @@ from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
 from megabert.errors import ConfigError
 from megabert.models.bert import BertForPreTraining
+from megabert.models.build import build_model
 from megabert.observability.logs import logger
 from megabert.training.inputs import RunInputs
 
@@ -104,7 +105,7 @@ def _try_micro_step(model: BertForPreTraining, inputs: RunInputs, tokens: int, l
     shards = world.size if inputs.zero_stage else 1
     aside = parameters * _BYTES_OF_GRADIENT + parameters * _BYTES_OF_MASTER_AND_MOMENTS // shards
     ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
-    trial = BertForPreTraining(
+    trial = build_model(
         config.model,
         objective=inputs.objective,
         ops=config.ops,

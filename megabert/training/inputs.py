@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from megabert.config.deepspeed import derive_deepspeed
+from megabert.config.families import Objective
 from megabert.config.recipes import engine_path, phase_data
 from megabert.config.run import RunConfig
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
-from megabert.models.bert import Objective
 from megabert.training.weights import InitialWeights
 
 DEFAULT_ENGINE = "zero1"
@@ -74,6 +74,7 @@ def _resolve(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...], d
 def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:
     """Hold the shards of every phase against the model and against each other."""
     first = shards[0][0]
+    _check_objective(config, first)
     for i, ((train, _), phase) in enumerate(zip(shards, config.phases, strict=True)):
         metadata = train.metadata
         if metadata.max_seq_length > phase.max_seq_length:
@@ -92,3 +93,19 @@ def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ..
                 f"{train.folder}: tokenizer or objective differ from {first.folder}. "
                 "Build the shards of all phases together: megabert-data build --lengths 128 512."
             )
+
+
+def _check_objective(config: RunConfig, shards: ShardSet) -> None:
+    """Hold the shards' sentence objective against the family's."""
+    model, objective = config.model, shards.metadata.objective
+    allowed = model.traits.objectives
+    if objective not in allowed:
+        raise DataError(
+            f"{shards.folder}: built with objective={objective}, but model.family={model.family} is pre-trained with "
+            f"{' or '.join(allowed)}. Build the shards again: megabert-data build --objective {allowed[0]} ..."
+        )
+    if objective != "none" and model.type_vocab_size < 2:
+        raise DataError(
+            f"{shards.folder}: objective={objective} has two segments, but model.type_vocab_size="
+            f"{model.type_vocab_size}. Raise it to 2, or build the shards with --objective none."
+        )

@@ -8,7 +8,7 @@ import torch
 from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
 from megabert.errors import CheckpointError
-from megabert.models.bert import BertForPreTraining
+from megabert.models.build import build_model
 from megabert.optim.schedules import learning_rate
 from megabert.training.inputs import RunInputs, open_inputs
 from megabert.training.run_folder import checkpoints_dir
@@ -28,8 +28,8 @@ def describe_run(config: RunConfig, run_dir: Path, *, initial: InitialWeights | 
     inputs = open_inputs(config, device=device, initial=initial)
     model = inputs.config.model
     lines = [
-        f"recipe {config.name}: {model.num_hidden_layers} layers, {model.hidden_size} wide, {model.vocab_size:,} "
-        f"pieces, {config.optimizer.name}, {inputs.config.precision}, ZeRO-{inputs.zero_stage}"
+        f"recipe {config.name}: {model.family}, {model.num_hidden_layers} layers, {model.hidden_size} wide, "
+        f"{model.vocab_size:,} pieces, {config.optimizer.name}, {inputs.config.precision}, ZeRO-{inputs.zero_stage}"
     ]
     for index in range(len(config.phases)):
         lines += _describe_phase(inputs, index)
@@ -39,7 +39,7 @@ def describe_run(config: RunConfig, run_dir: Path, *, initial: InitialWeights | 
 def _describe_disk(inputs: RunInputs, run_dir: Path) -> str:
     """Return what the checkpoints take and what is free; refuse a disk that has no place for a second one."""
     with torch.device("meta"):
-        model = BertForPreTraining(inputs.config.model, objective=inputs.objective, ops=inputs.config.ops)
+        model = build_model(inputs.config.model, objective=inputs.objective, ops=inputs.config.ops)
     one = sum(parameter.numel() for parameter in model.parameters()) * _CHECKPOINT_BYTES_PER_PARAMETER
     kept = inputs.config.checkpoint.keep_last + 2  # the best, and the one being written
     folder = next(parent for parent in checkpoints_dir(run_dir).absolute().parents if parent.is_dir())

@@ -9,13 +9,14 @@ from megabert.config.run import RunConfig
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.distributed.checkpoint_format import Manifest, read_manifest
+from megabert.distributed.checkpoint_saving import recover
 from megabert.distributed.checkpoints import find_checkpoint, has_checkpoint, load_checkpoint
 from megabert.distributed.engine import Engine, build_engine
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
 from megabert.distributed.together import on_all, on_main
 from megabert.errors import CheckpointError
-from megabert.models.bert import BertForPreTraining
+from megabert.models.build import build_model
 from megabert.models.initialization import initialize
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.optim import build_optimizer, learning_rate
@@ -119,6 +120,7 @@ def _set_up(
     def claimed() -> tuple[list[str], Path | None, Manifest | None]:
         changes = claim_run_folder(run_dir, inputs.config)
         folder = checkpoints_dir(run_dir)
+        recover(folder)
         if not has_checkpoint(folder):
             return changes, None, None
         status.open()  # what goes wrong from here on is this run's own failure
@@ -147,7 +149,7 @@ def _run(setup: Setup, initial: InitialWeights | None) -> TrainerState:
     inputs, world = setup.inputs, setup.world
     config = inputs.config
     share_host(world)
-    model = BertForPreTraining(
+    model = build_model(
         config.model,
         objective=inputs.objective,
         ops=config.ops,
@@ -197,7 +199,7 @@ def _fit(setup: Setup, engine: Engine, state: TrainerState) -> TrainerState:
         watchdog=setup.watchdog,
     )
     if setup.checkpoint is None:
-        trainer.save()
+        trainer.begin()
     return trainer.fit()
 
 

@@ -11,7 +11,7 @@ from megabert.data.loader import PackedLoader, StepBatch
 from megabert.data.packing import MicroShape
 from megabert.data.position import PositionRange
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint, prune, save_checkpoint
+from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint
 from megabert.distributed.engine import Engine
 from megabert.distributed.process_group import World
 from megabert.distributed.together import on_main
@@ -23,6 +23,7 @@ from megabert.optim import learning_rate
 from megabert.training.collectives import agreement
 from megabert.training.meter import Meter
 from megabert.training.run_folder import checkpoints_dir
+from megabert.training.saving import RunCheckpoints
 from megabert.training.state import TrainerState
 from megabert.training.status import RunStatus
 from megabert.training.step import StepResult, train_step
@@ -68,7 +69,9 @@ class Trainer:
         self.optimizer = engine.optimizer
         self.state, self.run_dir, self.world = state, run_dir, world
         self._status, self._stop, self._watchdog = status, stop, watchdog
-        self._saved: TrainerState | None = None
+        self._checkpoints = RunCheckpoints(
+            config.checkpoint, engine=engine, world=world, run_dir=run_dir, status=status, watchdog=watchdog
+        )
         self._has_consumed = False
         self._bad_data: tuple[PositionRange, ...] = ()
         self._writer = self._open_writer()
@@ -82,27 +85,29 @@ class Trainer:
                 if self.state.is_phase_done(self.config):
                     self.state = self.state.next_phase()
                 if self._run_phase(self.config.phases[self.state.phase], self.phases[self.state.phase]):
-                    break
+                    return self.state
                 if self._needs_rollback():
                     self._roll_back()
+                else:
+                    self._checkpoints.wait()
+            self._checkpoints.settle(self.state)
         finally:
+            self._checkpoints.close()
             if self._writer is not None:
                 self._writer.close()
         return self.state
 
     def save(self) -> None:
-        """Write a checkpoint of the current step, then drop those that are no longer kept."""
-        self._watchdog.expect("writing a checkpoint")
+        """Begin to write a checkpoint of the current step; it is on the disk once ``settle`` returns."""
         with self._meter.pause():
             if self._writer is not None:
                 self._writer.flush()
-            folder = checkpoints_dir(self.run_dir)
-            save_checkpoint(folder, self.state.step, self.engine, self.state.to_dict(), self.world)
-            if self.world.is_main:
-                protected = {self.state.best_step} if self.state.best_step is not None else set()
-                prune(folder, self.config.checkpoint.keep_last, protect=protected)
-        self._saved = self.state
-        self._status.running(step=self.state.step, phase=self.state.phase)
+            self._checkpoints.save(self.state)
+
+    def begin(self) -> None:
+        """Write the checkpoint that precedes the first step of a run folder."""
+        self.save()
+        self._checkpoints.settle(self.state)
 
     def _run_phase(self, phase: PhaseConfig, data: PhaseData) -> bool:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
@@ -143,8 +148,9 @@ class Trainer:
     def _stop_early(self) -> None:
         """Save, unless the last step did; the batch that carried the request is the next start's first."""
         signals = [f"{name} on rank {rank}" for rank, name in enumerate(self.world.gather(self._stop.received)) if name]
-        if self._saved != self.state:
-            self.save()
+        if self._writer is not None:
+            self._writer.flush()
+        self._checkpoints.settle(self.state)
         if self.world.is_main:
             logger.info(
                 "stopped by %s at step %d, everything is saved: the same command goes on",
@@ -253,6 +259,7 @@ class Trainer:
     def _roll_back(self) -> None:
         """Go back to the last good checkpoint, leave out the data of the skips in a row, and record both at once."""
         failed = self.state
+        self._checkpoints.wait()
         folder = on_main(self.world, lambda: find_checkpoint(checkpoints_dir(self.run_dir), "last"))
         stored = TrainerState.from_dict(load_checkpoint(folder, self.engine, self.world))
         if stored.is_phase_done(self.config):  # the skips were the beginning of the phase after it

@@ -7,10 +7,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from megabert.errors import CheckpointError, DataError
+from megabert.models.convert import VOCABULARY_ROWS
 from megabert.observability.logs import logger
-
-PADDED = ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.bias")
-"""Parameters with a row a piece; a source may leave the padding of the vocabulary out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +48,15 @@ def load_initial_weights(model: nn.Module, initial: InitialWeights) -> None:
     state = initial.read()
     given = {name: tensor for name, tensor in state.items() if name in parameters}
     if not given:
-        raise CheckpointError(f"{initial.source}: no parameter of a BERT encoder was found there.")
+        raise CheckpointError(f"{initial.source}: no parameter of this model was found there.")
     for name, tensor in given.items():
         target = parameters[name].data
-        is_padded = name in PADDED and tensor.shape[1:] == target.shape[1:] and tensor.shape[0] <= target.shape[0]
+        # a source may leave the padding of the vocabulary out
+        is_padded = (
+            name.endswith(VOCABULARY_ROWS)
+            and tensor.shape[1:] == target.shape[1:]
+            and tensor.shape[0] <= target.shape[0]
+        )
         if tensor.shape != target.shape and not is_padded:
             raise CheckpointError(
                 f"{initial.source}: {name} has shape {tuple(tensor.shape)}, this model's has {tuple(target.shape)}. "

@@ -6,24 +6,24 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from progress import code_version
 
 ROOT = Path(__file__).parents[2]
 
 
 class SoakTable:
+    """A file of rows, each written as it is measured; one of the same code goes on, one of other code starts anew."""
+
     def __init__(self, name: str, title: str, columns: str) -> None:
         self.path = Path(os.environ.get("MEGABERT_SOAK_LOG", ROOT / "benchmarks" / "soak")) / f"{name}.txt"
-        self.lines = [
-            f"# {title}",
-            f"# python {platform.python_version()}, torch {torch.__version__}, deepspeed {version('deepspeed')}, "
-            f"{os.cpu_count()} cores; python -m pytest -m soak tests/soak/test_{name}.py",
-            columns,
-        ]
+        versions = f"python {platform.python_version()}, torch {torch.__version__}, deepspeed {version('deepspeed')}"
+        origin = f"{versions}, {os.cpu_count()} cores, commit {code_version()}; make soak PART={name}"
+        header = f"# {title}\n# {origin}\n{columns}\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.path.exists() or not self.path.read_text().startswith(header):
+            self.path.write_text(header)
 
     def add(self, row: str) -> None:
-        self.lines.append(row)
         print(row, flush=True)
-
-    def write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text("\n".join(self.lines) + "\n")
+        with self.path.open("a") as file:
+            file.write(f"{row}\n")

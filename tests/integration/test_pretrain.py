@@ -9,9 +9,9 @@ from integration.conftest import build_shards
 from integration.runs import Run
 
 from megabert.cli.main import main
+from megabert.data.sequences import pack_sequences
 from megabert.data.shard_set import ShardSet
 from megabert.export.sources import open_source
-from megabert.inspection.fill_mask import single_batch
 
 TOLERANCE = 1e-5  # relative, float32, dropout on
 
@@ -79,7 +79,7 @@ def test_export_loads_in_transformers_with_equal_logits(unbroken, tmp_path, chec
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     ids = tokenizer(f"the {tokenizer.mask_token} of the people", return_tensors="pt")["input_ids"]
     ours = open_source(str(unbroken.run_dir), checkpoint).build_model().eval()
-    batch = single_batch(ids[0].numpy(), tokenizer.mask_token_id)
+    batch = pack_sequences([ids[0].numpy()], mask_id=tokenizer.mask_token_id)
     with torch.no_grad():
         expected = theirs(ids).logits[0, ids[0] == tokenizer.mask_token_id]
         found = ours(batch, with_logits=True).mlm_logits_MV

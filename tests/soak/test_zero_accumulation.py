@@ -23,14 +23,12 @@ ENGINES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1", "bf16_zero2", "bf16
 
 @pytest.fixture(scope="module")
 def table():
-    table = SoakTable(
+    return SoakTable(
         "zero_accumulation",
         "||a - b|| / ||b|| of the gradients that the optimizer saw, 256 micro-steps against one, worst parameter; "
         "bar 256 * 2**-24 = 1.5e-5, the rounding of float32 sums; accumulating in bfloat16 would give 2.5e-3",
         f"{'world':>5} {'engine':<11} {'worst':>8}",
     )
-    yield table
-    table.write()
 
 
 @pytest.fixture(scope="module")

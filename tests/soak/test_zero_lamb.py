@@ -24,14 +24,12 @@ CELLS = [
 
 @pytest.fixture(scope="module")
 def table():
-    table = SoakTable(
+    return SoakTable(
         "zero_lamb",
         "||a - b|| / ||b|| of the parameter that is worst, 100 steps, padding of ZeRO-3 poisoned with NaN; bar 1e-6; "
         "stock LAMB is the negative control (20 steps)",
         f"{'world':>5} {'engine':<11} {'variant':<10} {'worst':>8}  parameter",
     )
-    yield table
-    table.write()
 
 
 @pytest.fixture(scope="module")

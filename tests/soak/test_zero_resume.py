@@ -12,7 +12,8 @@ from soak_table import SoakTable
 from toy_training import make_engine, train_step
 from worker_group import WorkerGroups
 
-from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+from megabert.distributed.checkpoint_saving import save_checkpoint
+from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint
 
 pytestmark = pytest.mark.soak
 
@@ -22,14 +23,12 @@ SAVED_AT, STEPS = 5, 10
 
 @pytest.fixture(scope="module")
 def table():
-    table = SoakTable(
+    return SoakTable(
         "zero_resume",
         f"largest relative difference of the losses of steps {SAVED_AT + 1} to {STEPS} to the unbroken run on 2 ranks; "
         "bar 1e-6 in fp32; new processes on the same stage and world: 0",
         f"{'from':<11} {'to':<11} {'world':>5} {'worst':>8}",
     )
-    yield table
-    table.write()
 
 
 @pytest.fixture(scope="module")

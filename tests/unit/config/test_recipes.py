@@ -9,7 +9,21 @@ from megabert.errors import ConfigError
 def test_recipe_resolves(name):
     config = load_run_config(name)
     assert config.name == name
-    assert [phase.max_seq_length for phase in config.phases] == [128, 512]
+    assert {phase.max_seq_length for phase in config.phases} <= {128, 512}
+
+
+@pytest.mark.parametrize(
+    ("name", "family"), [("bert_base", "bert"), ("roberta_base", "roberta"), ("albert_base", "albert")]
+)
+def test_recipe_states_its_family(name, family):
+    assert load_run_config(name).model.family == family
+
+
+def test_family_has_its_usual_settings_and_what_is_stated_wins():
+    model = load_run_config("debug", flags={"model": {"family": "albert", "embedding_size": 64}}).model
+    assert (model.embedding_size, model.num_hidden_groups, model.hidden_act) == (64, 1, "gelu_new")
+    with pytest.raises(ConfigError, match="num_hidden_groups=3 does not divide num_hidden_layers=2"):
+        load_run_config("debug", flags={"model": {"num_hidden_groups": 3}})
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

@@ -6,7 +6,8 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.config import SourceConfig
 from data_prep.documents import DocumentSet
-from data_prep.instances.balanced import LABEL_DELAY, EvenLabels, pair_balanced
+from data_prep.instances.balanced import pair_balanced
+from data_prep.instances.balanced_kernels import LABEL_DELAY, deal, new_owed
 from data_prep.instances.pairs import Bucket, PairOptions, excess_by_side
 from data_prep.instances.stage import make_pairs
 from data_prep.parallel import SerialExecutor
@@ -117,8 +118,8 @@ def test_closed_form_of_truncation_equals_the_loop():
 def test_labels_dealt_are_even_within_lengths_and_over_all():
     rng = np.random.default_rng(0)
     ranges = np.minimum(rng.geometric(0.4, 3000), 8) - 1
-    dealer = EvenLabels(mix(4), len(ranges))
-    labels = np.array([dealer.deal(index) for index in ranges.tolist()])
+    key, owed = mix(4)[()], new_owed()
+    labels = np.array([deal(key, owed, index) for index in ranges.tolist()])
     signs = 2 * labels - 1
     assert sum(abs(signs[ranges == index].sum()) for index in range(8)) <= LABEL_DELAY
     # Neighbours do not tell each other's label.

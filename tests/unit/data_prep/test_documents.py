@@ -2,9 +2,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from data_prep.arrow_files import ranges
+from data_prep.arrow_files import gather, offsets_of
 from data_prep.documents import DocumentSet
 from data_prep.tokens import tokenizer_of
+
+
+def copied(documents, starts, lengths):
+    places = offsets_of(lengths)
+    target = np.zeros(places[-1], np.uint16)
+    documents.copy_tokens(starts, lengths, target, places)
+    return target
 
 
 def test_documents_are_those_of_the_corpus(built, texts):
@@ -15,13 +22,13 @@ def test_documents_are_those_of_the_corpus(built, texts):
     for split in ("train", "validation"):
         documents = DocumentSet.open(built.folder / "documents", split)
         starts = documents.sentence_starts_S[documents.document_starts_D]
-        flat = documents.gather(starts[:-1], np.diff(starts))
+        flat = copied(documents, starts[:-1], np.diff(starts))
         found += [tuple(flat[a:b].tolist()) for a, b in pairwise(starts)]
     assert len(found) == len(texts)
     assert set(found) == expected
 
 
-def test_gather_returns_ranges_of_any_bucket(built):
+def test_tokens_of_any_bucket_are_copied(built):
     documents = DocumentSet.open(built.folder / "documents", "train")
     flat = np.concatenate([documents.bucket_tokens(b) for b in range(len(documents.bucket_starts) - 1)])
     rng = np.random.default_rng(0)
@@ -29,7 +36,7 @@ def test_gather_returns_ranges_of_any_bucket(built):
     starts = documents.sentence_starts_S[sentences]
     lengths = documents.sentence_starts_S[sentences + 1] - starts
     lengths[::7] = 0
-    assert np.array_equal(documents.gather(starts, lengths), flat[ranges(starts, lengths)])
+    assert np.array_equal(copied(documents, starts, lengths), gather(flat, starts, lengths))
 
 
 def test_index_agrees_with_buckets(built):
@@ -45,6 +52,7 @@ def test_index_agrees_with_buckets(built):
     assert (sentence < documents.document_starts_D[owner + 1]).all()
 
 
-def test_ranges_are_concatenated():
-    assert ranges(np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [5, 6, 9, 10, 11]
-    assert ranges(np.array([], int), np.array([], int)).tolist() == []
+def test_pieces_are_gathered_end_to_end():
+    values = np.arange(100, 120)
+    assert gather(values, np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [105, 106, 109, 110, 111]
+    assert gather(values, np.array([], int), np.array([], int)).tolist() == []

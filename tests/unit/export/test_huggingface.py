@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 
 from megabert.config.model import ModelConfig
 from megabert.data.batch import MicroBatch
+from megabert.data.sequences import pack_sequences
 from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.export.huggingface import read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard
-from megabert.inspection.fill_mask import single_batch
 from megabert.models.bert import BertForPreTraining
 from megabert.models.convert import load_parameters
 from megabert.models.initialization import initialize
@@ -50,7 +50,7 @@ def write(folder, model, tokenizer_dir, card=CARD):
 
 def batch_of(tokenizer, text) -> MicroBatch:
     """A packed batch of the ids that transformers' tokenizer gives."""
-    return single_batch(tokenizer(text, return_tensors="np")["input_ids"][0], tokenizer.mask_token_id)
+    return pack_sequences([tokenizer(text, return_tensors="np")["input_ids"][0]], mask_id=tokenizer.mask_token_id)
 
 
 @pytest.mark.parametrize("objective", ["nsp", "none"])
@@ -184,7 +184,7 @@ def edit_config(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "roberta"}, r"model_type='roberta'; only 'bert'"),
+        ({"model_type": "distilbert"}, r"model_type='distilbert'; supported are bert, roberta, albert"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"hidden_act": "relu"}, r"hidden_act='relu'; supported are gelu"),
         ({"num_attention_heads": 5}, "does not divide"),
@@ -193,6 +193,12 @@ def edit_config(folder, **changes):
 def test_other_models_are_refused(changes, message, exported):
     edit_config(exported, **changes)
     with pytest.raises(ConfigError, match=message):
+        read_huggingface(exported)
+
+
+def test_weights_of_another_family_are_refused(exported):
+    edit_config(exported, model_type="roberta", pad_token_id=1)
+    with pytest.raises(CheckpointError, match=r"says roberta, but the weights lack .* roberta\.e"):
         read_huggingface(exported)
 
 

@@ -2,35 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError
 from megabert.inspection.fill_mask import Guess, fill_mask, render_guesses, unigram_guesses
-from megabert.models.bert import BertForPreTraining
-from megabert.models.initialization import initialize
-from megabert.tokenization import load_tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "[", "]", "mask", ".", "##s"]
-
-
-@pytest.fixture
-def tokenizer(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    return load_tokenizer(tmp_path)
-
-
-@pytest.fixture
-def model():
-    config = ModelConfig(
-        vocab_size=len(PIECES),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=12,
-    )
-    model = BertForPreTraining(config)
-    initialize(model, 0)
-    return model
 
 
 def test_each_mask_gets_its_best_guesses_first(model, tokenizer):

@@ -47,7 +47,7 @@ def test_every_instance_has_its_number_of_ascending_predictions(many):
     )
     for instance in range(len(lengths)):
         positions = masked.positions_M[masked.offsets[instance] : masked.offsets[instance + 1]]
-        assert (np.diff(positions) > 0).all()
+        assert (np.diff(positions.astype(int)) > 0).all()
         assert positions.min() >= 0
         assert positions.max() < lengths[instance]
 
@@ -92,7 +92,7 @@ def test_pairs_of_positions_are_chosen_independently_of_distance():
     ids, offsets, keys = make_instances([20] * 20_000, seed=3)
     masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES)
     triples = masked.positions_M.reshape(-1, 3)
-    gaps = np.bincount(np.diff(triples, axis=1).ravel(), minlength=20)
+    gaps = np.bincount(np.diff(triples.astype(int), axis=1).ravel(), minlength=20)
     assert gaps[1] / gaps.sum() == pytest.approx(0.1667, abs=0.012)
 
 

@@ -1,0 +1,159 @@
+"""The walk of `data_prep.instances.balanced` over one bucket, sentence by sentence."""
+
+# S sentences of the bucket, as numbers from 0; a name with "split" counts over the whole split
+
+import numpy as np
+
+from data_prep.instances.pairs import CANDIDATE, SHORT, SPLIT_POINT, TARGET, excess_by_side
+from megabert.compiled import compiled, inlined
+from megabert.masking.draw_kernels import below, mix_2, mix_3, uniform
+
+LENGTH_RANGES = 8  # labels are even within each: a finer division leaves more odd ones over
+LABEL_DELAY = 8  # instances; chains of put-backs at a document's end are rarely as long
+ROUNDS = 8
+TOLERANCE_TOKENS = 2
+TOO_SHORT = 1 << 32  # worse than any length
+_OWED = 2 * LABEL_DELAY  # most labels owed to one range: each deal settles one that is due, or adds one
+_1 = np.uint64(1)
+_excess_by_side = inlined(excess_by_side)
+
+
+@compiled
+def walk_bucket(bucket, split, tokens, is_subword, options, out):
+    """Make the pairs of a bucket; return how many.
+
+    Args:
+        bucket: First token of each sentence and the end of the last; first sentence of each document and the end of the
+            last; keys of the documents; number of the first document.
+        split: First sentence of each document and first token of each sentence of the split, with their ends.
+        tokens: Of the bucket.
+        is_subword: By id.
+        options: Key of the pass, key of the labels, share of short targets, longest, whether B may be random.
+        out: Written: start and length of A, of B, label, key; each with room for a pair a sentence.
+    """
+    starts_S, document_starts, document_keys, first_document = bucket
+    pass_key, label_key, short_seq_prob, longest, has_random = options
+    a_start, a_length, b_start, b_length, labels, keys = out
+    owed = new_owed()
+    made = 0
+    for document in range(len(document_keys)):
+        begin, end = document_starts[document], document_starts[document + 1]
+        sentence = begin
+        while end - begin > 1 and sentence < end:
+            key = mix_3(pass_key, document_keys[document], sentence - begin)
+            target = longest
+            if uniform(mix_2(key, SHORT)) < short_seq_prob:
+                target = 2 + below(mix_2(key, TARGET), longest - 1)
+            stop = min(sentence + 2, end)
+            while stop < end and starts_S[stop] < starts_S[sentence] + target:
+                stop += 1
+            middle = sentence + 1 + below(mix_2(key, SPLIT_POINT), stop - sentence - 1)
+            planned = min(starts_S[stop] - starts_S[sentence], target)
+            label = deal(label_key, owed, min((planned - 1) * LENGTH_RANGES // longest, LENGTH_RANGES - 1))
+            a, a_end, b, b_end = starts_S[sentence], starts_S[middle], starts_S[middle], starts_S[stop]
+            if label == 1 and has_random:
+                least = target - (a_end - a) if b_end - a >= target else 0
+                b, b_end = _random_second(split, first_document + document, key, b_end - b, least)
+            a, b_end = _truncate(a, a_end, b, b_end, target, longest, tokens, starts_S[0], is_subword)
+            if b_end > b:
+                a_start[made], a_length[made], b_start[made], b_length[made] = a, a_end - a, b, b_end - b
+                labels[made], keys[made] = label, key
+                made += 1
+            following = middle if label == 1 and has_random else stop
+            if end - following == 1:  # the last sentence alone is no pair: go back by one if that is progress
+                following = following - 1 if following - 1 > sentence else end
+            sentence = following
+    return made
+
+
+@inlined
+def new_owed():
+    """Return nothing owed: when labels are due, which, where the first of each range lies, how many; deals, coins."""
+    shape = (LENGTH_RANGES, _OWED)
+    nothing = np.zeros(LENGTH_RANGES, np.int64)
+    return np.zeros(shape, np.int64), np.zeros(shape, np.int64), nothing, nothing.copy(), np.zeros(2, np.int64)
+
+
+@inlined
+def deal(key, owed, length_range):
+    """Return the label of the next instance: a coin, or the opposite of one dealt before to the same range of lengths.
+
+    Not at once: a random label puts B back, so the next instance of the document is often a little shorter. Were
+    that one always dealt the opposite, length would tell the label (1.7 tokens at length 512 on short documents).
+    """
+    due, labels, first, count, totals = owed
+    totals[0] += 1
+    place = first[length_range] % _OWED
+    if count[length_range] and due[length_range, place] <= totals[0]:
+        first[length_range] += 1
+        count[length_range] -= 1
+        return labels[length_range, place]
+    label = np.int64(mix_2(key, totals[1]) & _1)
+    totals[1] += 1
+    place = (first[length_range] + count[length_range]) % _OWED
+    due[length_range, place], labels[length_range, place] = totals[0] + LABEL_DELAY, 1 - label
+    count[length_range] += 1
+    return label
+
+
+@inlined
+def _random_second(split, own, key, wanted, least):
+    """Return the tokens of a B among a few random places: the first that is as long as wanted, else the nearest.
+
+    A place is a sentence of the split, uniform over all that are not of the own document.
+    """
+    document_starts, starts = split
+    own_first, own_end = document_starts[own], document_starts[own + 1]
+    others = len(starts) - 1 - (own_end - own_first)
+    begin, end, best = np.int64(0), np.int64(0), np.int64(1) << 62
+    for attempt in range(ROUNDS):
+        place = below(mix_3(key, CANDIDATE, attempt), others)
+        if place >= own_first:
+            place += own_end - own_first
+        document = _last_below(document_starts, place + 1, 0, len(document_starts) - 1)
+        first, stop = document_starts[document], document_starts[document + 1]
+        # Near the end of a document the start slides back, so that short rests are not taken for want of text.
+        place = min(place, max(_last_below(starts, starts[stop] - wanted + 1, first, stop), first))
+        up = place + 1
+        while up < stop and starts[up] < starts[place] + wanted:
+            up += 1
+        # Whole sentences up to the wanted length or over it; at the end one can also be left out at the front.
+        later = min(place + 1, stop - 1) if up == stop else place
+        for low, high in ((place, up), (place, max(up - 1, place + 1)), (later, up)):
+            length = starts[high] - starts[low]
+            badness = abs(length - wanted) + (TOO_SHORT if length < least else 0)
+            if badness < best:
+                begin, end, best = starts[low], starts[high], badness
+        if best <= TOLERANCE_TOKENS:
+            break
+    return begin, end
+
+
+@inlined
+def _last_below(ascending, value, low, high):
+    """Return the last index from ``low`` to ``high`` whose element is below ``value``; ``low`` - 1 if none is."""
+    while low <= high:
+        middle = (low + high) >> 1
+        if ascending[middle] < value:
+            low = middle + 1
+        else:
+            high = middle - 1
+    return high
+
+
+@inlined
+def _truncate(a, a_end, b, b_end, target, longest, tokens, offset, is_subword):
+    """Cut A at its front, to the start of a word, and B at its back; return A's start and B's end."""
+    from_a, from_b = _excess_by_side(a_end - a, b_end - b, target)
+    if from_a:
+        a += from_a
+        onward = a
+        while onward < a_end and is_subword[tokens[onward - offset]]:
+            onward += 1
+        if onward < a_end:
+            a = onward
+        else:  # inside the last word
+            while is_subword[tokens[a - offset]]:
+                a -= 1
+    # A last word so long that it alone fills the instance: B is cut further, or the instance is left out.
+    return a, b + min(b_end - b - from_b, longest - (a_end - a))

@@ -1,0 +1,53 @@
+"""``megabert doctor``: is this machine, or this job, fit to train?"""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
+
+EXIT_UNFIT = 2
+"""That of ConfigError: something of the machine or the job has to be changed."""
+EPILOG = """\
+examples:
+  megabert doctor
+  megabert doctor --device cuda --run-dir runs/large --json
+  srun --ntasks-per-node=8 megabert doctor --quick --run-dir runs/large
+
+Alone it starts one process a GPU (two without) and has them all-reduce. As a task of srun, or under torchrun, it asks
+the ranks of that job, and names the node where something fails. Exit code 0: fit; 2: something that training needs
+fails; 75: a SIGTERM or SIGUSR1 came in between.
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Examine, print, judge."""
+    parser = argparse.ArgumentParser(
+        prog="megabert doctor",
+        description="Check versions, devices, limits, the run folder's disk, fused ops, all-reduces and SLURM.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="only what can differ between nodes and starts")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto, a GPU if any")
+    parser.add_argument(
+        "--run-dir", type=Path, default=Path("runs"), help="where a run would write (default: runs); need not exist"
+    )
+    options = parser.parse_args(arguments)
+
+    with StopSignals() as stop:
+        from megabert.doctor.examination import examine
+        from megabert.doctor.finding import is_fit, render
+
+        findings = examine(options.run_dir, device=options.device, is_quick=options.quick)
+    if (os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0")) != "0":
+        return 0  # rank 0 has the verdict; another rank's bad exit would end it before it is printed
+    verdict = is_fit(findings)
+    as_json = {"fit": verdict, "findings": [vars(finding) for finding in findings]}
+    print(json.dumps(as_json, indent=2) if options.json else render(findings), flush=True)
+    if stop.received:
+        return EXIT_STOPPED
+    return 0 if verdict else EXIT_UNFIT

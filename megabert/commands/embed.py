@@ -1,0 +1,74 @@
+"""``megabert embed``: a vector for each line of a file."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from megabert.errors import ConfigError
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Load the model, stream the file through it, say what was done."""
+    options = _parser().parse_args(arguments)
+    output = options.output or options.file.with_suffix(".parquet")
+
+    import torch
+
+    from megabert.export.sources import open_source
+    from megabert.inspection.embed import embed_file
+    from megabert.inspection.vector_files import check_output
+    from megabert.tokenization import load_tokenizer
+
+    check_output(output, has_tokens=options.pooling == "tokens")
+    if output.absolute() == options.file.absolute():
+        raise ConfigError(f"{output}: is the text itself. Name another file with --output.")
+    source = open_source(options.model, options.checkpoint)
+    model = source.build_model().to("cuda" if torch.cuda.is_available() else "cpu")
+    done = embed_file(
+        model,
+        load_tokenizer(source.tokenizer_dir),
+        options.file,
+        output,
+        pooling=options.pooling,
+        batch_tokens=options.batch_tokens,
+    )
+    if done.truncated:
+        limit = model.config.max_position_embeddings
+        first = f"{options.file}:{done.first_truncated}"
+        cut = f"{done.truncated:,} of {done.lines:,} lines were cut to the {limit} positions of the model"
+        print(f"{cut}; the first is {first}", file=sys.stderr)
+    print(f"{output}: {done.lines:,} lines, {done.tokens:,} tokens, vectors of {model.config.hidden_size}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="megabert embed",
+        description="Write a vector for each line of a UTF-8 text file, or vectors of its tokens, to Parquet or .npy. "
+        "Row i is line i + 1, an empty line's vector is that of [CLS] [SEP]. Lines longer than the model's positions "
+        "are cut, counted and named. Memory does not grow with the file.",
+        epilog="example: megabert embed sentences.txt --model runs/demo --output sentences.npy --pooling cls",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a text a line")
+    parser.add_argument("--model", required=True, metavar="DIR|RUN", help="run folder or Hugging Face folder")
+    parser.add_argument("--checkpoint", default="last", help="last, best or a step, of a run folder (default: last)")
+    parser.add_argument("--output", type=Path, metavar="X", help="X.parquet or X.npy (default: FILE with .parquet)")
+    parser.add_argument(
+        "--pooling",
+        choices=("cls", "mean", "tokens"),
+        default="mean",
+        help="last hidden state of [CLS]; mean of all tokens, [CLS] and [SEP] included; or every token's, with the "
+        "tokens, in Parquet (default: mean)",
+    )
+    parser.add_argument(
+        "--batch-tokens", type=_positive, default=8192, metavar="N", help="tokens of a forward pass (default: 8192)"
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value

@@ -1,0 +1,34 @@
+"""``megabert similar``: nearest word embeddings."""
+
+import argparse
+from collections.abc import Sequence
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Load the embeddings, search, print."""
+    parser = argparse.ArgumentParser(
+        prog="megabert similar",
+        description="Print the pieces whose word embeddings are nearest to a word's by cosine. Words joined by + and - "
+        "(with spaces around) are added up, each scaled to length 1; a word of several pieces is their mean. Words "
+        "without an operator between them are looked up one by one.",
+        epilog="example: megabert similar --model runs/demo ship king - man + woman",
+    )
+    parser.add_argument("word", nargs="+", metavar="WORD", help="a word, + or -")
+    parser.add_argument("--model", required=True, metavar="DIR|RUN", help="run folder or Hugging Face folder")
+    parser.add_argument("--checkpoint", default="last", help="last, best or a step, of a run folder (default: last)")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="neighbours of each (default: 10)")
+    options = parser.parse_args(arguments)
+
+    from megabert.export.sources import open_source
+    from megabert.inspection.similar import nearest, parse_queries, render_neighbours
+    from megabert.tokenization import load_tokenizer
+
+    queries = parse_queries(options.word)
+    source = open_source(options.model, options.checkpoint)
+    tokenizer = load_tokenizer(source.tokenizer_dir)
+    weight = source.build_model().bert.embeddings.word_embeddings.weight
+    embeddings_VD = weight[: tokenizer.vocab_size].detach().double().numpy()
+    found = [nearest(query, embeddings_VD, tokenizer, top_k=options.top) for query in queries]
+    blocks = [render_neighbours(query, own, tokenizer) for query, own in zip(queries, found, strict=True)]
+    print("\n\n".join(blocks))
+    return 0

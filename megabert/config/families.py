@@ -1,0 +1,52 @@
+"""What sets the relatives of BERT apart, as data: one encoder serves them all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FamilyName = Literal["bert", "roberta", "albert", "electra"]
+Objective = Literal["nsp", "sop", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """How a family differs from BERT beyond its sizes."""
+
+    objectives: tuple[Objective, ...]
+    """Sentence objectives that it is pre-trained with; the first is the paper's."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Model fields that are usual for it; what a recipe states wins."""
+    head_act: Literal["gelu"] | None = None
+    """Activation of the masked-LM head where it is not ``hidden_act``."""
+    always_projects: bool = False
+    """Whether the embeddings are projected to the hidden size even where they are as wide."""
+    positions_after_padding: bool = False
+    """Whether ``transformers`` counts positions from the padding id + 1; ours begin at 0."""
+
+
+FAMILIES: dict[str, Family] = {
+    # Devlin et al. 2019
+    "bert": Family(objectives=("nsp", "sop", "none")),
+    # Liu et al. 2019; roberta-base's config.json
+    "roberta": Family(
+        objectives=("none",),
+        defaults={"type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        head_act="gelu",
+        positions_after_padding=True,
+    ),
+    # Lan et al. 2020; version 2 of the checkpoints drops nothing
+    "albert": Family(
+        objectives=("sop", "none"),
+        defaults={
+            "embedding_size": 128,
+            "num_hidden_groups": 1,
+            "hidden_act": "gelu_new",
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
+        always_projects=True,
+    ),
+    # Clark et al. 2020
+    "electra": Family(objectives=("none",), head_act="gelu"),
+}
+"""The families by the name that ``config.json`` calls ``model_type``."""

@@ -1,0 +1,156 @@
+"""All checks of one machine, or of all ranks of a job, as one list of findings."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from megabert.distributed.environments import find_launcher, step_hosts
+from megabert.distributed.probe import Answer, probe_locally, probe_world
+from megabert.doctor.cluster import check_slurm
+from megabert.doctor.finding import Finding, merge
+from megabert.doctor.machine import check_devices, check_limits
+from megabert.doctor.software import check_apex, check_ops, check_versions
+from megabert.doctor.storage import check_disk, existing
+from megabert.errors import ConfigError
+
+EXCLUDE = "Leave the node out (sbatch --exclude=NODE), and tell whoever looks after it."
+SHARED = "run folder"
+REMEDIES = {
+    "gloo": "Name the network interface that the nodes share: export GLOO_SOCKET_IFNAME=... (see ip -brief address).",
+    "nccl": "Name the network interface that the nodes share: export NCCL_SOCKET_IFNAME=... (NCCL_DEBUG=INFO shows).",
+    SHARED: "The run folder has to lie on a file system that all nodes share: --run-dir.",
+}
+
+
+def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> list[Finding]:
+    """Examine this machine, or every rank of the job that this process is part of (a collective call then).
+
+    Args:
+        run_dir: Where a run would write; need not exist.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        is_quick: What can differ between nodes and starts only: devices, limits, disk, collectives.
+
+    Returns:
+        In a job, the same findings on every rank.
+
+    Raises:
+        ConfigError: Rank 0's meeting point cannot be reached.
+    """
+    launcher = find_launcher()
+    kind = "cuda" if device != "cpu" and torch.cuda.device_count() else "cpu"
+    if launcher is None:
+        findings = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=None)
+        ranks = max(2, torch.cuda.device_count()) if kind == "cpu" else torch.cuda.device_count()
+        return findings + judge(probe_locally(ranks, device=kind), expected_hosts=())
+    local_rank = int(os.environ.get(launcher.local_rank, "0"))
+    findings = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=local_rank)
+    with _shared_file(run_dir, is_main=os.environ[launcher.rank] == "0") as is_seen:
+        answers = probe_world([vars(finding) for finding in findings], device=kind, checks={SHARED: is_seen})
+    told = [(answer.host, [Finding(**found) for found in answer.local]) for answer in answers if answer.has_come]
+    return merge(told) + judge(answers, expected_hosts=_expected_hosts())
+
+
+def judge(answers: Sequence[Answer], *, expected_hosts: Sequence[str]) -> list[Finding]:
+    """Return the findings on who came and how the all-reduces went.
+
+    Args:
+        answers: Of every rank that should be there.
+        expected_hosts: Hosts of the job, to name those from which nobody came.
+    """
+    hosts = sorted({answer.host for answer in answers if answer.has_come})
+    missing = [answer.rank for answer in answers if not answer.has_come]
+    if missing:
+        silent = [host for host in expected_hosts if host not in hosts]
+        who = f"{', '.join(silent)}: " if silent else ""
+        absent = f"rank(s) {_numbers(missing)} of {len(answers)} did not come to MASTER_ADDR"
+        text = f"{who}{absent}; here are {', '.join(hosts)}"
+        return [Finding(area="collectives", level="failed", text=text, remedy=EXCLUDE)]
+    findings = []
+    for name in dict.fromkeys(name for answer in answers for name in answer.collectives or {}):
+        findings += _judge_one(name, answers)
+    silent_ranks = [answer for answer in answers if answer.collectives is None]
+    findings += [
+        Finding(
+            area="collectives",
+            level="failed",
+            text="never came back from an all-reduce",
+            where=f"{answer.host} (rank {answer.rank})",
+            remedy=EXCLUDE,
+        )
+        for answer in silent_ranks
+    ]
+    return findings
+
+
+def _judge_one(name: str, answers: Sequence[Answer]) -> list[Finding]:
+    """Judge one backend, or the shared folder."""
+    failed = [answer for answer in answers if (answer.collectives or {}).get(name)]
+    if not failed:
+        return [Finding(area="collectives", level="ok", text=_success(name, answers))]
+    by_text: dict[str, list[Answer]] = {}
+    for answer in failed:
+        by_text.setdefault((answer.collectives or {})[name], []).append(answer)
+    return [
+        Finding(
+            area="collectives",
+            level="failed",
+            text=f"{name}: {text}",
+            where="all ranks" if len(group) == len(answers) else _places(group),
+            remedy=REMEDIES.get(name, "") if len(group) == len(answers) or name == SHARED else EXCLUDE,
+        )
+        for text, group in by_text.items()
+    ]
+
+
+def _success(name: str, answers: Sequence[Answer]) -> str:
+    if name == SHARED:
+        return "all ranks see the same run folder"
+    slowest = max((answer.all_reduce_ms or {}).get(name, 0.0) for answer in answers)
+    hosts = len({answer.host for answer in answers})
+    return f"{name} all-reduce over {len(answers)} ranks on {hosts} host(s): right, 16 MiB in {slowest:.0f} ms"
+
+
+def _examine_here(run_dir: Path, device: str, kind: str, *, is_quick: bool, local_rank: int | None) -> list[Finding]:
+    findings = check_devices(device, local_rank=local_rank) + check_limits() + check_disk(run_dir, is_quick=is_quick)
+    if is_quick:
+        return findings
+    return check_versions() + findings + check_ops(kind) + check_apex() + check_slurm()
+
+
+@contextlib.contextmanager
+def _shared_file(run_dir: Path, *, is_main: bool) -> Iterator[Callable[[], None]]:
+    """Have rank 0 leave a file where the run will be; yield a check that raises where a rank does not see it."""
+    path = existing(run_dir) / f".megabert-doctor-{os.environ.get('MASTER_PORT') or os.environ.get('SLURM_JOB_ID')}"
+
+    def is_seen() -> None:
+        if not path.exists():
+            raise FileNotFoundError(f"{path.parent} is not the folder that rank 0 sees")
+
+    try:
+        if is_main:
+            with contextlib.suppress(OSError):  # check_disk has said so
+                path.touch()
+        yield is_seen
+    finally:
+        if is_main:
+            path.unlink(missing_ok=True)
+
+
+def _expected_hosts() -> list[str]:
+    try:
+        return step_hosts()
+    except ConfigError:  # a container without scontrol
+        return []
+
+
+def _places(group: Sequence[Answer]) -> str:
+    return "; ".join(f"{answer.host} (rank {answer.rank})" for answer in group[:8]) + (
+        "; ..." if len(group) > 8 else ""
+    )
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")

@@ -1,0 +1,66 @@
+"""Versions, and which backend each fused op would run."""
+
+import importlib
+import importlib.util
+import platform
+from collections.abc import Mapping
+
+from megabert.doctor.finding import Finding
+from megabert.observability.environment import package_versions
+from megabert.ops.backend import Backend, apex_status
+
+NEEDED = ("torch", "deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "pydantic", "yaml")
+"""Modules without which nothing trains."""
+OPS = ("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb")
+
+
+def check_versions() -> list[Finding]:
+    """Name the versions; a needed module that is missing fails."""
+    versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
+    findings = [Finding(area="versions", level="ok", text=f"python {platform.python_version()}, {versions}")]
+    findings += [
+        Finding(area="versions", level="failed", text=f"{name} is not importable", remedy="make install")
+        for name in NEEDED
+        if importlib.util.find_spec(name) is None
+    ]
+    return findings
+
+
+def check_apex() -> list[Finding]:
+    """Apex is optional; say how it would be had."""
+    return [Finding(area="apex", level="ok", text=apex_status().removeprefix("apex: "))]
+
+
+def check_ops(device: str) -> list[Finding]:
+    """Name each op's backend on a device type and why those before it are not taken.
+
+    Args:
+        device: "cpu" or "cuda".
+    """
+    chosen: dict[tuple[str, str], list[str]] = {}
+    for op in OPS:
+        table: dict[str, Backend] = importlib.import_module(f"megabert.ops.{op}.api").BACKENDS
+        chosen.setdefault(explain(table, device), []).append(op)
+    findings = []
+    for (name, why), ops in chosen.items():
+        is_slow = device == "cuda" and name == "torch"
+        findings.append(
+            Finding(
+                area="ops",
+                level="note" if is_slow else "ok",
+                text=f"{', '.join(ops)}: {name} on {device} ({why})",
+                remedy="Without Triton a GPU trains slowly: pip install triton" if is_slow else "",
+            )
+        )
+    return findings
+
+
+def explain(table: Mapping[str, Backend], device: str) -> tuple[str, str]:
+    """Return the backend that ``auto`` takes, and why not the ones before it."""
+    passed_over: list[str] = []
+    for name, backend in table.items():
+        obstacle = backend.obstacle(device)
+        if obstacle is None:
+            return name, "; ".join(passed_over) or "the first choice"
+        passed_over.append(f"{name}: {obstacle}")
+    return "none", "; ".join(passed_over)

@@ -1,0 +1,169 @@
+"""Vectors for the lines of a file, streamed: as much memory for a gigabyte of text as for a megabyte.
+
+Lines are read and tokenized in blocks, sorted by length within a group whose vectors fit a fixed budget, packed, and
+put back into the file's order; each group is written before the next one is computed.
+"""
+
+# T packed tokens, S tokens of one text, D hidden
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from megabert.data.sequences import pack_sequences
+from megabert.errors import DataError
+from megabert.inspection.texts import evaluating
+from megabert.inspection.vector_files import open_vectors
+from megabert.models.bert import BertForPreTraining
+from megabert.tokenization import Tokenizer
+
+Pooling = Literal["cls", "mean", "tokens"]
+Item = TypeVar("Item")
+BLOCK_LINES = 4096
+BLOCK_BYTES = 1 << 20
+"""A block of text ends with the line that reaches it."""
+GROUP_BYTES = 1 << 26
+"""Vectors held at once."""
+
+
+@dataclass
+class Embedded:
+    """What was done."""
+
+    lines: int = 0
+    tokens: int = 0
+    """That the model read."""
+    truncated: int = 0
+    """Lines with more tokens than the model has positions."""
+    first_truncated: int = 0
+    """Number of the first such line."""
+
+
+def embed_file(
+    model: BertForPreTraining,
+    tokenizer: Tokenizer,
+    path: Path,
+    output: Path,
+    *,
+    pooling: Pooling = "mean",
+    batch_tokens: int = 8192,
+) -> Embedded:
+    """Write one vector a line, or the vectors of its tokens.
+
+    An empty line is a text without words: its vector is that of ``[CLS] [SEP]``, so row i is always line i + 1.
+
+    Args:
+        model: On any device.
+        tokenizer: Of the model.
+        path: UTF-8, a text a line.
+        output: ``.parquet``, or ``.npy`` for one vector a line; whole or not at all.
+        pooling: ``cls``: last hidden state of [CLS]; ``mean``: mean of all tokens', [CLS] and [SEP] included;
+            ``tokens``: each.
+        batch_tokens: Packed tokens of a forward pass; a longer text is a pass of its own.
+
+    Raises:
+        ConfigError: The output's name says no known form, or cannot hold token vectors.
+        DataError: The file is missing, empty or not UTF-8.
+    """
+    done = Embedded()
+    width, limit = model.config.hidden_size, model.config.max_position_embeddings
+    with (
+        evaluating(model),
+        torch.inference_mode(),
+        open_vectors(output, width=width, pieces=tokenizer.pieces if pooling == "tokens" else None) as write,
+    ):
+        for texts in read_blocks(path):
+            for group in _groups(_encode(tokenizer, texts, limit, done), 4 * width, pooling):
+                write(group, _vectors(model, group, pooling, batch_tokens))
+        if not done.lines:
+            raise DataError(f"{path}: is empty. Give a file with a text a line.")
+    return done
+
+
+def read_blocks(path: Path) -> Iterator[list[str]]:
+    """Yield the lines of a UTF-8 file, a block at a time.
+
+    Raises:
+        DataError: The file cannot be read, or a line is not UTF-8.
+    """
+    number = 0
+    try:
+        with open(path, "rb") as stream:
+            while lines := stream.readlines(BLOCK_BYTES):
+                for first in range(0, len(lines), BLOCK_LINES):
+                    block = lines[first : first + BLOCK_LINES]
+                    yield [_decode(line, path, number + index) for index, line in enumerate(block, 1)]
+                    number += len(block)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
+
+
+def _decode(line: bytes, path: Path, number: int) -> str:
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}:{number}: byte {error.start + 1} of the line is no UTF-8 ({error.reason}). "
+            "Convert the file, such as with: iconv -f ENCODING -t UTF-8"
+        ) from None
+
+
+def _encode(tokenizer: Tokenizer, texts: list[str], limit: int, done: Embedded) -> list[NDArray[np.int64]]:
+    """Return ``[CLS] text [SEP]`` of each text, cut to the model's positions, and count."""
+    cls, sep = tokenizer.special_ids.cls, tokenizer.special_ids.sep
+    sequences = []
+    for ids in tokenizer.encode_batch(texts):
+        done.lines += 1
+        if len(ids) > limit - 2:
+            done.truncated += 1
+            done.first_truncated = done.first_truncated or done.lines
+        sequences.append(np.array([cls, *ids[: limit - 2], sep], np.int64))
+        done.tokens += len(sequences[-1])
+    return sequences
+
+
+def _groups(sequences: list[NDArray], token_bytes: int, pooling: Pooling) -> Iterator[list[NDArray]]:
+    """Yield consecutive sequences whose vectors fit the budget; one that alone does not is a group of its own."""
+    sizes = [token_bytes * (len(ids) if pooling == "tokens" else 1) for ids in sequences]
+    return _runs(sequences, sizes, GROUP_BYTES)
+
+
+def _vectors(model: BertForPreTraining, group: list[NDArray], pooling: Pooling, batch_tokens: int) -> list[NDArray]:
+    """Return each sequence's vector, or those of its tokens, float32, in the order of the group."""
+    device = next(model.parameters()).device
+    vectors: list[NDArray] = [np.empty(0)] * len(group)
+    lengths = [len(ids) for ids in group]
+    shortest_first = np.argsort(lengths, kind="stable").tolist()
+    for chosen in _runs(shortest_first, [lengths[index] for index in shortest_first], batch_tokens):
+        hidden_TD, _ = model.bert(pack_sequences([group[index] for index in chosen]).to(device))
+        hidden_TD = hidden_TD.float()
+        for index, hidden_SD in zip(chosen, hidden_TD.split([lengths[index] for index in chosen]), strict=True):
+            vectors[index] = _POOL[pooling](hidden_SD).cpu().numpy()
+    return vectors
+
+
+_POOL: dict[Pooling, Callable[[Tensor], Tensor]] = {
+    "cls": lambda hidden_SD: hidden_SD[0],
+    "mean": lambda hidden_SD: hidden_SD.mean(0),
+    "tokens": lambda hidden_SD: hidden_SD,
+}
+
+
+def _runs(items: list[Item], sizes: list[int], most: int) -> Iterator[list[Item]]:
+    """Cut a list into runs whose sizes add up to at most ``most``; an item above it is a run of its own."""
+    run: list[Item] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if run and total + size > most:
+            yield run
+            run, total = [], 0
+        run.append(item)
+        total += size
+    if run:
+        yield run

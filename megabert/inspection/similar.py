@@ -1,0 +1,120 @@
+"""Nearest word embeddings by cosine, with ``a - b + c``."""
+
+# V vocabulary, D hidden
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megabert.errors import ConfigError
+from megabert.tokenization import Tokenizer
+
+
+class Neighbour(NamedTuple):
+    """A piece near a query."""
+
+    piece: str
+    """As in the vocabulary; ``##`` marks a continued word."""
+    cosine: float
+    """In [-1, 1]."""
+
+
+class Query(NamedTuple):
+    """A sum of signed words."""
+
+    terms: tuple[tuple[int, str], ...]
+    """(+1 or -1, word)."""
+
+    def __str__(self) -> str:
+        (first_sign, first), *others = self.terms
+        return ("- " if first_sign < 0 else "") + first + "".join(f" {'-+'[s > 0]} {word}" for s, word in others)
+
+
+def parse_queries(words: Sequence[str]) -> list[Query]:
+    """Read words and the operators between them; words without an operator between them are queries of their own.
+
+    Args:
+        words: Such as ``["king", "-", "man", "+", "woman"]``; arguments may hold spaces.
+
+    Raises:
+        ConfigError: An operator without a word behind it, or no word.
+    """
+    queries: list[list[tuple[int, str]]] = []
+    sign = 0
+    for word in " ".join(words).split():
+        if word in ("+", "-"):
+            if sign:
+                raise ConfigError(f"{' '.join(words)!r}: two operators follow each other. Put a word between them.")
+            sign = 1 if word == "+" else -1
+            continue
+        if sign and queries:
+            queries[-1].append((sign, word))
+        else:
+            queries.append([(sign or 1, word)])
+        sign = 0
+    if sign or not queries:
+        raise ConfigError(f"{' '.join(words)!r}: a word is missing. Write words, or a sum such as: king - man + woman")
+    return [Query(tuple(terms)) for terms in queries]
+
+
+def nearest(
+    query: Query, embeddings_VD: NDArray[np.floating], tokenizer: Tokenizer, *, top_k: int = 10
+) -> list[Neighbour]:
+    """Return the pieces whose embeddings have the greatest cosine with the query's.
+
+    Each word is the mean of its pieces' embeddings, scaled to length 1 before the words are added: else frequent words,
+    whose embeddings are shorter, would count less. Special pieces and the query's own are left out.
+
+    Args:
+        query: Words.
+        embeddings_VD: Word embeddings, a row a piece.
+        tokenizer: Of the model.
+        top_k: How many.
+
+    Raises:
+        ConfigError: A word that the vocabulary cannot write, or a sum that is zero.
+    """
+    unit_VD = embeddings_VD / np.maximum(np.linalg.norm(embeddings_VD, axis=1, keepdims=True), 1e-12)
+    excluded = set(tokenizer.special_ids.to_dict().values())
+    total_D = np.zeros(embeddings_VD.shape[1])
+    for sign, word in query.terms:
+        ids = word_ids(word, tokenizer)
+        excluded.update(ids)
+        mean_D = embeddings_VD[ids].mean(axis=0)
+        total_D += sign * mean_D / np.linalg.norm(mean_D)
+    length = np.linalg.norm(total_D)
+    if length < 1e-6:
+        raise ConfigError(f"{query}: the words cancel out, nothing is left to compare with. Use different words.")
+    cosine_V = unit_VD @ (total_D / length)
+    cosine_V[list(excluded)] = -np.inf
+    order = np.argsort(-cosine_V, kind="stable")[:top_k]
+    return [
+        Neighbour(tokenizer.pieces[index], float(cosine_V[index])) for index in order if np.isfinite(cosine_V[index])
+    ]
+
+
+def word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of a word's pieces.
+
+    Raises:
+        ConfigError: The vocabulary cannot write it.
+    """
+    ids = tokenizer.encode(word).tolist()
+    unknown = tokenizer.special_ids.unk
+    if not ids or unknown in ids:
+        found = " ".join(tokenizer.pieces[index] for index in ids) or "nothing"
+        raise ConfigError(
+            f"{word!r}: the vocabulary of {tokenizer.where} cannot write this word; it becomes {found}. Use a word in "
+            "the script and language that the model was trained on."
+        )
+    return ids
+
+
+def render_neighbours(query: Query, neighbours: Sequence[Neighbour], tokenizer: Tokenizer) -> str:
+    """Return a plain-text table: the query with its pieces, then a line a neighbour."""
+    pieces = [[tokenizer.pieces[index] for index in word_ids(word, tokenizer)] for _, word in query.terms]
+    cut = [f"{word} = {' '.join(own)}" for (_, word), own in zip(query.terms, pieces, strict=True) if len(own) > 1]
+    lines = [str(query) + (f"   ({'; '.join(cut)})" if cut else "")]
+    return "\n".join([*lines, *(f"  {neighbour.cosine:6.3f}  {neighbour.piece}" for neighbour in neighbours)])

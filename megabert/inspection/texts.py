@@ -1,0 +1,63 @@
+"""Texts as a model reads them: special pieces put around, a spelled-out mask taken for one, length checked."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from megabert.errors import ConfigError
+from megabert.tokenization import Tokenizer
+
+
+class Encoded(NamedTuple):
+    """One text, or a pair, as ids."""
+
+    ids: NDArray[np.int64]
+    """``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``."""
+    segment_b_start: int
+    """Index of b's first token; the number of ids where there is no b."""
+
+
+def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, limit: int) -> Encoded:
+    """Return a text, or a pair of texts, as ids; the mask as written in the vocabulary becomes the mask's id.
+
+    Args:
+        tokenizer: Of the model.
+        text: First text.
+        second: Second text.
+        limit: Positions of the model.
+
+    Raises:
+        ConfigError: More ids than positions.
+    """
+    special = tokenizer.special_ids
+    ids = [special.cls, *_with_masks(tokenizer, text), special.sep]
+    segment_b_start = len(ids)
+    if second is not None:
+        ids += [*_with_masks(tokenizer, second), special.sep]
+    if len(ids) > limit:
+        raise ConfigError(f"the text has {len(ids)} tokens, the model positions for {limit}. Shorten the text.")
+    return Encoded(np.array(ids, dtype=np.int64), segment_b_start)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off, and back to what it was at the end."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def _with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Encode around the masks: the tokenizer itself takes a literal ``[MASK]`` for text."""
+    first, *others = tokenizer.encode_batch(text.split(tokenizer.names.mask))
+    ids = [*first]
+    for part in others:
+        ids += [tokenizer.special_ids.mask, *part]
+    return ids

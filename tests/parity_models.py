@@ -1,0 +1,186 @@
+"""Largest differences between our models and transformers' with the same weights, family by family, head by head."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+from megabert.config.families import Objective
+from megabert.config.model import ModelConfig
+from megabert.data.batch import MicroBatch
+from megabert.export.huggingface import read_huggingface, write_huggingface
+from megabert.export.model_card import ModelCard
+from megabert.models.build import build_model
+from megabert.models.convert import VOCABULARY_ROWS, load_parameters
+from megabert.tokenization import load_tokenizer, save_huggingface
+
+VOCABULARY = 70
+LENGTHS = (40, 1, 17, 40, 23)
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A family with a head, and how it is configured."""
+
+    head: str
+    family: str
+    objective: Objective
+    options: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def config(self) -> ModelConfig:
+        return ModelConfig(**{"family": self.family, "max_position_embeddings": 64, **SIZES, **self.options})
+
+
+CASES = [
+    Case(head="BertForPreTraining", family="bert", objective="nsp"),
+    Case(head="BertForMaskedLM", family="bert", objective="none", options={"hidden_act": "gelu_new"}),
+    Case(head="RobertaForMaskedLM", family="roberta", objective="none"),
+    Case(head="AlbertForPreTraining", family="albert", objective="sop", options={"embedding_size": 24}),
+    Case(head="AlbertForMaskedLM", family="albert", objective="none", options={"embedding_size": 32}),
+    Case(
+        head="AlbertForPreTraining",
+        family="albert",
+        objective="sop",
+        options={"embedding_size": 16, "num_hidden_groups": 2, "hidden_act": "gelu"},
+    ),
+]
+
+
+def make_tokenizer(folder: Path, *, pad_id: int) -> Path:
+    """Write a WordPiece tokenizer of as many pieces, with the padding piece at a chosen id."""
+    special = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    special.insert(pad_id, "[PAD]")
+    letters = [chr(ord("a") + n) for n in range(26)]
+    pieces = [*special, *letters, *(f"##{letter}" for letter in letters), *"0123456789", ",", ".", "?"]
+    folder.mkdir(parents=True)
+    (folder / "vocab.txt").write_text("\n".join(pieces[:VOCABULARY]) + "\n", encoding="utf-8")
+    save_huggingface(load_tokenizer(folder), folder)
+    return folder
+
+
+def make_batch(config: ModelConfig, *, seed: int = 5, lengths: tuple[int, ...] = LENGTHS) -> MicroBatch:
+    """Return a packed batch of random tokens, no padding among them."""
+    rng = np.random.default_rng(seed)
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    total = int(bounds[-1])
+    masked = np.sort(rng.choice(total, total // 6, replace=False))
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    segments = np.concatenate([np.arange(n) >= n // 2 for n in lengths]) * (config.type_vocab_size > 1)
+    return MicroBatch(
+        input_ids_T=torch.from_numpy(rng.integers(5, config.vocab_size, total)),
+        position_ids_T=torch.from_numpy(positions),
+        segment_ids_T=torch.from_numpy(segments.astype(np.int64)),
+        cu_seqlens=torch.tensor(bounds, dtype=torch.int32),
+        masked_positions_M=torch.from_numpy(masked),
+        masked_ids_M=torch.from_numpy(rng.integers(5, config.vocab_size, len(masked))),
+        next_sentence_label_B=torch.zeros(len(lengths), dtype=torch.int64),
+        instance_seeds_B=torch.arange(len(lengths), dtype=torch.int32),
+        max_seqlen=max(lengths),
+        num_tokens=total,
+        num_masked=len(masked),
+        num_instances=len(lengths),
+    )
+
+
+def run_theirs(model: torch.nn.Module, batch: MicroBatch) -> dict[str, Tensor]:
+    """Run the padded batch that a packed one stands for; results in our order and names."""
+    rows = [slice(a, b) for a, b in pairwise(batch.cu_seqlens.tolist())]
+
+    def pad(values: Tensor, filling: int = 0) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence([values[row] for row in rows], batch_first=True, padding_value=filling)
+
+    is_real = pad(torch.ones_like(batch.input_ids_T)).bool()
+    filling = model.config.pad_token_id or 0
+    inputs = {"input_ids": pad(batch.input_ids_T, filling), "attention_mask": is_real.long()}
+    with torch.no_grad():
+        output = model(**inputs, token_type_ids=pad(batch.segment_ids_T), output_hidden_states=True)
+    masked = batch.masked_positions_M
+    found = {"hidden states": output.hidden_states[-1][is_real]}
+    logits = output.get("prediction_logits", output.get("logits"))
+    found["masked-LM logits"] = logits[is_real][masked]
+    sentence = output.get("seq_relationship_logits", output.get("sop_logits"))
+    if sentence is not None:
+        found["sentence logits"] = sentence
+    return found
+
+
+def run_ours(model: torch.nn.Module, batch: MicroBatch) -> dict[str, Tensor | None]:
+    """Run our model; what it does not compute is None."""
+    with torch.no_grad():
+        output = model.eval()(batch, with_logits=True)
+    return {
+        "hidden states": output.hidden_TD,
+        "masked-LM logits": output.mlm_logits_MV,
+        "sentence logits": output.nsp_logits_B2,
+        "pooled": output.pooled_BD,
+    }
+
+
+def differences(ours: dict[str, Tensor | None], theirs: dict[str, Tensor]) -> dict[str, float]:
+    """Return the largest absolute difference of each result; a result that ours lacks is an error."""
+    return {name: float((ours[name] - value).abs().max()) for name, value in theirs.items()}
+
+
+def import_differences(case: Case, folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
+    """Random weights of transformers, saved there and read here."""
+    tokenizer = make_tokenizer(folder / "tokenizer", pad_id=1)
+    model = build_model(case.config, objective=case.objective)
+    write(model, folder / "config", tokenizer)  # for its config.json alone
+    theirs = getattr(transformers, case.head)(transformers.AutoConfig.from_pretrained(folder / "config"))
+    randomize(theirs)
+    theirs.eval().save_pretrained(folder / "theirs")
+    found = read_huggingface(folder / "theirs", objective=case.objective)
+    assert found.config == case.config
+    assert not found.missing_head_names
+    load_parameters(model, found.state)
+    yield "in", differences(run_ours(model, batch := make_batch(case.config)), run_theirs(theirs, batch))
+
+
+def export_differences(case: Case, folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
+    """Random weights of ours, written here and loaded there."""
+    tokenizer = make_tokenizer(folder / "tokenizer", pad_id=1)
+    model = random_model(case.config, case.objective)
+    write(model, folder / "ours", tokenizer)
+    theirs, info = getattr(transformers, case.head).from_pretrained(folder / "ours", output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    yield "out", differences(run_ours(model, batch := make_batch(case.config)), run_theirs(theirs.eval(), batch))
+
+
+def random_model(config: ModelConfig, objective: Objective) -> torch.nn.Module:
+    """Return a model of ours with random weights; padding of the vocabulary is zero."""
+    model = build_model(config, objective=objective)
+    randomize(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(VOCABULARY_ROWS):
+                parameter[VOCABULARY:] = 0
+    return model
+
+
+@torch.no_grad()
+def randomize(model: torch.nn.Module) -> None:
+    """Draw every parameter, biases included, so that hidden states are of the order of 1."""
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        is_gain = name.lower().endswith("layernorm.weight") or name.endswith("layer_norm.weight")
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1 + is_gain)
+
+
+def write(model: torch.nn.Module, folder: Path, tokenizer: Path) -> None:
+    """Export a model."""
+    state = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    card = ModelCard(name="parity")
+    write_huggingface(folder, state=state, config=model.config, tokenizer_dir=tokenizer, card=card)

@@ -1,0 +1,162 @@
+"""The doctor on this machine, among ranks that fail, and its page."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from megabert.cli.main import main
+from megabert.distributed.probe import Answer, probe_world
+from megabert.doctor.examination import SHARED, judge
+from megabert.doctor.finding import Finding, is_fit, merge, render
+from megabert.doctor.machine import check_devices
+from megabert.doctor.software import check_ops, explain
+from megabert.doctor.storage import check_disk
+from megabert.errors import ConfigError
+from megabert.ops.backend import Backend, no_obstacle
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "TORCHELASTIC_"))]:
+        monkeypatch.delenv(name)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def ok(text: str) -> Finding:
+    return Finding(area="devices", level="ok", text=text)
+
+
+def test_this_machine_is_fit(tmp_path, capsys):
+    assert main(["doctor", "--json", "--quick", "--device", "cpu", "--run-dir", str(tmp_path / "new")]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["fit"]
+    texts = [finding["text"] for finding in report["findings"]]
+    assert any("gloo all-reduce over 2 ranks" in text for text in texts)
+    assert any(f"{tmp_path} can be written" in text for text in texts)
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def start_rank(rank: int, size: int, port: int, run_dir: Path, *flags: str) -> subprocess.Popen:
+    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "megabert", "doctor", "--quick", "--run-dir", str(run_dir), *flags]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_rank_that_sees_another_run_folder_is_named(tmp_path, free_port):
+    folders = [tmp_path / "shared", tmp_path / "own"]
+    for folder in folders:
+        folder.mkdir()
+    ranks = [start_rank(rank, 2, free_port, folder) for rank, folder in enumerate(folders)]
+    outputs = [rank.communicate(timeout=120) for rank in ranks]
+    shown = outputs[0][0]
+    assert ranks[0].returncode == 2, outputs
+    assert "gloo all-reduce over 2 ranks" in shown
+    assert "is not the folder that rank 0 sees" in shown
+    assert "(rank 1)" in shown
+    assert [rank.returncode for rank in ranks[1:]] == [0], "one verdict, rank 0's"
+    assert not outputs[1][0]
+
+
+def test_absent_rank_is_named_with_its_host():
+    answers = [Answer(rank=0, host="node1", local=[]), Answer(rank=1)]
+    (finding,) = judge(answers, expected_hosts=["node1", "node2"])
+    assert finding.level == "failed"
+    assert "node2: rank(s) 1 of 2 did not come" in finding.text
+    assert "--exclude" in finding.remedy
+
+
+def test_unreachable_rank_zero_is_one_clear_error(free_port, monkeypatch):
+    place = {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port),
+    }
+    for name, value in place.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(ConfigError, match=f"rank 1.*MASTER_PORT={free_port} cannot be reached: .*refused"):
+        probe_world([], device="cpu", meeting_s=0.1)
+
+
+def answered(rank: int, host: str, **collectives: str) -> Answer:
+    return Answer(rank=rank, host=host, local=[], collectives=collectives, all_reduce_ms={})
+
+
+def test_failing_node_is_named_and_not_the_others():
+    answers = [answered(0, "node1", gloo="", nccl=""), answered(1, "node2", gloo="", nccl="RuntimeError: ECC")]
+    gloo, nccl = judge(answers, expected_hosts=())
+    assert (gloo.level, nccl.level) == ("ok", "failed")
+    assert nccl.where == "node2 (rank 1)"
+    assert "ECC" in nccl.text
+
+
+def test_all_failing_alike_is_not_a_bad_node():
+    answers = [answered(rank, f"node{rank}", gloo="RuntimeError: no route") for rank in range(3)]
+    (finding,) = judge(answers, expected_hosts=())
+    assert finding.where == "all ranks"
+    assert "GLOO_SOCKET_IFNAME" in finding.remedy
+
+
+def test_unseen_run_folder_asks_for_a_shared_one():
+    answers = [answered(0, "a", **{SHARED: ""}), answered(1, "b", **{SHARED: "FileNotFoundError: x"})]
+    assert "share" in judge(answers, expected_hosts=())[0].remedy
+
+
+def test_rank_without_an_answer_is_named():
+    answers = [answered(0, "node1", gloo=""), Answer(rank=1, host="node2", local=[])]
+    assert [finding.where for finding in judge(answers, expected_hosts=()) if finding.level == "failed"] == [
+        "node2 (rank 1)"
+    ]
+
+
+def test_findings_of_all_ranks_stand_once_and_others_with_their_place():
+    merged = merge([("node1", [ok("H200")]), ("node1", [ok("H200")]), ("node2", [ok("H200"), ok("slow")])])
+    assert [(finding.text, finding.where) for finding in merged] == [("H200", ""), ("slow", "node2 (rank 2)")]
+
+
+def test_page_ends_with_the_failures():
+    bad = Finding(area="disk", level="failed", text="full", remedy="free some", where="node2 (rank 3)")
+    assert not is_fit([ok("x"), bad])
+    page = render([ok("x"), bad])
+    assert "FAILED" in page
+    assert page.splitlines()[-1] == "1 check(s) FAILED: disk on node2 (rank 3)"
+
+
+def test_gpu_that_is_asked_for_and_absent_fails(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("megabert.doctor.machine.shutil.which", lambda name: None)
+    assert [finding.level for finding in check_devices("cuda")] == ["failed"]
+    assert [finding.level for finding in check_devices("auto")] == ["ok"]
+
+
+def test_more_ranks_than_gpus_fails(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert [finding.level for finding in check_devices("cuda", local_rank=1)] == ["failed"]
+
+
+def test_unwritable_folder_fails():
+    (finding,) = check_disk(Path("/proc"), is_quick=True)  # which takes no files from anybody
+    assert finding.level == "failed"
+    assert "--run-dir" in finding.remedy
+
+
+def test_disk_speed_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("megabert.doctor.storage.FULL_BYTES", 2**20)
+    assert "MiB/s written and synced" in check_disk(tmp_path, is_quick=False)[0].text
+    assert not list(tmp_path.iterdir())
+
+
+def test_ops_say_why():
+    table = {"fast": Backend("fast", "x:y", lambda device: "no card"), "torch": Backend("torch", "x:y", no_obstacle)}
+    assert explain(table, "cpu") == ("torch", "fast: no card")
+    assert all("torch on cpu" in finding.text for finding in check_ops("cpu"))

@@ -1,0 +1,14 @@
+"""Every family and head, both directions: the numbers are transformers'."""
+
+import pytest
+from parity_models import CASES, export_differences, import_differences
+
+TOLERANCE = 1e-5  # float32, absolute, on logits of a few units
+
+
+@pytest.mark.parametrize("direction", [import_differences, export_differences])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.head}-{CASES.index(case)}")
+def test_numbers_equal_transformers(case, direction, tmp_path):
+    for name, found in direction(case, tmp_path):
+        assert found
+        assert max(found.values()) < TOLERANCE, (name, found)
