@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from megabert.data.sequences import pack_sequences
 from megabert.inspection.texts import encode_text, evaluating
-from megabert.models.bert import BertForPreTraining
+from megabert.models.build import PretrainingModel
 from megabert.models.encoder import SelfAttention
 from megabert.tokenization import Tokenizer
 
@@ -59,7 +59,7 @@ class _Seen:
 
 @torch.no_grad()
 def record_attention(
-    model: BertForPreTraining, tokenizer: Tokenizer, text: str, second: str | None = None
+    model: PretrainingModel, tokenizer: Tokenizer, text: str, second: str | None = None
 ) -> AttentionRecord:
     """Run a text, or a pair of texts, through the model and keep what its attention read.
 

@@ -7,8 +7,9 @@ from megabert.observability.gpus import gpu_of_device
 def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, masked: int) -> float:
     """Return forward and backward FLOPs of some packed sequences, no recomputation, masked-only head.
 
-    Per token: ``72*L*h^2 + 12*L*h*s + 6*(h^2 + h*V)*(masked/token)``; the feed-forward share follows
-    ``intermediate_size`` (4h in BERT). Biases, normalisation and softmax are not counted.
+    Per token: ``72*L*h^2 + 12*L*h*s + 6*(h*e + e*V)*(masked/token)``; the feed-forward share follows
+    ``intermediate_size`` (4h in BERT) and the embedding width e is h but for ALBERT and ELECTRA, which add their
+    projection. Biases, normalisation and softmax are not counted. ELECTRA: generator, discriminator and its head.
 
     Args:
         model: Sizes; ``vocab_size`` must be resolved.
@@ -16,11 +17,18 @@ def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, mas
         squared_lengths: Sum over sequences of length squared.
         masked: Predicted positions.
     """
-    layers, h, f = model.num_hidden_layers, model.hidden_size, model.intermediate_size
     assert model.vocab_size != "auto"
-    dense = (24 * h * h + 12 * h * f) * layers * tokens
-    attention = 12 * layers * h * squared_lengths
-    return float(dense + attention + 6 * (h * h + h * model.vocab_size) * masked)
+    h, e = model.hidden_size, model.embedding_width
+    if model.generator_size is not None:
+        generator = training_flops(model.generator(), tokens=tokens, squared_lengths=squared_lengths, masked=masked)
+        return generator + _encoder_flops(model, tokens, squared_lengths) + 6.0 * (h * h + h) * tokens
+    return _encoder_flops(model, tokens, squared_lengths) + 6.0 * (h * e + e * model.vocab_size) * masked
+
+
+def _encoder_flops(model: ModelConfig, tokens: int, squared_lengths: int) -> float:
+    layers, h, f = model.num_hidden_layers, model.hidden_size, model.intermediate_size
+    projection = 6 * h * model.embedding_width if model.projects_embeddings else 0
+    return float(((24 * h * h + 12 * h * f) * layers + projection) * tokens + 12 * layers * h * squared_lengths)
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:

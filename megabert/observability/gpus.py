@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal
 
 from megabert.config.loading import nearest
 from megabert.errors import ConfigError
@@ -27,7 +28,7 @@ class Gpu:
     """NVIDIA's datasheets of the GPU; of the DGX server for the network."""
 
     @property
-    def best_precision(self) -> str:
+    def best_precision(self) -> Literal["bf16", "fp16"]:
         """bf16 where the GPU has it, else fp16."""
         return "bf16" if "bf16" in self.peak_tflops else "fp16"
 

@@ -15,6 +15,7 @@ from megabert.errors import ConfigError
 from megabert.models.build import build_model
 from megabert.observability.flops import training_flops
 from megabert.planning.memory import GIB, budgets, estimate_memory, fitting_budget
+from megabert.planning.passes import passes_over
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
 from megabert.training.inputs import DEFAULT_ENGINE
 
@@ -23,8 +24,6 @@ DEFAULT_VOCAB_SIZE = 30_522
 MASKED_PER_TOKEN = 20 / 128
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 """Float32 masters and two moments."""
-MAX_PASSES = 40
-"""Devlin et al. 2019 made about 40 epochs; more repeat text that the model has learned by heart."""
 MEMORY_SHARE = 0.95
 FALLBACK_EFFICIENCY = 0.44
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
@@ -97,8 +96,7 @@ class PhaseDataFacts:
     """What a phase's data are known, or assumed, to be."""
 
     statistics: InstanceStatistics
-    is_known: bool
-    duplicates: int = 1
+    passes: float | None
 
 
 def estimate(
@@ -222,7 +220,7 @@ def _estimate_phase(config: RunConfig, index: int, setting: _Setting, facts: Pha
         micro_steps=micro_steps,
         step=step,
         mfu_pct=100 * flops / step.total_s / peak,
-        passes=phase.steps * batch * facts.duplicates / statistics.rows if facts.is_known else None,
+        passes=facts.passes,
     )
 
 
@@ -230,8 +228,9 @@ def _data_facts(config: RunConfig, phase: PhaseConfig, instances: int | None) ->
     """Read a phase's manifest, or assume full sequences."""
     if config.data.path is not None or phase.data is not None:
         shards = ShardSet.open(Path(phase_data(config, phase)), "train")
-        duplicates = len({shard.duplicate for shard in shards.shards})
-        return PhaseDataFacts(statistics=shards.statistics, is_known=True, duplicates=duplicates)
+        return PhaseDataFacts(
+            statistics=shards.statistics, passes=passes_over(shards, phase.steps * phase.global_batch_size)
+        )
     rows = instances or phase.steps * phase.global_batch_size
     length = phase.max_seq_length
     full = InstanceStatistics(
@@ -241,7 +240,8 @@ def _data_facts(config: RunConfig, phase: PhaseConfig, instances: int | None) ->
         max_seq_length=length,
         max_masked=round(length * MASKED_PER_TOKEN),
     )
-    return PhaseDataFacts(statistics=full, is_known=instances is not None)
+    passes = phase.steps * phase.global_batch_size / instances if instances else None
+    return PhaseDataFacts(statistics=full, passes=passes)
 
 
 def _resolve_model(config: RunConfig) -> ModelConfig:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from megabert.planning.estimate import MAX_PASSES, MEMORY_SHARE, Estimate, PhaseEstimate, steps_that_fit
+from megabert.planning.estimate import MEMORY_SHARE, Estimate, PhaseEstimate, steps_that_fit
+from megabert.planning.passes import warn_of
 
 _COLUMNS = ("phase", "steps", "tokens a step", "micro-steps", "s a step", "tokens/s", "sequences/s", "MFU", "time")
 
@@ -94,13 +95,7 @@ def _pass_lines(found: Estimate) -> list[str]:
     if found.passes is None:
         return ["passes over the corpus: unknown; give --data.path, or --instances (rows of a phase's shards)"]
     by_phase = ", ".join(f"{phase.name} {phase.passes:.1f}" for phase in found.phases)
-    lines = [f"passes over the corpus: {found.passes:.1f} ({by_phase})"]
-    if found.passes > MAX_PASSES:
-        lines.append(
-            f"WARNING: more than {MAX_PASSES} passes. BERT itself made about 40; a model that reads the same text more "
-            "often learns it by heart. Add text, or take fewer steps (--phases.N.steps)."
-        )
-    return lines
+    return [f"passes over the corpus: {found.passes:.1f} ({by_phase})", *warn_of(found.passes)]
 
 
 def _hours_lines(found: Estimate, hours: float) -> list[str]:

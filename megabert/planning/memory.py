@@ -24,10 +24,15 @@ class Memory:
     """Of the reduction, which begins when activations are gone."""
 
     @property
-    def total_gib(self) -> float:
-        """Everything at once, with what the driver and the allocator take."""
+    def tensors_gib(self) -> float:
+        """What torch holds."""
         states = self.weights + self.gradients + self.optimizer
-        return (states + max(self.activations, self.buffers)) / GIB + OVERHEAD_GIB
+        return (states + max(self.activations, self.buffers)) / GIB
+
+    @property
+    def total_gib(self) -> float:
+        """Of a GPU, with what the driver and the allocator take."""
+        return self.tensors_gib + OVERHEAD_GIB
 
 
 def estimate_memory(

@@ -3,7 +3,6 @@
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from megabert.config.recipes import phase_name
 from megabert.config.run import PhaseConfig, RunConfig
@@ -30,8 +29,6 @@ from megabert.training.step import StepResult, train_step
 from megabert.training.stop_signals import StopSignals
 from megabert.training.validation import validate
 from megabert.training.watchdog import Watchdog
-
-Tag = TypeVar("Tag")
 
 MAX_SKIPS_IN_A_ROW = 10
 """Non-finite batches one after another that send the run back to its last checkpoint, without that data."""
@@ -189,26 +186,18 @@ class Trainer:
         """Score the held-out split; return whether it is the last phase's best so far."""
         self._watchdog.expect("validating")
         with self._meter.pause():
-            scores = validate(
+            metrics = validate(
                 self.engine,
                 data.held_out,
                 shape=data.shape,
                 max_instances=self.config.validation.max_instances,
                 world=self.world,
             )
-        metrics = self._without_sentences(scores)
         is_last_phase = self.state.phase == len(self.config.phases) - 1
         self.state = self.state.after_validation(metrics, is_last_phase=is_last_phase)
         if self._writer is not None:
             self._writer.write(self.state.step, {"phase": self.state.phase + 1, **metrics})
-            nsp = metrics.get("eval/nsp_accuracy")
-            logger.info(
-                "held out at step %d: masked-LM loss %.4f, accuracy %.2f%%%s",
-                self.state.step,
-                metrics["eval/mlm_loss"],
-                100 * metrics["eval/mlm_accuracy"],
-                "" if nsp is None else f"; next-sentence accuracy {100 * nsp:.2f}%",
-            )
+            logger.info("held out at step %d: %s", self.state.step, _describe_scores(metrics))
         return self.state.best_step == self.state.step
 
     def _log(self, result: StepResult, rate: float, progress: Progress) -> None:
@@ -221,11 +210,7 @@ class Trainer:
         row: dict[str, Value] = {
             "phase": self.state.phase + 1,
             "phase_step": self.state.phase_step,
-            "train/loss": losses.loss,
-            "train/mlm_loss": losses.mlm_loss,
-            "train/nsp_loss": losses.nsp_loss,
-            "train/mlm_accuracy": losses.mlm_accuracy,
-            "train/nsp_accuracy": losses.nsp_accuracy,
+            **losses.tags("train"),
             "train/lr": rate,
             "train/grad_norm": result.grad_norm,
             "train/loss_scale": self.engine.loss_scale,
@@ -236,18 +221,12 @@ class Trainer:
         }
         if ratios:
             row["train/trust_ratio/all"] = list(ratios.values())
-        self._writer.write(self.state.step, self._without_sentences(row))
+        self._writer.write(self.state.step, row)
         progress.report(
             self.state.phase_step,
-            f"loss {losses.loss:.4f} (masked-LM {losses.mlm_loss:.4f}), lr {rate:.2e}, "
+            f"loss {losses.loss:.4f} (masked-LM {losses.values['mlm_loss']:.4f}), lr {rate:.2e}, "
             f"{perf['perf/sequences_per_s']:.0f} sequences/s",
         )
-
-    def _without_sentences(self, tags: dict[str, Tag]) -> dict[str, Tag]:
-        """Leave the sentence objective's tags out where the shards have none."""
-        if self.phases[self.state.phase].train.metadata.objective != "none":
-            return tags
-        return {tag: value for tag, value in tags.items() if "/nsp_" not in tag}
 
     def _open_writer(self) -> MetricWriter | None:
         return MetricWriter(self.run_dir, resumed_step=self.state.step) if self.world.is_main else None
@@ -289,3 +268,12 @@ class Trainer:
         self._writer = self._open_writer()
         self._bad_data = ()
         self.save()
+
+
+def _describe_scores(metrics: dict[str, float]) -> str:
+    parts = [f"masked-LM loss {metrics['eval/mlm_loss']:.4f}, accuracy {100 * metrics['eval/mlm_accuracy']:.2f}%"]
+    if "eval/nsp_accuracy" in metrics:
+        parts.append(f"next-sentence accuracy {100 * metrics['eval/nsp_accuracy']:.2f}%")
+    if "eval/rtd_auc" in metrics:
+        parts.append(f"discriminator loss {metrics['eval/rtd_loss']:.4f}, AUC {metrics['eval/rtd_auc']:.4f}")
+    return "; ".join(parts)

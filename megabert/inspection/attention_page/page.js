@@ -10,7 +10,7 @@ const VIEWS = {
   neuron: {
     title: "Neurons",
     draw: drawNeuronView,
-    hint: "Blue is above zero, orange below. Click a token to look from it. The softmax of q·k / √H over the keys is the attention.",
+    hint: "Blue is above zero, orange below. Click a token to look from it. The softmax of q\u00b7k / \u221aH over the keys is the attention.",
   },
 };
 

@@ -108,7 +108,7 @@ def test_many_passes_are_warned_of(instances, warns, capsys):
     shown = capsys.readouterr().out
     passes = (7038 * 65_536 + 1563 * 32_768) / instances
     assert f"passes over the corpus: {passes:.1f}" in shown
-    assert ("WARNING: more than 40 passes" in shown) == warns
+    assert ("WARNING" in shown) == warns
 
 
 def test_json_has_the_same_figures(capsys):
