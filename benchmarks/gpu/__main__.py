@@ -28,7 +28,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "bench-gpu-work"
-"""What is not a result: unpacked wheels, shards, a run folder."""
+"""What is not a result: unpacked wheels, a run folder."""
 LIMITS_S = {"parity": 60, "ops": 90, "training": 240, "agreement": 45, "pretraining": 85}
 """A part's share of the time. It starts no row after its end; what a part leaves, the parts after it have."""
 GRACE_S = 20
