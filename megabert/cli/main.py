@@ -17,6 +17,8 @@ COMMANDS = {
     "watch": ("megabert.commands.watch", "show how a run stands: loss, rate, time left, last checkpoint"),
     "compare": ("megabert.commands.compare", "compare two runs step by step"),
     "report": ("megabert.commands.report", "show what a run has learned: table, loss curve, fill-mask"),
+    "finetune": ("megabert.commands.finetune", "train a head on labelled examples, and score it"),
+    "evaluate": ("megabert.commands.evaluate", "score a fine-tuned model again"),
     "fill-mask": ("megabert.commands.fill_mask", "guess the [MASK]s of a text"),
     "attention": ("megabert.commands.attention", "write a page that shows the attention on a text"),
     "similar": ("megabert.commands.similar", "find the nearest word embeddings; a - b + c"),

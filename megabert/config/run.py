@@ -123,6 +123,7 @@ class RollbackConfig:
 
 
 Backend = Literal["auto", "triton", "apex", "torch"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -154,7 +155,7 @@ class RunConfig:
     phases: Annotated[tuple[PhaseConfig, ...], Field(min_length=1)]
     """Sequence lengths with their own schedules, in order."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    precision: Precision = "auto"
     """Arithmetic of the model; auto: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
     grad_accum_dtype: Literal["fp32"] = "fp32"
     """Accumulation and reduction of gradients over micro-steps and ranks."""

@@ -89,4 +89,4 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
 
 def _has_only_own_beginnings(run_dir: Path) -> bool:
     """Whether a start was killed before it wrote its configuration."""
-    return all(path.name in (".lock", "logs") or path.suffix == ".tmp" for path in run_dir.iterdir())
+    return all(path.name in (".lock", "logs", "heartbeats") or path.suffix == ".tmp" for path in run_dir.iterdir())

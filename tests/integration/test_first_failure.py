@@ -19,10 +19,9 @@ def check_failure(run: Run, rank: int) -> None:
     assert status["error"] == "DataError: a torn shard"
 
 
-@pytest.mark.parametrize(("launcher", "rank"), [("deepspeed", 0), ("torchrun", 1)])
-def test_only_the_failing_ranks_error_is_shown(shards, tmp_path, monkeypatch, launcher, rank):
-    monkeypatch.setenv("FAILING_RANK", str(rank))
-    check_failure(Run(tmp_path / "run", shards, ranks=2, launcher=launcher, module="integration.failing"), rank)
+def test_only_the_failing_ranks_error_is_shown(shards, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAILING_RANK", "0")
+    check_failure(Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed", module="integration.failing"), 0)
 
 
 @pytest.mark.soak
