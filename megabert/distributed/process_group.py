@@ -145,7 +145,8 @@ def _device(requested: str, local_rank: int) -> torch.device:
     if local_rank >= gpus:
         error = ConfigError(
             f"Local rank {local_rank} has no GPU: this machine shows {gpus}. Start at most that many ranks here, "
-            "or use the CPU (--device cpu)."
+            "or use the CPU (--device cpu).",
+            see="no-gpu-is-seen",
         )
         error.is_echo = False  # the other ranks have theirs
         raise error

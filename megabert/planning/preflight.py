@@ -99,7 +99,8 @@ def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
     if free < 2 * one:
         raise CheckpointError(
             f"{folder}: {free / 2**30:.2f} GiB are free, but a checkpoint takes {one / 2**30:.2f} GiB and the one "
-            "before it is kept. Free some space or name another --run-dir."
+            "before it is kept. Free some space or name another --run-dir.",
+            see="a-checkpoint-cannot-be-written",
         )
     return (
         f"checkpoints: {one / 2**30:.2f} GiB each, up to {kept} at a time: {kept * one / 2**30:.2f} GiB; "
