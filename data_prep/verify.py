@@ -129,7 +129,7 @@ def _check_content(task: ShardTask) -> list[str]:
 
 def _check_batch(task: ShardTask, record: pa.RecordBatch, first: int, pairs: Pairs | None) -> list[str]:
     batch = Batch.of(record)
-    found = broken_rules(batch, task.metadata, tokenizer_of(task.folder / "tokenizer").is_subword)
+    found = broken_rules(batch, task.metadata, tokenizer_of(task.folder / "tokenizer"))
     if not found and pairs is not None:  # the text of a broken row cannot be told
         found = _compare_text(task, batch, pairs)
     return [_name(task, rows, first, rule) for rule, rows in found.items()]

@@ -90,6 +90,18 @@ def load_run_config(
     return config
 
 
+def split_fork(fork: str) -> tuple[Path, int]:
+    """Return run folder and step of ``RUN@STEP``.
+
+    Raises:
+        ConfigError: It is not of that form.
+    """
+    run_dir, _, step = fork.rpartition("@")
+    if not run_dir or not step.isdigit():
+        raise ConfigError(f"--fork {fork}: allowed is RUN@STEP, for example runs/large@4000.")
+    return Path(run_dir), int(step)
+
+
 def _check_family(recipe: str, layers: Sequence[Mapping[str, Any]], model: Mapping[str, Any], source: str) -> None:
     """Refuse a source of another family than the one that recipe and flags ask for."""
     wanted = [layer["family"] for layer in layers if layer.get("family")]

@@ -5,8 +5,8 @@ class MegabertError(Exception):
     """Base of every error that a user can mend. The message names place, value and remedy."""
 
     exit_code = 1
-    is_echo = False
-    """Whether another rank reports this very error already."""
+    is_echo: bool | None = None
+    """Whether another rank reports this very error already; None: not known, so that rank 0 speaks for all."""
 
 
 class ConfigError(MegabertError):

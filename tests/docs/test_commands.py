@@ -30,7 +30,9 @@ def megabert_words(program: str, words: list[str]) -> list[str]:
 PRETRAIN = [
     (page, given)
     for page, program, words in shown_commands()
-    if program != "megabert-data" and (given := megabert_words(program, words))[0] == "pretrain" and "..." not in given
+    if program != "megabert-data"
+    and (given := megabert_words(program, words))[0] == "pretrain"
+    and not {"...", "--fork"} & set(given)  # a fork needs the run that it leaves
 ]
 
 
