@@ -60,7 +60,7 @@ class FirstFailure:
         The first one is marked as no echo. An error that follows from another rank's waits for that one a little.
         """
         self._has_noticed.set()
-        if self._size == 1 or isinstance(error, KeyboardInterrupt | RankFailed):
+        if self._size == 1 or isinstance(error, RankFailed) or not isinstance(error, Exception):
             return error
         follows = getattr(error, "is_echo", None) or _has_lost_a_rank(error)
         try:

@@ -66,7 +66,8 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         raise CheckpointError(
             f"{run_dir}: was begun with another configuration; these fields make it another experiment:\n{lines}\n"
             f"Go on with the recorded values, or begin a new run with these, from a checkpoint of this one:\n"
-            f"  {fork_command(run_dir)}"
+            f"  {fork_command(run_dir)}",
+            see="the-run-folder-holds-another-experiment",
         )
     return [f"{path}: {old!r} -> {new!r}" for path, (old, new) in changed.items()]
 
