@@ -48,11 +48,11 @@ lint: $(installed) ## ruff, mypy, import contracts, shell scripts
 	@$(bin)/shellcheck -x $$(git ls-files '*.sh' .ci/run tests/tools)
 
 bench: $(installed) ## CPU benchmarks, each a ratio measured in one run
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done
+	@for script in benchmarks/bench_*.py benchmarks/cpu/bench_*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done
 
-bench-gpu: ## The GPU runbook, 9 minutes on one GPU, resumable (PART=NAME; TINY=1 proves it on a CPU), in build/bench-gpu
+bench-gpu: ## The GPU runbook, 9 minutes on one GPU, resumable; PART=NAME WHEELS=DIR OUTPUT=DIR; TINY=1 proves it on a CPU
 	@$(or $(BENCH_PYTHON),$(if $(wildcard $(bin)/python),$(bin)/python,$(PYTHON))) -m benchmarks.gpu \
-	  $(if $(PART),--parts $(PART)) $(if $(TINY),--tiny)
+	  $(if $(PART),--parts $(PART)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(OUTPUT),--output $(OUTPUT)) $(if $(TINY),--tiny)
 
 docs: $(installed) ## The documentation as HTML, in build/docs
 	@$(bin)/python -m sphinx -W --keep-going -q -b html docs build/docs && echo build/docs/index.html

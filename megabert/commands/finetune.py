@@ -75,7 +75,7 @@ def _run_glue(options: argparse.Namespace, fields: Sequence[str]) -> int:
     summaries = run_glue(
         Path(str(data)), Path(options.output_dir or "runs/glue"), words, launcher=options.launcher or ""
     )
-    print(glue_table(summaries))
+    print(glue_table(summaries) if summaries else "every task can start; nothing was written")
     return 0
 
 

@@ -129,7 +129,8 @@ def phase_data(config: RunConfig, phase: PhaseConfig) -> Path:
     if config.data.path is None:
         raise ConfigError(
             "No data: set --data.path to the folder of a 'megabert-data build', or phases.N.data to a folder of "
-            "instance shards. To make one: megabert-data build --input FILE --output DIR"
+            "instance shards. To make one: megabert-data build --input FILE --output DIR",
+            see="there-are-no-shards",
         )
     return Path(config.data.path) / "instances" / str(phase.max_seq_length)
 

@@ -71,6 +71,11 @@ class CheckpointConfig:
     keep_every_steps: PositiveInt | None = None
     """Keep the first checkpoint at or after every multiple of this for good; by default none."""
 
+    def most_at_a_time(self, steps: int) -> int:
+        """Return how many a run of so many steps has on its disk at most, with the best and the one being written."""
+        for_good = steps // self.keep_every_steps + 1 if self.keep_every_steps else 0
+        return self.keep_last + 2 + for_good
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ValidationConfig:

@@ -188,7 +188,8 @@ def _newest_good(checkpoints_dir: Path, steps: list[int]) -> Path:
         problems.append(problem)
     raise CheckpointError(
         f"{checkpoints_dir}: every checkpoint is damaged: {'; '.join(problems)}. A run that recorded a checkpoint "
-        "never starts fresh: restore a copy, or start over with a new --run-dir."
+        "never starts fresh: restore a copy, or start over with a new --run-dir.",
+        see="every-checkpoint-is-damaged",
     )
 
 

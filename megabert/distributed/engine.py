@@ -117,8 +117,7 @@ class Engine:
         named = list(self._stage.gradients())
         if not named:
             return []
-        peaks = torch.stack(torch._foreach_norm([gradient for _, gradient in named], math.inf))
-        finite = torch.isfinite(peaks).tolist()  # one synchronisation
+        finite = torch.isfinite(_peaks([gradient for _, gradient in named])).tolist()  # one synchronisation
         return [name for (name, _), is_finite in zip(named, finite, strict=True) if not is_finite]
 
     def step(self) -> float:
@@ -245,6 +244,14 @@ def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[s
         fragment.view().copy_(piece)
     deepspeed_engine.module.train()
     return engine
+
+
+def _peaks(gradients: list[Tensor]) -> Tensor:
+    """Return a number of each tensor that is finite where all of it is."""
+    if gradients[0].device.type != "cpu":
+        return torch.stack(torch._foreach_norm(gradients, math.inf))
+    # least and greatest element: on a CPU the infinity norm takes 16 times as long
+    return torch.stack([torch.stack(gradient.aminmax()).double().abs().amax() for gradient in gradients])
 
 
 def _check(ds_config: dict[str, Any]) -> None:

@@ -88,7 +88,7 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
 
     ``environments.LAUNCHERS`` lists whom it understands: torchrun, ``deepspeed``, srun. Ranks die with their launcher.
     On leaving, all ranks meet at a barrier and the group is destroyed: ranks that just ended aborted in 5 of 18 clean
-    runs.
+    runs. Where one fails alone, the others leave with ``RankFailed``, which has its exit code (``first_failure``).
 
     Args:
         device: ``auto`` takes a GPU where there is one.
@@ -113,9 +113,12 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
         try:
             with world.failures.watching():
                 yield world
-        except BaseException:
+        except BaseException as error:
+            first = world.failures.report(error)
             _leave(world, FAILURE_BARRIER_S)
-            raise
+            if first is error:
+                raise
+            raise first from error
         _leave(world, EXIT_BARRIER_S)
 
 
@@ -142,7 +145,8 @@ def _device(requested: str, local_rank: int) -> torch.device:
     if local_rank >= gpus:
         error = ConfigError(
             f"Local rank {local_rank} has no GPU: this machine shows {gpus}. Start at most that many ranks here, "
-            "or use the CPU (--device cpu)."
+            "or use the CPU (--device cpu).",
+            see="no-gpu-is-seen",
         )
         error.is_echo = False  # the other ranks have theirs
         raise error
@@ -179,7 +183,7 @@ def _start(rank: int, size: int, device: torch.device) -> dist.Store:
 def _leave(world: World, timeout_s: float) -> None:
     have_met = False
     try:
-        have_met = _meet(world, timeout_s)
+        have_met = world.failures.has_store and _meet(world, timeout_s)
     except Exception as error:  # rank 0 is gone, and the store with it
         logger.debug("rank %d: %s", world.rank, error)
     if not have_met:

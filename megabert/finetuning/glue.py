@@ -1,7 +1,6 @@
 """All tasks of a GLUE folder, one process each, and their table."""
 
 import json
-import os
 import shlex
 import statistics
 import subprocess
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from megabert.distributed.environments import describe_place, find_launcher
 from megabert.errors import ConfigError, DataError, MegabertError
 from megabert.finetuning.run import SUMMARY_NAME
 from megabert.finetuning.tasks import GLUE, Task
@@ -28,14 +28,14 @@ def run_glue(data: Path, output_dir: Path, flags: Sequence[str], *, launcher: st
         launcher: Words before ``megabert finetune``, such as ``torchrun --nproc_per_node 2 -m``.
 
     Returns:
-        The tasks' summaries, by name.
+        The tasks' summaries, by name; nothing with --dry-run among the flags.
 
     Raises:
         ConfigError: Started on several ranks.
         DataError: No task there.
         MegabertError: A task failed.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if find_launcher() is not None and int(describe_place()["WORLD_SIZE"]) > 1:
         raise ConfigError(
             "finetune glue starts a process a task and cannot itself run on several ranks. Start it alone, and give "
             "it the launcher: --launcher 'torchrun --nproc_per_node 2 -m'"
@@ -47,11 +47,16 @@ def run_glue(data: Path, output_dir: Path, flags: Sequence[str], *, launcher: st
     missing = [str(task.glue_folder) for task in GLUE if task not in present]
     if missing:
         logger.warning("not in %s, left out: %s", data, ", ".join(missing))
-    return {task.name: _run_task(task, data, output_dir, flags, launcher) for task in present}
+    for task in present:
+        _run_task(task, data, output_dir / task.name, flags, launcher)
+    if "--dry-run" in flags:
+        return {}
+    return {
+        task.name: json.loads((output_dir / task.name / SUMMARY_NAME).read_text(encoding="utf-8")) for task in present
+    }
 
 
-def _run_task(task: Task, data: Path, output_dir: Path, flags: Sequence[str], launcher: str) -> dict[str, Any]:
-    folder = output_dir / task.name
+def _run_task(task: Task, data: Path, folder: Path, flags: Sequence[str], launcher: str) -> None:
     start = [*shlex.split(launcher), "megabert"] if launcher else [sys.executable, "-m", "megabert"]
     command = [*start, "finetune", task.name, "--data", str(data / str(task.glue_folder))]
     logger.info("%s", shlex.join([*command, "--output-dir", str(folder), *flags]))
@@ -68,7 +73,6 @@ def _run_task(task: Task, data: Path, output_dir: Path, flags: Sequence[str], la
         )
         error.exit_code = done.returncode if done.returncode > 0 else 1
         raise error
-    return json.loads((folder / SUMMARY_NAME).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def glue_table(summaries: dict[str, dict[str, Any]]) -> str:

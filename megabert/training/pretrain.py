@@ -237,7 +237,8 @@ def _check_same_data(setup: Setup) -> None:
             error = CheckpointError(
                 f"phases[{i}]: the shards in {setup.inputs.shards[i][0].folder} are not those that the run began with "
                 f"(SHA-256 {new[:12]}, recorded {old[:12]}). Name the first ones, or begin a new run with these: "
-                f"{fork_command(setup.run_dir)}"
+                f"{fork_command(setup.run_dir)}",
+                see="the-run-folder-holds-another-experiment",
             )
             error.is_echo = not setup.world.is_main
             raise error

@@ -76,7 +76,8 @@ def divergence(run_dir: Path, failed: TrainerState, *, reason: str, tried: str, 
     return ConfigError(
         f"{reason} at step {failed.step} (phase {failed.phase + 1}), {tried}: the model has diverged. The checkpoint "
         f"of step {step} is whole: go on from it with a lower learning rate: megabert pretrain ... "
-        f"--fork {run_dir}@{step} --run-dir NEW --phases.{failed.phase}.learning_rate LOWER"
+        f"--fork {run_dir}@{step} --run-dir NEW --phases.{failed.phase}.learning_rate LOWER",
+        see="the-loss-is-not-finite",
     )
 
 

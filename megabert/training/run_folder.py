@@ -66,7 +66,8 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         raise CheckpointError(
             f"{run_dir}: was begun with another configuration; these fields make it another experiment:\n{lines}\n"
             f"Go on with the recorded values, or begin a new run with these, from a checkpoint of this one:\n"
-            f"  {fork_command(run_dir)}"
+            f"  {fork_command(run_dir)}",
+            see="the-run-folder-holds-another-experiment",
         )
     return [f"{path}: {old!r} -> {new!r}" for path, (old, new) in changed.items()]
 
@@ -88,4 +89,4 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
 
 def _has_only_own_beginnings(run_dir: Path) -> bool:
     """Whether a start was killed before it wrote its configuration."""
-    return all(path.name in (".lock", "logs") or path.suffix == ".tmp" for path in run_dir.iterdir())
+    return all(path.name in (".lock", "logs", "heartbeats") or path.suffix == ".tmp" for path in run_dir.iterdir())

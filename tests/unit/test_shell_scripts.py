@@ -22,7 +22,9 @@ def run(*command: object) -> subprocess.CompletedProcess:
 
 
 def test_there_are_scripts():
-    assert {"lib.sh", "pretrain_large.sh", "prepare_data.sh", "submit_all.sh"} <= {path.name for path in SCRIPTS}
+    assert {"lib.sh", "finetune.sh", "pretrain_large.sh", "prepare_data.sh", "submit_all.sh"} <= {
+        path.name for path in SCRIPTS
+    }
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
