@@ -6,6 +6,7 @@ libraries, and stays inside a chunk, where `tokenizers` itself decides; it is as
 ASCII the normaliser is lower-casing or nothing, and every character that is no letter, digit or space is a word.
 """
 
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,44 +28,55 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 @dataclass(frozen=True, eq=False)
 class AsciiPieces:
-    """The pieces that words of printable ASCII are cut into."""
+    """The pieces that words of printable ASCII are cut into, for `megabert.tokenization.kernels`."""
 
-    edges: NDArray[np.uint64]
-    """Of the trie, see `megabert.tokenization.kernels.build_trie`."""
-    piece_of_node: NDArray[np.int32]
+    words: tuple[NDArray[np.uint64], NDArray[np.int32]]
+    """Hash table of the pieces that start words and are short, and their ids."""
+    trie: tuple[NDArray[np.uint64], NDArray[np.int32]]
+    """Edges of the trie of all pieces, and the id of the piece that ends at each node."""
+    folded: NDArray[np.uint8]
+    """What each byte of a word counts as; 0 where it is no letter or digit."""
     unknown: int
     """Id of [UNK]."""
-    is_lower: bool
-    """Whether words are lower-cased."""
 
     @classmethod
     def of(cls, vocabulary: Mapping[str, int], unknown: int, *, is_lower: bool) -> "AsciiPieces":
-        """Enter a vocabulary (ids by piece) into a trie."""
-        from megabert.tokenization.kernels import INITIAL, INSIDE, build_trie
+        """Enter a vocabulary (ids by piece)."""
+        from megabert.tokenization.kernels import INITIAL, INSIDE, enter_pieces
 
         pieces = [(piece, index) for piece, index in vocabulary.items() if piece.isascii()]
         is_inside = [piece.startswith(CONTINUATION) for piece, _ in pieces]
-        texts = [
-            piece.removeprefix(CONTINUATION).encode() if inside else piece.encode()
-            for (piece, _), inside in zip(pieces, is_inside, strict=True)
-        ]
+        texts = [piece.removeprefix(CONTINUATION) for piece, _ in pieces]
         offsets = np.cumsum([0, *map(len, texts)])
-        edges = np.zeros(1 << max(10, (4 * int(offsets[-1])).bit_length()), np.uint64)
-        piece_of_node = np.full(int(offsets[-1]) + 2, -1, np.int32)
-        build_trie(
-            np.frombuffer(b"".join(texts), np.uint8),
+        folded = np.zeros(256, np.uint8)
+        for character in string.ascii_letters + string.digits:
+            folded[ord(character)] = ord(character.lower() if is_lower else character)
+        made = cls(
+            (_zeros(2 * len(pieces)), np.full(len(_zeros(2 * len(pieces))), -1, np.int32)),
+            (_zeros(2 * int(offsets[-1])), np.full(int(offsets[-1]) + 2, -1, np.int32)),
+            folded,
+            unknown,
+        )
+        enter_pieces(
+            np.frombuffer("".join(texts).encode(), np.uint8),
             offsets,
             np.where(is_inside, INSIDE, INITIAL),
             np.array([index for _, index in pieces], np.int32),
-            edges,
-            piece_of_node,
+            made.words,
+            made.trie,
         )
-        return cls(edges, piece_of_node, unknown, is_lower)
+        return made
 
     @classmethod
     def none(cls) -> "AsciiPieces":
         """Return what stands for them where all chunks are looked up."""
-        return cls(np.zeros(1, np.uint64), np.full(2, -1, np.int32), 0, False)
+        nothing = (_zeros(1), np.full(len(_zeros(1)), -1, np.int32))
+        return cls(nothing, nothing, np.zeros(256, np.uint8), 0)
+
+
+def _zeros(least: int) -> NDArray[np.uint64]:
+    """Return an empty hash table with room for ``least`` entries: a power of two."""
+    return np.zeros(1 << max(least, 2).bit_length(), np.uint64)
 
 
 class ChunkCache:
@@ -125,10 +137,9 @@ class ChunkCache:
         self._find(text, offsets, slots)
         room = int(offsets[-1] - offsets[0]) + int(np.diff(self._starts)[slots].sum())
         ids, lengths = np.empty(room, np.int32), np.empty(len(texts), np.int64)
-        pieces = self._pieces
-        settings = (self._has_words, pieces.is_lower, pieces.unknown)
+        pieces = (self._pieces.words, self._pieces.trie, self._pieces.folded, np.int32(self._pieces.unknown))
         chunks = (slots, self._starts, self._ids)
-        made = encode(text, offsets, (pieces.edges, pieces.piece_of_node), settings, chunks, ids, lengths)
+        made = encode(text, offsets, self._has_words, pieces, chunks, ids, lengths)
         return ids[:made], lengths
 
     def _find(self, text: NDArray[np.uint8], offsets: NDArray[np.int32], slots: NDArray[np.int32]) -> None:

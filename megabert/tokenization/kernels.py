@@ -1,4 +1,4 @@
-"""Loops over the bytes of texts: WordPiece of printable ASCII by a trie, and a hash table of all other chunks."""
+"""Loops over the bytes of texts: WordPiece of printable ASCII, and a hash table of all other chunks."""
 
 import numpy as np
 
@@ -6,6 +6,7 @@ from megabert.compiled import compiled, inlined
 from megabert.tokenization.backend import MAX_WORD_CHARACTERS
 
 INITIAL, INSIDE = 0, 1  # roots of the trie: pieces that start a word, and those that go on with one
+SHORT_BYTES = 8  # words up to here are looked up whole, packed into one number: most are one piece
 SPACE = 0x20
 _FIRST_PLAIN, _LAST_PLAIN = np.uint8(0x20), np.uint8(0x7E)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -14,27 +15,44 @@ _FNV_OFFSET, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3
 
 
 @compiled
-def build_trie(text, offsets, roots, ids, edges, piece_of_node):
-    """Enter pieces.
+def enter_pieces(text, offsets, roots, ids, words, trie):
+    """Enter the pieces of a vocabulary.
 
     Args:
         text: Bytes of all pieces, end to end.
         offsets: Where each piece starts, and the end.
-        roots: Of each piece.
+        roots: Of each piece in the trie.
         ids: Of each piece.
-        edges: Written: a hash table from (node, byte) to node, zeros before; its size is a power of two.
-        piece_of_node: Written: the piece that ends at each node, or -1.
+        words: Written: a hash table of short words, as numbers, zeros before, and their pieces.
+        trie: Written: a hash table from (node, byte) to node, zeros before; the piece that ends at each node, or -1.
     """
+    edges, piece_of_node = trie
     nodes = 2
     for piece in range(len(ids)):
-        node = roots[piece]
-        for place in range(offsets[piece], offsets[piece + 1]):
-            slot = _slot(edges, node, text[place])
+        node, packed = np.int64(roots[piece]), np.uint64(0)
+        start, end = offsets[piece], offsets[piece + 1]
+        for place in range(start, end):
+            if place - start < SHORT_BYTES:
+                packed |= np.uint64(text[place]) << (_8 * np.uint64(place - start))
+            slot = _edge(edges, node, text[place])
             if not edges[slot]:
                 edges[slot] = (_key(node, text[place]) << _32) | np.uint64(nodes)
                 nodes += 1
             node = np.int64(edges[slot] & _LOW)
         piece_of_node[node] = ids[piece]
+        if roots[piece] == INITIAL and end - start <= SHORT_BYTES:
+            slot = _word(words[0], packed)
+            words[0][slot], words[1][slot] = packed, ids[piece]
+
+
+@inlined
+def _word(words, packed):
+    """Return where a short word is in its table, or the empty slot where it would be."""
+    last = len(words) - 1
+    slot = np.int64((packed * _GOLDEN) >> _32) & last
+    while words[slot] and words[slot] != packed:
+        slot = (slot + 1) & last
+    return slot
 
 
 @inlined
@@ -43,8 +61,8 @@ def _key(node, byte):
 
 
 @inlined
-def _slot(edges, node, byte):
-    """Return where an edge is, or the empty slot where it would be."""
+def _edge(edges, node, byte):
+    """Return where an edge is in its table, or the empty slot where it would be."""
     key, last = _key(node, byte), len(edges) - 1
     slot = np.int64((key * _GOLDEN) >> _32) & last
     while edges[slot] and edges[slot] >> _32 != key:
@@ -143,14 +161,14 @@ def _is_equal(chunk, held, start, end):
 
 
 @compiled
-def encode(text, offsets, trie, settings, chunks, ids, lengths):
+def encode(text, offsets, has_words, pieces, chunks, ids, lengths):
     """Write the ids of texts end to end.
 
     Args:
         text: Bytes of all texts.
         offsets: Where each text starts, and the end.
-        trie: Edges and pieces, see `build_trie`.
-        settings: Whether printable ASCII is encoded here, whether it is lower-cased, id of [UNK].
+        has_words: Whether printable ASCII is encoded here.
+        pieces: Table of short words, trie, what each byte of a word is taken for (0 if it parts words), id of [UNK].
         chunks: Numbers of the other chunks in order, from `find_chunks`; where the ids of each start; all their ids.
         ids: Written; has room for an id a byte and those of the other chunks.
         lengths: Written: of each text in ids.
@@ -158,19 +176,18 @@ def encode(text, offsets, trie, settings, chunks, ids, lengths):
     Returns:
         The number of ids.
     """
-    has_words, _, _ = settings
     slots, starts, known_ids = chunks
     made = met = 0
     for index in range(len(offsets) - 1):
         first, end = made, offsets[index + 1]
         if has_words and _is_plain(text, offsets[index], end):
-            made = _encode_plain(text, offsets[index], end, trie, settings, ids, made)
+            made = _encode_plain(text, offsets[index], end, pieces, ids, made)
         else:
             start = offsets[index]
             while start < end:
                 stop = _chunk_end(text, start, end)
                 if has_words and _is_plain(text, start, stop):
-                    made = _encode_plain(text, start, stop, trie, settings, ids, made)
+                    made = _encode_plain(text, start, stop, pieces, ids, made)
                 elif stop > start:
                     for place in range(starts[slots[met]], starts[slots[met] + 1]):
                         ids[made] = known_ids[place]
@@ -182,40 +199,46 @@ def encode(text, offsets, trie, settings, chunks, ids, lengths):
 
 
 @inlined
-def _encode_plain(text, start, end, trie, settings, ids, made):
+def _encode_plain(text, start, end, pieces, ids, made):
     """Write the ids of printable ASCII: runs of letters and digits are words, so is every other character."""
+    words, trie, folded, unknown = pieces
     while start < end:
         if text[start] == SPACE:
             start += 1
             continue
-        stop = start + 1
-        if _is_alphanumeric(text[start]):
-            while stop < end and _is_alphanumeric(text[stop]):
+        packed, stop = np.uint64(folded[text[start]]), start + 1
+        if packed:
+            shift = _8
+            while stop < end and stop - start < SHORT_BYTES and folded[text[stop]]:
+                packed |= np.uint64(folded[text[stop]]) << shift
+                shift += _8
                 stop += 1
-        made = _encode_word(text, start, stop, trie, settings, ids, made)
+            while stop < end and folded[text[stop]]:
+                stop += 1
+        else:
+            packed = np.uint64(text[start])
+        piece = np.int32(-1)
+        if stop - start <= SHORT_BYTES:
+            piece = words[1][_word(words[0], packed)]
+        if piece >= 0:
+            ids[made] = piece
+            made += 1
+        else:
+            made = _encode_word(text, start, stop, trie, folded, unknown, ids, made)
         start = stop
     return made
 
 
 @inlined
-def _is_alphanumeric(byte):
-    return 0x61 <= (byte | 0x20) <= 0x7A or 0x30 <= byte <= 0x39
-
-
-@inlined
-def _encode_word(text, start, end, trie, settings, ids, made):
+def _encode_word(text, start, end, trie, folded, unknown, ids, made):
     """Cut a word greedily into the longest pieces (Wu et al. 2016); [UNK] where one is missing."""
     edges, piece_of_node = trie
-    _, is_lower, unknown = settings
     first, root = made, INITIAL
     is_known = end - start <= MAX_WORD_CHARACTERS
     while is_known and start < end:
-        node, piece, stop, place = root, -1, start, start
+        node, piece, stop, place = root, np.int32(-1), start, start
         while place < end:
-            byte = text[place]
-            if is_lower and 0x41 <= byte <= 0x5A:
-                byte = np.uint8(byte | 0x20)
-            slot = _slot(edges, node, byte)
+            slot = _edge(edges, node, max(folded[text[place]], text[place]))
             if not edges[slot]:
                 break
             node = np.int64(edges[slot] & _LOW)
