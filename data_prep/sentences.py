@@ -8,12 +8,11 @@ import sentencex
 class SentenceSplitter(Protocol):
     """Cuts text into sentences."""
 
-    def split(self, paragraph: str) -> list[str]:
-        """Return the sentences of a paragraph in order, stripped, none empty."""
-        ...
-
     def split_paragraphs(self, paragraphs: list[str]) -> list[str]:
-        """Return the sentences of several paragraphs; none goes over the end of one."""
+        """Return the sentences of paragraphs in order, none blank, none over the end of a paragraph.
+
+        White space may stay at their ends.
+        """
         ...
 
 
@@ -28,13 +27,10 @@ class SentencexSplitter:
         """
         self._language = language
 
-    def split(self, paragraph: str) -> list[str]:
-        """Return the sentences of a paragraph in order, stripped, none empty."""
-        return [stripped for part in sentencex.segment(self._language, paragraph) if (stripped := part.strip())]
-
     def split_paragraphs(self, paragraphs: list[str]) -> list[str]:
-        """Return the sentences of several paragraphs; none goes over the end of one."""
-        return [sentence for paragraph in paragraphs for sentence in self.split(paragraph)]
+        """Return the sentences of paragraphs in order, none blank, none over the end of a paragraph."""
+        language, segment = self._language, sentencex.segment
+        return [part for text in paragraphs for part in segment(language, text) if not part.isspace()]
 
 
 def make_splitter(language: str) -> SentenceSplitter:

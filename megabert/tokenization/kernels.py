@@ -236,7 +236,7 @@ def _encode_word(text, start, end, trie, folded, unknown, ids, made):
     first, root = made, INITIAL
     is_known = end - start <= MAX_WORD_CHARACTERS
     while is_known and start < end:
-        node, piece, stop, place = root, np.int32(-1), start, start
+        node, piece, stop, place = np.int64(root), np.int32(-1), start, start
         while place < end:
             slot = _edge(edges, node, max(folded[text[place]], text[place]))
             if not edges[slot]:
