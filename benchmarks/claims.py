@@ -174,7 +174,7 @@ def measure_lengths() -> None:
     """Time attention and a whole layer of BERT-Base's width for the same number of tokens, one thread, CPU seconds."""
     torch.set_num_threads(1)
     config = ModelConfig(vocab_size=64)
-    layer = EncoderLayer(0, config, OpsConfig()).eval()
+    layer = EncoderLayer(config, OpsConfig()).eval()
     x_TD = torch.randn(TOKENS, config.hidden_size)
     qkv_TC = layer.attention.self.qkv(x_TD)
     print(f"\n{TOKENS:,} tokens in one layer of BERT-Base, forward, one thread, CPU seconds, least of 3")
@@ -185,7 +185,7 @@ def measure_lengths() -> None:
         plan = plan_attention(cu_seqlens, tokens=TOKENS, num_heads=heads)
         packing = Packing(cu_seqlens, length, plan)
         alone = least(lambda: attention(qkv_TC, cu_seqlens, max_seqlen=length, num_heads=heads, plan=plan))  # noqa: B023
-        whole = least(lambda: layer(x_TD, packing, None))  # noqa: B023
+        whole = least(lambda: layer(x_TD, packing, None, 0))  # noqa: B023
         probabilities = heads * TOKENS * length
         print(f"{length:>8}{probabilities:>16,}{alone:>12.2f}{whole - alone:>16.2f}{100 * alone / whole:>17.0f}%")
 

@@ -1,6 +1,5 @@
 """Largest differences between our models and transformers' with the same weights, family by family, head by head."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +16,7 @@ from megabert.export.huggingface import read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.models.build import build_model
 from megabert.models.convert import VOCABULARY_ROWS, load_parameters
+from megabert.models.electra import ElectraForPreTraining
 from megabert.tokenization import load_tokenizer, save_huggingface
 
 VOCABULARY = 70
@@ -43,6 +43,12 @@ class Case:
     def config(self) -> ModelConfig:
         return ModelConfig(**{"family": self.family, "max_position_embeddings": 64, **SIZES, **self.options})
 
+    @property
+    def parts(self) -> list[tuple[str, str]]:
+        """Classes and subfolders: ELECTRA's discriminator has its generator in one."""
+        generator = [("ElectraForMaskedLM", "generator")] if "generator_size" in self.options else []
+        return [(self.head, ""), *generator]
+
 
 CASES = [
     Case(head="BertForPreTraining", family="bert", objective="nsp"),
@@ -56,6 +62,13 @@ CASES = [
         objective="sop",
         options={"embedding_size": 16, "num_hidden_groups": 2, "hidden_act": "gelu"},
     ),
+    Case(
+        head="ElectraForPreTraining",
+        family="electra",
+        objective="none",
+        options={"embedding_size": 24, "generator_size": 0.5},
+    ),
+    Case(head="ElectraForMaskedLM", family="electra", objective="none", options={"embedding_size": 32}),
 ]
 
 
@@ -109,6 +122,8 @@ def run_theirs(model: torch.nn.Module, batch: MicroBatch) -> dict[str, Tensor]:
         output = model(**inputs, token_type_ids=pad(batch.segment_ids_T), output_hidden_states=True)
     masked = batch.masked_positions_M
     found = {"hidden states": output.hidden_states[-1][is_real]}
+    if type(model).__name__ == "ElectraForPreTraining":
+        return {**found, "discriminator logits": output.logits[is_real]}
     logits = output.get("prediction_logits", output.get("logits"))
     found["masked-LM logits"] = logits[is_real][masked]
     sentence = output.get("seq_relationship_logits", output.get("sop_logits"))
@@ -119,8 +134,13 @@ def run_theirs(model: torch.nn.Module, batch: MicroBatch) -> dict[str, Tensor]:
 
 def run_ours(model: torch.nn.Module, batch: MicroBatch) -> dict[str, Tensor | None]:
     """Run our model; what it does not compute is None."""
+    model.eval()
     with torch.no_grad():
-        output = model.eval()(batch, with_logits=True)
+        if isinstance(model, ElectraForPreTraining):  # of the tokens as they are, none replaced
+            hidden_TD, _ = model.bert(batch)
+            logits_T = model.discriminator_predictions(hidden_TD)
+            return {"hidden states": hidden_TD, "discriminator logits": logits_T}
+        output = model(batch, with_logits=True)
     return {
         "hidden states": output.hidden_TD,
         "masked-LM logits": output.mlm_logits_MV,
@@ -134,29 +154,48 @@ def differences(ours: dict[str, Tensor | None], theirs: dict[str, Tensor]) -> di
     return {name: float((ours[name] - value).abs().max()) for name, value in theirs.items()}
 
 
-def import_differences(case: Case, folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
+def import_differences(case: Case, folder: Path) -> dict[str, float]:
     """Random weights of transformers, saved there and read here."""
     tokenizer = make_tokenizer(folder / "tokenizer", pad_id=1)
     model = build_model(case.config, objective=case.objective)
-    write(model, folder / "config", tokenizer)  # for its config.json alone
-    theirs = getattr(transformers, case.head)(transformers.AutoConfig.from_pretrained(folder / "config"))
-    randomize(theirs)
-    theirs.eval().save_pretrained(folder / "theirs")
+    write(model, folder / "config", tokenizer)  # for the config.json alone
+    theirs = [
+        getattr(transformers, head)(transformers.AutoConfig.from_pretrained(folder / "config" / part)).eval()
+        for head, part in case.parts
+    ]
+    for their_model, (_, part) in zip(theirs, case.parts, strict=True):
+        randomize(their_model)
+        if part:
+            their_model.electra.embeddings.load_state_dict(theirs[0].electra.embeddings.state_dict())
+        their_model.save_pretrained(folder / "theirs" / part)
     found = read_huggingface(folder / "theirs", objective=case.objective)
     assert found.config == case.config
     assert not found.missing_head_names
     load_parameters(model, found.state)
-    yield "in", differences(run_ours(model, batch := make_batch(case.config)), run_theirs(theirs, batch))
+    return compare(case, model, theirs)
 
 
-def export_differences(case: Case, folder: Path) -> Iterator[tuple[str, dict[str, float]]]:
+def export_differences(case: Case, folder: Path) -> dict[str, float]:
     """Random weights of ours, written here and loaded there."""
     tokenizer = make_tokenizer(folder / "tokenizer", pad_id=1)
     model = random_model(case.config, case.objective)
     write(model, folder / "ours", tokenizer)
-    theirs, info = getattr(transformers, case.head).from_pretrained(folder / "ours", output_loading_info=True)
-    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
-    yield "out", differences(run_ours(model, batch := make_batch(case.config)), run_theirs(theirs.eval(), batch))
+    theirs = []
+    for head, part in case.parts:
+        loaded, info = getattr(transformers, head).from_pretrained(folder / "ours" / part, output_loading_info=True)
+        assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+        theirs.append(loaded.eval())
+    return compare(case, model, theirs)
+
+
+def compare(case: Case, model: torch.nn.Module, theirs: list[torch.nn.Module]) -> dict[str, float]:
+    """Return the differences of a model, and of ELECTRA's generator beside it."""
+    batch = make_batch(case.config)
+    found = differences(run_ours(model, batch), run_theirs(theirs[0], batch))
+    for generator in theirs[1:]:
+        parts = differences(run_ours(model.generator, batch), run_theirs(generator, batch))
+        found |= {f"generator's {name}": value for name, value in parts.items()}
+    return found
 
 
 def random_model(config: ModelConfig, objective: Objective) -> torch.nn.Module:

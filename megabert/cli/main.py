@@ -11,10 +11,12 @@ from megabert.errors import ConfigError, MegabertError
 
 COMMANDS = {
     "doctor": ("megabert.commands.doctor", "check whether this machine, or this job, is fit to train"),
+    "estimate": ("megabert.commands.estimate", "say what a recipe needs: memory, days, disk, passes over the corpus"),
     "pretrain": ("megabert.commands.pretrain", "train a BERT on instance shards, or go on with a run"),
     "export": ("megabert.commands.export", "write a checkpoint as a folder that transformers loads"),
     "report": ("megabert.commands.report", "show what a run has learned: table, loss curve, fill-mask"),
     "fill-mask": ("megabert.commands.fill_mask", "guess the [MASK]s of a text"),
+    "attention": ("megabert.commands.attention", "write a page that shows the attention on a text"),
     "similar": ("megabert.commands.similar", "find the nearest word embeddings; a - b + c"),
     "embed": ("megabert.commands.embed", "write a vector for each line of a file, or for each of its tokens"),
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from megabert.config.loading import field_table, parse_flags, read_yaml, to_dict
 from megabert.config.recipes import engine_names, load_run_config, recipe_names
 from megabert.config.run import RunConfig
+from megabert.errors import ConfigError
 from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
 
 if TYPE_CHECKING:
@@ -39,10 +40,7 @@ def run(arguments: Sequence[str]) -> int:
         print(yaml.safe_dump(to_dict(config), sort_keys=False), end="")
         return 0
     if options.dry_run:
-        from megabert.training.preflight import describe_run
-
-        run_dir = Path(options.run_dir)
-        print(describe_run(config, run_dir, initial=_initial(config, run_dir)))
+        _dry_run(options, config)
         return 0
     run_dir = Path(options.run_dir)
     with StopSignals() as stop:  # before the seconds that torch takes to import
@@ -50,6 +48,17 @@ def run(arguments: Sequence[str]) -> int:
 
         state = pretrain(config, run_dir, initial=_initial(config, run_dir), device=options.device, stop=stop)
     return 0 if state.is_done(config) else EXIT_STOPPED
+
+
+def _dry_run(options: argparse.Namespace, config: RunConfig) -> None:
+    from megabert.distributed.environments import describe_place
+    from megabert.planning.preflight import describe_run
+
+    run_dir = Path(options.run_dir)
+    ranks = options.world_size if options.world_size is not None else int(describe_place()["WORLD_SIZE"])
+    if ranks < 1:
+        raise ConfigError(f"--world-size {ranks}: at least 1 rank has to be planned for.")
+    print(describe_run(config, run_dir, initial=_initial(config, run_dir), world_size=ranks, gpu=options.gpu))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,6 +76,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", default="runs/run", help="folder of the run (default: runs/run)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto, a GPU if any")
     parser.add_argument("--dry-run", action="store_true", help="check configuration and data, show the plan, stop")
+    parser.add_argument(
+        "--world-size", type=int, metavar="N", help="ranks that --dry-run plans for (default: the launcher's, or 1)"
+    )
+    parser.add_argument(
+        "--gpu", metavar="KIND", help="GPU that --dry-run plans for, as for megabert estimate (default: this machine's)"
+    )
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration, stop")
     return parser
 

@@ -1,5 +1,6 @@
 """The encoder's shape, with the field names of Hugging Face's ``config.json``."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -47,6 +48,9 @@ class ModelConfig:
     """Transformer layers."""
     num_hidden_groups: PositiveInt | None = None
     """Layers with weights of their own, each used by as many neighbours as another (ALBERT: 1); none: all."""
+    generator_size: Annotated[float, Field(gt=0, le=1)] | None = None
+    """ELECTRA: width, feed-forward width and heads of the generator, as a share of the model's (ELECTRA-Small: 0.25).
+    none: there is no discriminator; a model of the family is then a generator alone."""
     num_attention_heads: PositiveInt = 12
     """Attention heads; must divide ``hidden_size``."""
     intermediate_size: PositiveInt = 3072
@@ -90,6 +94,32 @@ class ModelConfig:
                 f"{self.num_hidden_layers}; choose a divisor, 1 for one layer used again and again"
             )
         return self
+
+    @model_validator(mode="after")
+    def _generator_has_whole_sizes(self) -> "ModelConfig":
+        if self.generator_size is not None:
+            if self.family != "electra":
+                raise ValueError(f"generator_size={self.generator_size} goes with family=electra, not {self.family}")
+            self.generator()
+        return self
+
+    def generator(self) -> "ModelConfig":
+        """Return the shape of ELECTRA's generator: as deep as the discriminator, a share of its width."""
+        share = self.generator_size or 1.0
+        hidden, heads = round(self.hidden_size * share), max(1, round(self.num_attention_heads * share))
+        if hidden % heads:
+            raise ValueError(
+                f"generator_size={share} gives {heads} heads for a width of {hidden}; choose 1/2, 1/3 or 1/4"
+            )
+        return replace(
+            self,
+            preset=None,
+            generator_size=None,
+            embedding_size=self.embedding_width,
+            hidden_size=hidden,
+            num_attention_heads=heads,
+            intermediate_size=round(self.intermediate_size * share),
+        )
 
     @property
     def traits(self) -> Family:

@@ -67,7 +67,9 @@ def load_run_config(
             raise ConfigError(
                 f"model.preset beside init_from={sources[-1]}: the sizes come from there. Leave one of the two out."
             )
-        layers.insert(1, {"model": {**model_of(str(sources[-1])), "preset": None}})
+        model = model_of(str(sources[-1]))
+        _check_family(recipe, [layer.get("model") or {} for layer in layers], model, str(sources[-1]))
+        layers.insert(1, {"model": {**model, "preset": None}})
     config = build(RunConfig, {"name": Path(recipe).stem}, *layers)
     problems = []
     for i, phase in enumerate(config.phases):
@@ -86,6 +88,17 @@ def load_run_config(
     if problems:
         raise ConfigError("\n".join([f"Recipe {recipe} contradicts itself:", *problems]))
     return config
+
+
+def _check_family(recipe: str, layers: Sequence[Mapping[str, Any]], model: Mapping[str, Any], source: str) -> None:
+    """Refuse a source of another family than the one that recipe and flags ask for."""
+    wanted = [layer["family"] for layer in layers if layer.get("family")]
+    family, found = (wanted or ["bert"])[-1], model.get("family", "bert")
+    if family != found:
+        raise ConfigError(
+            f"init_from={source}: its model is of the family {found}, recipe {recipe} trains {family}. Take a recipe "
+            f"of that family, or add --model.family {found}."
+        )
 
 
 def phase_name(config: RunConfig, index: int) -> str:

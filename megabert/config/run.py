@@ -68,6 +68,8 @@ class CheckpointConfig:
     """Steps between checkpoints; one is also written at step 0 and at the end of each phase."""
     keep_last: PositiveInt = 3
     """How many to keep; the last good one and the best of the last phase are never deleted."""
+    keep_every_steps: PositiveInt | None = None
+    """Keep the first checkpoint at or after every multiple of this for good; by default none."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -5,88 +5,31 @@ moments; on loading, a rank reads the slices that its own fragments need.
 """
 
 import logging
-import os
-import platform
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-import megabert
 from megabert.distributed.checkpoint_format import (
     KINDS,
     LATEST,
     Manifest,
-    StoredFile,
-    StoredParameter,
     damage,
     folder_name,
-    header_of,
     read_manifest,
     steps_in,
-    write_manifest,
-    write_tensors,
 )
-from megabert.distributed.checkpoint_pieces import Piece, pieces_of, stored_tensors
 from megabert.distributed.checkpoint_reader import Reader
+from megabert.distributed.checkpoint_saving import TEMPORARY, remove_temporaries, together
 from megabert.distributed.engine import Engine
 from megabert.distributed.process_group import World
-from megabert.distributed.together import on_all
 from megabert.errors import CheckpointError
-from megabert.schema.files import NO_SPACE, sync_folder, write_durably
 
 logger = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
-_TEMPORARY = ".tmp_"
-_MANIFEST_BYTES_PER_PIECE = 256  # generous: a name and two numbers
-
-
-def save_checkpoint(
-    checkpoints_dir: Path, step: int, engine: Engine, trainer_state: dict[str, Any], world: World
-) -> Path:
-    """Write a checkpoint; every rank calls it, between steps.
-
-    A temporary folder is filled and fsynced, renamed to ``step_NNNNNNNN``, and ``latest`` names it at the very end.
-
-    Args:
-        checkpoints_dir: Folder of a run's checkpoints, on a file system that all ranks share.
-        step: Optimizer updates so far.
-        engine: Between steps: no gradients are kept.
-        trainer_state: JSON-able; given back by ``load_checkpoint``.
-        world: Ranks.
-
-    Returns:
-        The checkpoint's folder.
-
-    Raises:
-        CheckpointError: On every rank alike, for instance for a full disk; nothing half-written is left.
-    """
-    target = checkpoints_dir / folder_name(step)
-    temporary = checkpoints_dir / f"{_TEMPORARY}{target.name}"
-    pieces = pieces_of(engine, world)
-    tensors = stored_tensors(engine, pieces)
-    bytes_to_write = len(header_of((key, t.numel()) for key, t in tensors)) + sum(4 * t.numel() for _, t in tensors)
-    needed = world.gather(bytes_to_write + _MANIFEST_BYTES_PER_PIECE * len(pieces))
-    name = f"rank_{world.rank:05d}.safetensors"
-    try:
-        _together(world, target, lambda: _make_room(checkpoints_dir, temporary, sum(needed)) if world.is_main else None)
-        files = _together(world, target, lambda: (name, write_tensors(temporary / name, tensors), pieces))
-
-        def complete() -> None:
-            write_manifest(temporary, _manifest(step, engine, trainer_state, world, files))
-            _publish(temporary, target)
-
-        _together(world, target, lambda: complete() if world.is_main else None)
-    except CheckpointError:
-        if world.is_main:
-            _remove_temporaries(checkpoints_dir)
-        raise
-    return target
 
 
 def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any]:
@@ -108,7 +51,7 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
                     reader.fill(kind, fragment.parameter, fragment.start, fragment.view(flat))
         return manifest
 
-    manifest = _together(world, folder, fill, doing="loading")[world.rank]
+    manifest = together(world, folder, fill, doing="loading")[world.rank]
     engine.load_state(manifest.engine_state)
     engine.refresh()
     return manifest.trainer_state
@@ -176,20 +119,25 @@ def read_masters(folder: Path) -> dict[str, Tensor]:
     return masters
 
 
-def prune(checkpoints_dir: Path, keep_last: int, protect: Collection[int] = ()) -> list[int]:
+def prune(
+    checkpoints_dir: Path, keep_last: int, protect: Collection[int] = (), *, keep_every: int | None = None
+) -> list[int]:
     """Delete old checkpoints, and temporary folders that a killed run left; rank 0 calls it.
 
-    Kept are the newest ``keep_last``, the best steps that these recorded, and those in ``protect``; at least one of the
-    kept is read back and found to be good, else the newest good one among the old is kept too.
+    Kept are the newest ``keep_last``, the best steps that these recorded, those in ``protect``, and the first at or
+    after every multiple of ``keep_every`` steps; at least one of the newest is read back and found to be good, else the
+    newest good one among the old is kept too.
 
     Returns:
         The steps that were deleted.
     """
-    _remove_temporaries(checkpoints_dir)
+    remove_temporaries(checkpoints_dir)
     steps = steps_in(checkpoints_dir)
     newest = steps[:keep_last]
     # Should the newest turn out damaged, an older one is gone back to, and its best has to be there as well.
     protected = {*protect, *(best for step in newest if (best := _best_step(checkpoints_dir / folder_name(step))))}
+    if keep_every is not None:
+        protected |= set({step // keep_every: step for step in steps}.values())  # newest first: the lowest one stays
     kept = [step for step in steps if step in newest or step in protected]
     old = [step for step in steps if step not in kept]
     if not old:
@@ -198,11 +146,22 @@ def prune(checkpoints_dir: Path, keep_last: int, protect: Collection[int] = ()) 
         good = next((step for step in old if damage(checkpoints_dir / folder_name(step)) is None), None)
         logger.warning("%s: every newer checkpoint is damaged; keeping step %s", checkpoints_dir, good)
         old = [step for step in old if step != good]
-    for step in old:
-        doomed = checkpoints_dir / f"{_TEMPORARY}deleted_{folder_name(step)}"
+    _delete(checkpoints_dir, old)
+    return old
+
+
+def forget_after(checkpoints_dir: Path, step: int) -> list[int]:
+    """Delete the checkpoints that are newer than one that a run goes back to; rank 0 calls it."""
+    newer = [found for found in steps_in(checkpoints_dir) if found > step]
+    _delete(checkpoints_dir, newer)
+    return newer
+
+
+def _delete(checkpoints_dir: Path, steps: list[int]) -> None:
+    for step in steps:
+        doomed = checkpoints_dir / f"{TEMPORARY}deleted_{folder_name(step)}"
         (checkpoints_dir / folder_name(step)).rename(doomed)  # never half a folder under a good name
         shutil.rmtree(doomed, ignore_errors=True)
-    return old
 
 
 def _best_step(folder: Path) -> int | None:
@@ -229,89 +188,6 @@ def _newest_good(checkpoints_dir: Path, steps: list[int]) -> Path:
     raise CheckpointError(
         f"{checkpoints_dir}: every checkpoint is damaged: {'; '.join(problems)}. A run that recorded a checkpoint "
         "never starts fresh: restore a copy, or start over with a new --run-dir."
-    )
-
-
-def _together(world: World, folder: Path, work: Callable[[], Result], *, doing: str = "saving") -> list[Result]:
-    """Run ``work`` on every rank and return all results; if it fails on any, raise on all, naming folder and rank."""
-
-    def named() -> Result:
-        try:
-            return work()
-        except (OSError, SafetensorError, CheckpointError) as error:
-            reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")
-            raise CheckpointError(
-                f"{folder}: {doing} failed on rank {world.rank}: {reason}.{_remedy(error, doing)}"
-            ) from error
-
-    return world.gather(on_all(world, named))
-
-
-def _remedy(error: Exception, doing: str) -> str:
-    if isinstance(error, CheckpointError):
-        return ""
-    if getattr(error, "errno", None) in NO_SPACE:
-        return " Free some space or name another --run-dir, then start again."
-    return f" Check the folder and its permissions on that rank's host, then start again ({doing} changed nothing)."
-
-
-def _make_room(checkpoints_dir: Path, temporary: Path, needed: int) -> None:
-    checkpoints_dir.mkdir(parents=True, exist_ok=True)
-    _remove_temporaries(checkpoints_dir)
-    free = shutil.disk_usage(checkpoints_dir).free
-    if free < needed:
-        raise CheckpointError(
-            f"the disk is too full: {needed / 2**20:.1f} MiB are needed, {free / 2**20:.1f} MiB are free. "
-            "Free some space, lower checkpoint.keep_last, or name another --run-dir, then start again"
-        )
-    temporary.mkdir()
-
-
-def _remove_temporaries(checkpoints_dir: Path) -> None:
-    for path in checkpoints_dir.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def _publish(temporary: Path, target: Path) -> None:
-    sync_folder(temporary)
-    pointer = target.parent / f"{_TEMPORARY}{LATEST}"
-    write_durably(pointer, f"{target.name}\n".encode("ascii"))  # while a full disk can still be undone
-    if target.exists():  # a damaged one that this run passed by
-        aside = target.parent / f"{_TEMPORARY}replaced_{target.name}"
-        target.rename(aside)
-        temporary.rename(target)
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        temporary.rename(target)
-    sync_folder(target.parent)
-    os.replace(pointer, target.parent / LATEST)
-    sync_folder(target.parent)
-
-
-def _manifest(
-    step: int,
-    engine: Engine,
-    trainer_state: dict[str, Any],
-    world: World,
-    written: list[tuple[str, StoredFile, list[Piece]]],
-) -> Manifest:
-    parameters = {name: StoredParameter(list(shape)) for name, shape in engine.shapes.items()}
-    for name, _, pieces in written:
-        for piece in pieces:
-            parameters[piece.parameter].fragments.append((name, piece.start, piece.numel))
-    return Manifest(
-        step=step,
-        world_size=world.size,
-        zero_stage=engine.zero_stage,
-        files={name: stored for name, stored, _ in written},
-        parameters=parameters,
-        engine_state=engine.state(),
-        trainer_state=trainer_state,
-        versions={
-            "megabert": megabert.__version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        },
     )
 
 

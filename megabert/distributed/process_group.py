@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -38,6 +38,8 @@ class World:
     """CPU collectives of the loader thread; nothing else may use it, or ranks would pair different calls."""
     control: dist.ProcessGroup
     """CPU collectives of the main thread: barriers, checkpoints, small agreements."""
+    background: dist.ProcessGroup
+    """CPU collectives of the thread that writes checkpoints."""
     store: dist.Store
     """Where the ranks found each other; the meeting point on the way out."""
 
@@ -45,6 +47,10 @@ class World:
     def is_main(self) -> bool:
         """Whether this is rank 0, which logs, draws bars and writes shared files."""
         return self.rank == 0
+
+    def in_background(self) -> "World":
+        """Return this world for the thread that writes checkpoints: its collectives never meet the main thread's."""
+        return replace(self, control=self.background)
 
     def barrier(self) -> None:
         """Wait for every rank."""
@@ -97,6 +103,7 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
             device=place,
             gloo=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
             control=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
+            background=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
             store=store,
         )
         try:

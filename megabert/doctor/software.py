@@ -7,12 +7,11 @@ from collections.abc import Mapping
 
 from megabert.doctor.finding import Finding
 from megabert.observability.environment import package_versions
-from megabert.ops.backend import Backend, apex_obstacle
+from megabert.ops.backend import Backend, apex_status
 
 NEEDED = ("torch", "deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "pydantic", "yaml")
 """Modules without which nothing trains."""
 OPS = ("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb")
-APEX_SOURCE = "https://github.com/NVIDIA/apex"
 
 
 def check_versions() -> list[Finding]:
@@ -29,16 +28,7 @@ def check_versions() -> list[Finding]:
 
 def check_apex() -> list[Finding]:
     """Apex is optional; say how it would be had."""
-    if apex_obstacle("cuda") is None:
-        return [Finding(area="apex", level="ok", text="importable: ops.layer_norm=apex can be chosen on a GPU")]
-    return [
-        Finding(
-            area="apex",
-            level="ok",
-            text="absent (optional; 'pip install apex' fetches an unrelated package)",
-            remedy=f"With a CUDA toolkit: pip install --no-build-isolation git+{APEX_SOURCE}",
-        )
-    ]
+    return [Finding(area="apex", level="ok", text=apex_status().removeprefix("apex: "))]
 
 
 def check_ops(device: str) -> list[Finding]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import megabert
 from megabert.config.families import FAMILIES, Objective
@@ -31,8 +31,8 @@ REQUIRED = {"position_embedding_type": "absolute", "is_decoder": False}
 class Exchange:
     """How ``transformers`` knows a family."""
 
-    architectures: Mapping[Objective, str]
-    """Class that has all the weights of a model, by objective."""
+    architectures: Mapping[Objective | Literal["rtd"], str]
+    """Class that has all the weights of a model, by objective; rtd is ELECTRA's discriminator."""
     own_fields: tuple[str, ...] = ()
     """Fields of ours that its config.json has beyond BERT's."""
     required: Mapping[str, Any] = field(default_factory=lambda: REQUIRED)
@@ -55,6 +55,17 @@ EXCHANGES: dict[str, Exchange] = {
         required={**REQUIRED, "inner_group_num": 1},
         their_defaults={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
     ),
+    "electra": Exchange(
+        architectures={"rtd": "ElectraForPreTraining", "none": "ElectraForMaskedLM"},
+        own_fields=("embedding_size", "generator_size"),
+        their_defaults={
+            "embedding_size": 128,
+            "hidden_size": 256,
+            "num_attention_heads": 4,
+            "intermediate_size": 1024,
+            "generator_size": 0.25,
+        },
+    ),
 }
 """By family, which is their ``model_type``."""
 
@@ -73,6 +84,10 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
     exchange = EXCHANGES[config.family]
     left_out = set(OURS_ALONE) - set(exchange.own_fields)
     shape = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in left_out}
+    if "embedding_size" in shape:
+        shape["embedding_size"] = config.embedding_width
+    if "num_hidden_groups" in shape:
+        shape["num_hidden_groups"] = config.num_hidden_groups or config.num_hidden_layers
     shape["max_position_embeddings"] += unused_positions(config, special_ids.pad)
     return {
         "architectures": [architecture],
@@ -107,6 +122,8 @@ def read_config_json(folder: Path) -> ModelConfig:
         if content.get(key, value) != value:
             raise ConfigError(f"{path}: {key}={content.get(key)!r}; only {value!r} is supported. Give a BERT encoder.")
     content = {**exchange.their_defaults, **content}
+    if content.get("architectures") == [exchange.architectures["none"]]:
+        content["generator_size"] = None  # ELECTRA's generator alone
     names = {f.name for f in fields(ModelConfig)} - set(OURS_ALONE) | set(exchange.own_fields)
     shape = {name: value for name, value in content.items() if name in names}
     activation = shape.get("hidden_act", FAMILIES[family].defaults.get("hidden_act", "gelu"))

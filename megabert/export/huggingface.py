@@ -5,8 +5,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -18,16 +19,18 @@ from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.export.config_json import EXCHANGES, config_json, is_ours, read_config_json
 from megabert.export.model_card import ModelCard, render_card
-from megabert.models.convert import from_huggingface, to_huggingface
+from megabert.models.convert import from_huggingface, join_generator, split_generator, to_huggingface
 from megabert.models.key_maps import to_theirs
 from megabert.schema.files import NO_SPACE, disk_full, sync_file, sync_folder
-from megabert.tokenization import load_tokenizer
+from megabert.tokenization import SpecialIds, load_tokenizer
 from megabert.tokenization.huggingface import TOKENIZER_FILES
 
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 """In order of preference; an index of several files has the suffix ``.index.json``."""
-EXPORTED_FILES = {"config.json", "model.safetensors", "README.md", *TOKENIZER_FILES}
-HEADS = ("cls.", "bert.pooler.")
+GENERATOR_FOLDER = "generator"
+"""Below a discriminator's folder: the generator of an ELECTRA, a folder of the same form."""
+EXPORTED_FILES = {"config.json", "model.safetensors", "README.md", GENERATOR_FOLDER, *TOKENIZER_FILES}
+HEADS = ("cls.", "bert.pooler.", "discriminator_predictions.", "generator.")
 """What a folder may lack: newly initialised then, and said."""
 
 
@@ -60,6 +63,11 @@ def read_huggingface(
     """
     folder = Path(folder)
     config = read_config_json(folder)
+    generator = folder / GENERATOR_FOLDER
+    has_generator = config.generator_size is not None and (generator / "config.json").is_file()
+    if has_generator:
+        share = read_config_json(generator).hidden_size / config.hidden_size
+        config = replace(config, generator_size=share)
     if config_only:
         return HuggingFaceModel(config, {}, [], folder)
     state, missing, _ = from_huggingface(_read_weights(folder), config, objective=objective)
@@ -69,6 +77,9 @@ def read_huggingface(
             f"{folder}: config.json says {config.family}, but the weights lack {len(lost)} parameters of such an "
             f"encoder, as {to_theirs(lost[0], config.family)}. Give a folder whose weights fit its config.json."
         )
+    if has_generator:
+        state = join_generator(state, read_huggingface(generator).state)
+        missing = [name for name in missing if name not in state]
     return HuggingFaceModel(config, state, missing, folder)
 
 
@@ -77,7 +88,7 @@ def write_huggingface(
 ) -> None:
     """Write a folder that ``transformers`` loads; it appears whole or not at all.
 
-    Without a sentence head in ``state`` (objective ``none``) the architecture is that of masked-LM alone.
+    The architecture is the one whose heads ``state`` has; ELECTRA's generator is a folder within.
 
     Args:
         folder: New, empty, or an earlier export, which is replaced.
@@ -98,22 +109,19 @@ def write_huggingface(
             f"{tokenizer_dir}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {config.vocab_size:,}. "
             "Give the tokenizer that the model was trained with."
         )
-    pad_id = tokenizer.special_ids.pad
-    weights = to_huggingface({name: x.detach().cpu().float() for name, x in state.items()}, config, pad_id=pad_id)
-    objective = config.traits.objectives[0] if "cls.seq_relationship.weight" in state else "none"
-    architecture = EXCHANGES[config.family].architectures[objective]
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
     try:
-        save_file(weights, new / "model.safetensors", metadata={"format": "pt"})
-        content = config_json(config, architecture=architecture, special_ids=tokenizer.special_ids)
-        (new / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        for name in TOKENIZER_FILES:
-            if (Path(tokenizer_dir) / name).is_file():
-                shutil.copyfile(Path(tokenizer_dir) / name, new / name)
-        parameters = sum(value.numel() for value in weights.values())
-        text = render_card(card, config, architecture=architecture, parameters=parameters)
-        (new / "README.md").write_text(text, encoding="utf-8")
+        own, generator = split_generator(state, config)
+        rest: dict[str, Any] = {
+            "tokenizer_dir": Path(tokenizer_dir),
+            "special_ids": tokenizer.special_ids,
+            "card": card,
+        }
+        _write_model(new, own, config, **rest)
+        if generator is not None:
+            (new / GENERATOR_FOLDER).mkdir()
+            _write_model(new / GENERATOR_FOLDER, *generator, **rest)
         _publish(new, folder)
     except (OSError, SafetensorError) as error:
         if getattr(error, "errno", None) in NO_SPACE or "os error 28" in str(error):  # safetensors has no errno
@@ -121,6 +129,37 @@ def write_huggingface(
         raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _write_model(
+    folder: Path,
+    state: Mapping[str, Tensor],
+    config: ModelConfig,
+    *,
+    tokenizer_dir: Path,
+    special_ids: SpecialIds,
+    card: ModelCard,
+) -> None:
+    """Write one model with its tokenizer and card into an empty folder."""
+    floats = {name: value.detach().cpu().float() for name, value in state.items()}
+    weights = to_huggingface(floats, config, pad_id=special_ids.pad)
+    architecture = EXCHANGES[config.family].architectures[_objective_of(state, config)]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    content = config_json(config, architecture=architecture, special_ids=special_ids)
+    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    for name in TOKENIZER_FILES:
+        if (tokenizer_dir / name).is_file():
+            shutil.copyfile(tokenizer_dir / name, folder / name)
+    parameters = sum(value.numel() for value in weights.values())
+    text = render_card(card, config, architecture=architecture, parameters=parameters)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def _objective_of(state: Mapping[str, Tensor], config: ModelConfig) -> Objective | Literal["rtd"]:
+    """Return what a model was trained for, by the heads that it has."""
+    if "cls.seq_relationship.weight" in state:
+        return config.traits.objectives[0]
+    return "none" if config.generator_size is None else "rtd"
 
 
 def _check_replaceable(folder: Path) -> None:
@@ -138,9 +177,12 @@ def _check_replaceable(folder: Path) -> None:
 def _publish(new: Path, folder: Path) -> None:
     """Put the finished folder in place; an earlier export is moved aside first, and then removed."""
     new.chmod(0o777 & ~_umask())  # mkdtemp makes it private
-    for path in new.iterdir():
-        path.chmod(0o666 & ~_umask())
-        sync_file(path)
+    for path in new.rglob("*"):
+        if path.is_file():
+            path.chmod(0o666 & ~_umask())
+            sync_file(path)
+        else:
+            sync_folder(path)
     sync_folder(new)
     old = Path(f"{new}.old")
     if folder.exists():

@@ -8,6 +8,9 @@ import yaml
 
 from megabert.config.model import ModelConfig
 
+DISCRIMINATOR = "ElectraForPreTraining"
+"""The one architecture that fills no masks."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
@@ -43,6 +46,7 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
         parameters: Number of exported parameters, tied ones once.
     """
     shape = {
+        "family": config.family,
         "architecture": architecture,
         "parameters": f"{parameters:,}",
         "layers": config.num_hidden_layers,
@@ -60,16 +64,17 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
         ("Held-out metrics", card.metrics),
         ("Software", card.software),
     ]
-    blocks = [f"---\n{_header(card)}---", f"# {card.name}", card.description, _usage(architecture)]
+    task = "replaced-token detection" if architecture == DISCRIMINATOR else "fill-mask"
+    blocks = [f"---\n{_header(card, config.family, task)}---", f"# {card.name}", card.description, _usage(architecture)]
     blocks += [f"## {title}\n\n{_table(rows)}" for title, rows in sections if rows]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _header(card: ModelCard) -> str:
+def _header(card: ModelCard, family: str, task: str) -> str:
     header: dict[str, Any] = {
         "library_name": "transformers",
-        "pipeline_tag": "fill-mask",
-        "tags": ["bert", "fill-mask", "megabert"],
+        "pipeline_tag": "fill-mask" if task == "fill-mask" else "feature-extraction",
+        "tags": [family, task, "megabert"],
     }
     if card.languages:
         header["language"] = list(card.languages)
@@ -86,14 +91,19 @@ def _header(card: ModelCard) -> str:
 
 
 def _usage(architecture: str) -> str:
+    example = (
+        'is_replaced = model(**tokenizer("The ship sailed over the cat.", return_tensors="pt")).logits > 0\n'
+        if architecture == DISCRIMINATOR
+        else 'pipeline("fill-mask", model=folder)(f"The ship sailed over the {tokenizer.mask_token}.")\n'
+    )
+    names = ["AutoTokenizer", architecture, *(["pipeline"] if architecture != DISCRIMINATOR else [])]
     return (
         "## Use\n\n```python\n"
-        f"from transformers import AutoTokenizer, {architecture}, pipeline\n\n"
+        f"from transformers import {', '.join(names)}\n\n"
         'folder = "."  # where this file lies\n'
         f"model = {architecture}.from_pretrained(folder)\n"
         "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
-        'pipeline("fill-mask", model=folder)(f"The ship sailed over the {tokenizer.mask_token}.")\n'
-        "```"
+        f"{example}```"
     )
 
 

@@ -10,8 +10,7 @@ from megabert.config.model import ModelConfig
 from megabert.distributed.checkpoints import find_checkpoint, read_masters
 from megabert.errors import ConfigError
 from megabert.export.huggingface import read_huggingface
-from megabert.models.bert import BertForPreTraining
-from megabert.models.build import build_model
+from megabert.models.build import PretrainingModel, build_model
 from megabert.models.initialization import initialize
 from megabert.tokenization import load_tokenizer
 from megabert.training.run_folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
@@ -27,13 +26,13 @@ class Source:
     weights: InitialWeights
     seed: int = 0
 
-    def build_untrained_model(self) -> BertForPreTraining:
+    def build_untrained_model(self) -> PretrainingModel:
         """Return the model as its run began, random weights by seed."""
         model = build_model(self.model)
         initialize(model, self.seed)
         return model
 
-    def build_model(self) -> BertForPreTraining:
+    def build_model(self) -> PretrainingModel:
         """Return the model with its weights, in float32 on the CPU."""
         model = self.build_untrained_model()
         load_initial_weights(model, self.weights)

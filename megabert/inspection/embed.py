@@ -20,7 +20,7 @@ from megabert.data.sequences import pack_sequences
 from megabert.errors import DataError
 from megabert.inspection.texts import evaluating
 from megabert.inspection.vector_files import open_vectors
-from megabert.models.bert import BertForPreTraining
+from megabert.models.build import PretrainingModel
 from megabert.tokenization import Tokenizer
 
 Pooling = Literal["cls", "mean", "tokens"]
@@ -46,7 +46,7 @@ class Embedded:
 
 
 def embed_file(
-    model: BertForPreTraining,
+    model: PretrainingModel,
     tokenizer: Tokenizer,
     path: Path,
     output: Path,
@@ -134,7 +134,7 @@ def _groups(sequences: list[NDArray], token_bytes: int, pooling: Pooling) -> Ite
     return _runs(sequences, sizes, GROUP_BYTES)
 
 
-def _vectors(model: BertForPreTraining, group: list[NDArray], pooling: Pooling, batch_tokens: int) -> list[NDArray]:
+def _vectors(model: PretrainingModel, group: list[NDArray], pooling: Pooling, batch_tokens: int) -> list[NDArray]:
     """Return each sequence's vector, or those of its tokens, float32, in the order of the group."""
     device = next(model.parameters()).device
     vectors: list[NDArray] = [np.empty(0)] * len(group)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from megabert.data.sequences import pack_sequences
 from megabert.errors import ConfigError
 from megabert.inspection.texts import encode_text, evaluating
-from megabert.models.bert import BertForPreTraining
+from megabert.models.build import PretrainingModel
 from megabert.tokenization import Tokenizer
 
 
@@ -27,7 +27,7 @@ class Guess:
 
 
 @torch.no_grad()
-def fill_mask(model: BertForPreTraining, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[list[Guess]]:
+def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[list[Guess]]:
     """Guess each ``[MASK]`` of a text, all at once.
 
     Args:

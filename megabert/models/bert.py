@@ -2,8 +2,6 @@
 
 # T packed tokens, B sequences, M masked positions, D hidden, V vocabulary
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -14,54 +12,57 @@ from megabert.models.batch import PackedBatch
 from megabert.models.embeddings import BertEmbeddings
 from megabert.models.encoder import BertEncoder, Packing
 from megabert.models.heads import BertPooler, PretrainingHeads
+from megabert.models.objectives import MLM, NSP, PretrainingOutput
 from megabert.ops.attention import plan_attention
 from megabert.ops.cross_entropy import cross_entropy
 from megabert.ops.dropout import DropoutStream
 
 
-@dataclass(frozen=True)
-class PretrainingOutput:
-    """Sums over one micro-batch; the trainer divides them by counts of the global batch."""
-
-    mlm_loss_sum: Tensor
-    """Float32 scalar, nats summed over masked positions."""
-    nsp_loss_sum: Tensor
-    """Float32 scalar, nats summed over instances; 0 for the objective ``none``."""
-    mlm_correct: Tensor
-    """Int64 scalar, masked positions where no logit is above the original token's."""
-    nsp_correct: Tensor
-    """Int64 scalar, instances where no logit is above the label's."""
-    mlm_logits_MV: Tensor | None = None
-    """On request: logits, cut to the vocabulary's size."""
-    nsp_logits_B2: Tensor | None = None
-    """On request and with a sentence objective."""
-    pooled_BD: Tensor | None = None
-    """On request and with a sentence objective."""
-    hidden_TD: Tensor | None = None
-    """On request: last hidden states."""
-
-
 class BertModel(nn.Module):
-    """Embeddings, encoder and pooler."""
+    """Embeddings, encoder and pooler.
+
+    Args:
+        config: Shape; ``vocab_size`` is a number.
+        ops: Backends.
+        has_pooler: Whether there is a pooler.
+        activation_checkpointing: Recompute each layer in the backward pass.
+        embeddings: Another model's, to share them; None makes its own.
+        stream: Sets its dropout apart from another model's on the same instances.
+    """
 
     def __init__(
-        self, config: ModelConfig, *, ops: OpsConfig, has_pooler: bool = True, activation_checkpointing: bool = False
+        self,
+        config: ModelConfig,
+        *,
+        ops: OpsConfig,
+        has_pooler: bool = True,
+        activation_checkpointing: bool = False,
+        embeddings: BertEmbeddings | None = None,
+        stream: int = 0,
     ) -> None:
         super().__init__()
         self.config = config
         self.ops = ops
-        self.embeddings = BertEmbeddings(config, ops)
+        self.stream = stream
+        self.embeddings = embeddings or BertEmbeddings(config, ops)
         self.embeddings_project = (
             nn.Linear(config.embedding_width, config.hidden_size) if config.projects_embeddings else None
         )
         self.encoder = BertEncoder(config, ops, activation_checkpointing=activation_checkpointing)
         self.pooler = BertPooler(config) if has_pooler else None
 
-    def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
-        """Return last hidden states of shape (T, D) and, with a pooler, pooled ones of shape (B, D)."""
+    def forward(self, batch: PackedBatch, *, input_ids_T: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return last hidden states of shape (T, D) and, with a pooler, pooled ones of shape (B, D).
+
+        Args:
+            batch: Packed micro-batch.
+            input_ids_T: Tokens to read instead of the batch's.
+        """
         stream = None
         if self.training:
-            stream = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T)
+            stream = DropoutStream.of_batch(
+                batch.instance_seeds_B ^ self.stream, batch.cu_seqlens, batch.position_ids_T
+            )
         plan = plan_attention(
             batch.cu_seqlens,
             tokens=batch.input_ids_T.numel(),
@@ -69,7 +70,7 @@ class BertModel(nn.Module):
             backend=self.ops.attention,
         )
         packing = Packing(batch.cu_seqlens, batch.max_seqlen, plan)
-        x_TD = self.embeddings(batch, stream)
+        x_TD = self.embeddings(batch, stream, input_ids_T)
         if self.embeddings_project is not None:
             x_TD = self.embeddings_project(x_TD)
         hidden_TD = self.encoder(x_TD, packing, stream)
@@ -86,6 +87,8 @@ class BertForPreTraining(nn.Module):
         objective: ``nsp``, ``sop`` or ``none``.
         ops: Backends; None chooses them by device.
         activation_checkpointing: Recompute each layer in the backward pass.
+        embeddings: Another model's, to share them; None makes its own.
+        stream: Sets its dropout apart from another model's on the same instances.
     """
 
     def __init__(
@@ -95,15 +98,23 @@ class BertForPreTraining(nn.Module):
         objective: Objective = "nsp",
         ops: OpsConfig | None = None,
         activation_checkpointing: bool = False,
+        embeddings: BertEmbeddings | None = None,
+        stream: int = 0,
     ) -> None:
         super().__init__()
         ops = ops or OpsConfig()
         has_sentence_objective = objective != "none"
         self.config = config
         self.objective = objective
+        self.terms = (MLM, NSP) if has_sentence_objective else (MLM,)
         self.loss_backend = ops.cross_entropy
         self.bert = BertModel(
-            config, ops=ops, has_pooler=has_sentence_objective, activation_checkpointing=activation_checkpointing
+            config,
+            ops=ops,
+            has_pooler=has_sentence_objective,
+            activation_checkpointing=activation_checkpointing,
+            embeddings=embeddings,
+            stream=stream,
         )
         self.cls = PretrainingHeads(
             self.bert.embeddings.word_embeddings.weight, config, ops, has_sentence_objective=has_sentence_objective

@@ -25,6 +25,9 @@ VOCABULARY_ROWS = ("embeddings.word_embeddings.weight", "cls.predictions.decoder
 POSITIONS = "bert.embeddings.position_embeddings.weight"
 """Ours begins with position 0, theirs may begin with rows that no token reaches."""
 
+GENERATOR = "generator."
+"""ELECTRA's second model, whose embeddings are the first one's."""
+
 DERIVED = ("bert.embeddings.position_ids", "cls.predictions.decoder.weight")
 """Theirs, found in some files, that hold no weights of their own: a counter, and the tied word embeddings."""
 
@@ -86,6 +89,39 @@ def from_huggingface(
         if SPLIT.sub(r"\1.qkv.\3", name) not in result and name not in derived
     ]
     return result, sorted(expected.keys() - result.keys()), sorted(unexpected)
+
+
+def split_generator(
+    state: Mapping[str, Tensor], config: ModelConfig
+) -> tuple[dict[str, Tensor], tuple[dict[str, Tensor], ModelConfig] | None]:
+    """Take ELECTRA's two models apart: ``transformers`` has a class and a folder for each.
+
+    Returns:
+        The parameters without the generator's, and those of the generator, as of a model of its own, with its shape;
+        None where there is no generator.
+    """
+    own = {name: value for name, value in state.items() if not name.startswith(GENERATOR)}
+    if config.generator_size is None:
+        return own, None
+    shared = {name: value for name, value in own.items() if name.startswith("bert.embeddings.")}
+    theirs = {name.removeprefix(GENERATOR): value for name, value in state.items() if name.startswith(GENERATOR)}
+    return own, ({**shared, **theirs}, config.generator())
+
+
+def join_generator(state: Mapping[str, Tensor], generator: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Put ELECTRA's two models together again.
+
+    Raises:
+        CheckpointError: They do not share their embeddings.
+    """
+    for name, value in generator.items():
+        if name.startswith("bert.embeddings.") and not torch.equal(value, state[name]):
+            raise CheckpointError(
+                f"generator: {name} is not the discriminator's. The two are trained with one set of embeddings: give "
+                "the two folders of one training, or leave the generator's away to begin with a new one."
+            )
+    own = {f"{GENERATOR}{name}": value for name, value in generator.items() if not name.startswith("bert.embeddings.")}
+    return {**state, **own}
 
 
 def unused_positions(config: ModelConfig, pad_id: int) -> int:

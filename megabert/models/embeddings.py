@@ -67,14 +67,15 @@ class BertEmbeddings(nn.Module):
         self.LayerNorm = LayerNorm(width, eps=config.layer_norm_eps, backend=ops.layer_norm)
         self.dropout_prob = config.hidden_dropout_prob
 
-    def forward(self, batch: PackedBatch, stream: DropoutStream | None) -> Tensor:
+    def forward(self, batch: PackedBatch, stream: DropoutStream | None, input_ids_T: Tensor | None = None) -> Tensor:
         """Return the embedded tokens, of shape (T, E).
 
         Args:
             batch: Packed tokens.
             stream: Random numbers of the micro-batch; None drops nothing.
+            input_ids_T: Tokens to read instead of the batch's.
         """
-        word_TE = self.word_embeddings(batch.input_ids_T)
+        word_TE = self.word_embeddings(batch.input_ids_T if input_ids_T is None else input_ids_T)
         place_TE = self.position_embeddings(batch.position_ids_T) + self.token_type_embeddings(batch.segment_ids_T)
         x_TE = self.LayerNorm(word_TE, place_TE)
         return dropout(x_TE, None if stream is None else stream.site(-1, EMBEDDINGS, self.dropout_prob))

@@ -57,6 +57,12 @@ KEY_MAPS: dict[str, Pairs] = {
         *_decoder("predictions"),
         ("cls.seq_relationship.*", "sop_classifier.classifier.*"),
     ),
+    "electra": (
+        *_encoder("electra"),
+        *_transform("generator_predictions"),
+        ("cls.predictions.decoder.*", "generator_lm_head.*"),
+        ("discriminator_predictions.activation.bias", "discriminator_predictions.dense.bias"),
+    ),
 }
 """By family."""
 

@@ -1,23 +1,15 @@
 """Training FLOPs of the encoder and the share of a device's peak that a run reaches (MFU)."""
 
 from megabert.config.model import ModelConfig
-
-PEAK_TFLOPS: dict[str, dict[str, float]] = {
-    # Dense datasheet figures of 16-bit matrix products; matched against the device's name, longest first.
-    "H200": {"bf16": 989.0, "fp16": 989.0},
-    "H100": {"bf16": 989.0, "fp16": 989.0},
-    "H100 PCIe": {"bf16": 756.0, "fp16": 756.0},
-    "A100": {"bf16": 312.0, "fp16": 312.0},
-    "L40S": {"bf16": 362.0, "fp16": 362.0},
-    "V100": {"fp16": 125.0},
-}
+from megabert.observability.gpus import gpu_of_device
 
 
 def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, masked: int) -> float:
     """Return forward and backward FLOPs of some packed sequences, no recomputation, masked-only head.
 
-    Per token: ``72*L*h^2 + 12*L*h*s + 6*(h^2 + h*V)*(masked/token)``; the feed-forward share follows
-    ``intermediate_size`` (4h in BERT). Biases, normalisation and softmax are not counted.
+    Per token: ``72*L*h^2 + 12*L*h*s + 6*(h*e + e*V)*(masked/token)``; the feed-forward share follows
+    ``intermediate_size`` (4h in BERT) and the embedding width e is h but for ALBERT and ELECTRA, which add their
+    projection. Biases, normalisation and softmax are not counted. ELECTRA: generator, discriminator and its head.
 
     Args:
         model: Sizes; ``vocab_size`` must be resolved.
@@ -25,16 +17,22 @@ def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, mas
         squared_lengths: Sum over sequences of length squared.
         masked: Predicted positions.
     """
-    layers, h, f = model.num_hidden_layers, model.hidden_size, model.intermediate_size
     assert model.vocab_size != "auto"
-    dense = (24 * h * h + 12 * h * f) * layers * tokens
-    attention = 12 * layers * h * squared_lengths
-    return float(dense + attention + 6 * (h * h + h * model.vocab_size) * masked)
+    h, e = model.hidden_size, model.embedding_width
+    if model.generator_size is not None:
+        generator = training_flops(model.generator(), tokens=tokens, squared_lengths=squared_lengths, masked=masked)
+        return generator + _encoder_flops(model, tokens, squared_lengths) + 6.0 * (h * h + h) * tokens
+    return _encoder_flops(model, tokens, squared_lengths) + 6.0 * (h * e + e * model.vocab_size) * masked
+
+
+def _encoder_flops(model: ModelConfig, tokens: int, squared_lengths: int) -> float:
+    layers, h, f = model.num_hidden_layers, model.hidden_size, model.intermediate_size
+    projection = 6 * h * model.embedding_width if model.projects_embeddings else 0
+    return float(((24 * h * h + 12 * h * f) * layers + projection) * tokens + 12 * layers * h * squared_lengths)
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
     """Return the device's dense peak in FLOP/s, or None where it is not known (CPUs, fp32)."""
-    for name in sorted(PEAK_TFLOPS, key=len, reverse=True):
-        if all(word in device_name for word in name.split()) and precision in PEAK_TFLOPS[name]:
-            return PEAK_TFLOPS[name][precision] * 1e12
-    return None
+    gpu = gpu_of_device(device_name)
+    peak = gpu.peak_tflops.get(precision) if gpu is not None else None
+    return None if peak is None else peak * 1e12

@@ -1,5 +1,6 @@
 """Logging of one rank: everything to ``logs/rank_NNN.log``, rank 0 also to stderr."""
 
+import contextlib
 import logging
 import sys
 from collections.abc import Iterator
@@ -30,11 +31,20 @@ def logging_to_file(run_dir: Path, rank: int) -> Iterator[None]:
     """Also append this rank's messages, with times, to its file in the run folder."""
     path = log_path(run_dir, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):
+            handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A log that keeps what a full disk does not take, in place of a traceback a message."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)

@@ -3,11 +3,12 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from megabert.errors import CheckpointError
+from megabert.observability.logs import logger
+from megabert.schema import atomic_write
 
 Histogram = list[float]
 Value = float | int | str | Histogram
@@ -16,18 +17,19 @@ Value = float | int | str | Histogram
 class MetricWriter:
     """Writes one row of metrics a step to ``metrics.jsonl`` and the same tags to TensorBoard.
 
-    A resumed run drops the rows after the checkpoint that it continues from, so every step stands once.
+    A resumed run drops the rows after the checkpoint that it continues from, so every step stands once. A full disk
+    ends no run: rows wait until there is space again; TensorBoard then lacks the points in between.
     """
 
     def __init__(self, run_dir: Path, *, resumed_step: int) -> None:
         """Open both sinks; rows and points above ``resumed_step`` are dropped."""
-        # Imported here: TensorBoard takes a second, which --help should not pay.
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._path = run_dir / "metrics.jsonl"
+        self._path, self._events = run_dir / "metrics.jsonl", run_dir / "tb"
         _drop_rows_after(self._path, resumed_step)
-        self._file = self._path.open("a", encoding="utf-8")
-        self._tensorboard = SummaryWriter(str(run_dir / "tb"), purge_step=resumed_step + 1, flush_secs=30)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._waiting = b""
+        self._is_disk_full = False
+        self._tensorboard: Any = None
+        self._try(lambda: self._open_tensorboard(purge_step=resumed_step + 1))
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:
         """Write one row: numbers become TensorBoard scalars, lists of numbers histograms, text stays in the row."""
@@ -35,33 +37,65 @@ class MetricWriter:
         for tag, value in values.items():
             if isinstance(value, list):
                 row[tag] = {"min": min(value), "mean": sum(value) / len(value), "max": max(value)} if value else None
-                if value:
-                    import numpy as np
-
-                    self._tensorboard.add_histogram(tag, np.asarray(value), step)
             else:
                 row[tag] = value
-                if not isinstance(value, str) and math.isfinite(value):
-                    self._tensorboard.add_scalar(tag, value, step)
-        try:
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise CheckpointError(
-                f"{self._path}: cannot be written ({error.strerror}). Free some space and start the same command again."
-            ) from error
+        self._waiting += json.dumps(row).encode("ascii") + b"\n"
+        if self._try(self._write_rows) and self._try(lambda: self._write_points(step, values)):
+            self._is_disk_full = False
 
     def flush(self) -> None:
         """Bring every row to the disk; called before a checkpoint names its step."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._tensorboard.flush()
+        self._try(self._write_rows)
+        self._try(lambda: os.fsync(self._file))
+        if self._tensorboard is not None:
+            self._try(self._tensorboard.flush)
 
     def close(self) -> None:
         """Flush and close both sinks."""
         self.flush()
-        self._file.close()
-        self._tensorboard.close()
+        os.close(self._file)
+        if self._tensorboard is not None:
+            self._try(self._tensorboard.close)
+        if self._waiting:
+            logger.warning("%s: the last %d rows were not written", self._path, self._waiting.count(b"\n"))
+
+    def _try(self, work: Callable[[], object]) -> bool:
+        """Do what a full disk may prevent; say so once."""
+        try:
+            work()
+        except OSError as error:
+            if not self._is_disk_full:
+                logger.warning("%s and %s cannot be written: %s", self._path, self._events, error.strerror or error)
+            self._is_disk_full = True
+            return False
+        return True
+
+    def _write_rows(self) -> None:
+        while self._waiting:  # a full disk takes part of a row; the rest follows when there is space
+            self._waiting = self._waiting[os.write(self._file, self._waiting) :]
+
+    def _write_points(self, step: int, values: Mapping[str, Value]) -> None:
+        if self._tensorboard is None:
+            self._open_tensorboard()
+        try:
+            for tag, value in values.items():
+                if isinstance(value, list):
+                    if value:
+                        import numpy as np
+
+                        self._tensorboard.add_histogram(tag, np.asarray(value), step)
+                elif not isinstance(value, str) and math.isfinite(value):
+                    self._tensorboard.add_scalar(tag, value, step)
+        except OSError:  # its thread has ended
+            broken, self._tensorboard = self._tensorboard, None
+            self._try(broken.close)
+            raise
+
+    def _open_tensorboard(self, purge_step: int | None = None) -> None:
+        # Imported here: TensorBoard takes a second, which --help should not pay.
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._tensorboard = SummaryWriter(str(self._events), purge_step=purge_step, flush_secs=30)
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
@@ -80,6 +114,4 @@ def _drop_rows_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     rows = [row for row in read_metrics(path.parent) if row["step"] <= step]
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    temporary.replace(path)
+    atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))

@@ -8,10 +8,10 @@ import torch
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
 from megabert.errors import ConfigError
-from megabert.models.bert import BertForPreTraining
-from megabert.models.build import build_model
+from megabert.models.build import PretrainingModel, build_model
 from megabert.observability.logs import logger
 from megabert.training.inputs import RunInputs
+from megabert.training.losses import Counts, weighted_loss
 
 START_TOKENS = {"cuda": 131_072, "cpu": 8_192}
 """First try by device; a CPU has no out-of-memory error to probe with, and gains nothing above this."""
@@ -29,7 +29,7 @@ class Budgets:
     """Device, ranks and ZeRO stage of the probe; empty where the budgets were set."""
 
 
-def find_budgets(model: BertForPreTraining, inputs: RunInputs, *, stored: Budgets, world: World) -> Budgets:
+def find_budgets(model: PretrainingModel, inputs: RunInputs, *, stored: Budgets, world: World) -> Budgets:
     """Return the token budget of each phase: as set, as found before on the same device, or found by trying.
 
     Raises:
@@ -70,10 +70,7 @@ def find_micro_batch_tokens(attempt: Callable[[int], None], *, share: int, floor
     Raises:
         ConfigError: One instance of full length does not fit either.
     """
-    budget = START_TOKENS[world.device.type]
-    while budget // 2 >= max(share, floor):
-        budget //= 2
-    budget = max(budget, floor)
+    budget = first_budget(world.device.type, share=share, floor=floor)
     while not _fits(attempt, budget, world):
         if budget == floor:
             raise ConfigError(
@@ -83,6 +80,20 @@ def find_micro_batch_tokens(attempt: Callable[[int], None], *, share: int, floor
         budget = max(budget // 2, floor)
         logger.info("micro_batch_tokens: out of memory, trying %d", budget)
     return budget
+
+
+def first_budget(device: str, *, share: int, floor: int) -> int:
+    """Return the budget that is tried first: the device's, but no larger than the share needs.
+
+    Args:
+        device: "cuda" or "cpu".
+        share: Tokens that a rank has to do in a step.
+        floor: The longest instance; a smaller budget cannot be.
+    """
+    budget = START_TOKENS[device]
+    while budget // 2 >= max(share, floor):
+        budget //= 2
+    return max(budget, floor)
 
 
 def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
@@ -96,7 +107,7 @@ def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
     return all(world.gather(fits))
 
 
-def _try_micro_step(model: BertForPreTraining, inputs: RunInputs, tokens: int, longest: int, world: World) -> None:
+def _try_micro_step(model: PretrainingModel, inputs: RunInputs, tokens: int, longest: int, world: World) -> None:
     """Run forward and backward with the optimizer's memory set aside; raises on a GPU that cannot hold it."""
     if world.device.type == "cpu":
         return
@@ -111,6 +122,8 @@ def _try_micro_step(model: BertForPreTraining, inputs: RunInputs, tokens: int, l
         ops=config.ops,
         activation_checkpointing=config.activation_checkpointing,
     ).to(world.device, _DTYPES[config.precision])
-    output = trial(probe_batch(tokens=tokens, length=longest).to(world.device))
-    (output.mlm_loss_sum + output.nsp_loss_sum).backward()
+    batch = probe_batch(tokens=tokens, length=longest).to(world.device)
+    output = trial(batch)
+    counts: Counts = {"masked": batch.num_masked, "instances": batch.num_instances, "tokens": batch.num_tokens}
+    weighted_loss(output, trial.terms, counts=counts, world_size=1).backward()
     del trial, output, ballast

@@ -9,6 +9,7 @@ from megabert.config.run import RunConfig
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.distributed.checkpoint_format import Manifest, read_manifest
+from megabert.distributed.checkpoint_saving import recover
 from megabert.distributed.checkpoints import find_checkpoint, has_checkpoint, load_checkpoint
 from megabert.distributed.engine import Engine, build_engine
 from megabert.distributed.process_group import World, distributed_world
@@ -119,6 +120,7 @@ def _set_up(
     def claimed() -> tuple[list[str], Path | None, Manifest | None]:
         changes = claim_run_folder(run_dir, inputs.config)
         folder = checkpoints_dir(run_dir)
+        recover(folder)
         if not has_checkpoint(folder):
             return changes, None, None
         status.open()  # what goes wrong from here on is this run's own failure
@@ -197,7 +199,7 @@ def _fit(setup: Setup, engine: Engine, state: TrainerState) -> TrainerState:
         watchdog=setup.watchdog,
     )
     if setup.checkpoint is None:
-        trainer.save()
+        trainer.begin()
     return trainer.fit()
 
 

@@ -1,4 +1,4 @@
-"""One optimizer step over a packed global batch, and the sums that describe it."""
+"""One optimizer step over a packed global batch."""
 
 import math
 from dataclasses import dataclass
@@ -8,41 +8,17 @@ import torch
 from megabert.data.loader import StepBatch
 from megabert.distributed.engine import Engine
 from megabert.distributed.process_group import World
+from megabert.models.objectives import terms_of
 from megabert.observability.logs import logger
 from megabert.training.collectives import sum_over_ranks
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossSums:
-    """Means over a global batch (or over the held-out instances)."""
-
-    mlm_loss: float
-    nsp_loss: float
-    mlm_accuracy: float
-    nsp_accuracy: float
-
-    @property
-    def loss(self) -> float:
-        """The objective: masked-LM loss plus next-sentence loss, in nats."""
-        return self.mlm_loss + self.nsp_loss
-
-    @classmethod
-    def from_sums(cls, sums: list[float], *, masked: int, instances: int) -> "LossSums":
-        """Divide the sums (masked-LM loss, next-sentence loss, both counts correct) by their counts."""
-        masked, instances = max(masked, 1), max(instances, 1)
-        return cls(
-            mlm_loss=sums[0] / masked,
-            nsp_loss=sums[1] / instances,
-            mlm_accuracy=sums[2] / masked,
-            nsp_accuracy=sums[3] / instances,
-        )
+from megabert.training.losses import Counts, Means, means_of, no_sums, sums_of, weighted_loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
     """Outcome of one step; ``grad_norm`` is None where the update was skipped."""
 
-    losses: LossSums
+    losses: Means
     grad_norm: float | None
 
 
@@ -60,20 +36,17 @@ def train_step(engine: Engine, batch: StepBatch, world: World) -> StepResult:
     Returns:
         Means over the global batch and the gradient norm before clipping.
     """
-    mlm_scale = world.size / max(batch.num_masked, 1)
-    nsp_scale = world.size / max(batch.num_instances, 1)
-    sums = torch.zeros(5, dtype=torch.float64, device=world.device)
+    terms = terms_of(engine.module)
+    counts: Counts = {"masked": batch.num_masked, "instances": batch.num_instances, "tokens": batch.num_tokens}
+    sums = no_sums(terms, world.device)
     for micro_batch in batch.micro_batches:
         output = engine.forward(micro_batch.to(world.device, non_blocking=True))
-        loss = output.mlm_loss_sum * mlm_scale + output.nsp_loss_sum * nsp_scale
-        engine.backward(loss)
-        parts = (output.mlm_loss_sum, output.nsp_loss_sum, output.mlm_correct, output.nsp_correct)
-        sums[:4] += torch.stack([part.detach().double() for part in parts])
+        engine.backward(weighted_loss(output, terms, counts=counts, world_size=world.size))
+        sums += sums_of(output, terms)
     bad_names = engine.nonfinite_gradients()
-    sums[4] = len(bad_names)
     # A global tensor may be flagged on one rank only: all ranks decide alike.
-    *totals, flagged = sum_over_ranks(sums).tolist()
-    losses = LossSums.from_sums(totals, masked=batch.num_masked, instances=batch.num_instances)
+    totals = sum_over_ranks(torch.cat([sums, sums.new_tensor([len(bad_names)])])).cpu()
+    flagged, losses = bool(totals[-1]), means_of(totals[:-1], terms, counts)
     if flagged or not math.isfinite(losses.loss):
         _name_nonfinite(bad_names, losses, world)
         engine.discard_gradients()
@@ -84,10 +57,10 @@ def train_step(engine: Engine, batch: StepBatch, world: World) -> StepResult:
     return StepResult(losses=losses, grad_norm=None if engine.step_was_skipped else grad_norm)
 
 
-def _name_nonfinite(names: list[str], losses: LossSums, world: World) -> None:
+def _name_nonfinite(names: list[str], losses: Means, world: World) -> None:
     for rank, found in enumerate(world.gather(names)):
         if found and world.is_main:
             shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
             logger.warning("step skipped: gradients not finite on rank %d in %s", rank, shown)
     if world.is_main:
-        logger.warning("step skipped: loss %s (masked-LM %s)", losses.loss, losses.mlm_loss)
+        logger.warning("step skipped: loss %s (masked-LM %s)", losses.loss, losses.values["mlm_loss"])

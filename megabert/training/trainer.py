@@ -3,7 +3,6 @@
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from megabert.config.recipes import phase_name
 from megabert.config.run import PhaseConfig, RunConfig
@@ -11,7 +10,7 @@ from megabert.data.loader import PackedLoader, StepBatch
 from megabert.data.packing import MicroShape
 from megabert.data.position import PositionRange
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint, prune, save_checkpoint
+from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint
 from megabert.distributed.engine import Engine
 from megabert.distributed.process_group import World
 from megabert.distributed.together import on_main
@@ -23,14 +22,13 @@ from megabert.optim import learning_rate
 from megabert.training.collectives import agreement
 from megabert.training.meter import Meter
 from megabert.training.run_folder import checkpoints_dir
+from megabert.training.saving import RunCheckpoints
 from megabert.training.state import TrainerState
 from megabert.training.status import RunStatus
 from megabert.training.step import StepResult, train_step
 from megabert.training.stop_signals import StopSignals
 from megabert.training.validation import validate
 from megabert.training.watchdog import Watchdog
-
-Tag = TypeVar("Tag")
 
 MAX_SKIPS_IN_A_ROW = 10
 """Non-finite batches one after another that send the run back to its last checkpoint, without that data."""
@@ -68,7 +66,9 @@ class Trainer:
         self.optimizer = engine.optimizer
         self.state, self.run_dir, self.world = state, run_dir, world
         self._status, self._stop, self._watchdog = status, stop, watchdog
-        self._saved: TrainerState | None = None
+        self._checkpoints = RunCheckpoints(
+            config.checkpoint, engine=engine, world=world, run_dir=run_dir, status=status, watchdog=watchdog
+        )
         self._has_consumed = False
         self._bad_data: tuple[PositionRange, ...] = ()
         self._writer = self._open_writer()
@@ -82,27 +82,29 @@ class Trainer:
                 if self.state.is_phase_done(self.config):
                     self.state = self.state.next_phase()
                 if self._run_phase(self.config.phases[self.state.phase], self.phases[self.state.phase]):
-                    break
+                    return self.state
                 if self._needs_rollback():
                     self._roll_back()
+                else:
+                    self._checkpoints.wait()
+            self._checkpoints.settle(self.state)
         finally:
+            self._checkpoints.close()
             if self._writer is not None:
                 self._writer.close()
         return self.state
 
     def save(self) -> None:
-        """Write a checkpoint of the current step, then drop those that are no longer kept."""
-        self._watchdog.expect("writing a checkpoint")
+        """Begin to write a checkpoint of the current step; it is on the disk once ``settle`` returns."""
         with self._meter.pause():
             if self._writer is not None:
                 self._writer.flush()
-            folder = checkpoints_dir(self.run_dir)
-            save_checkpoint(folder, self.state.step, self.engine, self.state.to_dict(), self.world)
-            if self.world.is_main:
-                protected = {self.state.best_step} if self.state.best_step is not None else set()
-                prune(folder, self.config.checkpoint.keep_last, protect=protected)
-        self._saved = self.state
-        self._status.running(step=self.state.step, phase=self.state.phase)
+            self._checkpoints.save(self.state)
+
+    def begin(self) -> None:
+        """Write the checkpoint that precedes the first step of a run folder."""
+        self.save()
+        self._checkpoints.settle(self.state)
 
     def _run_phase(self, phase: PhaseConfig, data: PhaseData) -> bool:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
@@ -143,8 +145,9 @@ class Trainer:
     def _stop_early(self) -> None:
         """Save, unless the last step did; the batch that carried the request is the next start's first."""
         signals = [f"{name} on rank {rank}" for rank, name in enumerate(self.world.gather(self._stop.received)) if name]
-        if self._saved != self.state:
-            self.save()
+        if self._writer is not None:
+            self._writer.flush()
+        self._checkpoints.settle(self.state)
         if self.world.is_main:
             logger.info(
                 "stopped by %s at step %d, everything is saved: the same command goes on",
@@ -183,26 +186,18 @@ class Trainer:
         """Score the held-out split; return whether it is the last phase's best so far."""
         self._watchdog.expect("validating")
         with self._meter.pause():
-            scores = validate(
+            metrics = validate(
                 self.engine,
                 data.held_out,
                 shape=data.shape,
                 max_instances=self.config.validation.max_instances,
                 world=self.world,
             )
-        metrics = self._without_sentences(scores)
         is_last_phase = self.state.phase == len(self.config.phases) - 1
         self.state = self.state.after_validation(metrics, is_last_phase=is_last_phase)
         if self._writer is not None:
             self._writer.write(self.state.step, {"phase": self.state.phase + 1, **metrics})
-            nsp = metrics.get("eval/nsp_accuracy")
-            logger.info(
-                "held out at step %d: masked-LM loss %.4f, accuracy %.2f%%%s",
-                self.state.step,
-                metrics["eval/mlm_loss"],
-                100 * metrics["eval/mlm_accuracy"],
-                "" if nsp is None else f"; next-sentence accuracy {100 * nsp:.2f}%",
-            )
+            logger.info("held out at step %d: %s", self.state.step, _describe_scores(metrics))
         return self.state.best_step == self.state.step
 
     def _log(self, result: StepResult, rate: float, progress: Progress) -> None:
@@ -215,11 +210,7 @@ class Trainer:
         row: dict[str, Value] = {
             "phase": self.state.phase + 1,
             "phase_step": self.state.phase_step,
-            "train/loss": losses.loss,
-            "train/mlm_loss": losses.mlm_loss,
-            "train/nsp_loss": losses.nsp_loss,
-            "train/mlm_accuracy": losses.mlm_accuracy,
-            "train/nsp_accuracy": losses.nsp_accuracy,
+            **losses.tags("train"),
             "train/lr": rate,
             "train/grad_norm": result.grad_norm,
             "train/loss_scale": self.engine.loss_scale,
@@ -230,18 +221,12 @@ class Trainer:
         }
         if ratios:
             row["train/trust_ratio/all"] = list(ratios.values())
-        self._writer.write(self.state.step, self._without_sentences(row))
+        self._writer.write(self.state.step, row)
         progress.report(
             self.state.phase_step,
-            f"loss {losses.loss:.4f} (masked-LM {losses.mlm_loss:.4f}), lr {rate:.2e}, "
+            f"loss {losses.loss:.4f} (masked-LM {losses.values['mlm_loss']:.4f}), lr {rate:.2e}, "
             f"{perf['perf/sequences_per_s']:.0f} sequences/s",
         )
-
-    def _without_sentences(self, tags: dict[str, Tag]) -> dict[str, Tag]:
-        """Leave the sentence objective's tags out where the shards have none."""
-        if self.phases[self.state.phase].train.metadata.objective != "none":
-            return tags
-        return {tag: value for tag, value in tags.items() if "/nsp_" not in tag}
 
     def _open_writer(self) -> MetricWriter | None:
         return MetricWriter(self.run_dir, resumed_step=self.state.step) if self.world.is_main else None
@@ -253,6 +238,7 @@ class Trainer:
     def _roll_back(self) -> None:
         """Go back to the last good checkpoint, leave out the data of the skips in a row, and record both at once."""
         failed = self.state
+        self._checkpoints.wait()
         folder = on_main(self.world, lambda: find_checkpoint(checkpoints_dir(self.run_dir), "last"))
         stored = TrainerState.from_dict(load_checkpoint(folder, self.engine, self.world))
         if stored.is_phase_done(self.config):  # the skips were the beginning of the phase after it
@@ -282,3 +268,12 @@ class Trainer:
         self._writer = self._open_writer()
         self._bad_data = ()
         self.save()
+
+
+def _describe_scores(metrics: dict[str, float]) -> str:
+    parts = [f"masked-LM loss {metrics['eval/mlm_loss']:.4f}, accuracy {100 * metrics['eval/mlm_accuracy']:.2f}%"]
+    if "eval/nsp_accuracy" in metrics:
+        parts.append(f"next-sentence accuracy {100 * metrics['eval/nsp_accuracy']:.2f}%")
+    if "eval/rtd_auc" in metrics:
+        parts.append(f"discriminator loss {metrics['eval/rtd_loss']:.4f}, AUC {metrics['eval/rtd_auc']:.4f}")
+    return "; ".join(parts)

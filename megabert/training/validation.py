@@ -7,8 +7,9 @@ from megabert.data.packing import MicroShape
 from megabert.data.shard_set import ShardSet
 from megabert.distributed.engine import Engine
 from megabert.distributed.process_group import World
+from megabert.models.objectives import terms_of
 from megabert.training.collectives import sum_over_ranks
-from megabert.training.step import LossSums
+from megabert.training.losses import Counts, means_of, no_sums, sums_of
 
 
 def validate(
@@ -19,7 +20,8 @@ def validate(
     Returns:
         ``eval/*`` tags: losses in nats, accuracies as shares of 1.
     """
-    sums = torch.zeros(6, dtype=torch.float64, device=world.device)
+    terms = terms_of(engine.module)
+    sums, counts_3 = no_sums(terms, world.device), torch.zeros(3, dtype=torch.float64, device=world.device)
     with engine.evaluating(), torch.no_grad():
         for micro_batch in validation_batches(
             shards,
@@ -30,16 +32,10 @@ def validate(
             pad=world.device.type == "cuda",
         ):
             output = engine.forward(micro_batch.to(world.device))
-            parts = (output.mlm_loss_sum, output.nsp_loss_sum, output.mlm_correct, output.nsp_correct)
-            sums[:4] += torch.stack([part.double() for part in parts])
-            sums[4] += micro_batch.num_masked
-            sums[5] += micro_batch.num_instances
-    *totals, masked, instances = sum_over_ranks(sums).tolist()
-    losses = LossSums.from_sums(totals, masked=int(masked), instances=int(instances))
-    return {
-        "eval/loss": losses.loss,
-        "eval/mlm_loss": losses.mlm_loss,
-        "eval/mlm_accuracy": losses.mlm_accuracy,
-        "eval/nsp_loss": losses.nsp_loss,
-        "eval/nsp_accuracy": losses.nsp_accuracy,
-    }
+            sums += sums_of(output, terms)
+            sizes = (micro_batch.num_masked, micro_batch.num_instances, micro_batch.num_tokens)
+            counts_3 += counts_3.new_tensor(sizes)
+    totals = sum_over_ranks(torch.cat([counts_3, sums])).cpu()
+    masked, instances, tokens = map(int, totals[:3].tolist())
+    counts: Counts = {"masked": masked, "instances": instances, "tokens": tokens}
+    return means_of(totals[3:], terms, counts).tags("eval")

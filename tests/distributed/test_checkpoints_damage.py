@@ -8,42 +8,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from stand_ins import ALONE, StandInEngine
 
-from megabert.distributed import checkpoints
+from megabert.distributed import checkpoint_saving
+from megabert.distributed.checkpoint_format import steps_in
+from megabert.distributed.checkpoint_saving import recover, save_checkpoint
 from megabert.distributed.checkpoints import (
     find_checkpoint,
+    forget_after,
     has_checkpoint,
     load_checkpoint,
     prune,
     read_masters,
-    save_checkpoint,
 )
 from megabert.errors import CheckpointError
-from megabert.optim import Fragment
-
-ALONE = SimpleNamespace(rank=0, size=1, is_main=True, gather=lambda value: [value])
-
-
-class StandInEngine:
-    """What a checkpoint asks of an engine, without DeepSpeed."""
-
-    zero_stage, is_replicated = 1, False
-
-    def __init__(self, numel: int = 1000) -> None:
-        self.flat = torch.arange(numel + 3, dtype=torch.float32)
-        self.moments = torch.rand(numel + 3), torch.rand(numel + 3)
-        self.shapes = {"weight": torch.Size([numel // 10, 10])}
-        self.fragments = [Fragment(self.flat, 3, "weight", 0, numel)]
-        self.optimizer = SimpleNamespace(moments=lambda flat: self.moments)
-
-    def state(self) -> dict:
-        return {}
-
-    def load_state(self, state: dict) -> None:
-        pass
-
-    def refresh(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -163,6 +141,28 @@ def test_prune_never_deletes_the_last_good_one(three, caplog):
     assert find_checkpoint(three).name == "step_00000010"
 
 
+def test_prune_keeps_one_checkpoint_an_interval_for_good(tmp_path):
+    for step in (0, 40, 90, 120, 130, 210, 220, 230):
+        save_checkpoint(tmp_path, step, StandInEngine(), {}, ALONE)
+        prune(tmp_path, 2, keep_every=100)
+    assert steps_in(tmp_path) == [230, 220, 210, 120, 0]
+
+
+def test_newer_checkpoints_are_forgotten(three):
+    assert forget_after(three, 0) == [20, 10]
+    assert find_checkpoint(three).name == "step_00000000"
+
+
+def test_checkpoint_that_a_killed_run_was_replacing_gets_its_name_back(three):
+    for name in ("step_00000010", "step_00000020"):  # killed between the two renames
+        (three / name).rename(three / f".tmp_replaced_{name}")
+    save_checkpoint(three / "elsewhere", 10, StandInEngine(), {}, ALONE)
+    (three / "elsewhere" / "step_00000010").rename(three / "step_00000010")  # killed behind them
+    recover(three)
+    assert steps_in(three) == [20, 10, 0]
+    assert find_checkpoint(three).name == "step_00000020"
+
+
 def test_manifest_is_readable_json(three):
     content = json.loads((three / "step_00000020" / "manifest.json").read_text())["content"]
     assert content["parameters"]["weight"]["fragments"] == [["rank_00000.safetensors", 0, 1000]]
@@ -189,7 +189,7 @@ def test_full_disk_is_seen_before_anything_is_written(tiny_disk):
 def test_disk_that_fills_while_writing_leaves_nothing_half_written(tiny_disk, monkeypatch):
     save_checkpoint(tiny_disk, 0, StandInEngine(), {"step": 0}, ALONE)
     plenty = SimpleNamespace(free=1 << 40)
-    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: plenty)
+    monkeypatch.setattr(checkpoint_saving.shutil, "disk_usage", lambda path: plenty)
     with pytest.raises(CheckpointError, match="No space left on device"):
         save_checkpoint(tiny_disk, 10, StandInEngine(30_000), {"step": 10}, ALONE)
     assert sorted(path.name for path in tiny_disk.iterdir()) == ["latest", "step_00000000"]
@@ -201,7 +201,7 @@ def test_pointer_that_cannot_be_written_undoes_the_checkpoint(three, monkeypatch
         path.write_bytes(content[:3])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "write_durably", no_space)
+    monkeypatch.setattr(checkpoint_saving, "write_durably", no_space)
     with pytest.raises(CheckpointError, match="No space left"):
         save_checkpoint(three, 30, StandInEngine(), {"step": 30}, ALONE)
     assert not list(three.glob(".tmp*"))

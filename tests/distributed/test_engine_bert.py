@@ -1,4 +1,4 @@
-"""The real model in the engine: dropout on, tied decoder, dataclass output, an empty micro-batch at the very start."""
+"""The real models in the engine: dropout on, tied decoder, dataclass output, an empty micro-batch at the very start."""
 
 import pytest
 import torch
@@ -8,55 +8,76 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OptimizerConfig
 from megabert.data.batch import MicroBatch
 from megabert.distributed.engine import build_engine
-from megabert.models.bert import BertForPreTraining
+from megabert.models.build import build_model
 from megabert.models.initialization import initialize
+from megabert.models.objectives import terms_of
 from megabert.optim import build_optimizer
+from megabert.training.losses import weighted_loss
 
-CONFIG = ModelConfig(
-    vocab_size=300,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=64,
-    max_position_embeddings=40,
-)
+SIZES = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+}
+MODELS = {
+    "bert": ModelConfig(**SIZES),
+    "albert": ModelConfig(**SIZES, family="albert", embedding_size=24),
+    "electra": ModelConfig(**SIZES, family="electra", embedding_size=24, generator_size=0.5),
+}
 INSTANCES = 5
 
 
 @pytest.fixture(scope="module")
 def unsharded(workers):
-    return workers(2).run(train, "zero0", False)[0]
+    return {family: workers(2).run(train, family, "zero0", False)[0] for family in MODELS}
 
 
 @pytest.mark.parametrize(
-    ("engine", "recompute"),
-    [("zero1", False), ("zero2", False), ("zero3", False), ("zero3", True), ("bf16_zero1", False)],
+    ("family", "engine", "recompute"),
+    [
+        ("bert", "zero1", False),
+        ("bert", "zero2", False),
+        ("bert", "zero3", False),
+        ("bert", "zero3", True),
+        ("bert", "bf16_zero1", False),
+        ("albert", "zero2", True),
+        ("albert", "zero3", False),
+        ("electra", "zero2", False),
+        ("electra", "zero3", True),
+    ],
 )
-def test_every_stage_trains_the_same_bert(workers, unsharded, engine, recompute):
-    losses, weights = unsharded
-    actual, actual_weights = workers(2).run(train, engine, recompute)[0]
+def test_every_stage_trains_the_same_model(workers, unsharded, family, engine, recompute):
+    losses, weights = unsharded[family]
+    actual, actual_weights = workers(2).run(train, family, engine, recompute)[0]
     tolerance = 2e-2 if engine.startswith("bf16") else 1e-5
     assert actual == pytest.approx(losses, rel=tolerance)
     for name, expected in weights.items():
         assert (actual_weights[name] - expected).norm() <= tolerance * 10 * expected.norm() + 1e-6, name
 
 
-def train(world, engine_name, recompute):
+def train(world, family, engine_name, recompute):
     stage, precision = ENGINES[engine_name]
-    model = BertForPreTraining(CONFIG, activation_checkpointing=recompute)
+    model = build_model(MODELS[family], activation_checkpointing=recompute)
     initialize(model, 3)
     optimizer = build_optimizer(model.named_parameters(), OptimizerConfig())
     engine = build_engine(model, optimizer, ds_config(stage, precision), world)
     optimizer.lr = 1e-2
-    losses = []
+    losses, terms = [], terms_of(model)
+    counts = {"masked": 3 * INSTANCES, "instances": INSTANCES, "tokens": 110}
     for step in range(1, 4):
         optimizer.bias_step = step
         total = 0.0
         # Micro-steps x ranks; rank 1 begins with nothing.
         for shares in (((0, 1, 2), ()), ((), (3,)), ((4,), ())):
             output = engine.forward(micro_batch(step, shares[world.rank]))
-            engine.backward((output.mlm_loss_sum / (3 * INSTANCES) + output.nsp_loss_sum / INSTANCES) * world.size)
-            total += float(output.mlm_loss_sum)
+            loss = weighted_loss(output, terms, counts=counts, world_size=world.size)
+            engine.backward(loss)
+            total += float(loss.detach()) / world.size
         assert engine.nonfinite_gradients() == []
         engine.step()
         losses.append(world.sum([total])[0])

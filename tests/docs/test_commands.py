@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "README.ko.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINE = re.compile(
     r"^    (?:\.venv/bin/)?(?P<program>megabert|megabert-data|deepspeed|torchrun) (?P<rest>.*)$", re.MULTILINE
 )

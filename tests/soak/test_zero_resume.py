@@ -12,7 +12,8 @@ from soak_table import SoakTable
 from toy_training import make_engine, train_step
 from worker_group import WorkerGroups
 
-from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+from megabert.distributed.checkpoint_saving import save_checkpoint
+from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint
 
 pytestmark = pytest.mark.soak
 

@@ -13,7 +13,8 @@ def test_recipe_resolves(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "family"), [("bert_base", "bert"), ("roberta_base", "roberta"), ("albert_base", "albert")]
+    ("name", "family"),
+    [("bert_base", "bert"), ("roberta_base", "roberta"), ("albert_base", "albert"), ("electra_small", "electra")],
 )
 def test_recipe_states_its_family(name, family):
     assert load_run_config(name).model.family == family

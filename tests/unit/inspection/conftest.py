@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from megabert.config.model import ModelConfig
+from megabert.export.huggingface import write_huggingface
+from megabert.export.model_card import ModelCard
 from megabert.models.bert import BertForPreTraining
 from megabert.models.initialization import initialize
-from megabert.tokenization import load_tokenizer
+from megabert.tokenization import load_tokenizer, save_huggingface
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "[", "]", "mask", ".", "##s"]
 
@@ -35,6 +37,20 @@ def model():
         for parameter in model.parameters():
             parameter.mul_(5)
     return model
+
+
+@pytest.fixture
+def model_folder(model, tokenizer, tmp_path) -> Path:
+    """The model in Hugging Face form."""
+    save_huggingface(tokenizer, tmp_path / "tokenizer")
+    write_huggingface(
+        tmp_path / "model",
+        state=dict(model.named_parameters()),
+        config=model.config,
+        tokenizer_dir=tmp_path / "tokenizer",
+        card=ModelCard(name="little"),
+    )
+    return tmp_path / "model"
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from megabert.models.objectives import MLM, NSP, PretrainingOutput
 from megabert.training import step as step_module
 from megabert.training.step import train_step
 
@@ -15,11 +16,12 @@ class RecordingEngine:
         self.backward_losses: list[float] = []
         self.calls: list[str] = []
         self.step_was_skipped = False
+        self.module = SimpleNamespace(terms=(MLM, NSP))
 
     def forward(self, _batch):
         loss = torch.tensor(self.losses.pop(0), requires_grad=True)
         zero = torch.tensor(0)
-        return SimpleNamespace(mlm_loss_sum=loss, nsp_loss_sum=loss * 0 + 2, mlm_correct=zero + 3, nsp_correct=zero)
+        return PretrainingOutput(mlm_loss_sum=loss, nsp_loss_sum=loss * 0 + 2, mlm_correct=zero + 3, nsp_correct=zero)
 
     def backward(self, loss):
         self.backward_losses.append(float(loss.detach()))
@@ -46,16 +48,15 @@ def run(bad: list[str], losses: list[float]):
         size=2, is_main=True, device=torch.device("cpu"), gather=lambda value: [value, ["b.weight"]]
     )
     micro_batches = [SimpleNamespace(to=lambda *_, **__: None) for _ in losses]
-    batch = SimpleNamespace(micro_batches=micro_batches, num_masked=10, num_instances=4)
+    batch = SimpleNamespace(micro_batches=micro_batches, num_masked=10, num_instances=4, num_tokens=60)
     return engine, train_step(engine, batch, world)
 
 
 def test_loss_is_normalised_over_the_global_batch():
     engine, result = run([], [5.0, 7.0])
     assert engine.backward_losses == pytest.approx([2 * (5 / 10 + 2 / 4), 2 * (7 / 10 + 2 / 4)])
-    assert result.losses.mlm_loss == pytest.approx(12 / 10)
-    assert result.losses.nsp_loss == pytest.approx(4 / 4)
-    assert result.losses.mlm_accuracy == pytest.approx(6 / 10)
+    expected = {"loss": 2.2, "mlm_loss": 12 / 10, "mlm_accuracy": 6 / 10, "nsp_loss": 4 / 4, "nsp_accuracy": 0}
+    assert result.losses.values == pytest.approx(expected)
     assert (result.grad_norm, engine.calls) == (1.5, ["step"])
 
 

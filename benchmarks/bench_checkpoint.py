@@ -1,0 +1,87 @@
+"""How long training stands still for a checkpoint, against how long it takes to write.
+
+BERT-Large's masters and moments (336 million parameters, 4 GB) on one rank, in as many vectors as the model has
+parameters, on this machine's memory and disk. ``python benchmarks/bench_checkpoint.py [--preset base]``
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+from megabert.config.model import ModelConfig
+from megabert.distributed.checkpoint_writer import CheckpointWriter
+from megabert.models.bert import BertForPreTraining
+from megabert.optim import Fragment
+
+SAVES = 3
+
+
+class SizedEngine:
+    """What a checkpoint asks of an engine: the sizes of a real model, no DeepSpeed."""
+
+    zero_stage, is_replicated = 1, False
+
+    def __init__(self, preset: str) -> None:
+        with torch.device("meta"):
+            model = BertForPreTraining(ModelConfig(preset=preset, vocab_size=30522), objective="nsp")
+        self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        self.numel = sum(shape.numel() for shape in self.shapes.values())
+        self.flat, *self.moments = (torch.rand(self.numel) for _ in range(3))
+        self.optimizer = SimpleNamespace(moments=lambda flat: self.moments)
+        self.fragments, position = [], 0
+        for name, shape in self.shapes.items():
+            self.fragments.append(Fragment(self.flat, position, name, 0, shape.numel()))
+            position += shape.numel()
+
+    def state(self) -> dict:
+        return {}
+
+
+def main() -> None:
+    """Save a few times, as a run does, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="large", help="the model's size (default: large)")
+    parser.add_argument("--folder", default=None, help="where to write (default: the temporary folder)")
+    options = parser.parse_args()
+    if options.preset == "large" and os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 10 * 2**30:
+        print("less than 10 GiB of memory are free: taking --preset base")
+        options.preset = "base"
+    engine = SizedEngine(options.preset)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        rows = measure(engine, Path(folder))
+    print(
+        f"{engine.numel:,} parameters, {12 * engine.numel / 2**30:.2f} GiB a checkpoint, {torch.get_num_threads()} "
+        f"threads of {os.cpu_count()} cores"
+    )
+    print(f"{'save':<24}{'training stands still':>24}{'written in':>14}")
+    for name, stall_s, write_s in rows:
+        print(f"{name:<24}{stall_s:>22.2f} s{write_s:>12.2f} s")
+    stall_s, write_s = (statistics.median(row[index] for row in rows[1:]) for index in (1, 2))
+    print(f"median after the first: {stall_s:.2f} s of {stall_s + write_s:.2f} s ({write_s / stall_s:.0f} to 1)")
+
+
+def measure(engine: SizedEngine, folder: Path) -> list[tuple[str, float, float]]:
+    """Return name, stall and time of writing of each save."""
+    world = SimpleNamespace(rank=0, size=1, is_main=True, device=torch.device("cpu"), gather=lambda value: [value])
+    world.in_background = lambda: world
+    writer = CheckpointWriter(folder, engine, world, written=lambda state: None)
+    rows = []
+    for save in range(SAVES + 1):
+        before = writer.counts.stall_s
+        writer.save(save, {})
+        started = time.monotonic()
+        error = writer.wait()
+        assert error is None, error
+        name = "first (allocates)" if save == 0 else f"{save + 1}"
+        rows.append((name, writer.counts.stall_s - before, time.monotonic() - started))
+    return rows
+
+
+if __name__ == "__main__":
+    main()

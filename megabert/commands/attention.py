@@ -1,0 +1,37 @@
+"""``megabert attention``: a page that shows a model's attention on a text."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Load the model, record, write the page."""
+    parser = argparse.ArgumentParser(
+        prog="megabert attention",
+        description="Write a web page that shows the attention of a model on a text or a pair of texts: lines between "
+        "tokens by layer and head, all heads in small, and how queries and keys make the numbers. The page is one file "
+        "and fetches nothing. A [MASK] in the text stands for a mask.",
+        epilog='example: megabert attention --model runs/demo "The ship sailed." "It came back." --output page.html',
+    )
+    parser.add_argument("text", metavar="TEXT", help="the text")
+    parser.add_argument("second", nargs="?", metavar="TEXT_B", help="a second text, as segment B")
+    parser.add_argument("--model", required=True, metavar="DIR|RUN", help="run folder or Hugging Face folder")
+    parser.add_argument("--checkpoint", default="last", help="last, best or a step, of a run folder (default: last)")
+    parser.add_argument("--output", type=Path, required=True, metavar="PAGE.html", help="file to write")
+    parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers to show, from 0 (default: all)")
+    options = parser.parse_args(arguments)
+
+    from megabert.export.sources import open_source
+    from megabert.inspection.attention import record_attention
+    from megabert.inspection.attention_page import render_page
+    from megabert.schema.files import atomic_write
+    from megabert.tokenization import load_tokenizer
+
+    source = open_source(options.model, options.checkpoint)
+    tokenizer = load_tokenizer(source.tokenizer_dir)
+    record = record_attention(source.build_model(), tokenizer, options.text, options.second)
+    page = render_page(record, model=options.model, layers=options.layers)
+    atomic_write(options.output, page)
+    print(f"{options.output}: {len(record.pieces)} tokens, {len(page) / 2**20:.1f} MiB; open it in a browser")
+    return 0

@@ -1,0 +1,111 @@
+"""Queries, keys and attention probabilities of a text, recorded while the model itself runs.
+
+The op is fused and returns neither scores nor probabilities, so they are computed again, from the queries and keys that
+went into it: softmax(q k^T / sqrt(H)) is its definition (``ops.attention.reference``), and the record keeps what came
+out of it, so that probabilities times values can be held against it.
+"""
+
+# L layers, N heads, S tokens, H head width, D = N * H
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from megabert.data.sequences import pack_sequences
+from megabert.inspection.texts import encode_text, evaluating
+from megabert.models.build import PretrainingModel
+from megabert.models.encoder import SelfAttention
+from megabert.tokenization import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRecord:
+    """What every layer's attention read and gave, for one text."""
+
+    pieces: list[str]
+    """Its S tokens."""
+    segment_b_start: int
+    """Index of the second text's first token; S where there is none."""
+    q_LNSH: Tensor
+    """Queries, float32 on the CPU, as all that follows."""
+    k_LNSH: Tensor
+    """Keys."""
+    v_LNSH: Tensor
+    """Values."""
+    context_LSD: Tensor
+    """What the op returned."""
+
+    def scores(self) -> Tensor:
+        """Return q k^T / sqrt(H), of shape (L, N, S, S)."""
+        return self.q_LNSH @ self.k_LNSH.mT / math.sqrt(self.q_LNSH.shape[-1])
+
+    def probabilities(self) -> Tensor:
+        """Return the softmax of the scores over keys, of shape (L, N, S, S)."""
+        return self.scores().softmax(-1)
+
+
+@dataclass
+class _Seen:
+    """Tensors in the order in which layers ran; one that layers share ran several times."""
+
+    qkv_TC: list[Tensor] = field(default_factory=list)
+    context_TD: list[Tensor] = field(default_factory=list)
+
+
+@torch.no_grad()
+def record_attention(
+    model: PretrainingModel, tokenizer: Tokenizer, text: str, second: str | None = None
+) -> AttentionRecord:
+    """Run a text, or a pair of texts, through the model and keep what its attention read.
+
+    Args:
+        model: On any device; its mode is left as it was.
+        tokenizer: Of the model.
+        text: First text; the mask as written in the vocabulary stands for one.
+        second: Second text.
+
+    Raises:
+        ConfigError: The text is longer than the model's positions.
+    """
+    encoded = encode_text(tokenizer, text, second, limit=model.config.max_position_embeddings)
+    batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start])
+    with evaluating(model), _observing(model) as seen:
+        model.bert(batch.to(next(model.parameters()).device))
+    heads = model.config.num_attention_heads
+    qkv_LS3NH = torch.stack(seen.qkv_TC).float().cpu().unflatten(-1, (3, heads, -1))
+    q_LNSH, k_LNSH, v_LNSH = qkv_LS3NH.permute(2, 0, 3, 1, 4).unbind(0)
+    return AttentionRecord(
+        pieces=[tokenizer.pieces[index] for index in encoded.ids],
+        segment_b_start=encoded.segment_b_start,
+        q_LNSH=q_LNSH.contiguous(),
+        k_LNSH=k_LNSH.contiguous(),
+        v_LNSH=v_LNSH.contiguous(),
+        context_LSD=torch.stack(seen.context_TD).float().cpu(),
+    )
+
+
+@contextmanager
+def _observing(model: nn.Module) -> Iterator[_Seen]:
+    """Keep what goes into and comes out of every attention op while the block runs."""
+    seen = _Seen()
+
+    def keep_qkv(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        seen.qkv_TC.append(output)
+
+    def keep_context(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        seen.context_TD.append(output)
+
+    handles = []
+    for module in model.modules():
+        if isinstance(module, SelfAttention):
+            handles += [module.qkv.register_forward_hook(keep_qkv), module.register_forward_hook(keep_context)]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

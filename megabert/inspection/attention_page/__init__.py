@@ -1,0 +1,88 @@
+"""Attention as a web page of its own: everything in one file, nothing fetched.
+
+The page carries the queries and keys of the layers shown, float32; scores, softmax and pictures are computed from them
+in the browser. ``render_page`` fills ``page.html`` with the scripts and styles beside it.
+"""
+
+import base64
+import json
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from megabert.errors import ConfigError
+from megabert.inspection.attention import AttentionRecord
+
+SCRIPTS = ("numbers.js", "head_view.js", "model_view.js", "neuron_view.js", "page.js")
+MAX_MIB = 64
+"""Above it browsers take long to open a page."""
+
+
+def render_page(record: AttentionRecord, *, model: str, layers: Sequence[int] | None = None) -> str:
+    """Return the page as HTML.
+
+    Args:
+        record: What to show.
+        model: Name of the model, for the heading.
+        layers: Which ones to show, from 0; None shows all.
+
+    Raises:
+        ConfigError: No such layer, or the page would be too large to open.
+    """
+    chosen = _choose_layers(layers, record.q_LNSH.shape[0])
+    shown = (record.q_LNSH[chosen], record.k_LNSH[chosen])
+    _check_size(sum(values.numel() for values in shown), record, len(chosen))
+    data = {
+        "model": model,
+        "tokens": record.pieces,
+        "segmentBStart": record.segment_b_start,
+        "layers": chosen,
+        "heads": record.q_LNSH.shape[1],
+        "headWidth": record.q_LNSH.shape[-1],
+        "queries": _encode_floats(shown[0]),
+        "keys": _encode_floats(shown[1]),
+    }
+    parts = {
+        "STYLE": _read("page.css"),
+        "DATA": _encode_json(data),
+        "SCRIPT": "\n".join(_read(name) for name in SCRIPTS),
+    }
+    page = _read("page.html")
+    for name, content in parts.items():
+        before, after = page.split(f"/*{name}*/")  # not replace: what was put in is not searched again
+        page = before + content + after
+    return page
+
+
+def _choose_layers(layers: Sequence[int] | None, count: int) -> list[int]:
+    chosen = list(range(count)) if layers is None else sorted(set(layers))
+    wrong = [layer for layer in chosen if not 0 <= layer < count]
+    if wrong or not chosen:
+        raise ConfigError(f"--layers {' '.join(map(str, wrong))}: the model has the layers 0 to {count - 1}.")
+    return chosen
+
+
+def _check_size(numbers: int, record: AttentionRecord, layers: int) -> None:
+    mib = numbers * 4 * 4 / 3 / 2**20  # base64
+    if mib > MAX_MIB:
+        raise ConfigError(
+            f"{len(record.pieces)} tokens in {layers} layers of {record.context_LSD.shape[-1]} make a page of "
+            f"{mib:.0f} MiB, allowed are {MAX_MIB}. Shorten the text, or show fewer layers with --layers."
+        )
+
+
+def _encode_floats(values: Tensor) -> str:
+    return base64.b64encode(values.numpy().astype(np.dtype("<f4")).tobytes()).decode("ascii")
+
+
+def _encode_json(data: dict[str, Any]) -> str:
+    """Return JSON that cannot end the script element it stands in, whatever the tokens are."""
+    text = json.dumps(data, ensure_ascii=True)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _read(name: str) -> str:
+    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,123 @@
+"""ELECTRA: a small masked-LM proposes tokens, the encoder finds which ones were replaced (Clark et al. 2020)."""
+
+# T packed tokens, M masked positions, D hidden, V vocabulary
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from megabert.config.model import ModelConfig
+from megabert.config.run import OpsConfig
+from megabert.models.batch import PackedBatch
+from megabert.models.bert import BertForPreTraining, BertModel
+from megabert.models.encoder import BiasGelu
+from megabert.models.objectives import MLM, PretrainingOutput, Term
+from megabert.ops.dropout import DropoutStream
+from megabert.ops.sampling import sample
+
+DISCRIMINATOR_WEIGHT = 50.0
+"""Clark et al. 2020, section 3.1 and table 6: lambda."""
+GENERATOR_STREAM = 0x2545F491
+"""Sets the generator's dropout apart from the discriminator's."""
+SAMPLING_STREAM = 0x5851F42D
+"""Sets the draws of replacements apart from both."""
+BINS, LOGIT_LIMIT = 1024, 16.0
+"""Of the histogram: logits beyond the limit are counted at it."""
+
+
+class DiscriminatorPredictions(nn.Module):
+    """Dense layer, activation, one logit a token."""
+
+    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.activation = BiasGelu(config.hidden_size, hidden_act=config.hidden_act, backend=ops.bias_gelu)
+        self.dense_prediction = nn.Linear(config.hidden_size, 1)
+
+    def forward(self, hidden_TD: Tensor) -> Tensor:
+        """Return logits of shape (T,): above 0 where a token is taken for replaced."""
+        return self.dense_prediction(self.activation(self.dense(hidden_TD))).squeeze(-1)
+
+
+class ElectraForPreTraining(nn.Module):
+    """Generator and discriminator, trained together; ``bert``, the discriminator, is the encoder to keep.
+
+    They share all embeddings (section 3.2), so the generator has a projection from their width to its own.
+
+    Args:
+        config: Shape of the discriminator; ``generator_size`` makes the generator's of it.
+        ops: Backends; None chooses them by device.
+        activation_checkpointing: Recompute each layer in the backward pass.
+    """
+
+    terms = (MLM, Term("rtd", "tokens", DISCRIMINATOR_WEIGHT))
+
+    def __init__(
+        self, config: ModelConfig, *, ops: OpsConfig | None = None, activation_checkpointing: bool = False
+    ) -> None:
+        super().__init__()
+        ops = ops or OpsConfig()
+        self.config = config
+        self.bert = BertModel(config, ops=ops, has_pooler=False, activation_checkpointing=activation_checkpointing)
+        self.discriminator_predictions = DiscriminatorPredictions(config, ops)
+        self.generator = BertForPreTraining(
+            config.generator(),
+            objective="none",
+            ops=ops,
+            activation_checkpointing=activation_checkpointing,
+            embeddings=self.bert.embeddings,
+            stream=GENERATOR_STREAM,
+        )
+
+    def forward(self, batch: PackedBatch, *, with_logits: bool = False) -> PretrainingOutput:
+        """Return loss sums and counts; dropout is on in training mode only, sampling always.
+
+        Args:
+            batch: Packed micro-batch; one without real instances gives a loss of exactly 0 and zero gradients.
+            with_logits: Also return the generator's logits, the discriminator's, and its hidden states.
+        """
+        guessed = self.generator(batch, with_logits=True)
+        ids_T, is_replaced_T = replace_tokens(batch, guessed.mlm_logits_MV.detach())
+        hidden_TD, _ = self.bert(batch, input_ids_T=ids_T)
+        logits_T = self.discriminator_predictions(hidden_TD)
+        is_real_T = torch.arange(ids_T.numel(), device=ids_T.device) < batch.cu_seqlens[-1]
+        losses_T = functional.binary_cross_entropy_with_logits(
+            logits_T.float(), is_replaced_T.float(), reduction="none"
+        )
+        found = {
+            "rtd_loss_sum": (losses_T * is_real_T).sum(),
+            "rtd_correct": ((logits_T > 0).eq(is_replaced_T) & is_real_T).sum(),
+            "rtd_histogram": _histogram(logits_T.detach(), is_replaced_T, is_real_T),
+        }
+        if with_logits:
+            return replace(guessed, **found, rtd_logits_T=logits_T, hidden_TD=hidden_TD)
+        return replace(guessed, **found, mlm_logits_MV=None, hidden_TD=None)
+
+
+@torch.no_grad()
+def replace_tokens(batch: PackedBatch, logits_MV: Tensor) -> tuple[Tensor, Tensor]:
+    """Put a token drawn from the generator at each masked position.
+
+    The draw is keyed by (instance seed, position), and so by (run seed, step, instance, position).
+
+    Returns:
+        Token ids of shape (T,), and whether each differs from the original; a draw that hits the original does not.
+    """
+    positions_M = batch.masked_positions_M
+    is_padding_M = batch.masked_ids_M < 0
+    seen_M = batch.input_ids_T[positions_M]
+    stream = DropoutStream.of_batch(batch.instance_seeds_B ^ SAMPLING_STREAM, batch.cu_seqlens, batch.position_ids_T)
+    drawn_M = sample(logits_MV, stream.row_seeds_T[positions_M])
+    originals_T = batch.input_ids_T.index_copy(0, positions_M, torch.where(is_padding_M, seen_M, batch.masked_ids_M))
+    ids_T = originals_T.index_copy(0, positions_M, torch.where(is_padding_M, seen_M, drawn_M))
+    return ids_T, ids_T != originals_T
+
+
+def _histogram(logits_T: Tensor, is_replaced_T: Tensor, is_real_T: Tensor) -> Tensor:
+    bins_T = ((logits_T.float() / LOGIT_LIMIT + 1) * (BINS // 2)).long().clamp(0, BINS - 1)
+    # one more place takes the padding, so that no shape depends on the data
+    places_T = torch.where(is_real_T, bins_T + BINS * is_replaced_T, 2 * BINS)
+    counts = torch.zeros(2 * BINS + 1, dtype=torch.int64, device=places_T.device)
+    return counts.scatter_add_(0, places_T, torch.ones_like(places_T))[: 2 * BINS].view(2, BINS)

@@ -1,0 +1,295 @@
+"""What a recipe needs on some GPUs: memory, FLOPs, days, disk, passes over the corpus."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from megabert.config.deepspeed import derive_deepspeed
+from megabert.config.model import ModelConfig
+from megabert.config.recipes import engine_path, phase_data, phase_name
+from megabert.config.run import PhaseConfig, RunConfig
+from megabert.data.packing import InstanceStatistics
+from megabert.data.shard_set import ShardSet
+from megabert.errors import ConfigError
+from megabert.models.build import build_model
+from megabert.observability.flops import training_flops
+from megabert.planning.memory import GIB, budgets, estimate_memory, fitting_budget
+from megabert.planning.passes import passes_over
+from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
+from megabert.training.inputs import DEFAULT_ENGINE
+
+DEFAULT_VOCAB_SIZE = 30_522
+"""Of bert-base-uncased, where there are no shards to say it."""
+MASKED_PER_TOKEN = 20 / 128
+CHECKPOINT_BYTES_PER_PARAMETER = 12
+"""Float32 masters and two moments."""
+MEMORY_SHARE = 0.95
+FALLBACK_EFFICIENCY = 0.44
+EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
+"""Share of the peak while computing, fitted on published tables (docs/scaling.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseEstimate:
+    """One phase."""
+
+    name: str
+    steps: int
+    global_batch_size: int
+    max_seq_length: int
+    tokens_per_step: float
+    flops: float
+    micro_steps: int
+    step: StepTime
+    mfu_pct: float
+    passes: float | None
+    """Over the corpus, each duplicate of an instance counted as a pass; None where the data are not known."""
+
+    @property
+    def hours(self) -> float:
+        """Wall time of all steps; validations and checkpoints are not counted."""
+        return self.steps * self.step.total_s / 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A recipe on a cluster."""
+
+    config: RunConfig
+    cluster: Cluster
+    gpu_name: str
+    precision: str
+    zero_stage: int
+    parameters: int
+    memory_gib: dict[int, dict[int, float]]
+    """ZeRO stage -> token budget -> GiB a GPU."""
+    micro_batch_tokens: int
+    efficiency: float
+    is_efficiency_assumed: bool
+    phases: tuple[PhaseEstimate, ...]
+
+    @property
+    def hours(self) -> float:
+        """Wall time of all phases."""
+        return sum(phase.hours for phase in self.phases)
+
+    @property
+    def flops(self) -> float:
+        """Of the whole run."""
+        return sum(phase.flops * phase.steps for phase in self.phases)
+
+    @property
+    def checkpoint_gib(self) -> float:
+        """One checkpoint on disk."""
+        return self.parameters * CHECKPOINT_BYTES_PER_PARAMETER / GIB
+
+    @property
+    def passes(self) -> float | None:
+        """Over the corpus, all phases together."""
+        known = [phase.passes for phase in self.phases if phase.passes is not None]
+        return sum(known) if len(known) == len(self.phases) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseDataFacts:
+    """What a phase's data are known, or assumed, to be."""
+
+    statistics: InstanceStatistics
+    passes: float | None
+
+
+def estimate(
+    config: RunConfig,
+    cluster: Cluster,
+    *,
+    gpu_name: str,
+    efficiency: float | None = None,
+    instances: int | None = None,
+) -> Estimate:
+    """Estimate a recipe on a cluster; nothing needs to be there but the recipe.
+
+    Args:
+        config: As resolved; where ``data.path`` is set, the shards say what they hold.
+        cluster: GPUs and nodes.
+        gpu_name: Of the table.
+        efficiency: Share of the peak while computing; None: that of published systems.
+        instances: Rows of each phase's shards, where there are none yet.
+
+    Raises:
+        ConfigError: A micro-batch of one instance does not fit, or the engine contradicts the precision.
+        DataError: ``data.path`` is set and the shards are not fit.
+    """
+    facts = [_data_facts(config, phase, instances) for phase in config.phases]
+    model = _resolve_model(config)
+    precision = cluster.gpu.best_precision if config.precision == "auto" else config.precision
+    if precision not in cluster.gpu.peak_tflops:
+        raise ConfigError(f"precision={precision}: {gpu_name} has no {precision}. Use {cluster.gpu.best_precision}.")
+    stage = _zero_stage(config, precision)
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in build_model(model).parameters())
+    table = _memory_table(config, model, parameters=parameters, ranks=cluster.world_size, precision=precision)
+    budget = _budget(config, table[stage], cluster)
+    resolved = replace(config, model=model)
+    used = EFFICIENCY.get(gpu_name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency
+    setting = _Setting(cluster, stage, precision, used, parameters, budget)
+    phases = tuple(_estimate_phase(resolved, index, setting, fact) for index, fact in enumerate(facts))
+    return Estimate(
+        config=resolved,
+        cluster=cluster,
+        gpu_name=gpu_name,
+        precision=precision,
+        zero_stage=stage,
+        parameters=parameters,
+        memory_gib=table,
+        micro_batch_tokens=budget,
+        efficiency=used,
+        is_efficiency_assumed=efficiency is None and gpu_name not in EFFICIENCY,
+        phases=phases,
+    )
+
+
+def communication_of(zero_stage: int) -> Communication:
+    """Return what our engines send in a step.
+
+    Gradients are float32 at every stage. Stage 1 all-reduces them once a step and gathers 16-bit weights; stages 2 and
+    3 reduce in each micro-step to the owner of a piece, and stage 3 gathers weights in both passes. None overlaps:
+    the shipped engine files say so.
+    """
+    if zero_stage == 0:
+        return Communication(all_reduce_bytes=4)
+    if zero_stage == 1:
+        return Communication(all_reduce_bytes=4, all_gather_bytes=2, is_optimizer_sharded=True)
+    return Communication(
+        reduce_scatter_bytes=4,
+        all_gather_bytes=2 if zero_stage == 2 else 0,
+        micro_step_gather_bytes=0 if zero_stage == 2 else 2 * 2,
+        is_per_micro_step=True,
+        is_optimizer_sharded=True,
+    )
+
+
+def steps_that_fit(found: Estimate, hours: float) -> list[int]:
+    """Return the steps of each phase that fit into some hours, all phases shortened alike."""
+    share = min(1.0, hours / found.hours)
+    return [max(1, int(phase.steps * share)) for phase in found.phases]
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What all phases have in common."""
+
+    cluster: Cluster
+    zero_stage: int
+    precision: str
+    efficiency: float
+    parameters: int
+    budget: int
+
+
+def _estimate_phase(config: RunConfig, index: int, setting: _Setting, facts: PhaseDataFacts) -> PhaseEstimate:
+    cluster = setting.cluster
+    phase, statistics = config.phases[index], facts.statistics
+    batch, length = phase.global_batch_size, statistics.tokens / statistics.rows
+    tokens = batch * length
+    flops = training_flops(
+        config.model,
+        tokens=round(tokens),
+        squared_lengths=round(tokens * length),
+        masked=round(batch * statistics.masked_tokens / statistics.rows),
+    )
+    micro_steps = max(1, -(-round(tokens) // (cluster.world_size * setting.budget)))
+    work = Work(
+        parameters=setting.parameters, flops=flops, micro_steps=micro_steps, instances=batch, tokens=round(tokens)
+    )
+    step = step_time(
+        work,
+        cluster,
+        communication_of(setting.zero_stage),
+        efficiency=setting.efficiency,
+        precision=setting.precision,
+    )
+    peak = cluster.world_size * cluster.gpu.peak_tflops[setting.precision] * 1e12
+    return PhaseEstimate(
+        name=phase_name(config, index),
+        steps=phase.steps,
+        global_batch_size=batch,
+        max_seq_length=phase.max_seq_length,
+        tokens_per_step=tokens,
+        flops=flops,
+        micro_steps=micro_steps,
+        step=step,
+        mfu_pct=100 * flops / step.total_s / peak,
+        passes=facts.passes,
+    )
+
+
+def _data_facts(config: RunConfig, phase: PhaseConfig, instances: int | None) -> PhaseDataFacts:
+    """Read a phase's manifest, or assume full sequences."""
+    if config.data.path is not None or phase.data is not None:
+        shards = ShardSet.open(Path(phase_data(config, phase)), "train")
+        return PhaseDataFacts(
+            statistics=shards.statistics, passes=passes_over(shards, phase.steps * phase.global_batch_size)
+        )
+    rows = instances or phase.steps * phase.global_batch_size
+    length = phase.max_seq_length
+    full = InstanceStatistics(
+        rows=rows,
+        tokens=rows * length,
+        masked_tokens=round(rows * length * MASKED_PER_TOKEN),
+        max_seq_length=length,
+        max_masked=round(length * MASKED_PER_TOKEN),
+    )
+    passes = phase.steps * phase.global_batch_size / instances if instances else None
+    return PhaseDataFacts(statistics=full, passes=passes)
+
+
+def _resolve_model(config: RunConfig) -> ModelConfig:
+    if config.model.vocab_size != "auto":
+        return config.model
+    vocab_size = DEFAULT_VOCAB_SIZE
+    if config.data.path is not None or config.phases[0].data is not None:
+        vocab_size = ShardSet.open(Path(phase_data(config, config.phases[0])), "train").metadata.vocab_size
+    return replace(config.model, vocab_size=vocab_size)
+
+
+def _zero_stage(config: RunConfig, precision: str) -> int:
+    engine = engine_path(DEFAULT_ENGINE if config.engine == "auto" else config.engine)
+    filled = derive_deepspeed(engine, precision=precision, max_grad_norm=config.optimizer.max_grad_norm)
+    return int(filled.get("zero_optimization", {}).get("stage", 0))
+
+
+def _memory_table(
+    config: RunConfig, model: ModelConfig, *, parameters: int, ranks: int, precision: str
+) -> dict[int, dict[int, float]]:
+    shown = sorted({*budgets(), *([config.micro_batch_tokens] if config.micro_batch_tokens != "auto" else [])})
+    return {
+        stage: {
+            budget: estimate_memory(
+                model,
+                parameters=parameters,
+                zero_stage=stage,
+                world_size=ranks,
+                precision=precision,
+                micro_batch_tokens=budget,
+                recompute=config.activation_checkpointing,
+            ).total_gib
+            for budget in shown
+        }
+        for stage in (1, 2, 3)
+    }
+
+
+def _budget(config: RunConfig, totals: dict[int, float], cluster: Cluster) -> int:
+    """Return the token budget that the recipe sets, or the largest that fits."""
+    if config.micro_batch_tokens != "auto":
+        return config.micro_batch_tokens
+    longest = max(phase.max_seq_length for phase in config.phases)
+    fitting = fitting_budget(cluster.gpu.memory_gib * MEMORY_SHARE, floor=longest, total_gib_of=totals)
+    if fitting is None:
+        raise ConfigError(
+            f"micro_batch_tokens: {min(totals)} tokens take {min(totals.values()):.0f} GiB, the GPU has "
+            f"{cluster.gpu.memory_gib:.0f}. Take --activation_checkpointing true, a higher stage (--engine zero3), "
+            "more GPUs or a smaller model."
+        )
+    return fitting

@@ -1,0 +1,205 @@
+"""``pretrain --dry-run``: check configuration and data, and say what the run would do on so many ranks."""
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from megabert.config.recipes import phase_name
+from megabert.config.run import RunConfig
+from megabert.data.loader import PackedLoader, StepBatch
+from megabert.data.packing import shape_for
+from megabert.data.shard_set import ShardSet
+from megabert.errors import CheckpointError
+from megabert.models.build import build_model
+from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
+from megabert.optim.schedules import learning_rate
+from megabert.planning.memory import Memory, budgets, estimate_memory, fitting_budget
+from megabert.planning.passes import passes_over, warn_of
+from megabert.training.budget import first_budget
+from megabert.training.inputs import RunInputs, open_inputs
+from megabert.training.run_folder import checkpoints_dir
+from megabert.training.weights import InitialWeights
+
+SAMPLED_STEPS = 2
+HASHED_SHARDS = 4
+"""Of each split, at most; the run itself hashes all of them."""
+_CHECKPOINT_BYTES_PER_PARAMETER = 12
+"""Float32 masters and two moments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """A run that does not happen."""
+
+    inputs: RunInputs
+    world_size: int
+    gpu: Gpu | None
+    """Kind of GPU of the run, where it is known: the one asked for, or this machine's."""
+    parameters: int
+
+
+def describe_run(
+    config: RunConfig,
+    run_dir: Path,
+    *,
+    initial: InitialWeights | None = None,
+    world_size: int = 1,
+    gpu: str | None = None,
+) -> str:
+    """Return the plan of a run, phase by phase, and the disk that its checkpoints take.
+
+    Args:
+        config: As resolved from recipe, files and flags.
+        run_dir: Where it would write.
+        initial: Weights to start from.
+        world_size: Ranks to plan for; none of them is started.
+        gpu: Kind of GPU to plan for, a name of ``observability.gpus``; None: this machine's device.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: What ``pretrain`` would refuse, too, but for damaged bytes in shards
+            that were not among the sampled ones.
+    """
+    dry_run = _open(config, initial, world_size=world_size, gpu=gpu)
+    inputs, model = dry_run.inputs, dry_run.inputs.config.model
+    lines = [
+        f"recipe {config.name}: {model.family}, {model.num_hidden_layers} layers, {model.hidden_size} wide, "
+        f"{model.vocab_size:,} pieces, {dry_run.parameters / 1e6:.1f} million parameters, {config.optimizer.name}, "
+        f"{inputs.config.precision}, ZeRO-{inputs.zero_stage}, {world_size} rank(s)"
+    ]
+    first_step, passes = 1, 0.0
+    for index, phase in enumerate(config.phases):
+        lines += _describe_phase(dry_run, index, first_step)
+        first_step += phase.steps
+        passes += passes_over(inputs.shards[index][0], phase.steps * phase.global_batch_size)
+    return "\n".join([*lines, *warn_of(passes), _describe_disk(dry_run, run_dir)])
+
+
+def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int, gpu: str | None) -> DryRun:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind = gpu_by_name(gpu) if gpu else gpu_of_device(torch.cuda.get_device_name()) if device.type == "cuda" else None
+    if gpu and kind and config.precision == "auto":
+        config = replace(config, precision=kind.best_precision)
+    inputs = open_inputs(config, device=device, initial=initial)
+    with torch.device("meta"):
+        model = build_model(inputs.config.model, objective=inputs.objective, ops=inputs.config.ops)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return DryRun(inputs=inputs, world_size=world_size, gpu=kind, parameters=parameters)
+
+
+def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
+    """Return what the checkpoints take and what is free; refuse a disk that has no place for a second one."""
+    one = dry_run.parameters * _CHECKPOINT_BYTES_PER_PARAMETER
+    kept = dry_run.inputs.config.checkpoint.keep_last + 2  # the best, and the one being written
+    folder = next(parent for parent in checkpoints_dir(run_dir).absolute().parents if parent.is_dir())
+    free = shutil.disk_usage(folder).free
+    if free < 2 * one:
+        raise CheckpointError(
+            f"{folder}: {free / 2**30:.2f} GiB are free, but a checkpoint takes {one / 2**30:.2f} GiB and the one "
+            "before it is kept. Free some space or name another --run-dir."
+        )
+    return (
+        f"checkpoints: {one / 2**30:.2f} GiB each, up to {kept} at a time: {kept * one / 2**30:.2f} GiB; "
+        f"{free / 2**30:.2f} GiB are free in {folder}"
+    )
+
+
+def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
+    inputs = dry_run.inputs
+    phase, (train, held_out) = inputs.config.phases[index], inputs.shards[index]
+    statistics = train.statistics
+    instances = phase.steps * phase.global_batch_size
+    warmup_steps = round(phase.steps * phase.warmup_ratio)
+    key_steps = sorted({1, max(1, warmup_steps), max(1, phase.steps // 2), max(1, phase.steps - 1), phase.steps})
+    rates = ", ".join(f"{learning_rate(phase, step):.2e} at {step:,}" for step in key_steps)
+    return [
+        f"{phase_name(inputs.config, index)}: {train.folder}, objective {train.metadata.objective}",
+        f"  {statistics.rows:,} instances of {statistics.tokens / statistics.rows:.1f} tokens on average, at most "
+        f"{statistics.max_seq_length}; {held_out.num_rows:,} held out; {_check_files(train, held_out)}",
+        f"  {phase.steps:,} steps of {phase.global_batch_size:,} instances (run steps {first_step:,} to "
+        f"{first_step + phase.steps - 1:,}): {instances:,} instances, {instances / statistics.rows:.2f} passes over "
+        "the data",
+        f"  learning rate {rates}",
+        *_describe_packing(dry_run, index),
+    ]
+
+
+def _check_files(*splits: ShardSet) -> str:
+    """Hash some shards of each split, evenly spaced; opening the splits has found every file of the manifest."""
+    hashed = 0
+    for split in splits:
+        sample = {int(index) for index in np.linspace(0, len(split.shards) - 1, HASHED_SHARDS)}
+        split.verify(sorted(sample))
+        hashed += len(sample)
+    return f"{sum(len(split.shards) for split in splits)} files there, SHA-256 of {hashed} right"
+
+
+def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
+    """Pack the first global batches as rank 0 would, padded as on a GPU."""
+    config, (train, _) = dry_run.inputs.config, dry_run.inputs.shards[index]
+    phase, ranks = config.phases[index], dry_run.world_size
+    budget = _budget(dry_run, index)
+    shape = shape_for(
+        train.statistics, global_batch_size=phase.global_batch_size, world_size=ranks, micro_batch_tokens=budget
+    )
+    with PackedLoader(
+        train,
+        seed=config.seed,
+        global_batch_size=phase.global_batch_size,
+        shape=shape,
+        world_size=ranks,
+        num_steps=SAMPLED_STEPS,
+        pad=True,
+    ) as loader:
+        batches = list(loader)
+    memory = _memory(dry_run, shape.tokens)
+    return [
+        f"  each rank: {len(batches[0].micro_batches)} micro-step(s) of at most {shape.tokens:,} of "
+        f"{budget:,} tokens, {shape.sequences:,} sequences, {shape.masked:,} masked; {_real_share(batches)}",
+        (
+            f"  memory: {memory.total_gib:.1f} of {dry_run.gpu.memory_gib:.0f} GiB a rank"
+            if dry_run.gpu
+            else f"  memory: {memory.tensors_gib:.2f} GiB of tensors a rank"
+        )
+        + f" (counted: weights and optimizer {(memory.weights + memory.optimizer) / 2**30:.2f}, gradients "
+        f"{memory.gradients / 2**30:.2f}, activations {memory.activations / 2**30:.2f})",
+    ]
+
+
+def _real_share(batches: list[StepBatch]) -> str:
+    """Return how full the padded micro-batches are, and the shapes that rank 0 meets."""
+    micro_batches = [micro_batch for batch in batches for micro_batch in batch.micro_batches]
+    real = sum(micro_batch.num_tokens for micro_batch in micro_batches)
+    padded = sum(len(micro_batch.input_ids_T) for micro_batch in micro_batches)
+    shapes = sorted({len(micro_batch.input_ids_T) for micro_batch in micro_batches})
+    named = ", ".join(f"{shape:,}" for shape in shapes[:4]) + (", ..." if len(shapes) > 4 else "")
+    return f"on a GPU padded to {named} tokens, {100 * real / padded:.1f}% of them real (first {len(batches)} steps)"
+
+
+def _budget(dry_run: DryRun, index: int) -> int:
+    """Return the token budget as set, or as the run would begin to look for it."""
+    config, statistics = dry_run.inputs.config, dry_run.inputs.shards[index][0].statistics
+    if config.micro_batch_tokens != "auto":
+        return config.micro_batch_tokens
+    share = config.phases[index].global_batch_size * statistics.tokens // (statistics.rows * dry_run.world_size)
+    floor = statistics.max_seq_length
+    first = first_budget("cuda" if dry_run.gpu else "cpu", share=share, floor=floor)
+    if dry_run.gpu is None:
+        return first
+    totals = {tokens: _memory(dry_run, tokens).total_gib for tokens in budgets()}
+    return min(first, fitting_budget(dry_run.gpu.memory_gib, floor=floor, total_gib_of=totals) or floor)
+
+
+def _memory(dry_run: DryRun, tokens: int) -> Memory:
+    config = dry_run.inputs.config
+    return estimate_memory(
+        config.model,
+        parameters=dry_run.parameters,
+        zero_stage=dry_run.inputs.zero_stage,
+        world_size=dry_run.world_size,
+        precision=config.precision,
+        micro_batch_tokens=tokens,
+        recompute=config.activation_checkpointing,
+    )

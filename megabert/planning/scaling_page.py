@@ -1,0 +1,63 @@
+"""The tables of docs/scaling.md: published systems beside the model, and BERT-Large on H200s."""
+
+from megabert.config.recipes import load_run_config
+from megabert.observability.gpus import GPUS
+from megabert.planning.estimate import estimate
+from megabert.planning.published import PUBLISHED, Published, predict, worst_error_pct
+from megabert.planning.step_time import Cluster
+
+H200_NODES = (1, 8, 32)
+TARGET_EFFICIENCY = 0.56
+"""What a step needs while computing to reach the goal of 54% MFU (optimizer and collectives included)."""
+
+
+def render_scaling() -> str:
+    """Return both tables as Markdown."""
+    parts = [_render_published(system) for system in PUBLISHED]
+    return "\n\n".join([*parts, _render_h200()])
+
+
+def _render_published(system: Published) -> str:
+    efficiency, predictions = predict(system)
+    lines = [
+        f"**{system.name}**, {GPUS[system.gpu].words}. {system.source}. Fitted on {min(system.seconds)} GPUs: "
+        f"{100 * efficiency:.1f}% of the peak while computing. Largest error elsewhere: "
+        f"{worst_error_pct(predictions):+.1f}%.",
+        "",
+        "| GPUs | published | predicted | error |",
+        "|---|---|---|---|",
+    ]
+    for found in predictions:
+        error = "fitted" if found.is_fitted else f"{found.error_pct:+.1f}%"
+        lines.append(f"| {found.gpus} | {_time(found.published_s)} | {_time(found.predicted_s)} | {error} |")
+    worst = {gpus: worst_error_pct(predict(system, fitted_on=gpus)[1]) for gpus in system.seconds}
+    listed = ", ".join(f"{gpus}: {error:+.1f}%" for gpus, error in worst.items())
+    return "\n".join([*lines, "", f"Largest error by the GPUs of the fitted point: {listed}."])
+
+
+def _render_h200() -> str:
+    config = load_run_config("bert_large")
+    lines = [
+        "**Recipe bert_large on H200**, full sequences, ZeRO-1, 8 GPUs a node. Nothing of this is measured.",
+        "",
+        "| GPUs | while computing | s a step, phase 1 and 2 | MFU, phase 1 and 2 | sequences/s | both phases |",
+        "|---|---|---|---|---|---|",
+    ]
+    for efficiency in (None, TARGET_EFFICIENCY):
+        for nodes in H200_NODES:
+            cluster = Cluster(gpu=GPUS["h200"], nodes=nodes, gpus_per_node=8)
+            found = estimate(config, cluster, gpu_name="h200", efficiency=efficiency)
+            first, second = found.phases
+            rates = [phase.global_batch_size / phase.step.total_s for phase in found.phases]
+            lines.append(
+                f"| {cluster.world_size} | {100 * found.efficiency:.0f}% | {first.step.total_s:.3f}, "
+                f"{second.step.total_s:.3f} | {first.mfu_pct:.1f}%, {second.mfu_pct:.1f}% | {rates[0]:,.0f}, "
+                f"{rates[1]:,.0f} | {found.hours:.1f} h |"
+            )
+    return "\n".join(lines)
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 5400:
+        return f"{seconds / 3600:.2f} h"
+    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.3f} s"

@@ -1,0 +1,134 @@
+"""The seconds of an optimizer step, from datasheets: compute, reduction, optimizer, loader.
+
+    step = max(compute + communication - hidden + optimizer, loader)
+
+Compute is the step's FLOPs at ``efficiency`` of the peak: the one number that datasheets do not have. Collectives are
+rings: every rank sends each byte over NVLink, every node over its network cards, at ``LINE_RATE`` of their speed, and
+each hop of the ring costs a latency. docs/scaling.md holds the model against published systems.
+"""
+
+from dataclasses import dataclass
+
+from megabert.observability.gpus import Gpu
+
+LINE_RATE = 0.75
+"""Share of a link's datasheet speed that collectives reach. Assumed, not fitted."""
+HOP_WITHIN_NODE_S, HOP_BETWEEN_NODES_S = 3.4e-6, 14e-6
+"""Latency of a ring's hop, protocol Simple: NCCL's own tuning table (src/graph/tuning.cc, hwLat)."""
+MEMORY_RATE = 0.8
+"""Share of the memory's datasheet speed that an optimizer reaches. Assumed, not fitted."""
+OPTIMIZER_BYTES_PER_PARAMETER = 52
+"""Read and written in a LAMB step: gradient, weights, two moments, the update, twice over, and the 16-bit copy."""
+BACKWARD_SHARE = 2 / 3
+"""Of a micro-step's compute."""
+PLAN_S_PER_INSTANCE = 0.5e-6
+"""Planning a global batch, which every rank does for all of it (docs/loader.md)."""
+LOADER_TOKENS_PER_S = 55e6
+"""Collecting a rank's own share on one core (docs/loader.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Equal GPUs in equal nodes."""
+
+    gpu: Gpu
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        """Ranks, one a GPU."""
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communication:
+    """What a training system sends in a step, in bytes a parameter, all layers together."""
+
+    all_reduce_bytes: float = 0.0
+    """Gradients summed on every rank."""
+    reduce_scatter_bytes: float = 0.0
+    """Gradients summed where their optimizer shard lives."""
+    all_gather_bytes: float = 0.0
+    """Updated weights, once a step."""
+    micro_step_gather_bytes: float = 0.0
+    """Weights fetched in each micro-step (ZeRO-3: forward and backward)."""
+    is_per_micro_step: bool = False
+    """Whether the gradients travel in each micro-step (ZeRO 2 and 3), not once a step."""
+    is_overlapped: bool = False
+    """Whether gradients travel while the last micro-step's backward pass goes on."""
+    is_optimizer_sharded: bool = False
+    """Whether each rank updates its share only (ZeRO)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A step's work over all ranks."""
+
+    parameters: int
+    flops: float
+    micro_steps: int
+    """On each rank."""
+    instances: int = 0
+    tokens: int = 0
+    """With ``instances`` for the loader; 0 leaves it out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Seconds of one optimizer step."""
+
+    compute_s: float
+    communication_s: float
+    hidden_s: float
+    """Of the communication, behind the backward pass."""
+    optimizer_s: float
+    loader_s: float
+
+    @property
+    def total_s(self) -> float:
+        """The loader works on a side thread: it counts where it is the slowest."""
+        return max(self.compute_s + self.communication_s - self.hidden_s + self.optimizer_s, self.loader_s)
+
+
+def step_time(
+    work: Work, cluster: Cluster, communication: Communication, *, efficiency: float, precision: str
+) -> StepTime:
+    """Return the seconds of a step.
+
+    Args:
+        work: The step, all ranks together.
+        cluster: GPUs and their links.
+        communication: What the training system sends.
+        efficiency: Share of the peak while computing, collectives and optimizer not counted.
+        precision: bf16 or fp16, which names the peak.
+    """
+    ranks, gpu = cluster.world_size, cluster.gpu
+    compute_s = work.flops / ranks / (gpu.peak_tflops[precision] * 1e12 * efficiency)
+    rounds = work.micro_steps if communication.is_per_micro_step else 1
+    gradients_s = rounds * (
+        2 * _ring_s(work.parameters * communication.all_reduce_bytes, cluster)
+        + _ring_s(work.parameters * communication.reduce_scatter_bytes, cluster)
+    )
+    gather_s = _ring_s(work.parameters * communication.all_gather_bytes, cluster)
+    gather_s += work.micro_steps * _ring_s(work.parameters * communication.micro_step_gather_bytes, cluster)
+    last_backward_s = compute_s / work.micro_steps * BACKWARD_SHARE * rounds
+    shards = ranks if communication.is_optimizer_sharded else 1
+    return StepTime(
+        compute_s=compute_s,
+        communication_s=gradients_s + gather_s,
+        hidden_s=min(gradients_s, last_backward_s) if communication.is_overlapped else 0.0,
+        optimizer_s=work.parameters * OPTIMIZER_BYTES_PER_PARAMETER / shards / (gpu.memory_gb_s * 1e9 * MEMORY_RATE),
+        loader_s=work.instances * PLAN_S_PER_INSTANCE + work.tokens / ranks / LOADER_TOKENS_PER_S,
+    )
+
+
+def _ring_s(size_bytes: float, cluster: Cluster) -> float:
+    """Return the seconds of a reduce-scatter or an all-gather; an all-reduce is both."""
+    if size_bytes == 0 or cluster.world_size == 1:
+        return 0.0
+    gpus, nodes = cluster.gpus_per_node, cluster.nodes
+    within_s = size_bytes * (gpus - 1) / gpus / (cluster.gpu.link_gb_s * 1e9 * LINE_RATE)
+    between_s = size_bytes * (nodes - 1) / nodes / (cluster.gpu.network_gb_s * gpus * 1e9 * LINE_RATE)
+    hops_s = nodes * (gpus - 1) * HOP_WITHIN_NODE_S + (nodes - 1) * HOP_BETWEEN_NODES_S
+    return within_s + between_s + hops_s

@@ -1,0 +1,35 @@
+"""``python -m integration.filling``: megabert that fills its disk in step 5 and, where FREE_AT is set, frees it then.
+
+The folder to fill is FILL; the disk is filled to the last byte, so that nothing can be written at all.
+"""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from megabert.cli.main import main
+from megabert.training import trainer
+
+
+def install() -> None:
+    """Wrap the trainer's step."""
+    original = trainer.train_step
+    filler = Path(os.environ["FILL"]) / "filler"
+    free_at = int(os.environ.get("FREE_AT", -1))
+
+    def fill_and_free(engine, batch, world, **options):
+        if batch.step == 4 and world.is_main:  # counts from 0
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(1024))
+        if batch.step == free_at and world.is_main:
+            filler.unlink()
+        return original(engine, batch, world, **options)
+
+    trainer.train_step = fill_and_free
+
+
+if __name__ == "__main__":
+    install()
+    sys.exit(main())

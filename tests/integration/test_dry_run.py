@@ -1,0 +1,59 @@
+"""``pretrain --dry-run``: the plan of a run on ranks that are not there, and what it refuses."""
+
+import shutil
+
+import pytest
+from integration.runs import TINY
+
+from megabert.cli.main import main
+
+
+def dry_run(data, *flags: str, run_dir="runs/none") -> int:
+    words = ["pretrain", "--dry-run", "--recipe", "debug", "--run-dir", str(run_dir)]
+    for name, value in {**TINY, "data.path": data}.items():
+        words += [f"--{name}", str(value)]
+    return main([*words, *flags])
+
+
+def test_dry_run_plans_for_ranks_that_are_not_there(shards, tmp_path, capsys):
+    assert dry_run(shards, "--world-size", "3", "--gpu", "h200", run_dir=tmp_path / "run") == 0
+    shown = capsys.readouterr().out
+    assert "bf16, ZeRO-1, 3 rank(s)" in shown
+    assert "run steps 9 to 13" in shown, "the second phase goes on where the first ends"
+    assert shown.count("SHA-256 of") == 2
+    assert shown.count("% of them real") == 2
+    assert shown.count("of 131 GiB a rank") == 2
+    assert "checkpoints: " in shown
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_ranks_take_fewer_micro_steps(shards, capsys):
+    assert dry_run(shards, "--world-size", "1") == 0
+    planned = [line for line in capsys.readouterr().out.splitlines() if "each rank: " in line]
+    assert dry_run(shards, "--world-size", "4") == 0
+    shared = [line for line in capsys.readouterr().out.splitlines() if "each rank: " in line]
+    count = [int(line.split("each rank: ")[1].split()[0]) for line in (*planned, *shared)]
+    # 12 instances of about 60 tokens, and 7 of about 120, in micro-batches of at most 512 tokens.
+    assert count == [2, 3, 1, 1]
+
+
+def test_dry_run_warns_of_many_passes(shards, capsys):
+    assert dry_run(shards, "--phases.0.steps", "40000") == 0
+    assert "WARNING" in capsys.readouterr().out
+
+
+def test_damaged_shard_is_found_among_the_sampled_ones(shards, tmp_path, capsys):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(shards, damaged)
+    first = min((damaged / "instances" / "64").glob("train-*.arrow"))
+    content = bytearray(first.read_bytes())
+    content[len(content) // 2] ^= 1
+    first.write_bytes(bytes(content))
+    assert dry_run(damaged) == 3
+    assert "SHA-256" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flags", "phrase"), [(["--world-size", "0"], "at least 1"), (["--gpu", "x9"], "--gpu x9")])
+def test_impossible_plans_are_refused(shards, flags, phrase, capsys):
+    assert dry_run(shards, *flags) == 2
+    assert phrase in capsys.readouterr().err

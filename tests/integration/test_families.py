@@ -1,0 +1,84 @@
+"""The relatives of BERT on the real code path: a few steps, kill -9, resume, export, and transformers loads it."""
+
+import numpy as np
+import pytest
+import torch
+from integration.conftest import build_shards
+from integration.runs import Run, kill_everything
+
+from megabert.export.run import export_run
+
+OBJECTIVES = {"roberta": "none", "albert": "sop", "electra": "none"}
+FLAGS = {
+    "roberta": {"model.family": "roberta"},
+    "albert": {"model.family": "albert", "model.embedding_size": 16},
+    "electra": {"model.family": "electra", "model.embedding_size": 16, "model.generator_size": 0.5},
+}
+AUTO_CLASSES = {
+    "roberta": "RobertaForMaskedLM",
+    "albert": "AlbertForPreTraining",
+    "electra": "ElectraForPreTraining",
+}
+# One rank, one phase; the narrow sizes and the dropout of runs.TINY.
+SHORT = {"phases.0.steps": 6, "phases.1.steps": 2}
+
+
+@pytest.fixture(scope="module")
+def data(corpus, tmp_path_factory):
+    """Shards by objective: dynamic masks for single segments, masks in the shards for pairs."""
+    folder = tmp_path_factory.mktemp("families")
+    masking = {"none": ["--masking", "dynamic", "--dupe-factor", "1"], "sop": ["--dupe-factor", "1"]}
+    return {
+        objective: build_shards(corpus, folder / objective, "--objective", objective, *flags)
+        for objective, flags in masking.items()
+    }
+
+
+def run_of(family, data, run_dir) -> Run:
+    return Run(run_dir, data[OBJECTIVES[family]], flags={**SHORT, **FLAGS[family]})
+
+
+@pytest.mark.parametrize("family", ["albert", "roberta"])
+def test_family_trains_and_transformers_loads_it(family, data, tmp_path):
+    run = run_of(family, data, tmp_path / "run")
+    run.finish_well()
+    check_export(run, family)
+
+
+def test_killed_electra_goes_on_bit_for_bit(data, tmp_path):
+    unbroken = run_of("electra", data, tmp_path / "unbroken")
+    unbroken.flags["phases.0.steps"] = 20
+    rows = unbroken.finish_well()
+    assert {"train/rtd_loss", "train/rtd_auc", "train/mlm_loss"} <= rows[0].keys()
+    assert "train/nsp_loss" not in rows[0]
+    killed = run_of("electra", data, tmp_path / "killed")
+    killed.flags["phases.0.steps"] = 20
+    process = killed.start()
+    try:
+        killed.wait_for_step(5, process)
+    finally:
+        kill_everything(process)
+    assert len(killed.losses()) < 22, "it ended before it was killed"
+    killed.finish_well()
+    assert killed.losses() == unbroken.losses()
+    check_export(unbroken, "electra")
+
+
+def check_export(run: Run, family: str) -> None:
+    """Export the last checkpoint and load it with the class that it names."""
+    import transformers
+
+    folder = run.run_dir / "exports" / "last"
+    export_run(run.run_dir, folder)
+    parts = [(AUTO_CLASSES[family], folder)]
+    if family == "electra":
+        parts.append(("ElectraForMaskedLM", folder / "generator"))
+    for name, part in parts:
+        model, info = getattr(transformers, name).from_pretrained(part, output_loading_info=True)
+        assert not info["missing_keys"]
+        assert not info["unexpected_keys"]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(part)
+        encoded = tokenizer("The whale is in the sea.", return_tensors="pt")
+        with torch.no_grad():
+            output = model.eval()(**encoded)
+        assert np.isfinite(output[0].numpy()).all()

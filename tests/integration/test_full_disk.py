@@ -1,0 +1,51 @@
+"""A disk that fills while a run trains: it goes on and the last good checkpoint stays; only the end needs space."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from integration.runs import Run
+
+from megabert.distributed.checkpoints import find_checkpoint
+
+
+@pytest.fixture
+def small_disk(tmp_path, monkeypatch):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, timeout=30, check=False).returncode:
+        pytest.skip("mounting a small tmpfs to fill takes root")
+    monkeypatch.setenv("FILL", str(folder))
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], timeout=30, check=True)
+
+
+def filled(small_disk, shards, tmp_path) -> Run:
+    # The vocabulary is most of this model: a checkpoint takes 0.6 MiB.
+    return Run(small_disk / "run", shards, module="integration.filling", output_path=tmp_path / "out")
+
+
+def test_training_goes_on_over_a_full_disk_and_ends_well_once_it_is_freed(small_disk, shards, tmp_path, monkeypatch):
+    monkeypatch.setenv("FREE_AT", "10")
+    run = filled(small_disk, shards, tmp_path)
+    rows = run.finish_well()
+    assert "CHECKPOINT NOT WRITTEN, the last good one stays" in run.output
+    assert [row["step"] for row in rows if "train/loss" in row] == list(range(1, 14)), "no row is lost"
+    assert find_checkpoint(run.run_dir / "checkpoints").name == "step_00000013"
+    assert not list((run.run_dir / "checkpoints").glob(".tmp*"))
+
+
+def test_last_checkpoint_that_cannot_be_written_is_an_error(small_disk, shards, tmp_path):
+    run = filled(small_disk, shards, tmp_path)
+    assert run.finish() == 4, run.output[-3000:]
+    assert "megabert: CheckpointError:" in run.output
+    assert "MiB are needed" in run.output
+    assert "Traceback" not in run.output.split("megabert: CheckpointError:")[1]
+    assert find_checkpoint(run.run_dir / "checkpoints").name == "step_00000003"
+    assert not list((run.run_dir / "checkpoints").glob(".tmp*"))
+    (small_disk / "filler").unlink()
+    again = Run(run.run_dir, shards, output_path=run.output_path)
+    again.finish_well()
+    assert json.loads((run.run_dir / "status.json").read_text())["step"] == 13

@@ -1,0 +1,156 @@
+import html
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from unit.inspection.chromium import dump_dom
+
+from megabert.cli.main import main
+from megabert.config.model import ModelConfig
+from megabert.errors import ConfigError
+from megabert.inspection.attention import record_attention
+from megabert.inspection.attention_page import render_page
+from megabert.models.bert import BertForPreTraining
+from megabert.models.convert import from_huggingface, load_parameters
+from megabert.models.initialization import initialize
+
+TOLERANCE = {"rtol": 0, "atol": 1e-5}
+TEXTS = ("the cats sat .", "the [MASK]")
+HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">&amp;<!--"
+
+
+@pytest.fixture
+def record(model, tokenizer):
+    return record_attention(model, tokenizer, *TEXTS)
+
+
+def test_pieces_are_those_of_the_pair_with_its_mask(record):
+    assert record.pieces == ["[CLS]", "the", "cat", "##s", "sat", ".", "[SEP]", "the", "[MASK]", "[SEP]"]
+    assert record.segment_b_start == 7
+
+
+def test_probabilities_times_values_are_what_the_op_returned(record):
+    context_LNSH = record.probabilities() @ record.v_LNSH
+    torch.testing.assert_close(context_LNSH.transpose(1, 2).flatten(2), record.context_LSD, **TOLERANCE)
+    assert record.probabilities().max() > 0.5  # far from uniform: the comparison can fail
+
+
+def test_probabilities_are_those_of_transformers(tokenizer):
+    theirs = transformers.BertModel(
+        transformers.BertConfig(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            intermediate_size=48,
+            max_position_embeddings=16,
+            initializer_range=0.4,
+            attn_implementation="eager",
+        )
+    ).eval()
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=16,
+    )
+    model = BertForPreTraining(config)
+    initialize(model, 0)
+    state, missing, _ = from_huggingface(theirs.state_dict(), config)
+    load_parameters(model, state, may_lack=missing)
+    record = record_attention(model, tokenizer, *TEXTS)
+    ids = torch.tensor([[tokenizer.vocab[piece] for piece in record.pieces]])
+    segments = (torch.arange(ids.shape[1]) >= record.segment_b_start).long()[None]
+    with torch.no_grad():
+        expected = theirs(input_ids=ids, token_type_ids=segments, output_attentions=True).attentions
+    torch.testing.assert_close(record.probabilities(), torch.cat(expected), **TOLERANCE)
+
+
+def test_a_layer_used_again_is_recorded_each_time(tokenizer):
+    config = ModelConfig(
+        family="albert",
+        vocab_size=tokenizer.vocab_size,
+        embedding_size=8,
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
+    model = BertForPreTraining(config, objective="sop")
+    initialize(model, 0)
+    record = record_attention(model, tokenizer, "the cat sat")
+    assert record.q_LNSH.shape == (3, 2, 5, 8)
+    assert not torch.equal(record.q_LNSH[0], record.q_LNSH[1])
+
+
+def test_recording_leaves_no_trace_on_the_model(model, tokenizer):
+    record_attention(model.train(), tokenizer, "the cat")
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_text_beyond_the_positions_is_refused(model, tokenizer):
+    with pytest.raises(ConfigError, match="13 tokens, the model positions for 12"):
+        record_attention(model, tokenizer, "the " * 11)
+
+
+def test_page_fetches_nothing_and_quotes_tokens(record):
+    pieces = [*record.pieces[:-1], HOSTILE]
+    page = render_page(replace(record, pieces=pieces), model=HOSTILE)
+    assert "default-src 'none'" in page
+    assert not re.search(r"https?:|\bsrc=|@import|url\(|\bfetch\(|XMLHttpRequest", page.replace("src=x", ""))
+    assert page.count("<script") == page.count("</script>") == 2
+    assert HOSTILE not in page
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"), [([2], "layers 0 to 1"), ([-1, 0], "--layers -1"), ([], "has the layers")]
+)
+def test_layers_that_do_not_exist_are_refused(layers, message, record):
+    with pytest.raises(ConfigError, match=message):
+        render_page(record, model="m", layers=layers)
+
+
+def test_a_page_too_large_to_open_is_refused(record):
+    large = replace(record, q_LNSH=torch.zeros(24, 16, 512, 64), k_LNSH=torch.zeros(24, 16, 512, 64))
+    with pytest.raises(ConfigError, match=r"MiB, allowed are 64. Shorten the text, or show fewer layers"):
+        render_page(large, model="m")
+    assert len(render_page(large, model="m", layers=[0, 23])) < 64 * 2**20
+
+
+def test_browser_shows_the_models_numbers(record, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text(render_page(record, model="little"), encoding="utf-8")
+    layer, head, token = 1, 1, 4
+    neurons = dump_dom(page, f"view=neuron&layer={layer}&heads={head}&token={token}", tmp_path / "profile")
+    for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
+        found = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
+        expected = values[layer, head, token]
+        torch.testing.assert_close(torch.tensor([float(text) for text in found]), expected, **TOLERANCE)
+    heads = dump_dom(page, f"view=head&layer={layer}&heads=0,1&token={token}", tmp_path / "profile")
+    found = [list(map(float, text.split())) for text in re.findall(r'data-probabilities="([^"]+)"', heads)]
+    torch.testing.assert_close(torch.tensor(found).T, record.probabilities()[layer, :, token], **TOLERANCE)
+    model_view = dump_dom(page, "view=model", tmp_path / "profile")
+    assert len(re.findall(r'<canvas[^>]*title="layer \d, head \d"', model_view)) == 2 * 2
+
+
+def test_browser_shows_a_hostile_token_as_text(record, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text(render_page(replace(record, pieces=[HOSTILE] * 10), model=HOSTILE), encoding="utf-8")
+    for view in ("head", "neuron"):
+        dom = dump_dom(page, f"view={view}&token=0&heads=0;alert(1)&pair=constructor", tmp_path / "profile")
+        assert "<img" not in dom
+        assert "<title>Attention</title>" in dom
+        assert html.escape(HOSTILE, quote=False) in dom
+
+
+def test_command_writes_the_page(model_folder, tmp_path, capsys):
+    output = tmp_path / "page.html"
+    arguments = ["attention", "the cats sat.", "the dog.", "--model", str(model_folder), "--output", str(output)]
+    assert main([*arguments, "--layers", "1"]) == 0
+    assert "11 tokens" in capsys.readouterr().out
+    assert '"layers": [1]' in output.read_text(encoding="utf-8")

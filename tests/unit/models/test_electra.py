@@ -1,0 +1,127 @@
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from megabert.config.model import ModelConfig
+from megabert.models.build import build_model
+from megabert.models.electra import DISCRIMINATOR_WEIGHT, replace_tokens
+from megabert.models.initialization import initialize
+
+CONFIG = ModelConfig(
+    family="electra",
+    vocab_size=70,
+    embedding_size=24,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=40,
+    generator_size=0.5,
+)
+
+
+def model_of(config=CONFIG):
+    model = build_model(config)
+    initialize(model, 0)
+    return model
+
+
+def loss_of(output):
+    return output.mlm_loss_sum + DISCRIMINATOR_WEIGHT * output.rtd_loss_sum
+
+
+def test_generator_is_a_share_as_wide_and_as_deep():
+    generator = dataclasses.replace(CONFIG, hidden_size=96, num_attention_heads=6, generator_size=1 / 3).generator()
+    assert (generator.hidden_size, generator.num_attention_heads, generator.intermediate_size) == (32, 2, 16)
+    assert (generator.num_hidden_layers, generator.embedding_size) == (2, 24)
+    with pytest.raises(ValueError, match="goes with family=electra"):
+        dataclasses.replace(CONFIG, family="bert")
+    with pytest.raises(ValueError, match="choose 1/2, 1/3 or 1/4"):
+        dataclasses.replace(CONFIG, hidden_size=36, num_attention_heads=12, generator_size=0.7)
+
+
+def test_embeddings_are_one_set_of_parameters():
+    names = [name for name, _ in model_of().named_parameters()]
+    assert sum("word_embeddings" in name for name in names) == 1
+    assert not any(name.startswith("generator.bert.embeddings.") for name in names)
+
+
+def test_losses_begin_at_those_of_guessing(make_batch):
+    batch = make_batch([30, 25, 12], vocab_size=70)
+    output = model_of().eval()(batch, with_logits=True)
+    assert abs(output.mlm_loss_sum.item() / batch.num_masked - math.log(70)) < 0.3
+    assert abs(output.rtd_loss_sum.item() / batch.num_tokens - math.log(2)) < 0.1
+    assert output.rtd_histogram.sum() == batch.num_tokens
+    assert output.mlm_logits_MV.shape == (batch.num_masked, 70)
+    assert output.rtd_logits_T.shape == (67,)
+
+
+def test_only_masked_positions_change_and_hits_are_no_replacements(make_batch):
+    batch = make_batch([30, 25, 12], vocab_size=70, padding=5)
+    places = batch.masked_positions_M[: batch.num_masked]
+    logits_MV = torch.full((len(batch.masked_positions_M), 70), -torch.inf)
+    right = torch.arange(batch.num_masked) % 2 == 0
+    drawn = torch.where(
+        right, batch.masked_ids_M[: batch.num_masked], (batch.masked_ids_M[: batch.num_masked] + 1) % 70
+    )
+    logits_MV[torch.arange(batch.num_masked), drawn] = 0.0
+    logits_MV[batch.num_masked :] = 0.0
+    ids_T, is_replaced_T = replace_tokens(batch, logits_MV)
+    assert ids_T[places].equal(drawn)
+    assert is_replaced_T[places].equal(~right)
+    others = torch.ones(72, dtype=torch.bool).index_fill(0, places, False)
+    assert ids_T[others].equal(batch.input_ids_T[others])
+    assert not is_replaced_T[others].any()
+
+
+def test_draws_depend_neither_on_packing_nor_on_neighbours(make_batch):
+    batch = make_batch([30, 25, 12], vocab_size=70)
+    model = model_of()
+    whole = model(batch, with_logits=True)
+    total = 0.0
+    for sequence in range(3):
+        first, stop = batch.cu_seqlens[sequence : sequence + 2].tolist()
+        inside = (batch.masked_positions_M >= first) & (batch.masked_positions_M < stop)
+        alone = type(batch)(
+            input_ids_T=batch.input_ids_T[first:stop],
+            position_ids_T=batch.position_ids_T[first:stop],
+            segment_ids_T=batch.segment_ids_T[first:stop],
+            cu_seqlens=torch.tensor([0, stop - first], dtype=torch.int32),
+            masked_positions_M=batch.masked_positions_M[inside] - first,
+            masked_ids_M=batch.masked_ids_M[inside],
+            next_sentence_label_B=batch.next_sentence_label_B[sequence : sequence + 1],
+            instance_seeds_B=batch.instance_seeds_B[sequence : sequence + 1],
+            max_seqlen=stop - first,
+        )
+        output = model(alone, with_logits=True)
+        torch.testing.assert_close(output.rtd_logits_T, whole.rtd_logits_T[first:stop], rtol=1e-4, atol=1e-5)
+        total += float(loss_of(output))
+    assert total == pytest.approx(float(loss_of(whole)), rel=1e-5)
+
+
+def test_empty_micro_batch_has_no_loss_and_reaches_every_parameter(make_batch):
+    model = model_of()
+    output = model(make_batch([], vocab_size=70, padding=4))
+    assert loss_of(output).item() == 0
+    assert output.rtd_correct.item() == output.rtd_histogram.sum().item() == 0
+    loss_of(output).backward()
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
+
+
+def test_the_discriminator_does_not_train_the_generator(make_batch):
+    model = model_of()
+    model(make_batch([30, 25], vocab_size=70)).rtd_loss_sum.backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == name.startswith("generator."), name
+
+
+def test_dropout_of_the_two_models_differs(make_batch):
+    """Equal shapes and weights: the hidden states of one dropout would be equal."""
+    model = model_of(dataclasses.replace(CONFIG, generator_size=1.0))
+    model.generator.bert.load_state_dict(model.bert.state_dict())
+    batch = make_batch([30, 25], vocab_size=70)
+    assert not model.bert(batch)[0].allclose(model.generator.bert(batch)[0])
+    model.eval()
+    assert model.bert(batch)[0].equal(model.generator.bert(batch)[0])

@@ -1,0 +1,140 @@
+"""What a recipe needs: counted, held against the model itself, and shown."""
+
+import json
+
+import pytest
+import torch
+
+from megabert.cli.main import main
+from megabert.config.model import ModelConfig
+from megabert.config.recipes import load_run_config
+from megabert.data.batch import probe_batch
+from megabert.models.build import build_model
+from megabert.observability.gpus import GPUS
+from megabert.planning.estimate import estimate, steps_that_fit
+from megabert.planning.memory import activation_bytes_per_layer, estimate_memory
+from megabert.planning.step_time import Cluster
+
+
+def bert_large(nodes: int = 8, **options):
+    cluster = Cluster(gpu=GPUS["h200"], nodes=nodes, gpus_per_node=8)
+    return estimate(load_run_config("bert_large"), cluster, gpu_name="h200", **options)
+
+
+def test_flops_are_those_of_the_formula():
+    first, second = bert_large().phases
+    assert first.flops / first.tokens_per_step == pytest.approx(1.880e9, rel=1e-3)
+    assert second.flops / second.tokens_per_step == pytest.approx(1.993e9, rel=1e-3)
+
+
+def test_time_flops_and_rate_agree():
+    found = bert_large()
+    for phase in found.phases:
+        peak = 64 * 989e12
+        assert phase.mfu_pct == pytest.approx(100 * phase.flops / phase.step.total_s / peak)
+    assert found.hours == pytest.approx(sum(p.steps * p.step.total_s for p in found.phases) / 3600)
+
+
+def saved_bytes(layers: int) -> int:
+    """Return the bytes that the torch backends keep for the backward pass of 256 tokens, parameters left out."""
+    config = ModelConfig(hidden_size=128, num_hidden_layers=layers, num_attention_heads=2, vocab_size=1024)
+    model = build_model(config)
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # the tensor: its address must not be used again
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(probe_batch(tokens=256, length=64))
+    return sum(size for size, _ in kept.values())
+
+
+def test_activations_are_what_a_layer_keeps():
+    per_token = (saved_bytes(4) - saved_bytes(2)) / 2 / 256
+    counted = activation_bytes_per_layer(ModelConfig(hidden_size=128, num_attention_heads=2, num_hidden_layers=2), 4)
+    # In float32 the torch backends keep dropout's factors, too, which Triton's regenerate.
+    assert counted <= per_token <= 1.1 * counted
+
+
+def test_stages_share_out_what_they_say():
+    def memory(stage: int, world_size: int):
+        return estimate_memory(
+            ModelConfig(preset="base", vocab_size=30522),
+            parameters=110_000_000,
+            zero_stage=stage,
+            world_size=world_size,
+            precision="bf16",
+            micro_batch_tokens=8192,
+        )
+
+    one, two, three = (memory(stage, 64) for stage in (1, 2, 3))
+    assert one.optimizer == pytest.approx(12 * 110e6 / 64)
+    assert one.gradients == 6 * 110e6
+    assert two.gradients == pytest.approx(2 * 110e6 + 4 * 110e6 / 64)
+    assert three.weights == pytest.approx(2 * 110e6 / 64)
+    assert memory(0, 64).optimizer == 8 * 110e6
+    assert one.activations == two.activations == three.activations
+
+
+def test_recomputation_needs_less():
+    config = load_run_config("bert_large", flags={"activation_checkpointing": True})
+    cluster = Cluster(gpu=GPUS["h200"], nodes=1, gpus_per_node=8)
+    lean = estimate(config, cluster, gpu_name="h200").memory_gib[1][131_072]
+    assert lean < 0.3 * bert_large(nodes=1).memory_gib[1][131_072]
+
+
+def test_budget_is_the_largest_that_fits():
+    found = bert_large()
+    totals = found.memory_gib[found.zero_stage]
+    fitting = [budget for budget, total in totals.items() if total < GPUS["h200"].memory_gib * 0.95]
+    assert found.micro_batch_tokens == max(fitting)
+
+
+def test_steps_that_fit_take_the_hours():
+    found = bert_large()
+    steps = steps_that_fit(found, found.hours / 3)
+    assert sum(n * p.step.total_s for n, p in zip(steps, found.phases, strict=True)) <= 3600 * found.hours / 3
+    assert steps == [7038 // 3, 1563 // 3]
+    assert steps_that_fit(found, 1e6) == [7038, 1563]
+
+
+@pytest.mark.parametrize(("instances", "warns"), [(100_000_000, False), (5_000_000, True)])
+def test_many_passes_are_warned_of(instances, warns, capsys):
+    assert main(["estimate", "--instances", str(instances)]) == 0
+    shown = capsys.readouterr().out
+    passes = (7038 * 65_536 + 1563 * 32_768) / instances
+    assert f"passes over the corpus: {passes:.1f}" in shown
+    assert ("WARNING" in shown) == warns
+
+
+def test_json_has_the_same_figures(capsys):
+    assert main(["estimate", "--nodes", "8", "--json", "--hours", "1"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["hours"] == pytest.approx(bert_large().hours)
+    assert report["checkpoint_gib"] == pytest.approx(336_232_258 * 12 / 2**30)
+    assert report["steps_that_fit"][0] < 7038
+
+
+def test_engine_chooses_the_stage(capsys):
+    assert main(["estimate", "--engine", "zero3"]) == 0
+    assert "ZeRO-3\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "phrases"),
+    [
+        (["--gpu", "h10"], ["did you mean h100?"]),
+        (["--gpu", "v100", "--precision", "bf16"], ["v100 has no bf16"]),
+        (["--nodes", "0"], ["--nodes 0 must be above 0"]),
+        (["--efficiency", "45"], ["above 0, at most 1"]),
+        (["--model.hidden_size", "65536", "--model.num_attention_heads", "1024"], ["micro_batch_tokens", "zero3"]),
+    ],
+)
+def test_impossible_wishes_are_refused(flags, phrases, capsys):
+    assert main(["estimate", *flags]) == 2
+    error = capsys.readouterr().err
+    assert all(phrase in error for phrase in phrases), error

@@ -1,0 +1,111 @@
+"""The model of a step's seconds, held against published tables."""
+
+from pathlib import Path
+
+import pytest
+
+from megabert.models.build import build_model
+from megabert.observability.gpus import GPUS, gpu_by_name, gpu_of_device
+from megabert.planning.estimate import EFFICIENCY
+from megabert.planning.published import (
+    BERT_LARGE,
+    BERT_LARGE_PARAMETERS,
+    DEEPSPEED,
+    NVIDIA_128,
+    PUBLISHED,
+    predict,
+    worst_error_pct,
+)
+from megabert.planning.scaling_page import render_scaling
+from megabert.planning.step_time import Cluster, Communication, Work, step_time
+
+DOCS = Path(__file__).parents[3] / "docs"
+H200 = Cluster(gpu=GPUS["h200"], nodes=8, gpus_per_node=8)
+AIM_PCT = 15.0
+
+
+@pytest.mark.parametrize("system", PUBLISHED, ids=lambda system: system.name)
+def test_model_fitted_on_the_smallest_point_predicts_the_others(system):
+    _, predictions = predict(system)
+    assert abs(worst_error_pct(predictions)) < AIM_PCT
+    assert [p.predicted_s for p in predictions if p.is_fitted] == pytest.approx([system.seconds[min(system.seconds)]])
+
+
+def test_nvidias_speedup_is_predicted():
+    _, predictions = predict(NVIDIA_128)
+    seconds = {found.gpus: found.predicted_s for found in predictions}
+    assert seconds[8] / seconds[256] == pytest.approx(30.4, rel=0.05)
+
+
+def test_shares_of_the_peak_are_the_fitted_ones():
+    assert EFFICIENCY["v100"] == pytest.approx(predict(DEEPSPEED)[0], abs=0.005)
+    assert EFFICIENCY["a100"] == pytest.approx(predict(NVIDIA_128)[0], abs=0.005)
+
+
+def test_parameters_of_the_published_model_are_counted():
+    import torch
+
+    with torch.device("meta"):
+        counted = sum(parameter.numel() for parameter in build_model(BERT_LARGE).parameters())
+    assert counted == BERT_LARGE_PARAMETERS
+
+
+def test_page_shows_what_the_command_prints():
+    assert render_scaling() in (DOCS / "scaling.md").read_text(encoding="utf-8")
+
+
+def seconds(work: Work, communication: Communication, cluster: Cluster = H200):
+    return step_time(work, cluster, communication, efficiency=0.5, precision="bf16")
+
+
+WORK = Work(parameters=336_000_000, flops=1e16, micro_steps=4)
+
+
+def test_one_gpu_computes_and_sends_nothing():
+    alone = Cluster(gpu=GPUS["h200"], nodes=1, gpus_per_node=1)
+    found = seconds(WORK, Communication(all_reduce_bytes=4), alone)
+    assert found.communication_s == 0
+    assert found.compute_s == pytest.approx(1e16 / (989e12 * 0.5))
+
+
+def test_ring_of_one_node_takes_the_time_of_its_links():
+    node = Cluster(gpu=GPUS["h200"], nodes=1, gpus_per_node=8)
+    found = seconds(WORK, Communication(all_reduce_bytes=4), node)
+    by_hand = 2 * (336e6 * 4 * 7 / 8 / (450e9 * 0.75) + 7 * 3.4e-6)
+    assert found.communication_s == pytest.approx(by_hand)
+
+
+def test_reduction_in_each_micro_step_costs_as_often():
+    once = seconds(WORK, Communication(reduce_scatter_bytes=4)).communication_s
+    often = seconds(WORK, Communication(reduce_scatter_bytes=4, is_per_micro_step=True)).communication_s
+    assert often == pytest.approx(4 * once)
+
+
+def test_overlap_hides_at_most_the_backward_pass():
+    found = seconds(WORK, Communication(all_reduce_bytes=4, is_overlapped=True))
+    assert found.hidden_s == found.communication_s
+    tiny = seconds(
+        Work(parameters=336_000_000, flops=1e10, micro_steps=1), Communication(all_reduce_bytes=4, is_overlapped=True)
+    )
+    assert tiny.hidden_s == pytest.approx(tiny.compute_s * 2 / 3)
+
+
+def test_slow_loader_sets_the_pace():
+    work = Work(parameters=1000, flops=1e9, micro_steps=1, instances=65_536, tokens=8_000_000)
+    found = seconds(work, Communication())
+    assert found.total_s == found.loader_s > 0.03
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("Tesla V100-SXM2-16GB", "v100"),
+    ],
+)
+def test_devices_are_known_by_their_own_names(device, name):
+    assert gpu_of_device(device) is gpu_by_name(name)

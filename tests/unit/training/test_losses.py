@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+import torch
+
+from megabert.models.electra import BINS
+from megabert.models.objectives import MLM, PretrainingOutput, Term
+from megabert.training.losses import area_under_curve, means_of, no_sums, sums_of, weighted_loss
+
+TERMS = (MLM, Term("rtd", "tokens", 50.0))
+COUNTS = {"masked": 10, "instances": 2, "tokens": 80}
+
+
+def output(scale: float = 1.0) -> PretrainingOutput:
+    number, count = torch.tensor(scale), torch.tensor(3)
+    histogram = torch.zeros(2, BINS, dtype=torch.int64)
+    histogram[0, 10] = histogram[1, 20] = 4
+    return PretrainingOutput(
+        mlm_loss_sum=number * 20,
+        nsp_loss_sum=number * 0,
+        mlm_correct=count,
+        nsp_correct=count * 0,
+        rtd_loss_sum=number * 40,
+        rtd_correct=count * 20,
+        rtd_histogram=histogram,
+    )
+
+
+def test_loss_is_the_weighted_sum_of_means():
+    assert weighted_loss(output(), TERMS, counts=COUNTS, world_size=1).item() == pytest.approx(20 / 10 + 50 * 40 / 80)
+    assert weighted_loss(output(), (MLM,), counts=COUNTS, world_size=4).item() == pytest.approx(4 * 20 / 10)
+
+
+def test_micro_batches_add_up_to_means():
+    sums = no_sums(TERMS, torch.device("cpu"))
+    for scale in (0.5, 1.5):
+        sums += sums_of(output(scale), TERMS)
+    means = means_of(sums, TERMS, COUNTS)
+    assert means.tags("eval") == pytest.approx(
+        {
+            "eval/loss": 4 + 50,
+            "eval/mlm_loss": 4,
+            "eval/mlm_accuracy": 0.6,
+            "eval/rtd_loss": 1,
+            "eval/rtd_accuracy": 1.5,
+            "eval/rtd_auc": 1.0,
+        }
+    )
+    assert means.loss == means.values["loss"]
+
+
+def test_area_under_the_curve_is_the_share_of_ordered_pairs():
+    rng = np.random.default_rng(3)
+    original, replaced = rng.integers(0, 30, 200), rng.integers(10, 40, 50)
+    histogram = torch.from_numpy(np.stack([np.bincount(x, minlength=40) for x in (original, replaced)]))
+    pairs = np.sign(replaced[:, None] - original[None]) / 2 + 0.5
+    assert area_under_curve(histogram) == pytest.approx(pairs.mean())
+    assert area_under_curve(torch.zeros(2, 40)) == 0.5
