@@ -9,9 +9,9 @@ class SentenceSplitter(Protocol):
     """Cuts text into sentences."""
 
     def split_paragraphs(self, paragraphs: list[str]) -> list[str]:
-        """Return the sentences of paragraphs in order, none blank, none over the end of a paragraph.
+        """Return the sentences of paragraphs in order, none over the end of a paragraph.
 
-        White space may stay at their ends.
+        White space may stay at the ends of sentences.
         """
         ...
 
@@ -28,9 +28,11 @@ class SentencexSplitter:
         self._language = language
 
     def split_paragraphs(self, paragraphs: list[str]) -> list[str]:
-        """Return the sentences of paragraphs in order, none blank, none over the end of a paragraph."""
-        language, segment = self._language, sentencex.segment
-        return [part for text in paragraphs for part in segment(language, text) if not part.isspace()]
+        """Return the sentences of paragraphs in order, none over the end of a paragraph."""
+        sentences: list[str] = []
+        for paragraph in paragraphs:
+            sentences += sentencex.segment(self._language, paragraph)
+        return sentences
 
 
 def make_splitter(language: str) -> SentenceSplitter:
