@@ -21,6 +21,8 @@ from data_prep.units import Counts
 from megabert.masking.keyed_random import mix, string_key, uniform
 from megabert.schema import atomic_path
 
+MAX_OPEN_BUCKETS = 512
+"""Files mapped at once by a process; systems allow 1,024 open files and more."""
 INDEX_PARTS = ("buckets", "documents", "sentences")
 
 
@@ -196,6 +198,8 @@ class DocumentSet:
     def bucket_tokens(self, bucket: int) -> NDArray[np.integer]:
         """Return all tokens of a bucket as a view of its file."""
         if bucket not in self._tokens:
+            while len(self._tokens) >= MAX_OPEN_BUCKETS:
+                self._tokens.pop(next(iter(self._tokens)))
             reader = open_mapped(bucket_path(self.folder, self.split, bucket))
             has_documents = reader.num_record_batches > 0
             self._tokens[bucket] = (
