@@ -39,21 +39,20 @@ soak: $(installed) ## The full counts of kills, matrices and distributions; PART
 	@set -o pipefail; $(bin)/python -m pytest -m soak -v -s --timeout 3600 \
 	  --progress build/soak/$(soak_part) tests $(if $(PART),-k $(PART)) 2>&1 | tee -a benchmarks/soak/$(soak_part).log
 
-lint: $(installed) ## ruff, mypy, import contracts, shell syntax
+lint: $(installed) ## ruff, mypy, import contracts, shell scripts
 	@$(bin)/ruff check .
 	@$(bin)/ruff format --check .
 	@$(bin)/mypy
 	@$(bin)/lint-imports --config setup.cfg
 	@for script in $$(git ls-files '*.sh' .ci/run tests/tools); do bash -n $$script || exit 1; done
-	@if command -v shellcheck >/dev/null; then shellcheck -x $$(git ls-files '*.sh' .ci/run tests/tools); \
-	  else echo "shellcheck is not installed: skipped" >&2; fi
+	@$(bin)/shellcheck -x $$(git ls-files '*.sh' .ci/run tests/tools)
 
 bench: $(installed) ## CPU benchmarks, each a ratio measured in one run
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done
+	@for script in benchmarks/bench_*.py benchmarks/cpu/bench_*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done
 
-bench-gpu: ## The GPU runbook, 9 minutes on one GPU, resumable (PART=NAME; TINY=1 proves it on a CPU), in build/bench-gpu
+bench-gpu: ## The GPU runbook, 9 minutes on one GPU, resumable; PART=NAME WHEELS=DIR OUTPUT=DIR; TINY=1 proves it on a CPU
 	@$(or $(BENCH_PYTHON),$(if $(wildcard $(bin)/python),$(bin)/python,$(PYTHON))) -m benchmarks.gpu \
-	  $(if $(PART),--parts $(PART)) $(if $(TINY),--tiny)
+	  $(if $(PART),--parts $(PART)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(OUTPUT),--output $(OUTPUT)) $(if $(TINY),--tiny)
 
 docs: $(installed) ## The documentation as HTML, in build/docs
 	@$(bin)/python -m sphinx -W --keep-going -q -b html docs build/docs && echo build/docs/index.html

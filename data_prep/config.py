@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from megabert.config.loading import to_dict
 from megabert.config.strict import STRICT
+from megabert.tokenization import Pieces
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -91,6 +92,8 @@ class BuildConfig:
     """ISO 639-1 code that the sentence splitter goes by."""
     tokenizer: str | None = None
     """Folder of an existing tokenizer in Hugging Face form; without it a vocabulary is trained."""
+    pieces: Pieces = "wordpiece"
+    """Vocabulary to train: wordpiece (BERT, ALBERT, ELECTRA) or byte_bpe (RoBERTa)."""
     vocab_size: int = Field(30_522, ge=64)
     """Pieces of the vocabulary to train."""
     uncased: bool = False

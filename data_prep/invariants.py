@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from data_prep.arrow_files import flat_list
 from megabert.masking import MaskingOptions, count_predictions
 from megabert.schema import ShardMetadata
+from megabert.tokenization import Tokenizer
 
 RULES = (
     "its length is out of bounds",
@@ -74,12 +75,12 @@ class Batch:
         return np.bincount(marked, minlength=len(self.label)) > 0
 
 
-def broken_rules(batch: Batch, metadata: ShardMetadata, is_subword: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
+def broken_rules(batch: Batch, metadata: ShardMetadata, tokenizer: Tokenizer) -> dict[str, NDArray[np.int64]]:
     """Return the rows that break a rule, by rule; each row for the first that it breaks."""
     from data_prep.invariant_kernels import SPECIAL, SUBWORD, first_broken
 
     special = metadata.special_ids
-    kinds = np.where(is_subword, SUBWORD, 0).astype(np.uint8)
+    kinds = np.where(tokenizer.is_subword, SUBWORD, 0).astype(np.uint8)
     kinds[[special[name] for name in ("pad", "cls", "sep", "mask")]] = SPECIAL
     has_pairs = metadata.objective != "none"
     bounds = (
@@ -89,7 +90,8 @@ def broken_rules(batch: Batch, metadata: ShardMetadata, is_subword: NDArray[np.b
         int(has_pairs),
         has_pairs,
         metadata.mask_unit != "token",
-        metadata.pairing == "balanced",
+        # a document begins without the space that marks a word
+        metadata.pairing == "balanced" and not tokenizer.kind.keeps_spaces,
     )
     broken = np.empty(len(batch.label), np.uint8)
     first_broken(batch.columns, bounds, (special["cls"], special["sep"]), kinds, _wanted(batch, metadata), broken)

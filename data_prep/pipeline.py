@@ -130,7 +130,7 @@ def _make_documents(build: Build, files: list[InputFile]) -> tuple[dict[str, Any
 
 def _tokenizer_unit(build: Build, sources: tuple[Path, ...]) -> Unit:
     config = build.config
-    options = VocabularyOptions(vocab_size=config.vocab_size, uncased=config.uncased)
+    options = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
     given = None if config.tokenizer is None else Path(config.tokenizer)
     task = VocabularyTask(sources, given, options, build.path("tokenizer"))
     return build.unit("tokenizer", "tokenizer", make_tokenizer, task)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import gather, make_list, offsets_of, open_mapped, write_batches
@@ -65,7 +66,12 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     hashes, sources = (np.asarray(table[name]) for name in ("document_hash", "source"))
     sentences = table["sentences"].combine_chunks()
     document_offsets = np.asarray(sentences.offsets).astype(np.int64)
-    ids, lengths = _encode(tokenizer, sentences.values)
+    texts = sentences.values
+    if tokenizer.kind.name != "wordpiece":  # to which white space means nothing
+        texts = pc.utf8_trim_whitespace(texts)
+    if tokenizer.kind.keeps_spaces:
+        texts = _spaced(texts, document_offsets)
+    ids, lengths = _encode(tokenizer, texts)
     documents = _Documents(hashes, split_of(hashes, task.validation_share), sources, ids, lengths, document_offsets)
     kept = documents.ordered()
     batch = pa.record_batch(kept.columns(schema), schema=schema)
@@ -81,6 +87,13 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
         "bytes": task.source.stat().st_size,
     }
     return [task.path], counts
+
+
+def _spaced(sentences: pa.StringArray, document_offsets: NDArray[np.int64]) -> pa.StringArray:
+    """Give each sentence but a document's first the space that stood before it in running text."""
+    spaces = np.full(len(sentences), " ", dtype=object)
+    spaces[document_offsets[:-1][np.diff(document_offsets) > 0]] = ""
+    return pc.binary_join_element_wise(pa.array(spaces, sentences.type), sentences, "")
 
 
 def _encode(tokenizer: Tokenizer, sentences: pa.StringArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:

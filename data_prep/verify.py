@@ -139,7 +139,7 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
 
 
 def _check_batch(task: ShardTask, batch: Batch, first: int, pairs: Pairs | None) -> list[str]:
-    found = broken_rules(batch, task.metadata, tokenizer_of(task.folder / "tokenizer").is_subword)
+    found = broken_rules(batch, task.metadata, tokenizer_of(task.folder / "tokenizer"))
     if not found and pairs is not None:  # the text of a broken row cannot be told
         found = _compare_text(task, batch, pairs)
     return [_name(task, rows, first, rule) for rule, rows in found.items()]

@@ -9,7 +9,15 @@ import numpy as np
 
 from megabert.errors import ConfigError, DataError
 from megabert.masking.keyed_random import mix, string_key, uniform
-from megabert.tokenization import CONTINUATION, DEFAULT_VOCAB_SIZE, Tokenizer, compose, has_hangul, train_wordpiece
+from megabert.tokenization import (
+    DEFAULT_VOCAB_SIZE,
+    Pieces,
+    Tokenizer,
+    compose,
+    has_hangul,
+    train_byte_bpe,
+    train_wordpiece,
+)
 
 MAX_UNKNOWN_WORDS_PCT = 0.5
 MIN_COVERAGE_PCT = 99.95
@@ -22,6 +30,8 @@ _BATCH = 4096
 class VocabularyOptions:
     """How to train a vocabulary and on which documents to measure it."""
 
+    pieces: Pieces = "wordpiece"
+    """WordPiece or byte-level BPE."""
     vocab_size: int = DEFAULT_VOCAB_SIZE
     """Most pieces, special ones counted."""
     uncased: bool = False
@@ -38,7 +48,11 @@ class VocabularyOptions:
     """Chooses other held-out documents."""
 
     def __post_init__(self) -> None:
-        """Refuse impossible shares."""
+        """Refuse impossible shares and combinations."""
+        if self.pieces == "byte_bpe" and (self.uncased or self.strip_accents):
+            raise ConfigError(
+                "uncased: a byte_bpe vocabulary keeps case and accents. Train wordpiece, or leave it out."
+            )
         if not 0 < self.held_out_share < 1:
             raise ConfigError(
                 f"vocabulary.held_out_share={self.held_out_share} must lie between 0 and 1; the default is 0.05."
@@ -145,13 +159,12 @@ def train_vocabulary(
     """
     options = options or VocabularyOptions()
     held_out = _HeldOut(options=options)
-    tokenizer = train_wordpiece(
-        held_out.take_rest(documents),
-        vocab_size=options.vocab_size,
-        cased=not options.uncased,
-        strip_accents=options.strip_accents,
-        min_frequency=options.min_frequency,
-    )
+    sizes = {"vocab_size": options.vocab_size, "min_frequency": options.min_frequency}
+    texts = held_out.take_rest(documents)
+    if options.pieces == "byte_bpe":
+        tokenizer = train_byte_bpe(texts, **sizes)
+    else:
+        tokenizer = train_wordpiece(texts, cased=not options.uncased, strip_accents=options.strip_accents, **sizes)
     return tokenizer, _measure(tokenizer, held_out)
 
 
@@ -161,7 +174,7 @@ def check_vocabulary(
     """Measure an existing tokenizer on the documents that `train_vocabulary` would hold out.
 
     Args:
-        tokenizer: Any WordPiece tokenizer.
+        tokenizer: Any tokenizer.
         documents: (id, text) of each document, read once.
         options: Of these only the held-out share, its limit and the seed matter.
 
@@ -291,13 +304,12 @@ def _normalize_characters(tokenizer: Tokenizer, characters: Counter[str]) -> Cou
 
 
 def _coverage(tokenizer: Tokenizer, words: Counter[str]) -> float:
-    vocabulary = tokenizer.vocab
-    places: Counter[str] = Counter()
+    places: Counter[tuple[str, bool]] = Counter()
     for word, count in words.items():
-        places[word[0]] += count
-        for character in word[1:]:
-            places[CONTINUATION + character] += count
-    return sum(count for piece, count in places.items() if piece in vocabulary) / sum(places.values())
+        for index, character in enumerate(word):
+            places[character, index == 0] += count
+    written = sum(n for (character, first), n in places.items() if tokenizer.can_write(character, is_first=first))
+    return written / sum(places.values())
 
 
 def _round_trip(tokenizer: Tokenizer, texts: list[str]) -> float:

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What the pre-training scripts share: `pretrain FLAGS...` checks on a login node and runs in a job.
-# Read by: RECIPE DATA RUN_DIR DEVICE CHECK VENV CONTAINER IMAGE MOUNTS SUBMIT_OPTIONS DOCTOR,
-# set in the scripts.
+# What the training scripts share: `pretrain FLAGS...` and `finetune FLAGS...` check on a login node and run in a job.
+# Read by: RUN_DIR DEVICE CHECK VENV CONTAINER IMAGE MOUNTS SUBMIT_OPTIONS DOCTOR, for pretrain RECIPE DATA, for finetune
+# TASK MODEL FINETUNE_DATA, set in the scripts.
 
 # The same command goes on (docs/slurm.md): 75 saved on SIGTERM or SIGUSR1, 76 ended by the watchdog.
 REQUEUE_CODES=' 75 76 '
@@ -28,16 +28,12 @@ choose_environment() {
     *) fail "CONTAINER=$CONTAINER: allowed are bare, pyxis and apptainer." ;;
   esac
   [ "$CONTAINER" = bare ] || [ -n "$IMAGE" ] || fail "CONTAINER=$CONTAINER needs IMAGE: docker/ makes one."
-  arguments=(pretrain --recipe "$RECIPE" --data.path "$DATA" --run-dir "$RUN_DIR" "$@")
 }
 
+# check FLAGS...: `arguments` with --dry-run, and whether SLURM takes the job.
 check() {
-  local script=$1 megabert launch arguments
-  shift
-  choose_environment "$@"
-  [ -d "$DATA/instances" ] ||
-    fail "DATA=$DATA holds no shards. Make them: OUTPUT=$DATA INPUT='texts/*.txt' sbatch slurm/prepare_data.sh" \
-      "(or: megabert-data build --input 'texts/*.txt' --output $DATA), or name others: DATA=..."
+  local megabert launch
+  choose_environment
   if [ "$CONTAINER" = pyxis ]; then # there is no container without a job
     say "CONTAINER=pyxis: configuration and data are checked by the job itself"
   else
@@ -47,13 +43,13 @@ check() {
   fi
   command -v sbatch >/dev/null || fail "sbatch is not there: this is no login node of a SLURM cluster."
   # shellcheck disable=SC2086  # several options in one variable
-  sbatch --test-only $SUBMIT_OPTIONS "$script"
-  say "all is well; nothing was started. To start: sbatch $SUBMIT_OPTIONS $script $*"
+  sbatch --test-only $SUBMIT_OPTIONS "$0"
+  say "all is well; nothing was started. To start: sbatch $SUBMIT_OPTIONS $0 $*"
 }
 
 run() {
-  local megabert launch arguments pid='' code=0
-  choose_environment "$@"
+  local megabert launch pid='' code=0
+  choose_environment
   # Here and not by the ranks: a container has no scontrol.
   MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
   export MASTER_ADDR
@@ -95,7 +91,31 @@ step() {
   pid=''
 }
 
+is_job() { [ -n "${SLURM_JOB_ID:-}" ] && [ -z "$CHECK" ]; }
+
 # pretrain FLAGS...: the job's work in a job, checks elsewhere. FLAGS go to `megabert pretrain`.
 pretrain() {
-  if [ -n "${SLURM_JOB_ID:-}" ] && [ -z "$CHECK" ]; then run "$@"; else check "$0" "$@"; fi
+  local arguments=(pretrain --recipe "$RECIPE" --data.path "$DATA" --run-dir "$RUN_DIR" "$@")
+  if is_job; then
+    run
+  else
+    [ -d "$DATA/instances" ] ||
+      fail "DATA=$DATA holds no shards. Make them: OUTPUT=$DATA INPUT='texts/*.txt' sbatch slurm/prepare_data.sh" \
+        "(or: megabert-data build --input 'texts/*.txt' --output $DATA), or name others: DATA=..."
+    check "$@"
+  fi
+}
+
+# finetune FLAGS...: likewise. FLAGS go to `megabert finetune`.
+finetune() {
+  local arguments=(finetune "$TASK" --model "$MODEL" --data "$FINETUNE_DATA" --output-dir "$RUN_DIR" "$@")
+  if is_job; then
+    run
+  else
+    [ -e "$FINETUNE_DATA" ] ||
+      fail "FINETUNE_DATA=$FINETUNE_DATA is not there. Name a file or folder of labelled examples (docs/finetuning.md)."
+    [ -d "$MODEL" ] ||
+      fail "MODEL=$MODEL is not there. Pre-train it (sbatch slurm/pretrain_large.sh), or name a run or model folder: MODEL=..."
+    check "$@"
+  fi
 }

@@ -1,28 +1,53 @@
 """The GPU runbook: parity, speed of ops, training throughput, agreement, a pre-training. ``make bench-gpu``.
 
-    python -m benchmarks.gpu [--parts parity,ops,training,agreement,pretraining] [--output FOLDER] [--tiny] [--again]
+    python -m benchmarks.gpu [--parts parity,ops,training,agreement,pretraining] [--output FOLDER] [--wheels FOLDER]
+                             [--tiny] [--again]
 
-Run from the repository's root on a machine with torch, triton and transformers (parts training and agreement also need
-pydantic, pretraining DeepSpeed and pyarrow). Each part runs in a process of its own with a time limit, writes
-FOLDER/PART.json row by row, and goes on from there when run again; bench_gpu.json and bench_gpu.md hold all of them.
+Run from the repository's root on a machine with torch, triton and transformers. Parts training and agreement also need
+pydantic, pretraining more (NEEDS); where they are absent and no network is, --wheels names a folder of wheels, unpacked
+beside the output once. Each part runs in a process of its own inside its share of the nine minutes, writes
+FOLDER/PART.json row by row, and goes on from there when run again; bench_gpu.json and bench_gpu.md hold all of them and
+are written anew after each part.
 """
 
 import argparse
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
+import shutil
+import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMITS_S = {"parity": 60, "ops": 120, "training": 210, "agreement": 60, "pretraining": 90}
-"""Seconds after which a part starts no further row; nine minutes in all."""
-GRACE_S = 60
+WORK = ROOT / "build" / "bench-gpu-work"
+"""What is not a result: unpacked wheels, a run folder."""
+LIMITS_S = {"parity": 60, "ops": 90, "training": 240, "agreement": 45, "pretraining": 85}
+"""A part's share of the time. It starts no row after its end; what a part leaves, the parts after it have."""
+GRACE_S = 20
+"""After its time a part is ended: with the last one's grace, nine minutes in all."""
+NEEDS = {
+    "training": ("transformers", "pydantic"),
+    "agreement": ("pydantic",),
+    "pretraining": (
+        "deepspeed",
+        "pyarrow",
+        "pydantic",
+        "sentencex",
+        "tensorboard",
+        "tokenizers",
+        "safetensors",
+        "yaml",
+    ),
+}
+"""Beside torch and Triton."""
 
 
 def settings(is_tiny: bool) -> dict[str, Any]:
@@ -47,32 +72,57 @@ def settings(is_tiny: bool) -> dict[str, Any]:
     return found
 
 
-def run_part(part: str, folder: Path, *, is_tiny: bool) -> None:
+def run_part(part: str, folder: Path, *, seconds: float, is_tiny: bool) -> None:
     """Measure one part in this process."""
     import torch
 
     from benchmarks.gpu.rows import Rows
     from benchmarks.gpu.sizes import GPU, TINY
 
-    rows = Rows(folder / f"{part}.json", settings(is_tiny), seconds=LIMITS_S[part])
+    rows = Rows(folder / f"{part}.json", settings(is_tiny), seconds=seconds)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     module = importlib.import_module(f"benchmarks.gpu.{part}")
     module.measure(rows, device, TINY if is_tiny else GPU)
     rows.save()
 
 
-def start_part(part: str, folder: Path, arguments: argparse.Namespace) -> str:
+def start_part(part: str, arguments: argparse.Namespace, seconds: float) -> str:
     """Measure one part in a process of its own; return what became of it."""
-    command = [sys.executable, "-m", "benchmarks.gpu", "--in-this-process", part, "--output", str(folder)]
-    command += ["--tiny"] if arguments.tiny else []
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    lacking = [name for name in NEEDS.get(part, ()) if importlib.util.find_spec(name) is None]
+    if lacking:
+        return f"not run: not importable here: {', '.join(lacking)} (--wheels names a folder of wheels)"
+    if seconds <= 0:
+        return "not run: no time was left; run it again"
+    command = [sys.executable, "-m", "benchmarks.gpu", "--in-this-process", part, "--output", str(arguments.output)]
+    command += ["--seconds", str(seconds)] + (["--tiny"] if arguments.tiny else [])
+    child = subprocess.Popen(command, cwd=ROOT, env=os.environ, start_new_session=True)
     try:
-        code = subprocess.run(
-            command, cwd=ROOT, env=environment, timeout=LIMITS_S[part] + GRACE_S, check=False
-        ).returncode
-    except subprocess.TimeoutExpired:
-        return f"stopped after {LIMITS_S[part] + GRACE_S} s"
+        code = child.wait(seconds + GRACE_S)
+    except BaseException as error:
+        os.killpg(child.pid, signal.SIGKILL)  # and what it has started
+        child.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            return f"stopped after {seconds + GRACE_S:.0f} s; run it again"
+        raise
     return "done" if code == 0 else f"ended with exit code {code}"
+
+
+def unpack(wheels: Path) -> Path:
+    """Install wheels, and packages that come as ``NAME.tar.xz``, into a folder of their own, and return it."""
+    site, mark = WORK / "site", WORK / "site" / ".complete"
+    files = sorted(wheels.glob("*.whl"))
+    if not files:
+        raise SystemExit(f"--wheels {wheels}: no *.whl there")
+    listing = "\n".join(path.name for path in sorted(wheels.iterdir()))
+    if not mark.exists() or mark.read_text() != listing:
+        shutil.rmtree(site, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile"]
+        subprocess.run([*command, "--no-cache-dir", "--target", str(site), *map(str, files)], check=True)
+        for archive in wheels.glob("*.tar.xz"):
+            with tarfile.open(archive) as content:
+                content.extractall(site, filter="data")
+        mark.write_text(listing)
+    return site
 
 
 def cell(value: Any) -> str:
@@ -97,55 +147,74 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def merge(folder: Path, outcomes: dict[str, str], is_tiny: bool) -> dict[str, Any]:
-    """Write bench_gpu.json and bench_gpu.md of all parts that have left rows."""
+    """Write bench_gpu.json and bench_gpu.md of the parts that were asked for, or have rows of these settings."""
     report: dict[str, Any] = {"settings": settings(is_tiny), "parts": {}}
     for part in LIMITS_S:
         path = folder / f"{part}.json"
-        if path.exists():
-            content = json.loads(path.read_text())
-            outcome = outcomes.get(part, "of an earlier run")
-            rows, is_complete = content["rows"], content["is_complete"] and outcome in ("done", "of an earlier run")
-            report["parts"][part] = {"outcome": outcome, "is_complete": is_complete, "rows": rows}
+        content = json.loads(path.read_text()) if path.exists() else {}
+        has_rows = content.get("settings") == report["settings"]
+        if not has_rows and part not in outcomes:
+            continue
+        outcome = outcomes.get(part, "of an earlier run")
+        report["parts"][part] = {
+            "outcome": outcome,
+            "is_complete": has_rows and content["is_complete"] and outcome in ("done", "of an earlier run"),
+            "rows": content["rows"] if has_rows else {},
+        }
     (folder / "bench_gpu.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "bench_gpu.md").write_text(markdown(report))
     return report
 
 
-def main() -> int:
-    """Run the parts that were asked for."""
+def parse() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(LIMITS_S))
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench-gpu")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels for what is not importable here")
     parser.add_argument("--tiny", action="store_true", help="small shapes: proves the runbook on a CPU")
     parser.add_argument("--again", action="store_true", help="measure anew what an earlier run left")
     parser.add_argument("--in-this-process", metavar="PART", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    folder = arguments.output.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    if arguments.in_this_process:
-        run_part(arguments.in_this_process, folder, is_tiny=arguments.tiny)
-        return 0
-    parts = arguments.parts.split(",")
-    unknown = sorted(set(parts) - set(LIMITS_S))
+    unknown = sorted(set(arguments.parts.split(",")) - set(LIMITS_S))
     if unknown:
         parser.error(f"unknown parts {unknown}; there are {', '.join(LIMITS_S)}")
+    arguments.output = arguments.output.resolve()
+    return arguments
+
+
+def main() -> int:
+    """Run the parts that were asked for."""
+    arguments = parse()
+    folder = arguments.output
+    folder.mkdir(parents=True, exist_ok=True)
+    if arguments.in_this_process:
+        run_part(arguments.in_this_process, folder, seconds=arguments.seconds, is_tiny=arguments.tiny)
+        return 0
+    started, due = time.monotonic(), 0.0
+    paths = [ROOT, *([unpack(arguments.wheels)] if arguments.wheels else [])]
+    sys.path[:0] = map(str, paths)
+    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])
     outcomes: dict[str, str] = {}
-    for part in parts:
+    for part in arguments.parts.split(","):
         if arguments.again:
             (folder / f"{part}.json").unlink(missing_ok=True)
-        started = time.monotonic()
-        outcomes[part] = start_part(part, folder, arguments)
-        print(f"== {part}: {outcomes[part]} in {time.monotonic() - started:.0f} s", flush=True)
-    report = merge(folder, outcomes, arguments.tiny)
+        due += LIMITS_S[part]
+        begun = time.monotonic()
+        outcomes[part] = start_part(part, arguments, due - (begun - started))
+        report = merge(folder, outcomes, arguments.tiny)
+        print(f"== {part}: {outcomes[part]} in {time.monotonic() - begun:.0f} s", flush=True)
     print((folder / "bench_gpu.md").read_text())
-    failed = [
+    problems = [
         f"{part}: {name}"
         for part, content in report["parts"].items()
         for name, row in content["rows"].items()
         if "error" in row or row.get("passes") is False
     ]
-    print("\n".join(["rows that failed:", *failed]) if failed else "no row failed")
-    return 1 if failed or set(outcomes.values()) != {"done"} else 0
+    problems += [f"{part}: not complete" for part in outcomes if not report["parts"][part]["is_complete"]]
+    print("\n".join(["what failed, or is left for another run:", *problems]) if problems else "no row failed")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks.gpu.batches import Batch, random_batch
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
-from benchmarks.gpu.training import Batch, MegabertStep, model_config, random_batch
+from benchmarks.gpu.training import MegabertStep, model_config
 
 
 def losses(sizes: Sizes, device: torch.device, *, backend: str, change: Callable[[Batch], Batch]) -> list[float]:

@@ -40,8 +40,9 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     generator = torch.Generator(device)
     generator.seed()  # fresh inputs each run
     on_gpu = device.type == "cuda"
-    for name, problem in problems(sizes, generator).items():
-        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+    rows_of_op = problems(sizes, generator)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):  # bfloat16 first: it is what trains there
+        for name, problem in rows_of_op.items():
             label = str(dtype).removeprefix("torch.")
             rows.measure(f"{name} {label}", lambda problem=problem, dtype=dtype: row(problem, dtype, on_gpu=on_gpu))
     rows.measure("lamb float32", lambda: lamb_row(device, on_gpu=on_gpu))

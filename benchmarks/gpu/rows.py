@@ -33,6 +33,10 @@ class Rows:
             if earlier["settings"] == settings:
                 self.rows = earlier["rows"]
 
+    def remaining_s(self) -> float:
+        """Return the seconds that the part has left."""
+        return self.deadline - time.monotonic()
+
     def measure(self, name: str, function: Callable[[], Row], *, is_peer: bool = False) -> Row | None:
         """Return the row ``name``: an earlier run's, or ``function()``'s.
 
@@ -40,7 +44,7 @@ class Rows:
         """
         if name in self.rows and "error" not in self.rows[name]:
             return self.rows[name]
-        if time.monotonic() > self.deadline:
+        if self.remaining_s() <= 0:
             self.is_complete = False
             self.save()
             return None

@@ -4,16 +4,14 @@ One GPU and no engine around it: bfloat16 weights, float32 masters in flat shard
 copied from pinned memory. transformers trains in pure bfloat16 with torch's fused AdamW, its cheapest step.
 """
 
-# T packed tokens, B sequences, S tokens of a sequence, M masked positions
-
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gpu.batches import Batch, batches, cycle, random_batch
 from benchmarks.gpu.clock import synchronize
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
@@ -24,82 +22,6 @@ from megabert.models.initialization import initialize
 from megabert.observability.flops import peak_flops, training_flops
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.optim.no_decay import no_decay
-
-
-@dataclass
-class Batch:
-    """Full sequences of random tokens, as ``models.batch.PackedBatch``."""
-
-    input_ids_T: Tensor
-    position_ids_T: Tensor
-    segment_ids_T: Tensor
-    cu_seqlens: Tensor
-    masked_positions_M: Tensor
-    masked_ids_M: Tensor
-    next_sentence_label_B: Tensor
-    instance_seeds_B: Tensor
-    max_seqlen: int
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-
-    def to(self, device: torch.device) -> "Batch":
-        """Return a copy on a device."""
-        return replace(self, **{name: tensor.to(device) for name, tensor in self.tensors().items()})
-
-    def pinned(self) -> "Batch":
-        """Return a copy in pinned memory, where there is a GPU."""
-        if not torch.cuda.is_available():
-            return self
-        return replace(self, **{name: tensor.pin_memory() for name, tensor in self.tensors().items()})
-
-    def copy_(self, other: "Batch") -> None:
-        """Take the numbers of another batch of this shape."""
-        for name, tensor in self.tensors().items():
-            tensor.copy_(getattr(other, name), non_blocking=True)
-
-    def reversed(self) -> "Batch":
-        """Return the same sequences in reverse order: the same sums in another order."""
-        count, length = self.next_sentence_label_B.numel(), self.max_seqlen
-        order = torch.arange(count - 1, -1, -1)
-        rows = {name: getattr(self, name).view(count, length)[order].flatten() for name in ROWS}
-        masked = self.masked_positions_M.view(count, -1)
-        shifted = masked[order] + ((order.flip(0) - order) * length)[:, None]
-        return replace(
-            self,
-            **rows,
-            masked_positions_M=shifted.flatten(),
-            masked_ids_M=self.masked_ids_M.view(count, -1)[order].flatten(),
-            next_sentence_label_B=self.next_sentence_label_B[order],
-            instance_seeds_B=self.instance_seeds_B[order],
-        )
-
-
-ROWS = ("input_ids_T", "position_ids_T", "segment_ids_T")
-
-
-def random_batch(tokens: int, length: int, vocabulary: int, seed: int) -> Batch:
-    """Return full sequences that can be learned: each token is the one before plus the sequence's own step."""
-    generator = torch.Generator().manual_seed(seed)
-    count = max(1, tokens // length)
-    first_B1 = torch.randint(5, vocabulary, (count, 1), generator=generator)
-    step_B1 = torch.randint(1, 8, (count, 1), generator=generator)
-    original_BS = 5 + (first_B1 + step_B1 * torch.arange(length)) % (vocabulary - 5)
-    per_sequence = max(1, round(0.15 * length))
-    places_BM = torch.rand(count, length, generator=generator).argsort(1)[:, :per_sequence].sort(1).values
-    masked_ids_BM = original_BS.gather(1, places_BM)
-    return Batch(
-        input_ids_T=original_BS.scatter(1, places_BM, 4).flatten(),
-        position_ids_T=torch.arange(length).repeat(count),
-        segment_ids_T=(torch.arange(length) >= length // 2).long().repeat(count),
-        cu_seqlens=torch.arange(count + 1, dtype=torch.int32) * length,
-        masked_positions_M=(places_BM + torch.arange(count)[:, None] * length).flatten(),
-        masked_ids_M=masked_ids_BM.flatten(),
-        next_sentence_label_B=(step_B1[:, 0] > 4).long(),
-        instance_seeds_B=torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int64).int(),
-        max_seqlen=length,
-    )
 
 
 class Shard:
@@ -253,17 +175,6 @@ def transformers_step(
     return step
 
 
-def batches(sizes: Sizes, length: int) -> list[Batch]:
-    """Return a few batches in pinned memory."""
-    return [random_batch(sizes.tokens, length, sizes.vocabulary, seed).pinned() for seed in range(4)]
-
-
-def cycle(items: list[Batch]) -> Iterator[Batch]:
-    """Repeat a list for ever."""
-    while True:
-        yield from items
-
-
 def throughput(
     make: Callable[[], Callable[[Batch], None]], config: ModelConfig, sizes: Sizes, length: int, *, steps: int
 ) -> Row:
@@ -326,40 +237,47 @@ def time_by_part(step: MegabertStep, batch: Batch, device: torch.device) -> Row:
     return {f"{part} ms": round(value, 3) for part, value in times.items()}
 
 
-def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows of part (c)."""
+def makers(sizes: Sizes, length: int, device: torch.device) -> dict[str, Callable[[], Any]]:
+    """Return, by who trains, how to make a step on sequences of a length."""
     on_gpu = device.type == "cuda"
     dtype, backend = (torch.bfloat16, "triton") if on_gpu else (torch.float32, "auto")
-    for length in sizes.lengths:
-        config = model_config(sizes)
-        example = random_batch(sizes.tokens, length, sizes.vocabulary, 0)
+    config, example = model_config(sizes), random_batch(sizes.tokens, length, sizes.vocabulary, 0)
 
-        def ours(*, as_graph: bool, config: ModelConfig = config, example: Batch = example) -> MegabertStep:
-            step = MegabertStep(config, example, backend=backend, device=device, dtype=dtype)
-            if as_graph:
-                step.capture()
-            return step
+    def ours(*, as_graph: bool) -> MegabertStep:
+        step = MegabertStep(config, example, backend=backend, device=device, dtype=dtype)
+        if as_graph:
+            step.capture()
+        return step
 
-        def theirs(*, is_compiled: bool, config: ModelConfig = config, example: Batch = example) -> Any:
-            return transformers_step(config, example, is_compiled=is_compiled, device=device, dtype=dtype)
+    def theirs(*, is_compiled: bool) -> Callable[[Batch], None]:
+        return transformers_step(config, example, is_compiled=is_compiled, device=device, dtype=dtype)
 
-        makers: dict[str, Callable[[], Any]] = {}
-        if on_gpu:
-            makers["megabert CUDA graph"] = lambda ours=ours: ours(as_graph=True)
-        makers["megabert eager"] = lambda ours=ours: ours(as_graph=False)
-        makers["transformers sdpa"] = lambda theirs=theirs: theirs(is_compiled=False)
-        makers["transformers sdpa torch.compile"] = lambda theirs=theirs: theirs(is_compiled=True)
-        for who, make in makers.items():
-            # the others are for comparison: a fifth of the steps keeps the part inside its minutes
-            steps = sizes.steps if "megabert" in who and "eager" not in who else max(2, sizes.steps // 5)
+    found: dict[str, Callable[[], Any]] = {"megabert CUDA graph": lambda: ours(as_graph=True)} if on_gpu else {}
+    return found | {
+        "megabert eager": lambda: ours(as_graph=False),
+        "transformers sdpa": lambda: theirs(is_compiled=False),
+        "transformers sdpa torch.compile": lambda: theirs(is_compiled=True),
+    }
+
+
+def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
+    """Fill the rows of part (c): one kind of step for all lengths, then the next; compilation, which is slow, last."""
+    config = model_config(sizes)
+    steps_of = {length: makers(sizes, length, device) for length in sizes.lengths}
+    for who in steps_of[sizes.lengths[0]]:
+        is_peer = "transformers" in who
+        # the others are for comparison: a fifth of the steps keeps the part inside its minutes
+        steps = sizes.steps if who == "megabert CUDA graph" else max(2, sizes.steps // 5)
+        for length in sizes.lengths:
+            make = steps_of[length][who]
             rows.measure(
                 f"length {length} {who}",
-                lambda make=make, config=config, length=length, steps=steps: throughput(
-                    make, config, sizes, length, steps=steps
-                ),
-                is_peer="transformers" in who,
+                lambda make=make, length=length, steps=steps: throughput(make, config, sizes, length, steps=steps),
+                is_peer=is_peer,
             )
-        rows.measure(
-            f"length {length} megabert time by part",
-            lambda ours=ours, example=example: time_by_part(ours(as_graph=False), example, device),
-        )
+            if who == "megabert eager":
+                example = random_batch(sizes.tokens, length, sizes.vocabulary, 0)
+                rows.measure(
+                    f"length {length} megabert time by part",
+                    lambda make=make, example=example: time_by_part(make(), example, device),
+                )

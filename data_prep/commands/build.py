@@ -3,7 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
@@ -13,11 +13,13 @@ from data_prep.extract import find_files, plan_chunks
 from data_prep.parallel import Executor, executor_of_all_ranks
 from data_prep.pipeline import Built, build
 from data_prep.stats import describe_corpus, describe_split, share
+from megabert.tokenization import Pieces
 
 MAX_UNKNOWN_SHARE = 0.005
 
 FIELDS: dict[str, dict[str, Any]] = {
     "tokenizer": {"metavar": "HF_FOLDER"},
+    "pieces": {"choices": get_args(Pieces)},
     "vocab_size": {"type": int},
     "uncased": {"action": "store_true"},
     "max_bad_share": {"type": float},

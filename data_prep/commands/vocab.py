@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 from data_prep.commands.options import add_config_argument, add_source_arguments, make_config
 from data_prep.config import BuildConfig
@@ -11,22 +12,24 @@ from data_prep.extract.stage import DocumentReader, ExtractTask, hash_document
 from data_prep.vocabulary import VocabularyOptions, require_bars, train_vocabulary
 from data_prep.vocabulary_stage import save_tokenizer
 from megabert.errors import DataError
+from megabert.tokenization import Pieces
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the verb."""
     add_source_arguments(parser)
     parser.add_argument("--output", type=Path, required=True, help="new folder for the tokenizer")
+    add_config_argument(parser, "pieces", choices=get_args(Pieces))
     add_config_argument(parser, "vocab_size", type=int)
     add_config_argument(parser, "uncased", action="store_true")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, measure, save, print the report."""
-    config = make_config(arguments, ["vocab_size", "uncased"])
+    config = make_config(arguments, ["pieces", "vocab_size", "uncased"])
     if arguments.output.exists() and any(arguments.output.iterdir()):
         raise DataError(f"{arguments.output}: is not empty. Give --output a new folder.")
-    options = VocabularyOptions(vocab_size=config.vocab_size, uncased=config.uncased)
+    options = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
     chunks = plan_chunks(find_files(config.sources), int(config.chunk_mib * 2**20))
     tokenizer, report = train_vocabulary(_texts(config, chunks), options)
     require_bars(report)

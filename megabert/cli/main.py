@@ -14,12 +14,18 @@ COMMANDS = {
     "estimate": ("megabert.commands.estimate", "say what a recipe needs: memory, days, disk, passes over the corpus"),
     "pretrain": ("megabert.commands.pretrain", "train a BERT on instance shards, or go on with a run"),
     "export": ("megabert.commands.export", "write a checkpoint as a folder that transformers loads"),
+    "watch": ("megabert.commands.watch", "show how a run stands: loss, rate, time left, last checkpoint"),
+    "compare": ("megabert.commands.compare", "compare two runs step by step"),
     "report": ("megabert.commands.report", "show what a run has learned: table, loss curve, fill-mask"),
+    "finetune": ("megabert.commands.finetune", "train a head on labelled examples, and score it"),
+    "evaluate": ("megabert.commands.evaluate", "score a fine-tuned model again"),
     "fill-mask": ("megabert.commands.fill_mask", "guess the [MASK]s of a text"),
     "attention": ("megabert.commands.attention", "write a page that shows the attention on a text"),
     "similar": ("megabert.commands.similar", "find the nearest word embeddings; a - b + c"),
     "embed": ("megabert.commands.embed", "write a vector for each line of a file, or for each of its tokens"),
 }
+
+_SIGPIPE = 128 + 13
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,10 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MegabertError as error:
         _report(error)
         return error.exit_code
+    except BrokenPipeError:  # the reader, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
+        return _SIGPIPE
     except KeyboardInterrupt:
         print("megabert: interrupted", file=sys.stderr)
         return 130
     except Exception:
+        print(f"{_rank_label()}megabert: a bug:", file=sys.stderr)
         traceback.print_exc()
         return 1
 
@@ -92,8 +102,14 @@ def _without_local_rank(arguments: list[str]) -> list[str]:
 
 def _report(error: MegabertError) -> None:
     """Print an error once: what all ranks found alike is rank 0's to say."""
-    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0")
-    if error.is_echo or (rank != "0" and isinstance(error, ConfigError)):
+    if error.is_echo or (error.is_echo is None and _rank() != "0" and isinstance(error, ConfigError)):
         return
-    where = "" if rank == "0" else f"[rank {rank}] "
-    print(f"{where}megabert: {type(error).__name__}: {error}", file=sys.stderr)
+    print(f"{_rank_label()}megabert: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _rank() -> str:
+    return os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0")
+
+
+def _rank_label() -> str:
+    return "" if _rank() == "0" else f"[rank {_rank()}] "

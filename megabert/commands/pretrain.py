@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megabert.config.loading import field_table, parse_flags, read_yaml, to_dict
-from megabert.config.recipes import engine_names, load_run_config, recipe_names
+from megabert.config.recipes import engine_names, load_run_config, recipe_names, split_fork
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
 from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
@@ -22,6 +22,7 @@ examples:
   deepspeed --num_gpus 8 --module megabert pretrain --recipe bert_base --data.path DATA --run-dir runs/base
   torchrun --nproc_per_node 2 -m megabert pretrain --recipe debug --data.path DATA --run-dir runs/two
   megabert pretrain --recipe bert_base_1gpu --init-from FOLDER --data.path DATA --run-dir runs/continued
+  megabert pretrain --fork runs/base@4000 --run-dir runs/gentler --phases.0.learning_rate 1e-4
 
 Every field of the configuration is a flag by its path; precedence: default < recipe < --config files < flags.
 The same command resumes the run that --run-dir holds. SIGTERM or SIGUSR1 to any rank: all ranks save between two steps
@@ -33,6 +34,8 @@ def run(arguments: Sequence[str]) -> int:
     """Parse, build, train."""
     options, fields = _parser().parse_known_args(arguments)
     flags = parse_flags(fields)
+    if options.profile is not None:
+        flags.setdefault("logging", {})["profile_steps"] = options.profile
     config = _configuration(options, flags)
     if options.print_config:
         import yaml
@@ -69,7 +72,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--recipe", default="debug", help=f"{', '.join(recipe_names())}, or a file (default: debug)")
+    parser.add_argument(
+        "--recipe",
+        help=f"{', '.join(recipe_names())}, or a file (default: debug; with --fork that run's configuration)",
+    )
     parser.add_argument(
         "--config", action="append", default=[], metavar="FILE", help="YAML over the recipe; repeatable"
     )
@@ -81,6 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--gpu", metavar="KIND", help="GPU that --dry-run plans for, as for megabert estimate (default: this machine's)"
+    )
+    parser.add_argument(
+        "--profile", metavar="STEPS", help="record these steps, N or N-M, with torch.profiler into RUN/profile (rank 0)"
     )
     parser.add_argument("--print-config", action="store_true", help="print the resolved configuration, stop")
     return parser
@@ -98,7 +107,11 @@ def _fields() -> str:
 
 def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunConfig:
     """Resolve the run; a run that exists keeps the sizes that it recorded, whatever became of its source."""
-    recorded = Path(options.run_dir) / "config.yaml"
+    recorded, recipe = Path(options.run_dir) / "config.yaml", options.recipe or "debug"
+    if flags.get("fork") is not None:
+        if not recorded.is_file():
+            recorded = split_fork(str(flags["fork"]))[0] / "config.yaml"
+        recipe = options.recipe or str(recorded)
     fields = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 
     def model_of(source: str) -> dict[str, Any]:
@@ -108,12 +121,12 @@ def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunCon
         return {name: value for name, value in sizes.items() if name not in fields}
 
     files = [Path(name) for name in options.config]
-    return load_run_config(options.recipe, files, flags, model_of=model_of)
+    return load_run_config(recipe, files, flags, model_of=model_of)
 
 
 def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
     """Return the weights to start from; a run that has a checkpoint needs them no more."""
-    if config.init_from is None or (run_dir / "checkpoints" / "latest").exists():
+    if config.init_from is None or config.fork is not None or (run_dir / "checkpoints" / "latest").exists():
         return None
     return _source(config.init_from).weights
 

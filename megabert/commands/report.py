@@ -3,8 +3,12 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megabert.errors import DataError
+
+if TYPE_CHECKING:
+    from megabert.inspection.report import PhaseReport
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -13,8 +17,8 @@ def run(arguments: Sequence[str]) -> int:
         prog="megabert report",
         description="Print one table of what a run has learned, phase by phase, beside the unigram baseline; write "
         "the loss curve as RUN/loss.png; with --text, show guesses for [MASK] of the unigram, the untrained and the "
-        "trained model side by side.",
-        epilog='example: megabert report runs/demo --text "He went to [MASK] sea."',
+        "trained model side by side. --html and --png write one page of curves beside it.",
+        epilog='example: megabert report runs/demo --text "He went to [MASK] sea." --html report.html',
     )
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
     parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
@@ -25,26 +29,49 @@ def run(arguments: Sequence[str]) -> int:
         metavar="NATS",
         help="fail (exit 3) if the last held-out loss is not this far below the unigram baseline",
     )
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="also write curves, tables and configuration as one self-contained page",
+    )
+    parser.add_argument("--png", type=Path, metavar="FILE", help="also write the page's curves as a picture")
     options = parser.parse_args(arguments)
 
     from megabert.inspection.positions import losses_by_position, render_positions
     from megabert.inspection.report import draw_losses, render_table, report_run
 
     reports = report_run(options.run_dir)
-    print(render_table(reports))
-    print()
-    print(render_positions(losses_by_position(options.run_dir, reports[-1].unigram, checkpoint=options.checkpoint)))
+    positions = losses_by_position(options.run_dir, reports[-1].unigram, checkpoint=options.checkpoint)
+    tables = [("Phases", render_table(reports)), ("Held-out positions", render_positions(positions))]
+    print("\n\n".join(text for _, text in tables))
     picture = options.run_dir / "loss.png"
     draw_losses(options.run_dir, reports, picture)
     print(f"\nloss curve: {picture}")
     if options.text:
         from megabert.inspection.guesses import compare_guesses
 
-        print()
-        print(compare_guesses(options.run_dir, options.text, options.checkpoint, counts=reports[-1].unigram.counts))
+        guesses = compare_guesses(options.run_dir, options.text, options.checkpoint, counts=reports[-1].unigram.counts)
+        tables.append(("Guesses", guesses))
+        print(f"\n{guesses}")
+    if options.html or options.png:
+        _write_page(options, reports, tables)
     if options.min_margin is not None and not reports[-1].margin >= options.min_margin:
         raise DataError(
             f"{options.run_dir}: the held-out loss is {reports[-1].margin:.3f} nats below the unigram baseline, "
             f"--min-margin asks for {options.min_margin:g}. Train longer, or on more text."
         )
     return 0
+
+
+def _write_page(options: argparse.Namespace, reports: "list[PhaseReport]", tables: list[tuple[str, str]]) -> None:
+    from megabert.inspection.page import draw_page, render_page
+    from megabert.schema import atomic_write
+
+    curves = draw_page(options.run_dir, reports)
+    if options.png:
+        options.png.write_bytes(curves)
+        print(f"curves: {options.png}")
+    if options.html:
+        atomic_write(options.html, render_page(options.run_dir, curves, tables))
+        print(f"page: {options.html}")

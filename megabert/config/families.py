@@ -20,6 +20,8 @@ class Family:
     """Activation of the masked-LM head where it is not ``hidden_act``."""
     always_projects: bool = False
     """Whether the embeddings are projected to the hidden size even where they are as wide."""
+    pooler_act: Literal["tanh", "gelu"] = "tanh"
+    """Activation of the pooled first token, before a task's head."""
     positions_after_padding: bool = False
     """Whether ``transformers`` counts positions from the padding id + 1; ours begin at 0."""
 
@@ -47,6 +49,6 @@ FAMILIES: dict[str, Family] = {
         always_projects=True,
     ),
     # Clark et al. 2020
-    "electra": Family(objectives=("none",), head_act="gelu"),
+    "electra": Family(objectives=("none",), head_act="gelu", pooler_act="gelu"),
 }
 """The families by the name that ``config.json`` calls ``model_type``."""

@@ -90,6 +90,18 @@ def load_run_config(
     return config
 
 
+def split_fork(fork: str) -> tuple[Path, int]:
+    """Return run folder and step of ``RUN@STEP``.
+
+    Raises:
+        ConfigError: It is not of that form.
+    """
+    run_dir, _, step = fork.rpartition("@")
+    if not run_dir or not step.isdigit():
+        raise ConfigError(f"--fork {fork}: allowed is RUN@STEP, for example runs/large@4000.")
+    return Path(run_dir), int(step)
+
+
 def _check_family(recipe: str, layers: Sequence[Mapping[str, Any]], model: Mapping[str, Any], source: str) -> None:
     """Refuse a source of another family than the one that recipe and flags ask for."""
     wanted = [layer["family"] for layer in layers if layer.get("family")]
@@ -117,7 +129,8 @@ def phase_data(config: RunConfig, phase: PhaseConfig) -> Path:
     if config.data.path is None:
         raise ConfigError(
             "No data: set --data.path to the folder of a 'megabert-data build', or phases.N.data to a folder of "
-            "instance shards. To make one: megabert-data build --input FILE --output DIR"
+            "instance shards. To make one: megabert-data build --input FILE --output DIR",
+            see="there-are-no-shards",
         )
     return Path(config.data.path) / "instances" / str(phase.max_seq_length)
 

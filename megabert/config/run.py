@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from megabert.config.model import ModelConfig
@@ -71,6 +71,11 @@ class CheckpointConfig:
     keep_every_steps: PositiveInt | None = None
     """Keep the first checkpoint at or after every multiple of this for good; by default none."""
 
+    def most_at_a_time(self, steps: int) -> int:
+        """Return how many a run of so many steps has on its disk at most, with the best and the one being written."""
+        for_good = steps // self.keep_every_steps + 1 if self.keep_every_steps else 0
+        return self.keep_last + 2 + for_good
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ValidationConfig:
@@ -88,6 +93,10 @@ class LoggingConfig:
 
     every_steps: PositiveInt = 10
     """Steps between log lines and TensorBoard points."""
+    profile_steps: Annotated[str, BeforeValidator(str), Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$")] | None = None
+    """Steps to record with torch.profiler into RUN/profile, a number or FIRST-LAST (as --profile)."""
+    profile_ranks: Literal["main", "all"] = "main"
+    """Whether rank 0 alone records them, or every rank."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -102,7 +111,24 @@ class WatchdogConfig:
     """Building the model, loading the checkpoint and finding the token budget hang after this."""
 
 
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class RollbackConfig:
+    """When a run goes back to its last checkpoint and leaves out the data in between."""
+
+    after_skips: PositiveInt = 10
+    """Batches in a row whose loss or gradients were not finite."""
+    max_in_a_row: PositiveInt = 3
+    """Returns to one checkpoint; where these do not help it is not the data, and the run ends with a diagnosis."""
+    spike_ratio: Annotated[float, Field(gt=1)] | None = None
+    """A loss above so many times its running median is a spike; by default none is."""
+    spike_steps: PositiveInt = 5
+    """Spikes in a row that send the run back."""
+    spike_window: Annotated[int, Field(ge=2)] = 100
+    """Losses of the running median; it begins anew in each phase, and nothing is a spike before half of them."""
+
+
 Backend = Literal["auto", "triton", "apex", "torch"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -134,12 +160,15 @@ class RunConfig:
     phases: Annotated[tuple[PhaseConfig, ...], Field(min_length=1)]
     """Sequence lengths with their own schedules, in order."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    precision: Precision = "auto"
     """Arithmetic of the model; auto: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
     grad_accum_dtype: Literal["fp32"] = "fp32"
     """Accumulation and reduction of gradients over micro-steps and ranks."""
     init_from: str | None = None
     """Start from these weights: a run folder or a Hugging Face folder."""
+    fork: Annotated[str, Field(pattern=r"^.+@\d+$")] | None = None
+    """Begin with weights, moments, step and data position of another run's checkpoint, RUN@STEP. Fields that neither
+    recipe nor flags name are that run's."""
     engine: str = "auto"
     """A DeepSpeed configuration: a name of ``ds_configs/`` or a file; auto: by device."""
     micro_batch_tokens: int | Literal["auto"] = "auto"
@@ -150,6 +179,7 @@ class RunConfig:
     validation: ValidationConfig = ValidationConfig()
     logging: LoggingConfig = LoggingConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
+    rollback: RollbackConfig = RollbackConfig()
     ops: OpsConfig = OpsConfig()
 
 
@@ -165,6 +195,7 @@ ENGINE_FIELDS = (
     "validation",
     "logging",
     "watchdog",
+    "rollback",
     "ops",
 )
 """Paths (with everything below them) that are free to change on resume; every other field is ``science``.

@@ -201,7 +201,9 @@ class PackedLoader:
         ]
         masked, instances, micro_steps, stop = (int(v) for v in self._agree(np.array(mine, np.int64)))
         if stop >= _FAILED:
-            raise DataError(f"step {step}: the loader of another rank failed; the error is in that rank's log.")
+            error = DataError(f"step {step}: the loader of another rank failed; the error is in that rank's log.")
+            error.is_echo = True
+            raise error
         if (masked, instances, micro_steps) != (batch.num_masked, batch.num_instances, mine[2]):
             raise DataError(
                 f"rank {self._rank}, step {step}: all ranks together have {instances} instances, {masked} masked "

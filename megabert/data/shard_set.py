@@ -138,7 +138,8 @@ class ShardSet:
             if found != shard.sha256:
                 raise DataError(
                     f"{self.folder / shard.file}: SHA-256 is {found}, the manifest says {shard.sha256}: the shard was "
-                    "damaged or replaced. Copy it again, or delete it and run the same `megabert-data build` command."
+                    "damaged or replaced. Copy it again, or delete it and run the same `megabert-data build` command.",
+                    see="a-shard-is-missing-or-damaged",
                 )
 
     def copy_tokenizer(self, destination: Path) -> None:

@@ -120,7 +120,8 @@ def together(world: World, folder: Path, work: Callable[[], Result], *, doing: s
         except (OSError, SafetensorError, CheckpointError) as error:
             reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")
             raise CheckpointError(
-                f"{folder}: {doing} failed on rank {world.rank}: {reason}.{_remedy(error, doing)}"
+                f"{folder}: {doing} failed on rank {world.rank}: {reason}.{_remedy(error, doing)}",
+                see="a-checkpoint-cannot-be-written" if doing == "saving" else "every-checkpoint-is-damaged",
             ) from error
 
     return world.gather(on_all(world, named))

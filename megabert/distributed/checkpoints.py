@@ -62,13 +62,14 @@ def has_checkpoint(checkpoints_dir: Path) -> bool:
     return bool(steps_in(checkpoints_dir)) or (checkpoints_dir / LATEST).exists()
 
 
-def find_checkpoint(checkpoints_dir: Path, which: str | int = "last") -> Path:
+def find_checkpoint(checkpoints_dir: Path, which: str | int = "last", *, at_most: int | None = None) -> Path:
     """Return a verified checkpoint.
 
     Args:
         checkpoints_dir: Folder of a run's checkpoints.
         which: ``last``: the newest good one, saying so if newer ones are damaged; ``best``: the one with the lowest
             held-out loss of the last phase; or a step.
+        at_most: ``last`` takes none above this step, unless there is no other.
 
     Raises:
         CheckpointError: There is none, none is good, or the one asked for is damaged.
@@ -77,7 +78,7 @@ def find_checkpoint(checkpoints_dir: Path, which: str | int = "last") -> Path:
     if not steps:
         raise CheckpointError(f"{checkpoints_dir}: no checkpoint. Start a run with a new --run-dir.")
     if which == "last":
-        return _newest_good(checkpoints_dir, steps)
+        return _newest_good(checkpoints_dir, [step for step in steps if at_most is None or step <= at_most] or steps)
     if which == "best":
         newest = _newest_good(checkpoints_dir, steps)
         step = read_manifest(newest).trainer_state.get("best_step")
@@ -187,7 +188,8 @@ def _newest_good(checkpoints_dir: Path, steps: list[int]) -> Path:
         problems.append(problem)
     raise CheckpointError(
         f"{checkpoints_dir}: every checkpoint is damaged: {'; '.join(problems)}. A run that recorded a checkpoint "
-        "never starts fresh: restore a copy, or start over with a new --run-dir."
+        "never starts fresh: restore a copy, or start over with a new --run-dir.",
+        see="every-checkpoint-is-damaged",
     )
 
 

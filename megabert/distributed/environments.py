@@ -46,7 +46,8 @@ def step_hosts(environment: Mapping[str, str] = os.environ) -> list[str]:
     if shutil.which("scontrol") is None:
         raise ConfigError(
             f"MASTER_ADDR is not set, and without scontrol (in a container?) the first host of {hosts!r} is unknown. "
-            'Before srun: export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+            'Before srun: export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            see="ranks-do-not-find-each-other",
         )
     command = ["scontrol", "show", "hostnames", hosts]
     try:

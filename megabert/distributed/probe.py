@@ -147,7 +147,8 @@ def _wait_for_host(address: str, port: int, rank: str, meeting_s: float) -> None
                 raise ConfigError(
                     f"{socket.gethostname()} (rank {rank}): rank 0 at MASTER_ADDR={address}, MASTER_PORT={port} cannot "
                     f"be reached: {error}. Check that its node is well, that the name means the same host on every "
-                    "node, and that no firewall is between them."
+                    "node, and that no firewall is between them.",
+                    see="ranks-do-not-find-each-other",
                 ) from None
         time.sleep(0.2)
 

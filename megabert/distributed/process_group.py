@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from megabert.distributed.environments import describe_place, find_launcher
+from megabert.distributed.first_failure import ARRIVED, FirstFailure
 from megabert.distributed.launcher_death import die_with_launcher
 from megabert.errors import ConfigError
 
@@ -22,8 +23,8 @@ logger = logging.getLogger(__name__)
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 EXIT_BARRIER_S = 120.0
 """How long a rank that is done waits for the others."""
-FAILURE_BARRIER_S = 5.0
-"""How long a rank with an error waits: all ranks often fail alike, and then leave together."""
+FAILURE_BARRIER_S = 10.0
+"""How long a rank with an error waits: all ranks often fail alike, or learn of it, and then leave together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,8 @@ class World:
     """CPU collectives of the thread that writes checkpoints."""
     store: dist.Store
     """Where the ranks found each other; the meeting point on the way out."""
+    failures: FirstFailure
+    """Which rank failed first."""
 
     @property
     def is_main(self) -> bool:
@@ -85,7 +88,7 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
 
     ``environments.LAUNCHERS`` lists whom it understands: torchrun, ``deepspeed``, srun. Ranks die with their launcher.
     On leaving, all ranks meet at a barrier and the group is destroyed: ranks that just ended aborted in 5 of 18 clean
-    runs.
+    runs. Where one fails alone, the others leave with ``RankFailed``, which has its exit code (``first_failure``).
 
     Args:
         device: ``auto`` takes a GPU where there is one.
@@ -105,12 +108,17 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
             control=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
             background=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
             store=store,
+            failures=FirstFailure(store, rank, size),
         )
         try:
-            yield world
-        except BaseException:
+            with world.failures.watching():
+                yield world
+        except BaseException as error:
+            first = world.failures.report(error)
             _leave(world, FAILURE_BARRIER_S)
-            raise
+            if first is error:
+                raise
+            raise first from error
         _leave(world, EXIT_BARRIER_S)
 
 
@@ -135,10 +143,13 @@ def _device(requested: str, local_rank: int) -> torch.device:
         os.environ["DS_ACCELERATOR"] = "cpu"  # read by deepspeed when it is first imported
         return torch.device("cpu")
     if local_rank >= gpus:
-        raise ConfigError(
+        error = ConfigError(
             f"Local rank {local_rank} has no GPU: this machine shows {gpus}. Start at most that many ranks here, "
-            "or use the CPU (--device cpu)."
+            "or use the CPU (--device cpu).",
+            see="no-gpu-is-seen",
         )
+        error.is_echo = False  # the other ranks have theirs
+        raise error
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
@@ -172,7 +183,7 @@ def _start(rank: int, size: int, device: torch.device) -> dist.Store:
 def _leave(world: World, timeout_s: float) -> None:
     have_met = False
     try:
-        have_met = _meet(world, timeout_s)
+        have_met = world.failures.has_store and _meet(world, timeout_s)
     except Exception as error:  # rank 0 is gone, and the store with it
         logger.debug("rank %d: %s", world.rank, error)
     if not have_met:
@@ -189,8 +200,8 @@ def _leave(world: World, timeout_s: float) -> None:
 def _meet(world: World, timeout_s: float) -> bool:
     """Wait on the store until every rank is here; collectives would wait for a dead one as long as their timeout."""
     deadline = time.monotonic() + timeout_s
-    world.store.add("arrived", 1)
-    while world.store.add("arrived", 0) < world.size:
+    world.store.add(ARRIVED, 1)
+    while world.store.add(ARRIVED, 0) < world.size:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)

@@ -99,7 +99,7 @@ class RunLock:
         try:
             fcntl.flock(self._file.fileno(), mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CheckpointError(_refusal(self.run_dir, holder)) from None
+            raise CheckpointError(_refusal(self.run_dir, holder), see="the-run-folder-is-in-use") from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise

@@ -1,12 +1,28 @@
 """Exception classes, one per cause; each carries the exit code that a shell sees."""
 
+GUIDE = "docs/troubleshooting.md"
+
 
 class MegabertError(Exception):
-    """Base of every error that a user can mend. The message names place, value and remedy."""
+    """Base of every error that a user can mend. The message names place, value and remedy.
+
+    Args:
+        message: What is wrong, where, and what to do.
+        see: Heading of docs/troubleshooting.md, as an anchor, where more stands.
+    """
 
     exit_code = 1
-    is_echo = False
-    """Whether another rank reports this very error already."""
+    is_echo: bool | None = None
+    """Whether another rank reports this very error already; None: not known, so that rank 0 speaks for all."""
+
+    def __init__(self, message: str = "", *, see: str | None = None) -> None:
+        super().__init__(message)
+        self.see = see
+
+    def __str__(self) -> str:
+        """Return the message, with the place where more stands."""
+        message = super().__str__()
+        return message if self.see is None else f"{message}\n  More: {GUIDE}#{self.see}"
 
 
 class ConfigError(MegabertError):

@@ -139,6 +139,15 @@ def read_config_json(folder: Path) -> ModelConfig:
         raise ConfigError(f"{path}: {error}") from None
 
 
+def read_task_fields(folder: Path) -> dict[str, Any]:
+    """Return all of ``config.json``, for what a fine-tuned model says beyond its encoder's shape.
+
+    Raises:
+        ConfigError: There is none, or it is damaged.
+    """
+    return _read(folder / "config.json")
+
+
 def is_ours(folder: Path) -> bool:
     """Tell whether a folder was exported by this package."""
     try:

@@ -45,6 +45,19 @@ class HuggingFaceModel(NamedTuple):
     """Our names of pooler and heads that the folder lacks."""
     tokenizer_dir: Path
     """Where the tokenizer's files lie."""
+    unused: dict[str, Tensor]
+    """By their names, what has no place in a pre-training model, such as a task's head."""
+
+
+class TaskHead(NamedTuple):
+    """What a fine-tuned model has beyond its encoder."""
+
+    architecture: str
+    """Class of ``transformers``."""
+    fields: dict[str, Any]
+    """JSON-able, for config.json: labels and the like."""
+    weights: dict[str, Tensor]
+    """By their names."""
 
 
 def read_huggingface(
@@ -69,8 +82,9 @@ def read_huggingface(
         share = read_config_json(generator).hidden_size / config.hidden_size
         config = replace(config, generator_size=share)
     if config_only:
-        return HuggingFaceModel(config, {}, [], folder)
-    state, missing, _ = from_huggingface(_read_weights(folder), config, objective=objective)
+        return HuggingFaceModel(config, {}, [], folder, {})
+    weights = _read_weights(folder)
+    state, missing, unexpected = from_huggingface(weights, config, objective=objective)
     lost = [name for name in missing if not name.startswith(HEADS)]
     if lost:
         raise CheckpointError(
@@ -80,11 +94,17 @@ def read_huggingface(
     if has_generator:
         state = join_generator(state, read_huggingface(generator).state)
         missing = [name for name in missing if name not in state]
-    return HuggingFaceModel(config, state, missing, folder)
+    return HuggingFaceModel(config, state, missing, folder, {name: weights[name] for name in unexpected})
 
 
 def write_huggingface(
-    folder: Path, *, state: Mapping[str, Tensor], config: ModelConfig, tokenizer_dir: Path, card: ModelCard
+    folder: Path,
+    *,
+    state: Mapping[str, Tensor],
+    config: ModelConfig,
+    tokenizer_dir: Path,
+    card: ModelCard,
+    task: TaskHead | None = None,
 ) -> None:
     """Write a folder that ``transformers`` loads; it appears whole or not at all.
 
@@ -96,6 +116,7 @@ def write_huggingface(
         config: Their shape.
         tokenizer_dir: Its files are copied.
         card: For README.md.
+        task: Of a fine-tuned model; ``state`` is its encoder then.
 
     Raises:
         ConfigError: The folder holds something else.
@@ -117,6 +138,7 @@ def write_huggingface(
             "tokenizer_dir": Path(tokenizer_dir),
             "special_ids": tokenizer.special_ids,
             "card": card,
+            "task": task,
         }
         _write_model(new, own, config, **rest)
         if generator is not None:
@@ -139,19 +161,22 @@ def _write_model(
     tokenizer_dir: Path,
     special_ids: SpecialIds,
     card: ModelCard,
+    task: TaskHead | None,
 ) -> None:
     """Write one model with its tokenizer and card into an empty folder."""
     floats = {name: value.detach().cpu().float() for name, value in state.items()}
     weights = to_huggingface(floats, config, pad_id=special_ids.pad)
-    architecture = EXCHANGES[config.family].architectures[_objective_of(state, config)]
+    if task is None:
+        task = TaskHead(EXCHANGES[config.family].architectures[_objective_of(state, config)], {}, {})
+    weights |= {name: value.detach().cpu().float().contiguous() for name, value in task.weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    content = config_json(config, architecture=architecture, special_ids=special_ids)
+    content = config_json(config, architecture=task.architecture, special_ids=special_ids) | task.fields
     (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     for name in TOKENIZER_FILES:
         if (tokenizer_dir / name).is_file():
             shutil.copyfile(tokenizer_dir / name, folder / name)
     parameters = sum(value.numel() for value in weights.values())
-    text = render_card(card, config, architecture=architecture, parameters=parameters)
+    text = render_card(card, config, architecture=task.architecture, parameters=parameters)
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 

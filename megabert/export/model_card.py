@@ -10,6 +10,8 @@ from megabert.config.model import ModelConfig
 
 DISCRIMINATOR = "ElectraForPreTraining"
 """The one architecture that fills no masks."""
+TASK_NAMES = {"fill-mask": "Masked language modelling"}
+"""Where the hub's name says too little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,12 @@ class ModelCard:
     """SPDX-like identifier in lower case; None leaves it open."""
     software: Mapping[str, str] = field(default_factory=dict)
     """Versions."""
+    pipeline: str = "fill-mask"
+    """The hub's name of what the model does."""
+    usage: str | None = None
+    """Python lines under "Use"; None shows how to fill a mask."""
+    metrics_of: tuple[str, str] = ("held-out", "held-out split of the training corpus")
+    """Type and name of the data that ``metrics`` were measured on."""
 
 
 def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, parameters: int) -> str:
@@ -64,8 +72,13 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
         ("Held-out metrics", card.metrics),
         ("Software", card.software),
     ]
-    task = "replaced-token detection" if architecture == DISCRIMINATOR else "fill-mask"
-    blocks = [f"---\n{_header(card, config.family, task)}---", f"# {card.name}", card.description, _usage(architecture)]
+    task = "replaced-token detection" if architecture == DISCRIMINATOR else card.pipeline
+    blocks = [
+        f"---\n{_header(card, config.family, task)}---",
+        f"# {card.name}",
+        card.description,
+        _usage(card, architecture),
+    ]
     blocks += [f"## {title}\n\n{_table(rows)}" for title, rows in sections if rows]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -73,7 +86,7 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
 def _header(card: ModelCard, family: str, task: str) -> str:
     header: dict[str, Any] = {
         "library_name": "transformers",
-        "pipeline_tag": "fill-mask" if task == "fill-mask" else "feature-extraction",
+        "pipeline_tag": "feature-extraction" if task == "replaced-token detection" else task,
         "tags": [family, task, "megabert"],
     }
     if card.languages:
@@ -82,15 +95,17 @@ def _header(card: ModelCard, family: str, task: str) -> str:
         header["license"] = card.license
     if card.metrics:
         results = {
-            "task": {"type": "fill-mask", "name": "Masked language modelling"},
-            "dataset": {"type": "held-out", "name": "held-out split of the training corpus"},
+            "task": {"type": card.pipeline, "name": TASK_NAMES.get(card.pipeline, card.pipeline)},
+            "dataset": dict(zip(("type", "name"), card.metrics_of, strict=True)),
             "metrics": [{"type": name, "value": float(value)} for name, value in card.metrics.items()],
         }
         header["model-index"] = [{"name": card.name, "results": [results]}]
     return yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
 
 
-def _usage(architecture: str) -> str:
+def _usage(card: ModelCard, architecture: str) -> str:
+    if card.usage is not None:
+        return f"## Use\n\n```python\n{card.usage}\n```"
     example = (
         'is_replaced = model(**tokenizer("The ship sailed over the cat.", return_tensors="pt")).logits > 0\n'
         if architecture == DISCRIMINATOR

@@ -1,5 +1,6 @@
 """What a run has learned, phase by phase, beside what could be had without learning."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,12 +83,22 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = read_metrics(run_dir)
     figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
+    plot_losses(axes, read_metrics(run_dir), reports)
+    axes.set_xlabel("step")
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def plot_losses(axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseReport]) -> None:
+    """Plot the losses, and the baseline of each phase that ``reports`` has, onto a pair of axes."""
     train = [(row["step"], row["train/mlm_loss"]) for row in rows if "train/mlm_loss" in row]
     held_out = [(row["step"], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
-    axes.plot(*zip(*train, strict=True), color="tab:blue", linewidth=1, label="training")
-    axes.plot(*zip(*held_out, strict=True), color="tab:orange", marker="o", markersize=3, label="held out")
+    if train:
+        axes.plot(*zip(*train, strict=True), color="tab:blue", linewidth=1, label="training")
+    if held_out:
+        axes.plot(*zip(*held_out, strict=True), color="tab:orange", marker="o", markersize=3, label="held out")
     begin = 0
     for report in reports:
         end = begin + report.steps
@@ -96,12 +107,9 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
             axes.axvline(begin, color="black", linewidth=0.5)
         axes.annotate(report.name, ((begin + end) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center")
         begin = end
-    axes.set_xlabel("step")
     axes.set_ylabel("masked-LM loss (nats)")
-    axes.legend(loc="upper right")
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+    if train or held_out:
+        axes.legend(loc="upper right")
 
 
 def _percent(share: float | None) -> str:

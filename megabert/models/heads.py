@@ -13,16 +13,17 @@ from megabert.models.encoder import BiasGelu
 
 
 class BertPooler(nn.Module):
-    """Dense layer and tanh on each sequence's first token."""
+    """Dense layer and activation (tanh, in ELECTRA GELU) on each sequence's first token."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = torch.tanh if config.traits.pooler_act == "tanh" else functional.gelu
 
     def forward(self, hidden_TD: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Return shape (B, D); padded sequences, which have no first token, give an arbitrary finite row."""
         first_B = cu_seqlens[:-1].long().clamp(max=hidden_TD.shape[0] - 1)
-        return torch.tanh(self.dense(hidden_TD.index_select(0, first_B)))
+        return self.activation(self.dense(hidden_TD.index_select(0, first_B)))
 
 
 class MaskedLmTransform(nn.Module):

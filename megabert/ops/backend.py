@@ -57,7 +57,8 @@ def _choose(op: str, requested: str, backends: tuple[Backend, ...], device: str)
         if obstacles[requested] is not None:
             raise KernelError(
                 f"ops.{op}={requested} cannot run on {device}: {obstacles[requested]}. "
-                f"Choose auto or one of: {allowed}."
+                f"Choose auto or one of: {allowed}.",
+                see="a-backend-cannot-run",
             )
         chosen = named[requested]
         logger.info("ops.%s: %s on %s (asked for)", op, chosen.name, device)

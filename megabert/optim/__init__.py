@@ -5,6 +5,15 @@ from megabert.optim.build import Optimizer, build_optimizer
 from megabert.optim.fragment import Fragment
 from megabert.optim.lamb import Lamb
 from megabert.optim.no_decay import no_decay
-from megabert.optim.schedules import learning_rate
+from megabert.optim.schedules import learning_rate, linear_warmup_decay
 
-__all__ = ["AdamW", "Fragment", "Lamb", "Optimizer", "build_optimizer", "learning_rate", "no_decay"]
+__all__ = [
+    "AdamW",
+    "Fragment",
+    "Lamb",
+    "Optimizer",
+    "build_optimizer",
+    "learning_rate",
+    "linear_warmup_decay",
+    "no_decay",
+]

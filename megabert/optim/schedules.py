@@ -1,5 +1,7 @@
 """Learning-rate schedule: linear warm-up, then polynomial decay to zero."""
 
+import math
+
 from megabert.config.run import PhaseConfig
 
 
@@ -25,3 +27,19 @@ def learning_rate(phase: PhaseConfig, phase_step: int) -> float:
     if phase.decay == "constant":
         return phase.learning_rate
     return float(phase.learning_rate * max(0.0, 1.0 - progress) ** phase.decay_power)
+
+
+def linear_warmup_decay(step: int, *, steps: int, warmup_ratio: float, peak: float) -> float:
+    """Return the learning rate of fine-tuning: linear up to ``peak``, then linear down to almost zero.
+
+    Unlike ``learning_rate`` the decay begins at the peak, and no update has rate 0: with ``w`` warm-up steps it is
+    ``peak * step / w`` up to ``w``, then ``peak * (steps + 1 - step) / (steps - w)``.
+
+    Args:
+        step: The update's number, from 1 to ``steps``.
+        steps: Updates in all.
+        warmup_ratio: Share of them that warm up; rounded up, as transformers does.
+        peak: Highest rate.
+    """
+    warmup = min(math.ceil(steps * warmup_ratio), steps - 1)
+    return peak * (step / warmup if step <= warmup else (steps + 1 - step) / (steps - warmup))

@@ -92,13 +92,15 @@ def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int,
 def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
     """Return what the checkpoints take and what is free; refuse a disk that has no place for a second one."""
     one = dry_run.parameters * _CHECKPOINT_BYTES_PER_PARAMETER
-    kept = dry_run.inputs.config.checkpoint.keep_last + 2  # the best, and the one being written
+    config = dry_run.inputs.config
+    kept = config.checkpoint.most_at_a_time(sum(phase.steps for phase in config.phases))
     folder = next(parent for parent in checkpoints_dir(run_dir).absolute().parents if parent.is_dir())
     free = shutil.disk_usage(folder).free
     if free < 2 * one:
         raise CheckpointError(
             f"{folder}: {free / 2**30:.2f} GiB are free, but a checkpoint takes {one / 2**30:.2f} GiB and the one "
-            "before it is kept. Free some space or name another --run-dir."
+            "before it is kept. Free some space or name another --run-dir.",
+            see="a-checkpoint-cannot-be-written",
         )
     return (
         f"checkpoints: {one / 2**30:.2f} GiB each, up to {kept} at a time: {kept * one / 2**30:.2f} GiB; "

@@ -134,7 +134,8 @@ def _load(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DataError(
             f"{path}: not there, so {path.parent} is no finished folder of shards. "
-            "Run the same `megabert-data build` command again: it continues where it stopped."
+            "Run the same `megabert-data build` command again: it continues where it stopped.",
+            see="there-are-no-shards",
         )
     try:
         values = json.loads(path.read_bytes())
@@ -155,6 +156,7 @@ def _entry(path: Path, index: int, values: Any) -> ShardEntry:
     if not (path.parent / entry.file).is_file():
         raise DataError(
             f"{path.parent / entry.file}: listed in the manifest but not there. "
-            "Copy it again, or run the same `megabert-data build` command, which makes it anew."
+            "Copy it again, or run the same `megabert-data build` command, which makes it anew.",
+            see="a-shard-is-missing-or-damaged",
         )
     return entry

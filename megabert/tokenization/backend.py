@@ -1,7 +1,7 @@
-"""How a `tokenizers` object is put together for BERT: normaliser, splitting into words, WordPiece, template."""
+"""How `tokenizers` objects are put together for BERT and RoBERTa: normaliser, splitting into words, model, template."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import tokenizers
@@ -97,6 +97,34 @@ def build_backend(
     return backend
 
 
+def build_byte_bpe(
+    vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], names: SpecialNames, *, add_prefix_space: bool
+) -> tokenizers.Tokenizer:
+    """Assemble a byte-level BPE tokenizer as transformers does for RoBERTa (Radford et al. 2019; Liu et al. 2019).
+
+    Args:
+        vocabulary: Ids by piece; holds the special pieces.
+        merges: Pairs of pieces, first learned first.
+        names: How the special pieces are written.
+        add_prefix_space: Whether a text is read as if a space stood before it.
+    """
+    backend = tokenizers.Tokenizer(models.BPE(dict(vocabulary), list(merges)))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    plain = [AddedToken(name, special=True, normalized=False) for name in (names.cls, names.pad, names.sep, names.unk)]
+    # the mask takes the space before it, as the word that it stands for would
+    backend.add_special_tokens([*plain, AddedToken(names.mask, special=True, normalized=False, lstrip=True)])
+    backend.post_processor = processors.RobertaProcessing(
+        (names.sep, vocabulary[names.sep]),
+        (names.cls, vocabulary[names.cls]),
+        trim_offsets=True,
+        add_prefix_space=add_prefix_space,
+    )
+    return backend
+
+
 def mark_special(backend: tokenizers.Tokenizer, names: SpecialNames) -> None:
-    """Register the five special pieces as special, whatever the file that they came from said."""
-    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in asdict(names).values()])
+    """Register the five special pieces as special where the file that they came from did not."""
+    known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    missing = [name for name in asdict(names).values() if name not in known]
+    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])

@@ -1,4 +1,4 @@
-"""Tokenizer folders in Hugging Face form: read any BERT one, write what `transformers` reads back as the same ids."""
+"""Tokenizer folders in Hugging Face form: read any of BERT's family, write what gives `transformers` the same ids."""
 
 import json
 from dataclasses import asdict
@@ -8,18 +8,27 @@ from typing import Any
 import tokenizers
 
 from megabert.errors import DataError
-from megabert.tokenization.backend import TextOptions, build_backend, build_normalizer, options_of
+from megabert.tokenization.backend import TextOptions, build_backend, build_byte_bpe, build_normalizer, options_of
+from megabert.tokenization.kinds import BYTE_BPE, WORDPIECE, Kind, kind_of
 from megabert.tokenization.special_tokens import SpecialNames, find_special_ids
 from megabert.tokenization.tokenizer import Tokenizer
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """Read a WordPiece tokenizer from a Hugging Face folder.
+    """Read a tokenizer from a Hugging Face folder.
 
     Args:
-        folder: Holds ``tokenizer.json``, or ``vocab.txt`` with an optional ``tokenizer_config.json``.
+        folder: Holds ``tokenizer.json``; or ``vocab.txt`` (WordPiece), or ``vocab.json`` and ``merges.txt`` (byte-level
+            BPE), with an optional ``tokenizer_config.json``.
 
     Returns:
         A tokenizer with the ids that `transformers` gives for the folder.
@@ -29,25 +38,20 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     """
     folder = Path(folder)
     settings = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
-    names = SpecialNames(**{role: _name(settings, role, default) for role, default in asdict(SpecialNames()).items()})
-    if (folder / "tokenizer.json").is_file():
-        where = folder / "tokenizer.json"
-        backend = _read_backend(where, settings)
-    elif (folder / "vocab.txt").is_file():
-        where = folder / "vocab.txt"
-        vocabulary = _read_vocabulary(where)
-        find_special_ids(vocabulary, names, where=str(where))  # the template below needs them
-        backend = build_backend(vocabulary, _text_options(settings), names)
-    else:
-        raise DataError(
-            f"{folder}: no tokenizer there; looked for tokenizer.json and vocab.txt. Give a Hugging Face folder, or "
-            "train a vocabulary with `megabert-data vocab`."
-        )
-    return Tokenizer(backend, names=names, where=str(where))
+    for name, read in _READERS.items():
+        if (folder / name).is_file():
+            backend, kind = read(folder / name, settings)
+            return Tokenizer(backend, names=_names(settings, kind), where=str(folder / name))
+    remedy = (
+        "This SentencePiece model has no tokenizer.json: load it with transformers' AutoTokenizer once and save it."
+        if (folder / "spiece.model").is_file()
+        else "Give a Hugging Face folder, or train a vocabulary with `megabert-data vocab`."
+    )
+    raise DataError(f"{folder}: no tokenizer there; looked for {', '.join(_READERS)}. {remedy}")
 
 
 def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_length: int = 512) -> None:
-    """Write the four tokenizer files, so that ``AutoTokenizer.from_pretrained(folder)`` gives the same ids.
+    """Write the tokenizer's files, so that ``AutoTokenizer.from_pretrained(folder)`` gives the same ids.
 
     The class is BertTokenizer where that class can express the normaliser, else PreTrainedTokenizerFast, which
     takes ``tokenizer.json`` as it stands (transformers 5 rebuilds a BertTokenizer from its settings alone).
@@ -79,24 +83,52 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
     backend.save(str(folder / "tokenizer.json"))
     _write_json(folder / "tokenizer_config.json", config)
     _write_json(folder / "special_tokens_map.json", settings)
-    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
+    if tokenizer.kind is WORDPIECE:
+        (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
+    if tokenizer.kind is BYTE_BPE:
+        backend.model.save(str(folder))  # vocab.json and merges.txt
 
 
-def _read_backend(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
+def _names(settings: dict[str, Any], kind: Kind) -> SpecialNames:
+    return SpecialNames(**{role: _name(settings, role, default) for role, default in asdict(kind.names).items()})
+
+
+def _read_wordpiece(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
+    vocabulary = _read_vocabulary(path)
+    names = _names(settings, WORDPIECE)
+    find_special_ids(vocabulary, names, where=str(path))  # the template needs them
+    return build_backend(vocabulary, _text_options(settings), names), WORDPIECE
+
+
+def _read_byte_bpe(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
+    vocabulary, merges = _read_json(path), path.with_name("merges.txt")
+    if not merges.is_file():
+        raise DataError(f"{path}: there is no merges.txt beside it. Fetch the folder again.")
+    lines = [line for line in merges.read_text(encoding="utf-8").splitlines() if not line.startswith("#version")]
+    names = _names(settings, BYTE_BPE)
+    find_special_ids(vocabulary, names, where=str(path))
+    pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
+    is_prefixed = bool(settings.get("add_prefix_space", False))
+    return build_byte_bpe(vocabulary, pairs, names, add_prefix_space=is_prefixed), BYTE_BPE
+
+
+def _read_backend(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
     state = _read_json(path)
-    kind = (state.get("model") or {}).get("type")
-    if kind != "WordPiece":
-        raise DataError(f"{path}: the model is {kind}, only WordPiece is supported. Give a BERT tokenizer.")
     try:
         backend = tokenizers.Tokenizer.from_str(json.dumps(state))
     except Exception as error:  # tokenizers raises bare Exception
         raise DataError(f"{path}: `tokenizers` cannot read it: {error}. Fetch the file again.") from error
+    kind = kind_of(backend, str(path))
     # transformers lets the settings of a BertTokenizer prevail over the normaliser in tokenizer.json.
     is_bert_class = str(settings.get("tokenizer_class", "")).startswith("BertTokenizer")
     options = options_of(backend)
     if is_bert_class and options is not None and options.is_stock:
         backend.normalizer = build_normalizer(_text_options(settings))
-    return backend
+    return backend, kind
+
+
+_READERS = {"tokenizer.json": _read_backend, "vocab.txt": _read_wordpiece, "vocab.json": _read_byte_bpe}
+"""The first of these files that a folder has is read."""
 
 
 def _text_options(settings: dict[str, Any]) -> TextOptions:

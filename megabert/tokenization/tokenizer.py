@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models
 
 from megabert.errors import DataError
 from megabert.tokenization.backend import CONTINUATION, MAX_WORD_CHARACTERS, mark_special, options_of
 from megabert.tokenization.chunk_cache import AsciiPieces, ChunkCache
+from megabert.tokenization.kinds import WORDPIECE, kind_of
 from megabert.tokenization.special_tokens import SpecialIds, SpecialNames, find_special_ids
 
 
 class Tokenizer:
-    """A WordPiece tokenizer whose ids are those of Hugging Face's for the same files.
+    """A tokenizer of any kind of `kinds`, whose ids are those of Hugging Face's for the same files.
 
     Text is never truncated or padded, ``[CLS]`` and ``[SEP]`` are not added, and special pieces that a text
     spells out, such as a literal ``[MASK]``, are cut into pieces like any other text.
@@ -33,26 +33,26 @@ class Tokenizer:
         """Wrap a `tokenizers` object; it is copied.
 
         Args:
-            backend: A WordPiece tokenizer.
-            names: How the special pieces are written.
+            backend: WordPiece, byte-level BPE or Unigram.
+            names: How the special pieces are written; None: as is usual for the kind.
             where: The file or folder that it came from, for messages.
 
         Raises:
-            DataError: The model is not WordPiece, a special piece is missing, or ids have gaps.
+            DataError: The model is of another kind, a special piece is missing, or ids have gaps.
         """
-        self.names = names or SpecialNames()
+        self.kind = kind_of(backend, where)
+        self.names = names or self.kind.names
         self.where = where
         self._backend = tokenizers.Tokenizer.from_str(backend.to_str())
         # A saved tokenizer may cut or pad every text: sentence-transformers' files do so at 128.
         self._backend.no_truncation()
         self._backend.no_padding()
-        _check_model(self._backend, where)
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         self.special_ids: SpecialIds = find_special_ids(vocabulary, self.names, where=where)
         mark_special(self._backend, self.names)
         self._backend.encode_special_tokens = True
-        # The stock clean-up rewrites text on decoding (" do not" becomes " don't").
-        self._backend.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
+        if self.kind.decoder is not None:
+            self._backend.decoder = self.kind.decoder
         self.pieces: list[str] = _pieces_by_id(vocabulary, where)
         """Pieces in the order of their ids."""
         # Added pieces may hold spaces or take in those beside them: chunks between spaces are then not independent.
@@ -81,8 +81,10 @@ class Tokenizer:
 
     @cached_property
     def is_subword(self) -> NDArray[np.bool_]:
-        """Boolean array by id: whether the piece continues a word (``##``)."""
-        return np.array([piece.startswith(CONTINUATION) for piece in self.pieces], dtype=bool)
+        """Boolean array by id: whether the piece continues a word; special pieces do not."""
+        found = np.array([self.kind.continues_word(piece) for piece in self.pieces], dtype=bool)
+        found[list(self.special_ids.to_dict().values())] = False
+        return found
 
     @cached_property
     def sha256(self) -> str:
@@ -123,6 +125,19 @@ class Tokenizer:
         """Tokenize one text into an int32 array of ids."""
         return self.encode_flat([text])[0]
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Tokenize texts and tell where each piece stands.
+
+        Returns:
+            For each text its ids, and offsets of shape (ids, 2): piece i came from ``text[start:end]``, counted in
+            characters of the text as given, before any normalisation.
+        """
+        encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (np.array(found.ids, dtype=np.int32), np.array(found.offsets, dtype=np.int32).reshape(-1, 2))
+            for found in encodings
+        ]
+
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """Join ids into text, special pieces shown; words are separated by single spaces."""
         return self._backend.decode([int(index) for index in ids], skip_special_tokens=False)
@@ -132,8 +147,16 @@ class Tokenizer:
         return self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
 
     def split_words(self, text: str) -> list[str]:
-        """Normalise a text and cut it into the words that WordPiece then cuts into pieces."""
-        return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(self.normalize(text))]
+        """Normalise a text and cut it into the words that are then cut into pieces."""
+        if self.kind is WORDPIECE:
+            return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(self.normalize(text))]
+        return self.normalize(text).split()
+
+    def can_write(self, character: str, *, is_first: bool) -> bool:
+        """Whether there is a piece for a normalised character, as the first of a word or inside one."""
+        if self.kind is WORDPIECE:
+            return (character if is_first else CONTINUATION + character) in self.vocab
+        return self.special_ids.unk not in self.encode(character).tolist()
 
     def to_json(self) -> str:
         """Return the backend in the form of ``tokenizer.json``."""
@@ -152,7 +175,7 @@ class Tokenizer:
             "pieces": self.pieces,
             "special": asdict(self.names),
             "added": _added_pieces(self._backend),
-            "model": [model[key] for key in ("unk_token", "continuing_subword_prefix", "max_input_chars_per_word")],
+            "model": [model.get(key) for key in self.kind.identity],
             "normalizer": _canonical_normalizer(state["normalizer"]),
             "pre_tokenizer": state["pre_tokenizer"],
         }
@@ -164,15 +187,6 @@ class Tokenizer:
 
 def _restore(state: str, names: SpecialNames, where: str) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(state), names=names, where=where)
-
-
-def _check_model(backend: tokenizers.Tokenizer, where: str) -> None:
-    prefix = getattr(backend.model, "continuing_subword_prefix", None)
-    if not isinstance(backend.model, models.WordPiece) or prefix != CONTINUATION:
-        raise DataError(
-            f"{where}: the model is {type(backend.model).__name__} with the continuation prefix {prefix!r}; only "
-            f"WordPiece with {CONTINUATION!r} is supported. Give a BERT tokenizer."
-        )
 
 
 def _added_pieces(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:

@@ -1,5 +1,9 @@
-"""Train a WordPiece vocabulary: no alphabet limit by default, Hangul kept whole, the same text gives the same ids."""
+"""Train a vocabulary, WordPiece or byte-level BPE: the same text gives the same ids.
 
+No alphabet limit by default, Hangul kept whole.
+"""
+
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -14,12 +18,15 @@ from megabert.tokenization.backend import (
     MAX_WORD_CHARACTERS,
     TextOptions,
     build_backend,
+    build_byte_bpe,
     build_normalizer,
 )
+from megabert.tokenization.kinds import BYTE_BPE
 from megabert.tokenization.special_tokens import SpecialNames
 from megabert.tokenization.tokenizer import Tokenizer
 
 DEFAULT_VOCAB_SIZE = 30_522
+DEFAULT_BYTE_BPE_SIZE = 50_265
 _FEED_WORDS = 4096
 
 
@@ -69,6 +76,48 @@ def train_wordpiece(
     pieces = [*special, *alphabet.initial, *alphabet.inside, *merged]
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
     return Tokenizer(build_backend(vocabulary, options, names), names=names, where="trained vocabulary")
+
+
+def train_byte_bpe(
+    texts: Iterable[str], *, vocab_size: int = DEFAULT_BYTE_BPE_SIZE, min_frequency: int = 2
+) -> Tokenizer:
+    """Train a byte-level BPE vocabulary (Sennrich et al. 2016; Radford et al. 2019), special pieces as in RoBERTa.
+
+    Every text can be written with it: the 256 bytes are pieces. A word keeps the space before it.
+
+    Args:
+        texts: Texts, read once; brought into Unicode's composed form first, white space made single spaces.
+        vocab_size: Most pieces, special ones counted; fewer where the text yields fewer.
+        min_frequency: Pairs of pieces seen less often are not merged.
+
+    Raises:
+        ConfigError: An option is out of its range.
+        DataError: There are no words.
+    """
+    names = BYTE_BPE.names
+    special = [names.cls, names.pad, names.sep, names.unk, names.mask]  # RoBERTa's order: the padding is 1
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if vocab_size < len(special) + len(alphabet):
+        raise ConfigError(
+            f"vocab_size={vocab_size} must be {len(special) + len(alphabet)} at least: 256 bytes, 5 special pieces."
+        )
+    if min_frequency < 1:
+        raise ConfigError(f"min_frequency={min_frequency} must be at least 1; the default is 2.")
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    trained = tokenizers.Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.train_from_iterator((" ".join(compose(text).split()) for text in texts), trainer)
+    model = json.loads(trained.to_str())["model"]
+    if not model["merges"]:
+        raise DataError("vocabulary: the text has no words that repeat. Give documents that hold more text.")
+    backend = build_byte_bpe(model["vocab"], [tuple(pair) for pair in model["merges"]], names, add_prefix_space=False)
+    return Tokenizer(backend, names=names, where="trained vocabulary")
 
 
 def _split_words(chunks: Counter[str], options: TextOptions) -> dict[str, int]:

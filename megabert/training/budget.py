@@ -75,7 +75,8 @@ def find_micro_batch_tokens(attempt: Callable[[int], None], *, share: int, floor
         if budget == floor:
             raise ConfigError(
                 f"micro_batch_tokens: one instance of {floor} tokens does not fit into the device's memory. Take a "
-                "smaller model, shorter sequences, --activation_checkpointing true, or a higher ZeRO stage (--engine)."
+                "smaller model, shorter sequences, --activation_checkpointing true, or a higher ZeRO stage (--engine).",
+                see="memory-runs-out",
             )
         budget = max(budget // 2, floor)
         logger.info("micro_batch_tokens: out of memory, trying %d", budget)

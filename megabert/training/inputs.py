@@ -8,7 +8,7 @@ import torch
 from megabert.config.deepspeed import derive_deepspeed
 from megabert.config.families import Objective
 from megabert.config.recipes import engine_path, phase_data
-from megabert.config.run import RunConfig
+from megabert.config.run import Precision, RunConfig
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
 from megabert.training.weights import InitialWeights
@@ -60,11 +60,17 @@ def open_inputs(config: RunConfig, *, device: torch.device, initial: InitialWeig
     return RunInputs(config=config, deepspeed=deepspeed, shards=shards)
 
 
+def resolve_precision(precision: Precision, device: torch.device) -> Precision:
+    """Return what ``auto`` means on a device: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
+    if precision != "auto":
+        return precision
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+
+
 def _resolve(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...], device: torch.device) -> RunConfig:
-    precision = config.precision
-    if precision == "auto":
-        bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
-        precision = "bf16" if bf16 else "fp16" if device.type == "cuda" else "fp32"
+    precision = resolve_precision(config.precision, device)
     vocab_size = config.model.vocab_size
     if vocab_size == "auto":
         vocab_size = shards[0][0].metadata.vocab_size

@@ -34,6 +34,14 @@ class Meter:
         yield
         self._waited += time.perf_counter() - started
 
+    def start_computing(self) -> None:
+        """Begin to count this rank's own part of a step."""
+        self._computing = time.perf_counter()
+
+    def end_computing(self) -> None:
+        """Count it: from here on the rank waits for the others."""
+        self._busy += time.perf_counter() - self._computing
+
     @contextmanager
     def pause(self) -> Iterator[None]:
         """Take the time inside, a validation or a checkpoint, out of the clock."""
@@ -57,7 +65,7 @@ class Meter:
     def read(self) -> dict[str, float]:
         """Return ``perf/*`` over all ranks, MFU and ``memory/*`` of this one, and start anew; a collective call."""
         seconds = time.perf_counter() - self._started
-        busy = [seconds - waited for waited in self._world.gather(self._waited)]
+        busy = self._world.gather(self._busy)
         if self._world.device.type == "cuda":
             memory = torch.cuda.max_memory_allocated() / 2**30
         else:
@@ -67,6 +75,7 @@ class Meter:
             "perf/tokens_per_s": self._tokens / seconds,
             "perf/data_wait_pct": 100 * self._waited / seconds,
             "perf/step_time_spread_pct": 100 * (max(busy) - min(busy)) / max(max(busy), 1e-9),
+            "perf/slowest_rank": busy.index(max(busy)),
             "memory/max_allocated_gib": memory,
         }
         if self._peak is not None:
@@ -76,5 +85,5 @@ class Meter:
 
     def _reset(self) -> None:
         self._started = time.perf_counter()
-        self._waited = self._flops = 0.0
+        self._waited = self._flops = self._busy = 0.0
         self._instances = self._tokens = 0

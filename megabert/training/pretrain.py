@@ -21,9 +21,16 @@ from megabert.models.initialization import initialize
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.optim import build_optimizer, learning_rate
 from megabert.training.budget import find_budgets
+from megabert.training.fork import changes_since_fork, find_fork, state_after_fork
 from megabert.training.host import share_host
 from megabert.training.inputs import RunInputs, open_inputs
-from megabert.training.run_folder import checkpoints_dir, claim_run_folder, record_run, tokenizer_dir
+from megabert.training.run_folder import (
+    checkpoints_dir,
+    claim_run_folder,
+    fork_command,
+    record_run,
+    tokenizer_dir,
+)
 from megabert.training.state import TrainerState
 from megabert.training.status import RunStatus
 from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
@@ -45,14 +52,19 @@ class Setup:
     changes: list[str]
     """What differs from the last start, engine fields only."""
     checkpoint: Path | None
-    """Where the run goes on; None for a new one."""
+    """Where the run goes on, or what it is a fork of; None for a new one."""
     manifest: Manifest | None
     """Of that checkpoint."""
+    is_new: bool
+    """Whether the run folder has no checkpoint yet."""
 
     @property
     def stored(self) -> TrainerState | None:
-        """The state that the checkpoint holds."""
-        return None if self.manifest is None else TrainerState.from_dict(self.manifest.trainer_state)
+        """The state to go on from."""
+        if self.manifest is None:
+            return None
+        state = TrainerState.from_dict(self.manifest.trainer_state)
+        return state_after_fork(state, self.inputs.config, self.inputs.data_sha256) if self.is_new else state
 
 
 def pretrain(
@@ -81,14 +93,17 @@ def pretrain(
     with distributed_world(device) as world:
         log_to_stderr(world.rank)
         with RunLock(run_dir, world):
-            status = RunStatus(run_dir, world)
+            status = RunStatus(run_dir, world, fork=config.fork)
             try:
                 setup = _set_up(config, run_dir, initial, world, status, stop or StopSignals())
                 with logging_to_file(run_dir, world.rank), setup.watchdog:
                     return _finish(setup, initial)
             except BaseException as error:
-                status.failed(error)
-                raise
+                first = world.failures.report(error)
+                status.failed(first)
+                if first is error:
+                    raise
+                raise first from error
 
 
 def _finish(setup: Setup, initial: InitialWeights | None) -> TrainerState:
@@ -117,27 +132,31 @@ def _set_up(
     """Check everything that can be wrong before anything is written."""
     inputs = on_all(world, lambda: open_inputs(config, device=world.device, initial=initial))
 
-    def claimed() -> tuple[list[str], Path | None, Manifest | None]:
+    def claimed() -> tuple[list[str], Path | None, Manifest | None, bool]:
         changes = claim_run_folder(run_dir, inputs.config)
         folder = checkpoints_dir(run_dir)
         recover(folder)
         if not has_checkpoint(folder):
-            return changes, None, None
+            if config.fork is None:
+                return changes, None, None, True
+            checkpoint = find_fork(config.fork)
+            return changes_since_fork(inputs.config), checkpoint, read_manifest(checkpoint), True
         status.open()  # what goes wrong from here on is this run's own failure
         checkpoint = find_checkpoint(folder, "last")
-        return changes, checkpoint, read_manifest(checkpoint)
+        return changes, checkpoint, read_manifest(checkpoint), False
 
-    changes, checkpoint, manifest = on_main(world, claimed)
+    changes, checkpoint, manifest, is_new = on_main(world, claimed)
     setup = Setup(
         inputs=inputs,
         run_dir=run_dir,
         world=world,
         status=status,
         stop=stop,
-        watchdog=Watchdog(inputs.config.watchdog, run_dir, world.rank, record=status.hung),
+        watchdog=Watchdog(inputs.config.watchdog, run_dir, world.rank, record=status.hung, size=world.size),
         changes=changes,
         checkpoint=checkpoint,
         manifest=manifest,
+        is_new=is_new,
     )
     _check_same_data(setup)
     if setup.stored is None or not setup.stored.is_done(inputs.config):
@@ -198,7 +217,7 @@ def _fit(setup: Setup, engine: Engine, state: TrainerState) -> TrainerState:
         stop=setup.stop,
         watchdog=setup.watchdog,
     )
-    if setup.checkpoint is None:
+    if setup.is_new:
         trainer.begin()
     return trainer.fit()
 
@@ -217,8 +236,9 @@ def _check_same_data(setup: Setup) -> None:
         if old != new:
             error = CheckpointError(
                 f"phases[{i}]: the shards in {setup.inputs.shards[i][0].folder} are not those that the run began with "
-                f"(SHA-256 {new[:12]}, recorded {old[:12]}). Name the first ones, or start a new run: "
-                "--init-from RUN --run-dir NEW."
+                f"(SHA-256 {new[:12]}, recorded {old[:12]}). Name the first ones, or begin a new run with these: "
+                f"{fork_command(setup.run_dir)}",
+                see="the-run-folder-holds-another-experiment",
             )
             error.is_echo = not setup.world.is_main
             raise error
@@ -247,8 +267,9 @@ def _record_start(setup: Setup, state: TrainerState) -> None:
     ):
         if old != new:
             setup.changes.append(f"{name}: {old} -> {new}")
+    origin = f"{config.fork}, of which this is a fork" if setup.is_new else "the last start"
     for change in setup.changes:
-        logger.info("changed since the last start: %s", change)
+        logger.info("changed since %s: %s", origin, change)
     phase = config.phases[state.phase]
     logger.info(
         "resuming %s at step %d (%s, step %d of %d), learning rate %.3e, data at epoch %d, instance %d",

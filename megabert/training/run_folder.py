@@ -8,6 +8,7 @@ import yaml
 
 from megabert.config.loading import build, differences, to_dict
 from megabert.config.run import RunConfig, is_science
+from megabert.distributed.checkpoint_format import steps_in
 from megabert.errors import CheckpointError
 from megabert.observability.environment import command_line, describe_environment
 from megabert.schema import atomic_write
@@ -64,10 +65,17 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         lines = "\n".join(f"  {path}: {old!r} -> {new!r}" for path, (old, new) in science.items())
         raise CheckpointError(
             f"{run_dir}: was begun with another configuration; these fields make it another experiment:\n{lines}\n"
-            f"Go on with the recorded values, or start a new run from its weights:\n"
-            f"  megabert pretrain ... --init-from {run_dir} --run-dir NEW"
+            f"Go on with the recorded values, or begin a new run with these, from a checkpoint of this one:\n"
+            f"  {fork_command(run_dir)}",
+            see="the-run-folder-holds-another-experiment",
         )
     return [f"{path}: {old!r} -> {new!r}" for path, (old, new) in changed.items()]
+
+
+def fork_command(run_dir: Path) -> str:
+    """Return the beginning of the command that forks a run at its newest checkpoint."""
+    steps = steps_in(checkpoints_dir(run_dir))
+    return f"megabert pretrain --fork {run_dir}@{steps[0] if steps else 'STEP'} --run-dir NEW ..."
 
 
 def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> None:
@@ -81,4 +89,4 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
 
 def _has_only_own_beginnings(run_dir: Path) -> bool:
     """Whether a start was killed before it wrote its configuration."""
-    return all(path.name in (".lock", "logs") or path.suffix == ".tmp" for path in run_dir.iterdir())
+    return all(path.name in (".lock", "logs", "heartbeats") or path.suffix == ".tmp" for path in run_dir.iterdir())

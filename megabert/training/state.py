@@ -1,10 +1,11 @@
 """What a run has done so far: everything beside the tensors that a checkpoint must bring back."""
 
 import math
+import statistics
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from megabert.config.run import RunConfig
+from megabert.config.run import RollbackConfig, RunConfig
 from megabert.data.position import DataPosition, PositionRange
 from megabert.training.budget import Budgets
 
@@ -22,7 +23,9 @@ class TrainerState:
         position: Where the phase's data goes on.
         skipped_steps: Batches whose loss or gradients were not finite.
         skipped_in_a_row: Those since the last update.
-        rollbacks: Returns to an earlier checkpoint, after skips in a row.
+        recent_losses: Of the running median that tells spikes, where these are looked for; spikes are not among them.
+        spikes_in_a_row: Updates since then whose loss was a spike.
+        rollbacks: Returns to an earlier checkpoint, after skips or spikes in a row.
         rollbacks_in_a_row: Those to the same checkpoint.
         rollback_step: Step of that checkpoint, or None.
         best_step: Step of the lowest held-out loss of the last phase, or None; set in the last phase only.
@@ -41,6 +44,8 @@ class TrainerState:
     position: DataPosition = field(default_factory=DataPosition)
     skipped_steps: int = 0
     skipped_in_a_row: int = 0
+    recent_losses: tuple[float, ...] = ()
+    spikes_in_a_row: int = 0
     rollbacks: int = 0
     rollbacks_in_a_row: int = 0
     rollback_step: int | None = None
@@ -61,8 +66,17 @@ class TrainerState:
         consumed = self._after_batch(samples=samples, position=position)
         return replace(consumed, skipped_steps=self.skipped_steps + 1, skipped_in_a_row=self.skipped_in_a_row + 1)
 
+    def after_loss(self, loss: float, rule: RollbackConfig) -> "TrainerState":
+        """Return the state after looking at the loss of an update, where a rule for spikes is set."""
+        if rule.spike_ratio is None:
+            return self
+        known = self.recent_losses
+        if 2 * len(known) >= rule.spike_window and loss > rule.spike_ratio * statistics.median(known):
+            return replace(self, spikes_in_a_row=self.spikes_in_a_row + 1)
+        return replace(self, recent_losses=(*known, loss)[-rule.spike_window :], spikes_in_a_row=0)
+
     def after_rollback(self, ranges: tuple[PositionRange, ...], *, skipped_steps: int) -> "TrainerState":
-        """Return this state, a checkpoint's, as the one to go on from: without the data that gave non-finite numbers.
+        """Return this state, a checkpoint's, as the one to go on from: without the data that is blamed.
 
         Args:
             ranges: That data, in the order of the phase that goes on.
@@ -74,6 +88,7 @@ class TrainerState:
             position=self.position.skipping(ranges),
             skipped_steps=skipped_steps,
             skipped_in_a_row=0,
+            spikes_in_a_row=0,
             rollbacks=self.rollbacks + 1,
             rollbacks_in_a_row=again + 1,
             rollback_step=self.step,
@@ -89,7 +104,16 @@ class TrainerState:
 
     def next_phase(self) -> "TrainerState":
         """Return the state at the beginning of the next phase: its own data and schedule."""
-        return replace(self, phase=self.phase + 1, phase_step=0, position=DataPosition(), metrics={}, metrics_step=None)
+        return replace(
+            self,
+            phase=self.phase + 1,
+            phase_step=0,
+            position=DataPosition(),
+            recent_losses=(),
+            spikes_in_a_row=0,
+            metrics={},
+            metrics_step=None,
+        )
 
     def is_phase_done(self, config: RunConfig) -> bool:
         """Whether every update of the current phase was made."""
@@ -113,6 +137,7 @@ class TrainerState:
                 "position": DataPosition.from_dict(values["position"]),
                 "budgets": Budgets(tokens=tuple(budgets["tokens"]), found_for=budgets["found_for"]),
                 "data_sha256": tuple(values["data_sha256"]),
+                "recent_losses": tuple(values.get("recent_losses", ())),
             }
         )
 

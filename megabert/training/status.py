@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any, Literal
 
+from megabert.distributed.first_failure import RankFailed
 from megabert.distributed.process_group import World
 from megabert.errors import DataError, MegabertError
 from megabert.observability.logs import logger
@@ -36,9 +37,9 @@ class RunStatus:
     Nothing is written before ``open``: a folder that was refused is somebody else's.
     """
 
-    def __init__(self, run_dir: Path, world: World) -> None:
-        """Name this start, alike on all ranks; every rank calls it."""
-        self._run_dir, self._world = run_dir, world
+    def __init__(self, run_dir: Path, world: World, *, fork: str | None = None) -> None:
+        """Name this start, alike on all ranks; every rank calls it. ``fork`` is where the run comes from."""
+        self._run_dir, self._world, self._fork = run_dir, world, fork
         self._is_open = False
         self._place: dict[str, int | None] = {"step": None, "phase": None}
         self._hangs: dict[str, Any] = {"step": None, "count": 0}
@@ -69,7 +70,10 @@ class RunStatus:
         if earlier.get("status") == "failed" and earlier.get("start") == self._start:
             return
         code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
-        self._write("failed", exit_code=code, error=f"{type(error).__name__}: {error}", rank=self._world.rank)
+        text, rank = f"{type(error).__name__}: {error}", self._world.rank
+        if isinstance(error, RankFailed):  # that rank could not write
+            text, rank = str(error), error.rank
+        self._write("failed", exit_code=code, error=text, rank=rank)
 
     def hung(self, message: str) -> int:
         """Record that the watchdog ends this rank; return the exit code.
@@ -102,6 +106,7 @@ class RunStatus:
             "error": None,
             **more,
             "hangs": self._hangs,
+            "fork": self._fork,
             "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "host": socket.gethostname(),
             "pid": os.getpid(),

@@ -1,6 +1,7 @@
 """One optimizer step over a packed global batch."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +23,9 @@ class StepResult:
     grad_norm: float | None
 
 
-def train_step(engine: Engine, batch: StepBatch, world: World) -> StepResult:
+def train_step(
+    engine: Engine, batch: StepBatch, world: World, *, computed: Callable[[], None] = lambda: None
+) -> StepResult:
     """Accumulate the micro-steps of a global batch and update, unless something is not finite.
 
     The loss is normalised over the global batch, so gradients depend neither on the number of ranks nor on packing;
@@ -32,6 +35,8 @@ def train_step(engine: Engine, batch: StepBatch, world: World) -> StepResult:
         engine: The sharded model and its optimizer, learning rate already set.
         batch: This rank's micro-batches, with the counts of the global batch.
         world: Ranks.
+        computed: Called when this rank's own part is done, before it waits for the others (ZeRO 0 and 1; above, ranks
+            also wait for each other in each micro-step).
 
     Returns:
         Means over the global batch and the gradient norm before clipping.
@@ -44,6 +49,7 @@ def train_step(engine: Engine, batch: StepBatch, world: World) -> StepResult:
         engine.backward(weighted_loss(output, terms, counts=counts, world_size=world.size))
         sums += sums_of(output, terms)
     bad_names = engine.nonfinite_gradients()
+    computed()
     # A global tensor may be flagged on one rank only: all ranks decide alike.
     totals = sum_over_ranks(torch.cat([sums, sums.new_tensor([len(bad_names)])])).cpu()
     flagged, losses = bool(totals[-1]), means_of(totals[:-1], terms, counts)

@@ -3,25 +3,27 @@
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from megabert.config.recipes import phase_name
 from megabert.config.run import PhaseConfig, RunConfig
 from megabert.data.loader import PackedLoader, StepBatch
 from megabert.data.packing import MicroShape
-from megabert.data.position import PositionRange
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint
-from megabert.distributed.engine import Engine
+from megabert.distributed.checkpoints import load_checkpoint
+from megabert.distributed.engine import Engine, LossScaleFloor
 from megabert.distributed.process_group import World
 from megabert.distributed.together import on_main
 from megabert.errors import ConfigError
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter, Value
+from megabert.observability.profiler import StepProfiler
 from megabert.observability.progress import Progress
 from megabert.optim import learning_rate
+from megabert.training import rollback
 from megabert.training.collectives import agreement
 from megabert.training.meter import Meter
-from megabert.training.run_folder import checkpoints_dir
+from megabert.training.rollback import BadData, Ranges
 from megabert.training.saving import RunCheckpoints
 from megabert.training.state import TrainerState
 from megabert.training.status import RunStatus
@@ -29,11 +31,6 @@ from megabert.training.step import StepResult, train_step
 from megabert.training.stop_signals import StopSignals
 from megabert.training.validation import validate
 from megabert.training.watchdog import Watchdog
-
-MAX_SKIPS_IN_A_ROW = 10
-"""Non-finite batches one after another that send the run back to its last checkpoint, without that data."""
-MAX_ROLLBACKS_IN_A_ROW = 3
-"""Returns to one checkpoint that end the run: not the data, the model itself is broken then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +67,11 @@ class Trainer:
             config.checkpoint, engine=engine, world=world, run_dir=run_dir, status=status, watchdog=watchdog
         )
         self._has_consumed = False
-        self._bad_data: tuple[PositionRange, ...] = ()
+        self._bad_data = BadData()
         self._writer = self._open_writer()
         self._agree = agreement(world)
         self._meter = Meter(config, world)
+        self._profiler = StepProfiler(config.logging, run_dir, world.rank)
 
     def fit(self) -> TrainerState:
         """Train to the end of the last phase, or until a signal, and return the state, which is saved."""
@@ -89,6 +87,7 @@ class Trainer:
                     self._checkpoints.wait()
             self._checkpoints.settle(self.state)
         finally:
+            self._profiler.close(self.state.step)
             self._checkpoints.close()
             if self._writer is not None:
                 self._writer.close()
@@ -130,7 +129,8 @@ class Trainer:
             while not self.state.is_phase_done(self.config) and not self._needs_rollback():
                 if self._stop.received and self._has_consumed:  # a start that is stopped at once still gets on
                     loader.request_stop()
-                self._watchdog.expect_step()
+                self._watchdog.expect_step(self.state.step + 1)
+                self._profiler.before(self.state.step + 1)
                 with self._meter.waiting_for_data():
                     batch = next(loader)
                 if batch.stop:
@@ -138,6 +138,7 @@ class Trainer:
                     is_stopped = True
                     break
                 self._step(phase, data, batch, progress)
+                self._profiler.after(self.state.step)
             loader.close(timeout_s=None)
         self._watchdog.expect("going on from a phase")
         return is_stopped
@@ -161,16 +162,17 @@ class Trainer:
         # NVIDIA's recipe: LAMB's bias correction starts anew with each phase, AdamW's does not.
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
         self.optimizer.bias_step = counter + 1
-        result = train_step(self.engine, batch, self.world)
+        result = self._train(batch)
         self._watchdog.end_step()
         self._has_consumed = True
         self._meter.count(batch)
+        taken = self.state.position.take(batch.num_instances, data.train.num_rows)[0]
         if result.grad_norm is None:
-            self._bad_data += self.state.position.take(batch.num_instances, data.train.num_rows)[0]
+            self._bad_data.blame(taken)
             self.state = self.state.after_skip(samples=batch.num_instances, position=batch.position_after)
             return
-        self._bad_data = ()
         self.state = self.state.after_update(samples=batch.num_instances, position=batch.position_after)
+        self._look_for_spike(result.losses.loss, taken)
         progress.advance()
         is_last = self.state.is_phase_done(self.config)
         step = self.state.step
@@ -179,8 +181,37 @@ class Trainer:
         improved = False
         if step % self.config.validation.every_steps == 0 or is_last:
             improved = self._validate(phase, data)
-        if step % self.config.checkpoint.every_steps == 0 or is_last or improved:
+        is_due = step % self.config.checkpoint.every_steps == 0 and not self.state.spikes_in_a_row
+        if is_due or is_last or improved:
             self.save()
+
+    def _train(self, batch: StepBatch) -> StepResult:
+        def computed() -> None:
+            self._meter.end_computing()
+            self._watchdog.wait_for_others()
+
+        self._meter.start_computing()
+        try:
+            return train_step(self.engine, batch, self.world, computed=computed)
+        except LossScaleFloor as floor:  # on every rank alike
+            self._checkpoints.wait()
+            step = on_main(self.world, lambda: rollback.find_target(self.run_dir, self.state)[1])
+            tried = "and no smaller loss scale is left to try"
+            raise self._diverged(self.state, reason=str(floor), tried=tried, step=step) from floor
+
+    def _look_for_spike(self, loss: float, taken: Ranges) -> None:
+        self.state = self.state.after_loss(loss, self.config.rollback)
+        if not self.state.spikes_in_a_row:
+            self._bad_data.clear(taken)
+            return
+        self._bad_data.blame_spike(taken)
+        if self.world.is_main:
+            logger.warning(
+                "spike: loss %.4f at step %d, %d in a row",
+                loss,
+                self.state.step,
+                self.state.spikes_in_a_row,
+            )
 
     def _validate(self, phase: PhaseConfig, data: PhaseData) -> bool:
         """Score the held-out split; return whether it is the last phase's best so far."""
@@ -216,6 +247,8 @@ class Trainer:
             "train/loss_scale": self.engine.loss_scale,
             "train/skipped_steps": self.state.skipped_steps,
             "train/rollbacks": self.state.rollbacks,
+            "train/failed_checkpoints": self._checkpoints.counts.failures,
+            "perf/checkpoint_stall_s": self._checkpoints.counts.stall_s,
             "progress/samples": self.state.samples,
             **perf,
         }
@@ -232,42 +265,41 @@ class Trainer:
         return MetricWriter(self.run_dir, resumed_step=self.state.step) if self.world.is_main else None
 
     def _needs_rollback(self) -> bool:
-        # A dynamic loss scale skips on purpose until it fits.
-        return self.state.skipped_in_a_row >= MAX_SKIPS_IN_A_ROW and not self.engine.has_dynamic_loss_scale
+        dynamic = self.engine.has_dynamic_loss_scale
+        return rollback.is_due(self.state, self.config.rollback, has_dynamic_loss_scale=dynamic)
 
     def _roll_back(self) -> None:
-        """Go back to the last good checkpoint, leave out the data of the skips in a row, and record both at once."""
-        failed = self.state
+        """Go back to the last good checkpoint, leave out the data that is blamed, and record both at once."""
+        failed, reason = self.state, rollback.describe(self.state, self.config.rollback)
         self._checkpoints.wait()
-        folder = on_main(self.world, lambda: find_checkpoint(checkpoints_dir(self.run_dir), "last"))
+        folder, step = on_main(self.world, lambda: rollback.find_target(self.run_dir, failed))
         stored = TrainerState.from_dict(load_checkpoint(folder, self.engine, self.world))
-        if stored.is_phase_done(self.config):  # the skips were the beginning of the phase after it
+        if stored.is_phase_done(self.config):  # the trouble was at the beginning of the phase after it
             stored = stored.next_phase()
-        self.state = stored.after_rollback(self._bad_data, skipped_steps=failed.skipped_steps)
-        ranges = ", ".join(f"epoch {epoch}: {start} to {stop - 1}" for epoch, start, stop in self._bad_data)
-        if self.state.rollbacks_in_a_row > MAX_ROLLBACKS_IN_A_ROW:
-            error = ConfigError(
-                f"{failed.skipped_in_a_row} batches in a row gave non-finite gradients at step {failed.step} (phase "
-                f"{failed.phase + 1}, instances {ranges}), after {MAX_ROLLBACKS_IN_A_ROW} rollbacks to step "
-                f"{stored.step}, each without the data before: the model has diverged. The checkpoint is whole: start "
-                f"a new run from it with a lower learning rate: megabert pretrain ... --init-from {self.run_dir} "
-                f"--run-dir NEW --phases.{failed.phase}.learning_rate LOWER"
-            )
-            error.is_echo = not self.world.is_main
-            raise error
+        bad = self._bad_data.ranges if stored.phase == failed.phase else ()
+        self.state = stored.after_rollback(bad, skipped_steps=failed.skipped_steps)
+        limit = self.config.rollback.max_in_a_row
+        if self.state.rollbacks_in_a_row > limit:
+            tried = f"after {limit} rollbacks to step {step}, each without the data before"
+            raise self._diverged(failed, reason=reason, tried=tried, step=step)
         if self._writer is not None:
             self._writer.close()
             logger.warning(
-                "rollback %d: %d batches in a row were not finite at step %d; going on at step %d without instances %s",
+                "rollback %d: %s at step %d; going on at step %d without instances %s",
                 self.state.rollbacks,
-                failed.skipped_in_a_row,
+                reason,
                 failed.step,
                 self.state.step,
-                ranges,
+                self._bad_data,
             )
         self._writer = self._open_writer()
-        self._bad_data = ()
+        self._bad_data.clear()
         self.save()
+
+    def _diverged(self, failed: TrainerState, **what: Any) -> ConfigError:
+        error = rollback.divergence(self.run_dir, failed, **what)
+        error.is_echo = not self.world.is_main
+        return error
 
 
 def _describe_scores(metrics: dict[str, float]) -> str:

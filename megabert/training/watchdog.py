@@ -12,6 +12,7 @@ from typing import Any
 
 from megabert.config.run import WatchdogConfig
 from megabert.observability.logs import log_path
+from megabert.training.heartbeat import Heartbeat, read_beats, whom_they_wait_for
 
 EXIT_HUNG = 76
 """EX_PROTOCOL of sysexits.h: ended by the watchdog; the same command goes on at the last checkpoint."""
@@ -31,18 +32,27 @@ class Watchdog:
     """
 
     def __init__(
-        self, limits: WatchdogConfig, run_dir: Path, rank: int, *, record: Callable[[str], int], end: Any = os._exit
+        self,
+        limits: WatchdogConfig,
+        run_dir: Path,
+        rank: int,
+        *,
+        record: Callable[[str], int],
+        size: int = 1,
+        end: Any = os._exit,
     ) -> None:
         """Bind the parts.
 
         Args:
             limits: Seconds.
-            run_dir: The stacks go to this rank's log there.
+            run_dir: The stacks go to this rank's log there, and its heartbeat lies there.
             rank: This rank.
             record: Is given the message and returns the exit code.
+            size: Ranks.
             end: Ends the process with an exit code.
         """
-        self._limits, self._log, self._rank = limits, log_path(run_dir, rank), rank
+        self._limits, self._log, self._rank, self._size = limits, log_path(run_dir, rank), rank, size
+        self._run_dir, self._heartbeat, self._step = run_dir, Heartbeat(run_dir, rank), 0
         self._record, self._end = record, end
         self._steps: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
         self._changed = threading.Condition()
@@ -52,6 +62,7 @@ class Watchdog:
 
     def __enter__(self) -> "Watchdog":
         self._thread.start()
+        self._heartbeat.__enter__()
         return self
 
     def __exit__(
@@ -60,6 +71,7 @@ class Watchdog:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
+        self._heartbeat.__exit__()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -71,8 +83,9 @@ class Watchdog:
         """Take the time since ``expect_step`` into account."""
         self._steps.append(time.monotonic() - self._begun)
 
-    def expect_step(self) -> None:
+    def expect_step(self, step: int = 0) -> None:
         """Give a step ten times the 99th percentile of the phase's, and the first ones the limit of everything else."""
+        self._step = step
         if len(self._steps) < _KNOWN_STEPS:
             self.expect("making the first steps of a phase")
             return
@@ -83,7 +96,12 @@ class Watchdog:
         """Give something that is no step, such as a validation, its time."""
         self._expect(doing, self._limits.other_s)
 
+    def wait_for_others(self) -> None:
+        """Note that this rank's own part is done: if the step hangs now, another one holds it up."""
+        self._heartbeat.note(self._step, "waiting for the other ranks", is_waiting=True)
+
     def _expect(self, doing: str, seconds: float) -> None:
+        self._heartbeat.note(self._step, doing)
         with self._changed:
             self._begun = time.monotonic()
             self._doing, self._deadline = f"{doing} takes more than {seconds:.0f} s", self._begun + seconds
@@ -111,8 +129,16 @@ class Watchdog:
         os.write(2, f"megabert: {message}; its stacks are in {self._log}\n".encode())
         code = [EXIT_HUNG]
         # In a thread: the file system may be what hangs.
-        recorder = threading.Thread(target=lambda: code.insert(0, self._record(message)), daemon=True)
+        recorder = threading.Thread(target=lambda: code.insert(0, self._diagnose(message)), daemon=True)
         recorder.start()
         time.sleep(GRACE_S)
         recorder.join(GRACE_S)
         self._end(code[0])
+
+    def _diagnose(self, message: str) -> int:
+        """Record the message, and for whom the ranks wait; return the exit code."""
+        self._heartbeat.beat()
+        time.sleep(0.4 * GRACE_S)  # the others write theirs
+        beats = [beat for beat in read_beats(self._run_dir) if beat.rank < self._size]
+        held_up = whom_they_wait_for(beats, now=time.time())
+        return self._record(f"{message}; {held_up}" if held_up else message)

@@ -66,6 +66,15 @@ def test_flipped_byte_is_named_and_the_previous_good_one_used_aloud(three, caplo
     assert "step_00000010" in caplog.text
 
 
+def test_missing_manifest_is_named(three, caplog):
+    (three / "step_00000020" / "manifest.json").unlink()
+    os.truncate(three / "step_00000010" / "manifest.json", 50)
+    with caplog.at_level(logging.WARNING):
+        assert find_checkpoint(three).name == "step_00000000"
+    assert "step_00000020/manifest.json: missing" in caplog.text
+    assert "step_00000010/manifest.json: damaged" in caplog.text
+
+
 def test_missing_and_short_files_are_named(three, caplog):
     (three / "step_00000020" / "rank_00000.safetensors").unlink()
     shorter = three / "step_00000010" / "rank_00000.safetensors"

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from toy_training import ENGINES, batch_of, ds_config, make_engine, train_step, whole_masters
 
-from megabert.distributed.engine import REQUIRED, build_engine
+from megabert.distributed.engine import REQUIRED, LossScaleFloor, build_engine
 from megabert.errors import ConfigError
 
 FLOAT_STAGES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"]
@@ -72,11 +72,12 @@ def master_error(world, engine_name):
 
 @pytest.mark.parametrize("engine", ["fp16_zero1", "fp16_zero2", "fp16_zero3"])
 def test_fp16_overflow_is_reported_and_lowers_the_scale(workers, engine):
-    named, before, after, losses, reference, restored = workers(2).run(fp16_overflow, engine)[0]
+    named, before, after, losses, reference, restored, floor = workers(2).run(fp16_overflow, engine)[0]
     assert named
     assert (before, after) == (256.0, 128.0)
     assert losses == pytest.approx(reference, rel=5e-3)
     assert restored == after
+    assert "gradients overflow even at the smallest loss scale, 1," in floor
 
 
 def fp16_overflow(world, engine_name):
@@ -99,14 +100,25 @@ def fp16_overflow(world, engine_name):
     losses += [train_step(engine, world, step) for step in (3, 4)]
     reference = make_engine(world, "zero1")
     other.load_state({"loss_scaler": {**engine.state()["loss_scaler"], "cur_scale": after}})
+    restored = other.loss_scale
     return (
         named,
         before,
         after,
         losses,
         [train_step(reference, world, step) for step in (1, 2, 3, 4)],
-        other.loss_scale,
+        restored,
+        floor_of(other),
     )
+
+
+def floor_of(engine) -> str:
+    try:
+        for _ in range(20):
+            engine.discard_gradients()
+    except LossScaleFloor as floor:
+        return str(floor)
+    return "no floor"
 
 
 def test_adamw_is_the_same_under_zero(workers):

@@ -30,12 +30,34 @@ def megabert_words(program: str, words: list[str]) -> list[str]:
 PRETRAIN = [
     (page, given)
     for page, program, words in shown_commands()
-    if program != "megabert-data" and (given := megabert_words(program, words))[0] == "pretrain" and "..." not in given
+    if program != "megabert-data"
+    and (given := megabert_words(program, words))[0] == "pretrain"
+    and not {"...", "--fork"} & set(given)  # a fork needs the run that it leaves
+]
+
+
+FINETUNE = [
+    (page, given)
+    for page, program, words in shown_commands()
+    if program != "megabert-data"
+    and (given := megabert_words(program, words))[0] == "finetune"
+    and given[1] != "glue"  # which has no settings of its own
 ]
 
 
 def test_documentation_shows_commands():
     assert len(PRETRAIN) >= 4
+    assert len(FINETUNE) >= 4
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), FINETUNE, ids=lambda value: " ".join(value) if isinstance(value, list) else value
+)
+def test_shown_finetuning_command_is_accepted(page, words, capsys):
+    from megabert.cli.main import main
+
+    assert main([*words, "--print-config"]) == 0, page
+    assert "learning_rate:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ def install() -> None:
     """Wrap the trainer's step."""
     original = trainer.train_step
 
-    def fall_asleep(engine, batch, world):
+    def fall_asleep(engine, batch, world, **options):
         if batch.step == 5 and world.rank == world.size - 1:  # counts from 0
             time.sleep(1e6)
-        return original(engine, batch, world)
+        return original(engine, batch, world, **options)
 
     trainer.train_step = fall_asleep
 

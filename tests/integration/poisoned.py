@@ -16,14 +16,14 @@ def install() -> None:
     """Wrap the trainer's step."""
     original = trainer.train_step
 
-    def poisoned(engine, batch, world):
+    def poisoned(engine, batch, world, **options):
         stop = batch.position_after.offset
         is_bad = batch.num_instances == 7 or (stop > FIRST and stop - batch.num_instances <= LAST)
         backward = engine.backward
         if is_bad and world.rank == world.size - 1:
             engine.backward = lambda loss: backward(loss * NAN)
         try:
-            return original(engine, batch, world)
+            return original(engine, batch, world, **options)
         finally:
             engine.backward = backward
 

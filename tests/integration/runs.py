@@ -46,7 +46,7 @@ class Run:
     ranks: int = 1
     launcher: str = "torchrun"
     flags: dict[str, object] = field(default_factory=dict)
-    recipe: str = "debug"
+    recipe: str | None = "debug"
     module: str = "megabert"
     output_path: Path | None = None
 
@@ -56,7 +56,7 @@ class Run:
     def command(self) -> list[str]:
         """Return the words of the command."""
         flags = {**TINY, "data.path": self.data, "run-dir": self.run_dir, **self.flags}
-        arguments = ["pretrain", "--recipe", self.recipe]
+        arguments = ["pretrain", *(["--recipe", self.recipe] if self.recipe else [])]
         for name, value in flags.items():
             arguments += [f"--{name}", str(value)] if value is not None else []
         if self.ranks == 1:

@@ -94,7 +94,7 @@ def test_another_configuration_in_the_same_folder_is_refused(shards, tmp_path, c
     assert pretrain(shards, tmp_path / "run", seed=7) == 4
     error = capsys.readouterr().err
     assert "seed: 42 -> 7" in error
-    assert "--init-from" in error
+    assert f"--fork {tmp_path / 'run'}@3 --run-dir NEW" in error
     assert files_of(tmp_path / "run") == before
 
 

@@ -8,7 +8,6 @@ from integration.runs import Run, kill_everything
 
 from megabert.export.run import export_run
 
-OBJECTIVES = {"roberta": "none", "albert": "sop", "electra": "none"}
 FLAGS = {
     "roberta": {"model.family": "roberta"},
     "albert": {"model.family": "albert", "model.embedding_size": 16},
@@ -25,17 +24,19 @@ SHORT = {"phases.0.steps": 6, "phases.1.steps": 2}
 
 @pytest.fixture(scope="module")
 def data(corpus, tmp_path_factory):
-    """Shards by objective: dynamic masks for single segments, masks in the shards for pairs."""
+    """Shards of each family: dynamic masks for single segments, masks in the shards for pairs."""
     folder = tmp_path_factory.mktemp("families")
-    masking = {"none": ["--masking", "dynamic", "--dupe-factor", "1"], "sop": ["--dupe-factor", "1"]}
-    return {
-        objective: build_shards(corpus, folder / objective, "--objective", objective, *flags)
-        for objective, flags in masking.items()
+    dynamic = ["--objective", "none", "--masking", "dynamic", "--dupe-factor", "1"]
+    flags = {
+        "roberta": [*dynamic, "--pieces", "byte_bpe"],
+        "albert": ["--objective", "sop", "--mask-unit", "span", "--dupe-factor", "1"],
+        "electra": dynamic,
     }
+    return {family: build_shards(corpus, folder / family, *own) for family, own in flags.items()}
 
 
 def run_of(family, data, run_dir) -> Run:
-    return Run(run_dir, data[OBJECTIVES[family]], flags={**SHORT, **FLAGS[family]})
+    return Run(run_dir, data[family], flags={**SHORT, **FLAGS[family]})
 
 
 @pytest.mark.parametrize("family", ["albert", "roberta"])

@@ -1,6 +1,5 @@
 """A disk that fills while a run trains: it goes on and the last good checkpoint stays; only the end needs space."""
 
-import json
 import os
 import subprocess
 
@@ -45,7 +44,3 @@ def test_last_checkpoint_that_cannot_be_written_is_an_error(small_disk, shards, 
     assert "Traceback" not in run.output.split("megabert: CheckpointError:")[1]
     assert find_checkpoint(run.run_dir / "checkpoints").name == "step_00000003"
     assert not list((run.run_dir / "checkpoints").glob(".tmp*"))
-    (small_disk / "filler").unlink()
-    again = Run(run.run_dir, shards, output_path=run.output_path)
-    again.finish_well()
-    assert json.loads((run.run_dir / "status.json").read_text())["step"] == 13

@@ -1,6 +1,7 @@
 """A rank that falls asleep: all ranks write their stacks and end."""
 
 import json
+import re
 
 from integration.runs import Run
 
@@ -16,3 +17,4 @@ def test_hung_run_ends_with_the_stacks_of_all_ranks(shards, tmp_path):
     status = json.loads((hung.run_dir / "status.json").read_text())
     assert (status["status"], status["exit_code"]) == ("failed", 76)
     assert status["hangs"]["count"] == 1
+    assert re.search(r"the others wait for rank 1 \(.+\), making a step at step 6 for \d+ s", status["error"])

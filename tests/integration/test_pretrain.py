@@ -1,6 +1,8 @@
 """Real runs through the launchers: learning goes on alike however it is divided, launched or interrupted."""
 
+import base64
 import json
+import re
 
 import numpy as np
 import pytest
@@ -100,6 +102,16 @@ def test_report_states_the_unigram_baseline(unbroken, capsys):
     counts = [int(line.split()[-3]) for line in shown.splitlines() if "piece  " in line or "[MASK]   " in line]
     last = ShardSet.open(unbroken.data / "instances" / "128", "validation")
     assert sum(counts) == len(last.columns(((0, min(256, last.num_rows)),)).masked_ids)
+
+
+def test_report_page_needs_nothing_else(unbroken, tmp_path, capsys):
+    page, picture = tmp_path / "page.html", tmp_path / "page.png"
+    assert main(["report", str(unbroken.run_dir), "--html", str(page), "--png", str(picture)]) == 0
+    text = page.read_text()
+    assert base64.b64encode(picture.read_bytes()).decode() in text
+    assert "nats below the baseline" in text
+    assert "phases:" in text, "the configuration"
+    assert not re.findall(r'(?:src|href)="(?!data:)', text)
 
 
 @pytest.mark.soak

@@ -27,4 +27,22 @@ def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
     assert "after 3 rollbacks to step 8" in run.output
     status = json.loads((run.run_dir / "status.json").read_text())
     assert (status["status"], status["exit_code"], status["step"]) == ("failed", 2, 8)
-    assert "--init-from" in status["error"]
+    assert f"--fork {run.run_dir}@8" in status["error"]
+
+
+def test_spike_sends_the_run_back_where_the_rule_is_on(shards, tmp_path):
+    rule = {"rollback.spike_ratio": 3, "rollback.spike_steps": 3, "rollback.spike_window": 4}
+    flags = {"phases.0.global_batch_size": 4, "checkpoint.keep_last": 9, **rule}
+    run = Run(tmp_path / "run", shards, flags=flags, module="integration.spiking")
+    rows = [row for row in run.finish_well() if "train/loss" in row]
+
+    assert "spike: loss" in run.output
+    # The phase ended on the third spike and was saved then; step 6, the first, was due and was not.
+    assert "rollback: checkpoints [8] hold what went wrong and are deleted" in run.output
+    reason = "rollback 1: 3 losses in a row were above 3 times their running median at step 8; going on at step 3"
+    assert f"{reason} without instances epoch 0: 16 to 19, epoch 0: 20 to 23" in run.output
+    assert [row["step"] for row in rows] == list(range(1, 14)), "every step stands once"
+    assert max(row["train/loss"] for row in rows) < 2 * rows[0]["train/loss"]
+    assert [row["train/rollbacks"] for row in rows][2:] == [0] + [1] * 10
+    stored = read_manifest(run.run_dir / "checkpoints" / "step_00000006")
+    assert stored.trainer_state["position"] == {"epoch": 0, "offset": 40, "skipped": [[0, 16, 32]]}

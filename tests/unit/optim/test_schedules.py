@@ -1,8 +1,10 @@
+import math
+
 import pytest
 
 from megabert.config.run import PhaseConfig
 from megabert.models.bert import BertForPreTraining
-from megabert.optim import learning_rate, no_decay
+from megabert.optim import learning_rate, linear_warmup_decay, no_decay
 
 
 def phase(**options) -> PhaseConfig:
@@ -50,3 +52,12 @@ def test_no_decay_fits_the_real_model():
     )
     for name, parameter in model.named_parameters():
         assert no_decay(name) == (parameter.ndim == 1), name
+
+
+@pytest.mark.parametrize(("steps", "warmup_ratio"), [(10, 0.0), (10, 0.3), (7, 0.1), (1, 0.0), (1, 0.5), (5, 1.0)])
+def test_finetuning_rate_rises_to_the_peak_and_falls_in_a_line(steps, warmup_ratio):
+    rates = [linear_warmup_decay(s, steps=steps, warmup_ratio=warmup_ratio, peak=1.0) for s in range(1, steps + 1)]
+    warmup = min(math.ceil(steps * warmup_ratio), steps - 1)
+    assert rates[:warmup] == pytest.approx([(k + 1) / warmup for k in range(warmup)])
+    assert rates[warmup:] == pytest.approx([1 - k / (steps - warmup) for k in range(steps - warmup)])
+    assert min(rates) > 0

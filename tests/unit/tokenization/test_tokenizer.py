@@ -125,7 +125,7 @@ def test_sha256_follows_the_order_of_pieces(cased):
 
 
 def test_other_models_are_refused():
-    with pytest.raises(DataError, match="only WordPiece"):
+    with pytest.raises(DataError, match="the model is BPE, or in a form"):
         Tokenizer(tokenizers.Tokenizer(models.BPE()), where="folder/tokenizer.json")
 
 

@@ -14,6 +14,13 @@ def test_new_and_empty_folders_are_claimed(tmp_path):
     assert claim_run_folder(tmp_path, CONFIG) == []
 
 
+def test_folder_of_a_start_that_was_killed_at_once_is_claimed(tmp_path):
+    for name in ("logs", "heartbeats"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".lock").touch()
+    assert claim_run_folder(tmp_path, CONFIG) == []
+
+
 def test_recorded_run_is_read_back(tmp_path):
     record_run(tmp_path, CONFIG, {"zero_optimization": {"stage": 1}})
     assert read_config(tmp_path) == CONFIG
@@ -29,7 +36,7 @@ def test_science_field_is_refused_with_the_difference(tmp_path):
     record_run(tmp_path, CONFIG, {})
     with pytest.raises(CheckpointError, match=r"seed: 42 -> 43") as error:
         claim_run_folder(tmp_path, replace(CONFIG, seed=43))
-    assert "--init-from" in str(error.value)
+    assert f"megabert pretrain --fork {tmp_path}@STEP --run-dir NEW" in str(error.value)
 
 
 def test_foreign_folder_is_refused_and_untouched(tmp_path):

@@ -1,6 +1,7 @@
 import json
 
 from megabert.config.recipes import load_run_config
+from megabert.config.run import RollbackConfig
 from megabert.data.position import DataPosition, PositionRange
 from megabert.training.budget import Budgets
 from megabert.training.state import TrainerState
@@ -58,3 +59,31 @@ def test_rollback_leaves_data_out_and_counts_returns_to_one_checkpoint():
     later = after(first, 2).after_rollback(bad, skipped_steps=30)
     assert (later.rollbacks, later.rollbacks_in_a_row) == (2, 1)
     assert TrainerState.from_dict(json.loads(json.dumps(later.to_dict()))) == later
+
+
+def test_loss_above_its_running_median_is_a_spike_and_not_part_of_it():
+    rule = RollbackConfig(spike_ratio=2, spike_window=4)
+    state = TrainerState()
+    for loss in (9.0, 1.0):  # nothing is a spike before half the window is known
+        state = state.after_loss(loss, rule)
+    assert (state.recent_losses, state.spikes_in_a_row) == ((9.0, 1.0), 0)
+    for loss in (1.0, 1.0, 1.0):
+        state = state.after_loss(loss, rule)
+    assert state.recent_losses == (1.0, 1.0, 1.0, 1.0)
+    spiking = state.after_loss(2.1, rule).after_loss(50.0, rule)
+    assert (spiking.recent_losses, spiking.spikes_in_a_row) == (state.recent_losses, 2)
+    assert spiking.after_loss(1.9, rule).spikes_in_a_row == 0
+    assert TrainerState.from_dict(json.loads(json.dumps(spiking.to_dict()))) == spiking
+
+
+def test_phase_switch_is_no_spike():
+    rule = RollbackConfig(spike_ratio=1.1, spike_window=2)
+    state = after(TrainerState(), 1).after_loss(1.0, rule).next_phase()
+    assert state.after_loss(8.0, rule).spikes_in_a_row == 0
+
+
+def test_without_a_rule_nothing_is_a_spike_and_nothing_is_kept():
+    state = TrainerState()
+    for loss in [1.0] * 100 + [1e9]:
+        state = state.after_loss(loss, RollbackConfig())
+    assert state == TrainerState()

@@ -1,0 +1,141 @@
+"""transformers' own Trainer on the sequences that `megabert finetune` trains on: same ids, settings, metrics.
+
+Run by compare.py: `python -m benchmarks.finetuning.trainer SETTINGS.json OUT.json`.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+from megabert.config.finetune import FinetuneConfig
+from megabert.config.loading import build
+from megabert.finetuning.features import Features
+from megabert.finetuning.prepare import prepare
+from megabert.finetuning.tasks import find_task
+
+CLASSES = {
+    "sequence": AutoModelForSequenceClassification,
+    "regression": AutoModelForSequenceClassification,
+    "span": AutoModelForQuestionAnswering,
+}
+
+
+class Rows(torch.utils.data.Dataset):
+    """Our encoded sequences, one a row."""
+
+    def __init__(self, features: Features, family: str) -> None:
+        self.features, self.family = features, family
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        columns = self.features.columns
+        start, stop = columns.token_starts[index : index + 2]
+        length = int(stop - start)
+        row: dict[str, Any] = {
+            "input_ids": columns.input_ids[start:stop].tolist(),
+            "token_type_ids": (np.arange(length) >= columns.segment_b_starts[index]).astype(int).tolist(),
+        }
+        if self.family == "span":
+            first, last = columns.masked_positions[2 * index : 2 * index + 2].tolist()
+            return row | {"start_positions": first, "end_positions": last}
+        if self.features.scores is not None:
+            return row | {"labels": float(self.features.scores[index])}
+        return row | {"labels": int(columns.next_sentence_labels[index])}
+
+
+def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Pad to the longest row of the batch, as DataCollatorWithPadding does."""
+    longest = max(len(row["input_ids"]) for row in rows)
+    batch = {
+        name: torch.tensor([row[name] + [0] * (longest - len(row[name])) for row in rows])
+        for name in ("input_ids", "token_type_ids")
+    }
+    mask = [[1] * len(row["input_ids"]) + [0] * (longest - len(row["input_ids"])) for row in rows]
+    labels = {name: torch.tensor([row[name] for row in rows]) for name in rows[0] if name not in batch}
+    return {**batch, "attention_mask": torch.tensor(mask), **labels}
+
+
+def arguments(config: FinetuneConfig, steps: int, folder: Path) -> TrainingArguments:
+    """Return the same hyper-parameters under the Trainer's names."""
+    return TrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=config.epochs,
+        per_device_train_batch_size=config.global_batch_size,
+        per_device_eval_batch_size=64,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=int(np.ceil(config.warmup_ratio * steps)),
+        weight_decay=config.weight_decay,
+        adam_beta1=config.betas[0],
+        adam_beta2=config.betas[1],
+        adam_epsilon=config.eps,
+        max_grad_norm=config.max_grad_norm,
+        seed=config.seed,
+        bf16=torch.cuda.is_available(),
+        use_cpu=not torch.cuda.is_available(),
+        save_strategy="no",
+        eval_strategy="no",
+        report_to=[],
+        logging_strategy="no",
+        disable_tqdm=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+
+
+def main(settings: dict[str, Any]) -> dict[str, Any]:
+    """Train, predict, score."""
+    config = build(FinetuneConfig, settings["config"])
+    task = find_task(settings["task"])
+    prepared = prepare(task, config)
+    set_seed(config.seed)
+    options = {}
+    if task.family != "span":
+        options = {"num_labels": prepared.family.num_outputs}
+    if task.family == "regression":
+        options["problem_type"] = "regression"
+    model = CLASSES[task.family].from_pretrained(
+        config.model,
+        hidden_dropout_prob=config.hidden_dropout_prob,
+        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+        **options,
+    )
+    steps = int(np.ceil(config.epochs * -(-len(prepared.train) // config.global_batch_size)))
+    trainer = Trainer(
+        model=model,
+        args=arguments(config, steps, Path(settings["folder"])),
+        train_dataset=Rows(prepared.train, task.family),
+        data_collator=collate,
+    )
+    cpu, wall = time.process_time(), time.perf_counter()
+    trainer.train()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    metrics = {}
+    for name, examples, features in prepared.evaluation:
+        found = trainer.predict(Rows(features, task.family)).predictions
+        if task.family == "span":
+            lengths = features.columns.lengths
+            logits = [np.stack([found[0][i, :n], found[1][i, :n]], 1) for i, n in enumerate(lengths)]
+        else:
+            logits = [row[None] for row in found.reshape(len(features), -1)]
+        metrics[name] = prepared.family.score(prepared.family.predict(logits, examples, features), examples)
+    examples_seen = config.epochs * len(prepared.train)
+    return {"metrics": metrics, "examples_per_s": examples_seen / wall, "examples_per_cpu_s": examples_seen / cpu}
+
+
+if __name__ == "__main__":
+    result = main(json.loads(Path(sys.argv[1]).read_text()))
+    Path(sys.argv[2]).write_text(json.dumps(result, indent=2) + "\n")

@@ -1,0 +1,1 @@
+"""Fine-tuning: tasks as a table, five families of them, one trainer, scores and predictions."""

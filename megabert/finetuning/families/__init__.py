@@ -1,0 +1,18 @@
+"""Families of tasks: how examples are read, encoded, scored and written; one class each."""
+
+from megabert.finetuning.families.base import Family, Head
+from megabert.finetuning.families.choice import Choice
+from megabert.finetuning.families.sequence import Classification, Regression
+from megabert.finetuning.families.span import Span
+from megabert.finetuning.families.tagging import Tagging
+from megabert.finetuning.tasks import FamilyName
+
+FAMILIES: dict[FamilyName, type[Family]] = {
+    "sequence": Classification,
+    "regression": Regression,
+    "choice": Choice,
+    "span": Span,
+    "tagging": Tagging,
+}
+
+__all__ = ["FAMILIES", "Family", "Head"]

@@ -1,0 +1,114 @@
+"""Which of four endings follows (SWAG; Zellers et al. 2018): four sequences an example, one logit each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from megabert.errors import DataError
+from megabert.finetuning.batches import TaskBatch
+from megabert.finetuning.families.base import Example, Family, Head
+from megabert.finetuning.features import Features
+from megabert.finetuning.metrics.labels import METRICS
+from megabert.finetuning.tables import read_table
+from megabert.finetuning.tasks import Task
+from megabert.ops.cross_entropy import cross_entropy
+
+ENDINGS = ("ending0", "ending1", "ending2", "ending3")
+"""Columns of the endings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(Example):
+    """A context, the start of a sentence, its possible endings, and which is right."""
+
+    context: str
+    start: str
+    endings: tuple[str, ...]
+    label: int
+
+
+class Choice(Family[Question]):
+    """Sequence A is the context, B the start with an ending."""
+
+    head = Head("MultipleChoice", "classifier", "pooled", "multiple-choice")
+
+    @classmethod
+    def read(cls, task: Task, path: Path) -> list[Question]:
+        """Read a table."""
+        assert task.pair is not None
+        table = read_table(path, [task.text, task.pair, *ENDINGS, task.label])
+        return [
+            Question(
+                where=table.where(index),
+                context=table.text(task.text, index),
+                start=table.text(task.pair, index),
+                endings=tuple(table.text(name, index) for name in ENDINGS),
+                label=_label(table.text(task.label, index), table.where(index)),
+            )
+            for index in range(len(table))
+        ]
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[Question]) -> tuple[str, ...]:
+        """Return the endings' numbers."""
+        return tuple(str(number) for number in range(len(ENDINGS)))
+
+    @property
+    def num_outputs(self) -> int:
+        """One logit a sequence."""
+        return 1
+
+    def encode(self, examples: Sequence[Question], *, is_training: bool) -> Features:
+        """Tokenize each ending with its start."""
+        sequences = self.sequences()
+        contexts = self.tokenizer.encode_batch([example.context for example in examples])
+        texts = [f"{example.start} {ending}" for example in examples for ending in example.endings]
+        seconds = self.tokenizer.encode_batch(texts)
+        group = len(ENDINGS)
+        for index, (example, context) in enumerate(zip(examples, contexts, strict=True)):
+            for number, second in enumerate(seconds[index * group : (index + 1) * group]):
+                sequences.add(context, second, label=int(number == example.label))
+        self.tell_cut(sequences)
+        ones = np.ones(len(examples), np.int64)
+        return Features(columns=sequences.columns(), group=group, rows=group * ones, weights=ones)
+
+    def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """Return the summed cross entropy over the endings of each example."""
+        sequences = batch.inputs.num_instances
+        logits_QK = logits[:sequences, 0].view(-1, len(ENDINGS))
+        labels_Q = batch.inputs.next_sentence_label_B[:sequences].view(-1, len(ENDINGS)).argmax(1)
+        return cross_entropy(logits_QK.contiguous(), labels_Q, backend=self.config.ops.cross_entropy)[0]
+
+    def predict(
+        self, logits: Sequence[NDArray], examples: Sequence[Question], features: Features
+    ) -> list[dict[str, Any]]:
+        """Return the likeliest ending and the probabilities of all."""
+        probabilities = torch.softmax(torch.from_numpy(np.stack(logits)[:, :, 0]), -1).numpy()
+        return [
+            {
+                "label": example.label,
+                "prediction": int(row.argmax()),
+                "probabilities": [round(float(p), 6) for p in row],
+            }
+            for example, row in zip(examples, probabilities, strict=True)
+        ]
+
+    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[Question]) -> dict[str, float]:
+        """Return the accuracy."""
+        found = [row["prediction"] for row in predictions]
+        return {"accuracy": METRICS["accuracy"]([example.label for example in examples], found)}
+
+
+def _label(text: str, where: str) -> int:
+    if text not in {str(number) for number in range(len(ENDINGS))}:
+        raise DataError(
+            f"{where}: label {text!r} is not the number of an ending, 0 to {len(ENDINGS) - 1}. Name another "
+            "--label-column."
+        )
+    return int(text)

@@ -1,0 +1,169 @@
+"""One label, or one number, for a text or a pair of texts."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from megabert.errors import DataError
+from megabert.finetuning.batches import TaskBatch
+from megabert.finetuning.families.base import Example, Family, Head
+from megabert.finetuning.features import Features
+from megabert.finetuning.metrics.labels import METRICS
+from megabert.finetuning.tables import read_table
+from megabert.finetuning.tasks import Task
+from megabert.observability.logs import logger
+from megabert.ops.cross_entropy import cross_entropy
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledText(Example):
+    """A text, perhaps a second one, and the label as it is written."""
+
+    text: str
+    pair: str | None
+    label: str
+
+
+class _OfSequence(Family[LabelledText]):
+    head = Head("SequenceClassification", "classifier", "pooled", "text-classification")
+
+    @classmethod
+    def read(cls, task: Task, path: Path) -> list[LabelledText]:
+        """Read a table."""
+        names = [task.text, *([task.pair] if task.pair else []), task.label]
+        table = read_table(path, names, header=task.header, skips_broken_rows=task.skips_broken_rows)
+        if table.broken:
+            logger.warning("%s: %d rows with a wrong number of columns were left out", path, table.broken)
+        examples = [
+            LabelledText(
+                where=table.where(index),
+                text=table.text(task.text, index),
+                pair=table.text(task.pair, index) if task.pair else None,
+                label=label,
+            )
+            for index in range(len(table))
+            if (label := table.text(task.label, index)) not in task.unlabelled
+        ]
+        if not examples:
+            raise DataError(f"{path}: none of {len(table)} rows has a label. Name a file with labels.")
+        return examples
+
+    def _columns(self, examples: Sequence[LabelledText], labels: Sequence[int]) -> Any:
+        sequences = self.sequences()
+        first = self.tokenizer.encode_batch([example.text for example in examples])
+        second = self.tokenizer.encode_batch([example.pair or "" for example in examples])
+        for example, a, b, label in zip(examples, first, second, labels, strict=True):
+            sequences.add(a, None if example.pair is None else b, label=label)
+        self.tell_cut(sequences)
+        return sequences.columns()
+
+
+class Classification(_OfSequence):
+    """One of several labels."""
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[LabelledText]) -> tuple[str, ...]:
+        """Return the labels, sorted: numbers by value."""
+        found = {example.label for example in examples}
+        if len(found) < 2:
+            raise DataError(
+                f"{examples[0].where.rpartition(':')[0]}: every example has the label {found.pop()!r}. Training needs "
+                "two labels or more; is --label-column right?"
+            )
+        are_numbers = all(label.lstrip("-").isdigit() for label in found)
+        return tuple(sorted(found, key=lambda label: (int(label), "") if are_numbers else (0, label)))
+
+    @property
+    def num_outputs(self) -> int:
+        """One a label."""
+        return len(self.labels)
+
+    def encode(self, examples: Sequence[LabelledText], *, is_training: bool) -> Features:
+        """Tokenize texts."""
+        columns = self._columns(examples, [self.id_of(example.label, example.where) for example in examples])
+        ones = np.ones(len(examples), np.int64)
+        return Features(columns=columns, rows=ones, weights=ones)
+
+    def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """Return the summed cross entropy."""
+        return cross_entropy(logits, batch.inputs.next_sentence_label_B, backend=self.config.ops.cross_entropy)[0]
+
+    def predict(
+        self, logits: Sequence[NDArray], examples: Sequence[LabelledText], features: Features
+    ) -> list[dict[str, Any]]:
+        """Return the likeliest label and the probabilities of all."""
+        rows = np.concatenate(logits)
+        probabilities = torch.softmax(torch.from_numpy(rows), -1).numpy()
+        return [
+            {
+                "label": example.label,
+                "prediction": self.labels[int(row.argmax())],
+                "probabilities": {label: round(float(p), 6) for label, p in zip(self.labels, row, strict=True)},
+            }
+            for example, row in zip(examples, probabilities, strict=True)
+        ]
+
+    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[LabelledText]) -> dict[str, float]:
+        """Return the task's metrics."""
+        gold = [self.ids[example.label] for example in examples]
+        found = [self.ids[row["prediction"]] for row in predictions]
+        names = dict.fromkeys((*self.task.metrics, *(() if self.task.glue_folder else ("accuracy", "macro_f1"))))
+        return {name: METRICS[name](gold, found) for name in names}
+
+
+class Regression(_OfSequence):
+    """A number."""
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[LabelledText]) -> tuple[str, ...]:
+        """Return the one name that transformers' configuration asks for."""
+        return ("score",)
+
+    @property
+    def num_outputs(self) -> int:
+        """One."""
+        return 1
+
+    def encode(self, examples: Sequence[LabelledText], *, is_training: bool) -> Features:
+        """Tokenize texts and read the numbers."""
+        ones = np.ones(len(examples), np.int64)
+        scores = np.array([_number(example) for example in examples], np.float32)
+        return Features(columns=self._columns(examples, [0] * len(examples)), rows=ones, weights=ones, scores=scores)
+
+    def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """Return the summed squared error."""
+        assert batch.scores is not None
+        scores_B = batch.scores.to(logits.device)
+        return (logits[: len(scores_B), 0].float() - scores_B).square().sum()
+
+    def predict(
+        self, logits: Sequence[NDArray], examples: Sequence[LabelledText], features: Features
+    ) -> list[dict[str, Any]]:
+        """Return the number."""
+        return [
+            {"label": _number(example), "prediction": float(row[0, 0])}
+            for example, row in zip(examples, logits, strict=True)
+        ]
+
+    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[LabelledText]) -> dict[str, float]:
+        """Return the task's metrics."""
+        gold = [row["label"] for row in predictions]
+        found = [row["prediction"] for row in predictions]
+        return {name: METRICS[name](gold, found) for name in self.task.metrics}
+
+
+def _number(example: LabelledText) -> float:
+    try:
+        value = float(example.label)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(f"{example.where}: {example.label!r} is not a number. Mend it, or name another --label-column.")
+    return value

@@ -1,0 +1,153 @@
+"""A tag for each token of a sentence, such as named entities in BIO; a word's first piece carries its tag."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from megabert.errors import DataError
+from megabert.finetuning.batches import TaskBatch
+from megabert.finetuning.families.base import Example, Family, Head, json_lines
+from megabert.finetuning.features import Features
+from megabert.finetuning.metrics.bio import OUTSIDE, score_tags
+from megabert.finetuning.tables import read_table
+from megabert.finetuning.tasks import Task
+from megabert.observability.logs import logger
+from megabert.ops.cross_entropy import cross_entropy
+from megabert.schema.files import atomic_write
+
+DOCUMENT = "-DOCSTART-"
+"""First column of CoNLL's lines between documents."""
+TABLES = (".jsonl", ".json", ".parquet")
+"""Suffixes of files with lists; any other is read as columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedSentence(Example):
+    """Tokens and their tags."""
+
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+class Tagging(Family[TaggedSentence]):
+    """Tokens beyond ``max_seq_length`` are predicted as O, and said."""
+
+    head = Head("TokenClassification", "classifier", "labelled", "token-classification")
+
+    @classmethod
+    def read(cls, task: Task, path: Path) -> list[TaggedSentence]:
+        """Read CoNLL columns (token first, tag last, a blank line after a sentence), or a table with lists."""
+        examples = list(_read_lists(task, path) if path.suffix in TABLES else _read_columns(path))
+        if not examples:
+            raise DataError(f"{path}: holds no examples. Name a file with sentences.")
+        return examples
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[TaggedSentence]) -> tuple[str, ...]:
+        """Return the tags, O first, the others sorted."""
+        found = {tag for example in examples for tag in example.tags}
+        return tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
+
+    @property
+    def num_outputs(self) -> int:
+        """One a tag."""
+        return len(self.labels)
+
+    def encode(self, examples: Sequence[TaggedSentence], *, is_training: bool) -> Features:
+        """Tokenize word by word."""
+        sequences = self.sequences()
+        words = [token for example in examples for token in example.tokens]
+        pieces = iter(self.tokenizer.encode_batch(words))
+        unknown = np.array([self.tokenizer.special_ids.unk], np.int32)
+        for example in examples:
+            # A word of control characters has no pieces: each word needs one to carry its tag.
+            found = [word if len(word) else unknown for _, word in zip(example.tokens, pieces, strict=False)]
+            starts = 1 + np.cumsum([0, *map(len, found)])[:-1]
+            kept = int(np.searchsorted(starts, self.max_seq_length - 1))
+            tags = [self.id_of(tag, example.where) for tag in example.tags]
+            sequences.add(np.concatenate(found), targets=(starts[:kept].tolist(), tags[:kept]))
+        self.tell_cut(sequences)
+        columns = sequences.columns()
+        return Features(columns=columns, rows=columns.masked_counts, weights=columns.masked_counts)
+
+    def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """Return the cross entropy summed over words."""
+        return cross_entropy(logits, batch.inputs.masked_ids_M, backend=self.config.ops.cross_entropy)[0]
+
+    def predict(
+        self, logits: Sequence[NDArray], examples: Sequence[TaggedSentence], features: Features
+    ) -> list[dict[str, Any]]:
+        """Return the likeliest tag of each word."""
+        found = [[self.labels[index] for index in rows.argmax(-1)] for rows in logits]
+        return [
+            {
+                "tokens": list(example.tokens),
+                "tags": list(example.tags),
+                "prediction": tags + [OUTSIDE] * (len(example.tokens) - len(tags)),
+            }
+            for example, tags in zip(examples, found, strict=True)
+        ]
+
+    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[TaggedSentence]) -> dict[str, float]:
+        """Return precision, recall and F1 of chunks, and the accuracy of tags."""
+        missing = sum(len(e.tokens) - len(row["prediction"]) for e, row in zip(examples, predictions, strict=True))
+        assert not missing
+        return score_tags([example.tags for example in examples], [row["prediction"] for row in predictions])
+
+    def write(self, predictions: Sequence[dict[str, Any]], metrics: dict[str, float], stem: Path) -> list[Path]:
+        """Write JSON Lines, and CoNLL columns (token, right tag, predicted tag) as the official script reads them."""
+        lines, columns = stem.with_name(f"{stem.name}.jsonl"), stem.with_name(f"{stem.name}.conll")
+        atomic_write(lines, json_lines(predictions))
+        sentences = [
+            "".join(f"{' '.join(row)}\n" for row in zip(p["tokens"], p["tags"], p["prediction"], strict=True))
+            for p in predictions
+        ]
+        atomic_write(columns, "\n".join(sentences))
+        return [lines, columns]
+
+
+def _read_columns(path: Path) -> Iterator[TaggedSentence]:
+    tokens: list[str] = []
+    tags: list[str] = []
+    first = 0
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                parts = line.split()
+                if not parts or parts[0] == DOCUMENT:
+                    if tokens:
+                        yield TaggedSentence(where=f"{path}:{first}", tokens=tuple(tokens), tags=tuple(tags))
+                    tokens, tags = [], []
+                    continue
+                if len(parts) < 2:
+                    raise DataError(f"{path}:{number}: {parts[0]!r} has no tag. Give it a last column; O is no chunk.")
+                first = first if tokens else number
+                tokens.append(parts[0])
+                tags.append(parts[-1])
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 (byte {error.object[error.start]:#04x}). Convert the file.") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Name another file.") from None
+    if tokens:
+        yield TaggedSentence(where=f"{path}:{first}", tokens=tuple(tokens), tags=tuple(tags))
+
+
+def _read_lists(task: Task, path: Path) -> Iterator[TaggedSentence]:
+    table = read_table(path, [task.text, task.label])
+    for index in range(len(table)):
+        tokens, tags = table.columns[task.text][index], table.columns[task.label][index]
+        if not isinstance(tokens, list) or not isinstance(tags, list) or len(tokens) != len(tags):
+            shown = [f"{len(value)} values" if isinstance(value, list) else repr(value) for value in (tokens, tags)]
+            raise DataError(
+                f"{table.where(index)}: {task.text} and {task.label} must be lists of the same length (found "
+                f"{shown[0]} and {shown[1]}). Mend the row, or name other columns."
+            )
+        if tokens:
+            yield TaggedSentence(where=table.where(index), tokens=tuple(map(str, tokens)), tags=tuple(map(str, tags)))
+        else:
+            logger.warning("%s: a sentence without tokens was left out", table.where(index))

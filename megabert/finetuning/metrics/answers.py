@@ -1,0 +1,130 @@
+"""Exact match and F1 of answers: SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), and KorQuAD over characters.
+
+An answer is compared in a normalised form. English: lower case, no ASCII punctuation, no articles, single spaces; F1
+counts words. Korean (Lim et al. 2019): lower case, no ASCII punctuation and no quotation marks or brackets of CJK
+text; F1 counts characters, because particles are written onto the word.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+Language = Literal["en", "ko"]
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# KorQuAD makes a space of each of these before ASCII punctuation is dropped.
+_KOREAN_MARKS = str.maketrans(
+    dict.fromkeys([*map(ord, "'\"<>()"), 0x300A, 0x300B, 0x3008, 0x3009, 0x2018, 0x2019], " ")
+)
+
+
+class Gold(NamedTuple):
+    """A question's right answers; none where it cannot be answered."""
+
+    identity: str
+    answers: tuple[str, ...]
+
+
+def units(answer: str, language: Language) -> list[str]:
+    """Return the words, or Korean characters, that F1 counts."""
+    if language == "ko":
+        return list("".join(_normalize_korean(answer).split()))
+    return _normalize_english(answer).split()
+
+
+def normalize(answer: str, language: Language) -> str:
+    """Return the form that an exact match compares."""
+    return _normalize_korean(answer) if language == "ko" else _normalize_english(answer)
+
+
+def _normalize_english(answer: str) -> str:
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def _normalize_korean(answer: str) -> str:
+    return " ".join(answer.translate(_KOREAN_MARKS).lower().translate(_NO_PUNCTUATION).split())
+
+
+def exact_match(predicted: str, gold: str, language: Language = "en") -> float:
+    """Return 1 if the normalised forms are equal, else 0."""
+    return float(normalize(predicted, language) == normalize(gold, language))
+
+
+def f1(predicted: str, gold: str, language: Language = "en") -> float:
+    """Return the F1 of the units that two answers share."""
+    a, b = units(predicted, language), units(gold, language)
+    shared = sum((Counter(a) & Counter(b)).values())
+    return 2 * shared / (len(a) + len(b)) if shared else 0.0
+
+
+def score_answers(
+    predicted: Mapping[str, str], gold: Sequence[Gold], language: Language = "en", *, allows_none: bool = False
+) -> dict[str, float]:
+    """Return the means over questions of exact match and F1, each against the best of the right answers, from 0 to 1.
+
+    Args:
+        predicted: Answers by question; "" says that there is none.
+        gold: Questions that count.
+        language: How answers are compared.
+        allows_none: By the rules of SQuAD 2.0: "" is right where there is no answer, and ``answerable_*`` and
+            ``unanswerable_*`` give both parts, too.
+    """
+    exact, overlap = _best_scores(predicted, gold, language, allows_none)
+    scores = {"exact": _mean(exact), "f1": _mean(overlap)}
+    if allows_none:
+        for name, wanted in (("answerable", True), ("unanswerable", False)):
+            part = [i for i, question in enumerate(gold) if bool(question.answers) is wanted]
+            scores[f"{name}_exact"] = _mean([exact[i] for i in part])
+            scores[f"{name}_f1"] = _mean([overlap[i] for i in part])
+    return scores
+
+
+def best_null_threshold(
+    predicted: Mapping[str, str], null_odds: Mapping[str, float], gold: Sequence[Gold], language: Language = "en"
+) -> float:
+    """Return the threshold of "no answer" that gives the best F1: above it a question gets none.
+
+    Args:
+        predicted: The best answer of each question that is not empty.
+        null_odds: By question, the score of "no answer" minus that of the best answer.
+        gold: Questions that count.
+        language: How answers are compared.
+    """
+    _, answered = _best_scores(predicted, gold, language, True)
+    # What answering gains over "": the question's F1, or minus one where "" is right.
+    gain = {question.identity: f1 if question.answers else -1.0 for question, f1 in zip(gold, answered, strict=True)}
+    order = sorted(gain, key=lambda identity: null_odds[identity])
+    threshold, best, total = null_odds[order[0]] - 1.0, 0.0, 0.0  # below all: nothing is answered
+    for place, identity in enumerate(order):
+        total += gain[identity]
+        is_last_of_equals = place + 1 == len(order) or null_odds[order[place + 1]] > null_odds[identity]
+        if total > best and is_last_of_equals:
+            best, threshold = total, null_odds[identity]
+    return threshold
+
+
+def _best_scores(
+    predicted: Mapping[str, str], gold: Sequence[Gold], language: Language, allows_none: bool
+) -> tuple[list[float], list[float]]:
+    exact, overlap = [], []
+    for identity, answers in gold:
+        kept: Sequence[str] = answers
+        if allows_none:  # answers that normalise to nothing do not count, unless there is no other
+            kept = [answer for answer in answers if normalize(answer, language)] or [""]
+        found = predicted[identity]
+        exact.append(max(exact_match(found, answer, language) for answer in kept))
+        overlap.append(max(_f1_or_none(found, answer, language, allows_none) for answer in kept))
+    return exact, overlap
+
+
+def _f1_or_none(found: str, answer: str, language: Language, allows_none: bool) -> float:
+    if allows_none and not (units(found, language) and units(answer, language)):
+        return float(units(found, language) == units(answer, language))
+    return f1(found, answer, language)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(1, len(values))

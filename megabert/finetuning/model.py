@@ -1,0 +1,69 @@
+"""The encoder with a task's head on it."""
+
+# T packed tokens, B sequences, M labelled positions, D hidden, C outputs
+
+import torch
+from torch import Tensor, nn
+
+from megabert.config.model import ModelConfig
+from megabert.config.run import OpsConfig
+from megabert.data.batch import MicroBatch
+from megabert.finetuning.families import Head
+from megabert.models.bert import BertModel
+from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
+
+
+class TaskModel(nn.Module):
+    """Encoder, dropout, one linear layer; parameters are named as in ``transformers``' model of the same head.
+
+    Args:
+        config: Of the encoder; ``vocab_size`` is a number.
+        head: What the linear layer reads.
+        num_outputs: Its width.
+        ops: Backends.
+        activation_checkpointing: Recompute each layer in the backward pass.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        head: Head,
+        num_outputs: int,
+        ops: OpsConfig | None = None,
+        activation_checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.head = head
+        self.bert = BertModel(
+            config,
+            ops=ops or OpsConfig(),
+            has_pooler=head.reads == "pooled",
+            activation_checkpointing=activation_checkpointing,
+        )
+        self.add_module(head.module, nn.Linear(config.hidden_size, num_outputs))
+
+    def forward(self, batch: MicroBatch) -> Tensor:
+        """Return logits of shape (B, C), (M, C) or (T, C), as the head reads."""
+        hidden_TD, pooled_BD = self.bert(batch)
+        if self.head.reads == "tokens":  # without dropout, as in google-research/bert
+            return self.get_submodule(self.head.module)(hidden_TD)
+        places = batch.masked_positions_M
+        x = hidden_TD.index_select(0, places) if pooled_BD is None else pooled_BD
+        if self.training:
+            if pooled_BD is not None:
+                places = batch.cu_seqlens[:-1].long().clamp(max=len(hidden_TD) - 1)
+            x = self._dropped(x, places, batch)
+        return self.get_submodule(self.head.module)(x)
+
+    def _dropped(self, x: Tensor, places: Tensor, batch: MicroBatch) -> Tensor:
+        """Drop elements, keyed like the encoder's own dropout, as if the head were one more layer."""
+        seeds_T = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T).row_seeds_T
+        stream = DropoutStream(seeds_T.index_select(0, places))
+        return dropout(x, stream.site(self.config.num_hidden_layers, EMBEDDINGS, self.config.hidden_dropout_prob))
+
+
+def empty_loss(logits: Tensor) -> Tensor:
+    """Return a zero that still reaches every parameter."""
+    return torch.nansum(logits.float()) * 0.0

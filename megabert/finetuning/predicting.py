@@ -1,0 +1,74 @@
+"""One pass over an evaluation set: logits of every item, predictions, metrics."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from megabert.data.batch import MicroBatch
+from megabert.finetuning.batches import Batcher
+from megabert.finetuning.families import Family
+from megabert.finetuning.features import Features
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSet:
+    """Examples, encoded and dealt to the ranks."""
+
+    name: str
+    """Stem of its file."""
+    examples: Sequence[Any]
+    features: Features
+    batcher: Batcher
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What a pass gives."""
+
+    predictions: list[dict[str, Any]]
+    metrics: dict[str, float]
+
+
+Gather = Callable[[Any], list[Any]]
+"""Returns every rank's value."""
+
+
+def evaluate(
+    forward: Callable[[MicroBatch], Tensor],
+    family: Family,
+    data: EvaluationSet,
+    *,
+    device: torch.device,
+    gather: Gather = lambda value: [value],
+) -> Evaluation:
+    """Score a set; every rank calls it, with a model in evaluation mode."""
+    logits = item_logits(forward, data, device=device, gather=gather)
+    predictions = family.predict(logits, data.examples, data.features)
+    return Evaluation(predictions=predictions, metrics=family.score(predictions, data.examples))
+
+
+def item_logits(
+    forward: Callable[[MicroBatch], Tensor], data: EvaluationSet, *, device: torch.device, gather: Gather
+) -> list[NDArray]:
+    """Return each item's logits, float32 of shape (rows, outputs), in the order of the items."""
+    mine: list[tuple[NDArray, NDArray]] = []
+    for batch in data.batcher.all():
+        logits = forward(batch.inputs.to(device)).detach().float().cpu().numpy()
+        mine.append((batch.items, logits[: data.features.rows[batch.items].sum()]))
+    found: list[NDArray] = [np.empty(0)] * len(data.features)
+    for parts in gather(mine):
+        for items, logits in parts:
+            for item, rows in zip(items, np.split(logits, np.cumsum(data.features.rows[items])[:-1]), strict=False):
+                found[item] = rows
+    return found
+
+
+def mean_score(metrics: dict[str, float], names: Sequence[str]) -> float:
+    """Return the mean of the metrics that pick the best checkpoint; of tags without BIO that is their accuracy."""
+    values = [metrics[name] for name in names if name in metrics] or [metrics["accuracy"]]
+    return sum(values) / len(values)

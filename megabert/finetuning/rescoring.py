@@ -1,0 +1,81 @@
+"""A fine-tuned model on a labelled file: predictions and metrics, without a trainer."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from megabert.errors import ConfigError
+from megabert.finetuning.batches import Batcher
+from megabert.finetuning.families import FAMILIES
+from megabert.finetuning.predicting import EvaluationSet, evaluate
+from megabert.finetuning.prepare import find_file, fitting_tokenizer, sequence_length
+from megabert.finetuning.result import open_result
+from megabert.finetuning.tasks import find_task
+
+
+def rescore(
+    folder: Path,
+    data: Path,
+    *,
+    task_name: str | None = None,
+    changes: dict[str, Any] | None = None,
+    predictions: Path | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> dict[str, float]:
+    """Score a fine-tuned model.
+
+    Args:
+        folder: Its folder, written by ``megabert finetune`` or by anybody.
+        data: Labelled file, or a folder with dev.* or the like.
+        task_name: For a folder that does not say it.
+        changes: Settings to use instead of the recorded ones, such as columns.
+        predictions: Where to write predictions; without a suffix.
+        device: ``auto``, ``cpu`` or ``cuda``.
+
+    Returns:
+        The task's metrics.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: Named place, value and remedy.
+    """
+    found = open_result(folder)
+    name = task_name or found.task_name
+    if name is None:
+        raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
+    config = found.config(**(changes or {}))
+    task = find_task(name, text=config.text_column, pair=config.pair_column, label=config.label_column)
+    reader = FAMILIES[task.family]
+    path = data if data.is_file() else find_file(data, task.evaluation)
+    examples = reader.read(task, path)
+    labels = found.labels or task.labels or reader.labels_of(examples)
+    family = reader(
+        task,
+        config,
+        fitting_tokenizer(folder, found.model),
+        labels=labels,
+        max_seq_length=sequence_length(task, config, found.model),
+        has_segments=found.model.type_vocab_size > 1,
+    )
+    place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+    if device == "cuda" and place.type == "cpu":
+        raise ConfigError("--device cuda: this machine shows no GPU. Use --device cpu.")
+    model = found.build_model(task, family.num_outputs).to(place)
+    features = family.encode(examples, is_training=False)
+    batcher = Batcher(
+        features=features,
+        micro_batch_tokens=config.micro_batch_tokens,
+        pad_id=family.tokenizer.special_ids.pad,
+        rank=0,
+        world_size=1,
+    )
+    with torch.no_grad():
+        result = evaluate(
+            model,
+            family,
+            EvaluationSet(name=path.stem, examples=examples, features=features, batcher=batcher),
+            device=place,
+        )
+    if predictions is not None:
+        family.write(result.predictions, result.metrics, predictions)
+    return result.metrics

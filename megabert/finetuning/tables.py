@@ -1,0 +1,185 @@
+"""Tables with named columns: TSV, CSV, JSON Lines, Parquet; every row remembers where it stands."""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from megabert.errors import DataError
+
+SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".txt")
+"""Of tables, in the order in which a folder is searched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The columns that were asked for."""
+
+    path: Path
+    columns: dict[str, list[Any]]
+    """Values by column: text as it stands; from JSON and Parquet whatever is there."""
+    places: list[int]
+    """Line of each row, from 1; of Parquet the row."""
+    broken: int = 0
+    """Rows left out because they had another number of columns."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def where(self, index: int) -> str:
+        """Return ``file:line`` of a row."""
+        return f"{self.path}:{self.places[index]}"
+
+    def text(self, name: str, index: int) -> str:
+        """Return a value as text; booleans and whole numbers as JSON and GLUE write them.
+
+        Raises:
+            DataError: There is no value.
+        """
+        value = self.columns[name][index]
+        if value is None:
+            raise DataError(f"{self.where(index)}: column {name!r} is empty. Give it a value, or leave the row out.")
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, float) and value.is_integer():
+            return str(int(value))
+        return str(value)
+
+
+def read_table(
+    path: Path, names: Sequence[str], *, header: Sequence[str] | None = None, skips_broken_rows: bool = False
+) -> Table:
+    """Read some columns of a table.
+
+    Args:
+        path: Its suffix tells the format; TSV knows no quotes, as in GLUE.
+        names: Columns to keep.
+        header: Names of the columns of a TSV or CSV without a header line.
+        skips_broken_rows: Leave out TSV and CSV rows with a wrong number of columns instead of refusing them.
+
+    Raises:
+        DataError: No such file, no rows, a missing column, a broken row, or text that is not UTF-8.
+    """
+    reader = _READERS.get(path.suffix)
+    if reader is None:
+        raise DataError(
+            f"{path}: unknown kind of table; known suffixes are {', '.join(_READERS)}. Rename or convert it."
+        )
+    try:
+        rows = reader(path, header)
+        table = _collect(path, rows, names, skips_broken_rows)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 (byte {error.object[error.start]:#04x}). Convert the file.") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}). Name another file.") from None
+    if not len(table):
+        raise DataError(f"{path}: holds no examples. Name a file with rows.")
+    return table
+
+
+def _collect(path: Path, rows: Iterator[tuple[int, Any]], names: Sequence[str], skips_broken: bool) -> Table:
+    """Pick columns out of rows: mappings, or a list of names followed by lists of values."""
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    places: list[int] = []
+    found: list[str] | None = None
+    picked: list[int] = []
+    broken = 0
+    for place, row in rows:
+        if isinstance(row, dict):
+            _check_columns(f"{path}:{place}", row, names)
+            values = [row[name] for name in names]
+        elif found is None:
+            found = row
+            _check_columns(str(path), found, names)
+            picked = [found.index(name) for name in names]
+            continue
+        elif len(row) != len(found):
+            if not skips_broken:
+                raise DataError(
+                    f"{path}:{place}: {len(row)} columns, the header has {len(found)}. Mend the row: TSV knows no "
+                    "quotes, CSV wants them around commas."
+                )
+            broken += 1
+            continue
+        else:
+            values = [row[index] for index in picked]
+        for name, value in zip(names, values, strict=True):
+            columns[name].append(value)
+        places.append(place)
+    return Table(path=path, columns=columns, places=places, broken=broken)
+
+
+def _check_columns(where: str, found: Any, names: Sequence[str]) -> None:
+    missing = [name for name in names if name not in found]
+    if missing:
+        shown = ", ".join(repr(name) for name in found)
+        raise DataError(
+            f"{where}: no column {', '.join(map(repr, missing))}; there are {shown}. Name the columns: "
+            "--text-column, --pair-column, --label-column."
+        )
+
+
+def _read_separated(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, list[str]]]:
+    if header is not None:
+        yield 0, list(header)
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        if path.suffix == ".csv":
+            reader = csv.reader(file, strict=True)
+            try:
+                yield from ((reader.line_num, row) for row in reader if row)
+            except csv.Error as error:
+                raise DataError(f"{path}:{reader.line_num}: is not CSV: {error}. Mend the line.") from None
+            return
+        number = 0
+        for number, line in enumerate(file.read().split("\n"), 1):
+            if line.strip("\r"):
+                yield number, line.rstrip("\r").split("\t")
+
+
+def _read_json_lines(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    with open(path, encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, json_object(line, f"{path}:{number}")
+
+
+def json_object(text: str, where: str) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises:
+        DataError: It is something else.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{where}: is not valid JSON: {error}. One object a line is expected.") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: holds a {type(value).__name__}, expected a JSON object.")
+    return value
+
+
+def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        with pq.ParquetFile(path) as file:
+            row = 0
+            for batch in file.iter_batches():
+                for values in batch.to_pylist():
+                    row += 1
+                    yield row, values
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path}: is not Parquet: {error}. Name another file.") from None
+
+
+_READERS = {
+    ".tsv": _read_separated,
+    ".csv": _read_separated,
+    ".txt": _read_separated,
+    ".jsonl": _read_json_lines,
+    ".json": _read_json_lines,
+    ".parquet": _read_parquet,
+}

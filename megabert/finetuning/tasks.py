@@ -1,0 +1,178 @@
+"""The tasks, as a table: family, files, columns, labels, metrics."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from megabert.config.loading import nearest
+from megabert.errors import ConfigError
+
+FamilyName = Literal["sequence", "regression", "choice", "span", "tagging"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a task's files hold, and how it is scored."""
+
+    name: str
+    """As on the command line."""
+    family: FamilyName
+    about: str
+    """For help texts."""
+    text: str = "text"
+    """Column of the (first) text."""
+    pair: str | None = None
+    """Column of the second text."""
+    label: str = "label"
+    """Column of the label or score."""
+    labels: tuple[str, ...] | None = None
+    """In the order of their ids; None: those of the training file, sorted."""
+    unlabelled: tuple[str, ...] = ()
+    """Labels of rows that are left out."""
+    metrics: tuple[str, ...] = ("accuracy",)
+    """Reported; their mean is the score that picks the best checkpoint."""
+    train: str = "train"
+    """Stem of the training file in a folder."""
+    evaluation: tuple[str, ...] = ("dev", "validation", "valid", "test")
+    """Stems of evaluation files: the first that is there."""
+    also: tuple[str, ...] = ()
+    """Stems of further evaluation files, scored at the end."""
+    header: tuple[str, ...] | None = None
+    """Column names of files that have no header line."""
+    skips_broken_rows: bool = False
+    """Whether rows with a wrong number of columns are left out, counted and said, instead of refused."""
+    glue_folder: str | None = None
+    """The folder's name in GLUE's layout."""
+
+
+def _glue(name: str, folder: str, about: str, **fields: object) -> Task:
+    family = fields.pop("family", "sequence")
+    return Task(name=name, family=family, about=about, glue_folder=folder, **fields)  # type: ignore[arg-type]
+
+
+_ENTAILMENT = ("entailment", "not_entailment")
+_SENTENCES = {"text": "sentence1", "pair": "sentence2"}
+
+_TABLE = [
+    # GLUE (Wang et al. 2019): files as its own download script leaves them, metrics as its paper states them.
+    _glue(
+        "cola",
+        "CoLA",
+        "acceptability (Matthews correlation)",
+        text="sentence",
+        labels=("0", "1"),
+        header=("source", "label", "star", "sentence"),
+        metrics=("mcc",),
+    ),
+    _glue("sst2", "SST-2", "sentiment of film reviews", text="sentence", labels=("0", "1")),
+    _glue(
+        "mrpc",
+        "MRPC",
+        "paraphrases",
+        text="#1 String",
+        pair="#2 String",
+        label="Quality",
+        labels=("0", "1"),
+        metrics=("accuracy", "f1"),
+    ),
+    _glue(
+        "qqp",
+        "QQP",
+        "duplicate questions",
+        text="question1",
+        pair="question2",
+        label="is_duplicate",
+        labels=("0", "1"),
+        metrics=("accuracy", "f1"),
+        skips_broken_rows=True,
+    ),
+    _glue(
+        "stsb",
+        "STS-B",
+        "similarity, 0 to 5",
+        family="regression",
+        label="score",
+        metrics=("pearson", "spearman"),
+        **_SENTENCES,
+    ),
+    _glue(
+        "mnli",
+        "MNLI",
+        "inference over genres, matched and mismatched",
+        label="gold_label",
+        labels=("entailment", "neutral", "contradiction"),
+        unlabelled=("-",),
+        evaluation=("dev_matched",),
+        also=("dev_mismatched",),
+        **_SENTENCES,
+    ),
+    _glue("qnli", "QNLI", "does the sentence answer", text="question", pair="sentence", labels=_ENTAILMENT),
+    _glue("rte", "RTE", "inference", labels=_ENTAILMENT, **_SENTENCES),
+    _glue("wnli", "WNLI", "inference about pronouns", labels=("0", "1"), **_SENTENCES),
+    Task(
+        name="snli",
+        family="sequence",
+        about="inference (Bowman et al. 2015), its JSON Lines",
+        text="sentence1",
+        pair="sentence2",
+        label="gold_label",
+        labels=("entailment", "neutral", "contradiction"),
+        unlabelled=("-",),
+    ),
+    Task(
+        name="boolq",
+        family="sequence",
+        about="yes/no questions (Clark et al. 2019), its JSON Lines",
+        text="question",
+        pair="passage",
+        label="answer",
+        labels=("false", "true"),
+    ),
+    Task(name="swag", family="choice", about="four endings (Zellers et al. 2018), its CSV", text="sent1", pair="sent2"),
+    Task(
+        name="squad",
+        family="span",
+        about="answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)",
+        metrics=("f1",),
+    ),
+    Task(
+        name="squad2",
+        family="span",
+        about="answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)",
+        metrics=("f1",),
+    ),
+    Task(
+        name="classification",
+        family="sequence",
+        about="any TSV, CSV, JSON Lines or Parquet: --text-column, --pair-column, --label-column",
+        metrics=("accuracy",),
+    ),
+    Task(
+        name="regression",
+        family="regression",
+        about="the same with a number as label",
+        metrics=("pearson", "spearman"),
+    ),
+    Task(
+        name="tagging",
+        family="tagging",
+        about="tags of tokens in BIO: CoNLL columns, or JSON Lines with lists",
+        text="tokens",
+        label="tags",
+        metrics=("f1",),
+    ),
+]
+
+TASKS: dict[str, Task] = {task.name: task for task in _TABLE}
+GLUE: tuple[Task, ...] = tuple(task for task in _TABLE if task.glue_folder)
+
+
+def find_task(name: str, *, text: str | None = None, pair: str | None = None, label: str | None = None) -> Task:
+    """Return a task, with other columns where they are given.
+
+    Raises:
+        ConfigError: No such task.
+    """
+    if name not in TASKS:
+        raise ConfigError(f"{name}: no such task{nearest(name, list(TASKS))}")
+    task = TASKS[name]
+    return replace(task, text=text or task.text, pair=pair or task.pair, label=label or task.label)

@@ -1,0 +1,59 @@
+"""A torch.profiler trace of chosen steps, for chrome://tracing or ui.perfetto.dev, and a table of what took longest."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megabert.config.run import LoggingConfig
+from megabert.observability.logs import logger
+
+TABLE_ROWS = 40
+
+
+class StepProfiler:
+    """Records the steps that ``logging.profile_steps`` names, on rank 0 or on all ranks; else does nothing."""
+
+    def __init__(self, config: LoggingConfig, run_dir: Path, rank: int) -> None:
+        """Read the steps; nothing is recorded yet."""
+        self._folder, self._rank = run_dir / "profile", rank
+        is_chosen = rank == 0 or config.profile_ranks == "all"
+        self._steps = _steps(config.profile_steps) if config.profile_steps and is_chosen else range(0)
+        self._profile: Any = None
+        self._first = 0
+
+    def before(self, step: int) -> None:
+        """Begin with the first chosen step, waiting for its data included."""
+        if self._profile is None and step in self._steps:
+            activities = [torch.profiler.ProfilerActivity.CPU]
+            if torch.cuda.is_available():
+                activities.append(torch.profiler.ProfilerActivity.CUDA)
+            self._first = step
+            self._profile = torch.profiler.profile(activities=activities)
+            self._profile.start()
+
+    def after(self, step: int) -> None:
+        """End behind the last chosen step, with its validation and checkpoint if it has any."""
+        if self._profile is not None and step + 1 not in self._steps:
+            self._write(step)
+
+    def close(self, step: int) -> None:
+        """Write what was recorded so far, if anything: the run ends before the last chosen step."""
+        if self._profile is not None:
+            self._write(step)
+
+    def _write(self, step: int) -> None:
+        profile, self._profile = self._profile, None
+        profile.stop()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        name = f"rank_{self._rank:03d}_steps_{self._first}-{step}"
+        trace, table = self._folder / f"{name}.json.gz", self._folder / f"{name}.txt"
+        profile.export_chrome_trace(str(trace))
+        order = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+        table.write_text(profile.key_averages().table(sort_by=order, row_limit=TABLE_ROWS), encoding="utf-8")
+        logger.info("profile of steps %d to %d: %s and %s", self._first, step, trace, table)
+
+
+def _steps(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)

@@ -1,0 +1,25 @@
+"""``python -m integration.failing``: megabert whose rank FAILING_RANK finds a torn shard in step 6."""
+
+import os
+import sys
+
+from megabert.cli.main import main
+from megabert.errors import DataError
+from megabert.training import trainer
+
+
+def install() -> None:
+    """Wrap the trainer's step."""
+    original = trainer.train_step
+
+    def fail(engine, batch, world, **options):
+        if batch.step == 5 and world.rank == int(os.environ["FAILING_RANK"]):  # counts from 0
+            raise DataError("a torn shard")
+        return original(engine, batch, world, **options)
+
+    trainer.train_step = fail
+
+
+if __name__ == "__main__":
+    install()
+    sys.exit(main())

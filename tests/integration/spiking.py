@@ -1,0 +1,33 @@
+"""``python -m integration.spiking``: megabert whose loss is ten times as high where instances 20 to 31 are in a batch.
+
+Of epoch 0 and phase 1, whose batches have 4 instances.
+"""
+
+import sys
+from dataclasses import replace
+
+from megabert.cli.main import main
+from megabert.training import trainer
+from megabert.training.losses import Means
+
+FIRST, LAST = 20, 31
+
+
+def install() -> None:
+    """Wrap the trainer's step."""
+    original = trainer.train_step
+
+    def spiking(engine, batch, world, **options):
+        result = original(engine, batch, world, **options)
+        stop = batch.position_after.offset
+        if batch.num_instances == 4 and stop > FIRST and stop - 4 <= LAST:
+            values = result.losses.values
+            return replace(result, losses=Means({**values, "loss": 10 * values["loss"]}))
+        return result
+
+    trainer.train_step = spiking
+
+
+if __name__ == "__main__":
+    install()
+    sys.exit(main())

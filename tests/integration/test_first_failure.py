@@ -1,0 +1,33 @@
+"""One rank fails alone: its error is the one on the screen, its code the run's, and the others add nothing."""
+
+import json
+
+import pytest
+from integration.runs import Run
+
+LABELS = {0: "megabert: DataError: a torn shard", 1: "[rank 1] megabert: DataError: a torn shard"}
+
+
+def check_failure(run: Run, rank: int) -> None:
+    # torchrun has one code for everything; status.json has the rank's.
+    assert run.finish() == (3 if run.launcher == "deepspeed" else 1), run.output[-4000:]
+    errors = [line for line in run.output.splitlines() if "Error: " in line and "ChildFailedError" not in line]
+    assert errors == [LABELS[rank]], run.output[-6000:]
+    assert "gloo" not in run.output
+    status = json.loads((run.run_dir / "status.json").read_text())
+    assert (status["status"], status["exit_code"], status["rank"]) == ("failed", 3, rank)
+    assert status["error"] == "DataError: a torn shard"
+
+
+def test_only_the_failing_ranks_error_is_shown(shards, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAILING_RANK", "0")
+    check_failure(Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed", module="integration.failing"), 0)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("launcher", ["deepspeed", "torchrun"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_first_failure_of_every_rank_and_launcher(shards, tmp_path, monkeypatch, launcher, rank, ranks):
+    monkeypatch.setenv("FAILING_RANK", str(rank))
+    check_failure(Run(tmp_path / "run", shards, ranks=ranks, launcher=launcher, module="integration.failing"), rank)

@@ -1,0 +1,26 @@
+"""``--fork RUN@STEP``: a new run that begins where another one stood, under another configuration."""
+
+import json
+
+from integration.runs import TINY, Run
+
+from megabert.distributed.checkpoints import find_checkpoint, read_masters
+from megabert.training.run_folder import read_config
+
+SAME: dict[str, object] = {**dict.fromkeys(TINY), "data.path": None}  # every field is the forked run's
+
+
+def test_fork_goes_on_where_the_other_run_stood_with_another_learning_rate(unbroken_pair, shards, tmp_path):
+    origin, place = unbroken_pair, f"{unbroken_pair.run_dir}@9"
+    flags = {**SAME, "fork": place, "phases.1.learning_rate": 1e-4, "phases.1.steps": 6}
+    fork = Run(tmp_path / "fork", shards, ranks=2, launcher="deepspeed", flags=flags, recipe=None)
+    fork.finish_well()
+    assert list(fork.losses()) == [10, 11, 12, 13, 14]
+    assert fork.losses()[10] == origin.losses()[10], "the same weights and data, dropout included"
+    assert fork.losses()[11] != origin.losses()[11]
+    assert f"changed since {place}, of which this is a fork: phases.1.steps: 5 -> 6" in fork.output
+    assert "phases.1.learning_rate: 0.005 -> 0.0001" in fork.output
+    old, new = (read_masters(find_checkpoint(run.run_dir / "checkpoints", 9)) for run in (origin, fork))
+    assert all(new[name].equal(tensor) for name, tensor in old.items())
+    assert read_config(fork.run_dir).fork == place
+    assert json.loads((fork.run_dir / "status.json").read_text())["fork"] == place

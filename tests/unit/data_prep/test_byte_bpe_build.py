@@ -1,0 +1,31 @@
+"""A build with byte-level BPE: sound shards, and instances that decode to running text."""
+
+import json
+
+import pyarrow as pa
+
+from data_prep.parallel import SerialExecutor
+from data_prep.pipeline import build
+from data_prep.verify import verify
+from megabert.tokenization import load_tokenizer
+
+
+def test_instances_decode_to_running_text(make_config, tmp_path):
+    config = make_config(
+        pieces="byte_bpe", vocab_size=600, objective="none", masking="dynamic", mask_unit="whole_word", dupe_factor=1
+    )
+    result = build(config, tmp_path / "out", SerialExecutor())
+    length = config.lengths[0]
+    folder = tmp_path / "out" / "instances" / str(length)
+    assert verify(folder, SerialExecutor()).problems == []
+    metadata = result.manifests[length].metadata
+    assert metadata.special_ids == {"pad": 1, "unk": 3, "cls": 0, "sep": 2, "mask": 4}
+    assert json.loads((folder / "tokenizer/tokenizer.json").read_text())["model"]["type"] == "BPE"
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    with pa.ipc.open_file(folder / result.manifests[length].shards[0].file) as reader:
+        rows = reader.get_batch(0)["input_ids"].to_pylist()
+    texts = [tokenizer.decode(ids[1:-1]) for ids in rows]
+    assert all("<" not in text for text in texts)
+    joined = [text for text in texts if ". " in text.strip()]
+    assert joined, "no instance of two sentences"
+    assert not any(".The" in text or ".A " in text for text in texts)

@@ -1,0 +1,63 @@
+"""Chunk scores against conlleval's definition, restated as its walk over tokens."""
+
+import random
+
+import pytest
+
+from megabert.finetuning.metrics.bio import Chunk, chunks_of, score_tags
+
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+
+def begins(before: str, tag: str) -> bool:
+    return tag != "O" and (tag[0] == "B" or before == "O" or before[2:] != tag[2:])
+
+
+def ends(tag: str, after: str) -> bool:
+    return tag != "O" and (after == "O" or after[0] == "B" or after[2:] != tag[2:])
+
+
+def walk(gold: list[str], predicted: list[str]) -> tuple[int, int, int]:
+    """Right, found and wanted chunks, counted by walking over both rows of tags at once."""
+    right = found = wanted = 0
+    inside = False
+    gold, predicted = ["O", *gold, "O"], ["O", *predicted, "O"]
+    for i in range(1, len(gold)):
+        gold_begins, found_begins = begins(gold[i - 1], gold[i]), begins(predicted[i - 1], predicted[i])
+        gold_ended, found_ended = ends(gold[i - 1], gold[i]), ends(predicted[i - 1], predicted[i])
+        if inside and gold_ended and found_ended:
+            right += 1
+            inside = False
+        elif inside and (gold_ended != found_ended or gold[i][2:] != predicted[i][2:]):
+            inside = False
+        if gold_begins and found_begins and gold[i][2:] == predicted[i][2:]:
+            inside = True
+        wanted += gold_begins
+        found += found_begins
+    return right, found, wanted
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_equal_the_walk(seed):
+    rng = random.Random(seed)
+    gold = [rng.choices(TAGS, k=rng.randint(1, 12)) for _ in range(100)]
+    predicted = [[tag if rng.random() < 0.7 else rng.choice(TAGS) for tag in tags] for tags in gold]
+    right, found, wanted = (sum(row) for row in zip(*map(walk, gold, predicted), strict=True))
+    scores = score_tags(gold, predicted)
+    assert scores["precision"] == pytest.approx(right / found)
+    assert scores["recall"] == pytest.approx(right / wanted)
+    assert scores["f1"] == pytest.approx(2 * right / (found + wanted))
+
+
+def test_both_dialects_give_the_same_chunks():
+    expected = [Chunk("PER", 0, 1), Chunk("PER", 2, 2), Chunk("LOC", 4, 4)]
+    assert chunks_of(["B-PER", "I-PER", "B-PER", "O", "B-LOC"]) == expected
+    assert chunks_of(["I-PER", "I-PER", "B-PER", "O", "I-LOC"]) == expected
+
+
+def test_tags_without_bio_have_an_accuracy_only():
+    assert score_tags([["NN", "VB"]], [["NN", "NN"]]) == {"accuracy": 0.5}
+
+
+def test_nothing_found_scores_zero():
+    assert score_tags([["B-A"]], [["O"]])["f1"] == 0

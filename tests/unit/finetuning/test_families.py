@@ -1,0 +1,239 @@
+"""Every family learns a small set, saves what transformers loads with the same logits, and scores itself again."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from unit.finetuning.conftest import FILLERS, random_logits, sentence
+
+from megabert.errors import DataError
+from megabert.export.huggingface import TaskHead, write_huggingface
+from megabert.export.model_card import ModelCard
+from megabert.finetuning.families.choice import Question
+from megabert.finetuning.families.sequence import LabelledText
+from megabert.finetuning.families.tagging import TaggedSentence, Tagging
+from megabert.finetuning.heads import architecture_of, take_head
+from megabert.finetuning.model import TaskModel
+from megabert.finetuning.result import open_result
+from megabert.finetuning.tasks import find_task
+from megabert.models.initialization import initialize
+
+
+def labelled(rng, count=48):
+    return [
+        LabelledText(
+            where=f"t:{i}", text=sentence(rng, ("good", "bad")[i % 2]), pair=sentence(rng), label=("yes", "no")[i % 2]
+        )
+        for i in range(count)
+    ]
+
+
+def rated(rng, count=48):
+    return [
+        LabelledText(where=f"t:{i}", text=sentence(rng, *["red"] * (i % 4)), pair=None, label=str(i % 4))
+        for i in range(count)
+    ]
+
+
+def swag_questions(rng, count=48):
+    return [
+        Question(
+            where=f"t:{i}",
+            context=sentence(rng),
+            start="the",
+            endings=tuple(sentence(rng, "ship" if k == i % 4 else "dog", length=3) for k in range(4)),
+            label=i % 4,
+        )
+        for i in range(count)
+    ]
+
+
+def tagged(rng, count=48):
+    tags = {"cat": "B-ANIMAL", "ship": "B-THING"}
+    sentences = [(*rng.choices([*FILLERS, "cat", "ship"], k=6), "\x00") for _ in range(count)]
+    return [
+        TaggedSentence(where=f"t:{i}", tokens=tokens, tags=tuple(tags.get(token, "O") for token in tokens))
+        for i, tokens in enumerate(sentences)
+    ]
+
+
+CASES = {
+    "classification": (labelled, ("no", "yes"), "accuracy"),
+    "regression": (rated, ("score",), "spearman"),
+    "swag": (swag_questions, ("0", "1", "2", "3"), "accuracy"),
+    "tagging": (tagged, ("O", "B-ANIMAL", "B-THING"), "f1"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_family_learns(name, make_family, learn):
+    make, labels, metric = CASES[name]
+    examples = make(random.Random(1))
+    _, found = learn(make_family(name, labels), examples)
+    assert found.metrics[metric] > 0.95
+    assert len(found.predictions) == len(examples)
+
+
+SHAPES = {
+    "bert": {},
+    "roberta": {"type_vocab_size": 1},
+    "albert": {"embedding_size": 16, "num_hidden_groups": 1},
+    "electra": {"embedding_size": 16},
+}
+
+
+@pytest.mark.parametrize("encoder", SHAPES)
+@pytest.mark.parametrize("name", [*CASES, "squad"])
+def test_transformers_loads_the_result_with_the_same_logits(
+    name, encoder, make_family, model_config, tokenizer_dir, tmp_path
+):
+    labels = CASES[name][1] if name in CASES else ("start", "end")
+    family = make_family(name, labels)
+    config = replace(model_config, family=encoder, **SHAPES[encoder])
+    model = TaskModel(config, head=family.head, num_outputs=family.num_outputs).eval()
+    initialize(model, 7)
+    for value in model.parameters():
+        value.data += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(1))
+    state = {key: value.detach() for key, value in model.named_parameters()}
+    kept, head = take_head(state, encoder, family.head.architecture)
+    write_huggingface(
+        tmp_path / "model",
+        state=kept,
+        config=config,
+        tokenizer_dir=tokenizer_dir,
+        card=ModelCard(name="x", pipeline=family.head.pipeline, usage="pass"),
+        task=TaskHead(
+            architecture_of(encoder, family.head.architecture),
+            {"id2label": dict(enumerate(labels))} if name != "swag" else {},
+            head,
+        ),
+    )
+    theirs = getattr(transformers, f"AutoModelFor{family.head.architecture}").from_pretrained(tmp_path / "model").eval()
+    assert type(theirs).__name__ == architecture_of(encoder, family.head.architecture)
+    assert family.head.pipeline in (tmp_path / "model" / "README.md").read_text()
+
+    rng = np.random.default_rng(0)
+    ids = torch.from_numpy(rng.integers(5, 30, (4, 9)))
+    segments = ((torch.arange(9) >= 5) & (config.type_vocab_size > 1)).long().expand(4, 9)
+    with torch.no_grad():
+        if name == "swag":
+            expected = theirs(input_ids=ids[None], token_type_ids=segments[None]).logits.view(4, 1)
+        elif name == "squad":
+            output = theirs(input_ids=ids, token_type_ids=segments)
+            expected = torch.stack([output.start_logits, output.end_logits], -1).view(36, 2)
+        else:
+            expected = theirs(input_ids=ids, token_type_ids=segments).logits
+            expected = expected.reshape(-1, expected.shape[-1])
+        batch = packed(ids, segments)
+        torch.testing.assert_close(model(batch), expected, atol=1e-5, rtol=0)
+        again = open_result(tmp_path / "model").build_model(family.task, family.num_outputs)
+        assert torch.equal(again(batch), model(batch))
+
+
+def packed(ids, segments):
+    from types import SimpleNamespace
+
+    count, length = ids.shape
+    return SimpleNamespace(
+        input_ids_T=ids.reshape(-1),
+        position_ids_T=torch.arange(length).repeat(count),
+        segment_ids_T=segments.reshape(-1),
+        cu_seqlens=torch.arange(0, count * length + 1, length, dtype=torch.int32),
+        masked_positions_M=torch.arange(count * length),
+        instance_seeds_B=torch.zeros(count, dtype=torch.int32),
+        max_seqlen=length,
+    )
+
+
+def test_label_that_training_did_not_have_is_named(make_family):
+    family = make_family("classification", ("no", "yes"))
+    example = LabelledText(where="dev.tsv:7", text="a", pair=None, label="maybe")
+    with pytest.raises(DataError, match=r"dev.tsv:7: label 'maybe' is not one of those trained on: no, yes"):
+        family.encode([example], is_training=False)
+
+
+def test_number_that_is_none_is_named(make_family):
+    family = make_family("stsb", ("score",))
+    example = LabelledText(where="dev.tsv:7", text="a", pair="b", label="high")
+    with pytest.raises(DataError, match=r"dev.tsv:7: 'high' is not a number"):
+        family.encode([example], is_training=False)
+
+
+def test_labels_are_sorted_as_numbers_where_they_are():
+    from megabert.finetuning.families.sequence import Classification
+
+    rows = [LabelledText(where="t:1", text="", pair=None, label=label) for label in ("10", "9", "-1")]
+    assert Classification.labels_of(rows) == ("-1", "9", "10")
+    with pytest.raises(DataError, match="every example has the label '9'"):
+        Classification.labels_of(rows[1:2])
+
+
+CONLL = "-DOCSTART- -X- O O\n\nthe DT B-NP O\ncat NN I-NP B-ANIMAL\n\na DT B-NP O\n"
+
+
+def test_conll_columns_and_lists_give_the_same(tmp_path):
+    (tmp_path / "t.conll").write_text(CONLL)
+    rows = [{"tokens": ["the", "cat"], "tags": ["O", "B-ANIMAL"]}, {"tokens": ["a"], "tags": ["O"]}]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = find_task("tagging")
+    columns, lists = (Tagging.read(task, tmp_path / name) for name in ("t.conll", "t.jsonl"))
+    assert [(e.tokens, e.tags) for e in columns] == [(e.tokens, e.tags) for e in lists]
+    assert [e.where for e in columns] == [f"{tmp_path / 't.conll'}:3", f"{tmp_path / 't.conll'}:6"]
+    assert Tagging.labels_of(columns) == ("O", "B-ANIMAL")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "phrase"),
+    [
+        ("t.conll", "the O\ncat\n", "t.conll:2: 'cat' has no tag"),
+        ("t.conll", "\n\n", "holds no examples"),
+        ("t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "found 2 values and 1 values"),
+        ("t.jsonl", '{"tokens": "a b", "tags": ["O"]}\n', "must be lists"),
+    ],
+)
+def test_bad_tags_are_named(tmp_path, name, content, phrase):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError) as caught:
+        Tagging.read(find_task("tagging"), tmp_path / name)
+    assert phrase in str(caught.value)
+
+
+def test_words_beyond_the_longest_sequence_are_predicted_outside(make_family, tmp_path):
+    family = make_family("tagging", ("O", "B-A"), max_seq_length=8)
+    example = TaggedSentence(where="t:1", tokens=("cat",) * 9, tags=("B-A",) * 9)
+    features = family.encode([example], is_training=False)
+    assert features.rows.tolist() == [6]
+    logits = [np.tile(np.float32([0, 1]), (6, 1))]
+    (row,) = family.predict(logits, [example], features)
+    assert row["prediction"] == ["B-A"] * 6 + ["O"] * 3
+    family.write([row], {}, tmp_path / "p")
+    assert (tmp_path / "p.conll").read_text().splitlines()[0] == "cat B-A B-A"
+
+
+def test_a_tag_stands_on_the_words_first_piece(make_family, tokenizer):
+    family = make_family("tagging", ("O", "B-A"))
+    example = TaggedSentence(where="t:1", tokens=("catx", "\x00", "cat"), tags=("O", "O", "B-A"))
+    columns = family.encode([example], is_training=True).columns
+    pieces = [tokenizer.pieces[columns.input_ids[p]] for p in columns.masked_positions]
+    assert pieces == ["cat", "[UNK]", "cat"]
+    assert columns.masked_ids.tolist() == [0, 0, 1]
+
+
+def test_swag_label_that_is_no_ending_is_named(tmp_path):
+    from megabert.finetuning.families.choice import Choice
+
+    (tmp_path / "t.csv").write_text("sent1,sent2,ending0,ending1,ending2,ending3,label\na,b,c,d,e,f,4\n")
+    with pytest.raises(DataError, match=r"t.csv:2: label '4' is not the number of an ending"):
+        Choice.read(find_task("swag"), tmp_path / "t.csv")
+
+
+def test_choice_probabilities_add_up(make_family):
+    questions = swag_questions(random.Random(1), 5)
+    family = make_family("swag")
+    features = family.encode(questions, is_training=False)
+    for row in family.predict(random_logits(features, 1), questions, features):
+        assert sum(row["probabilities"]) == pytest.approx(1, abs=1e-5)

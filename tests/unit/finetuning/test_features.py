@@ -1,0 +1,99 @@
+"""Sequences, truncation, packing and order of fine-tuning examples."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+from unit.finetuning.conftest import batcher_of, sentence
+
+from megabert.finetuning.families.sequence import LabelledText
+from megabert.finetuning.features import Sequences
+
+
+def examples(rng, count=40):
+    return [
+        LabelledText(
+            where=f"t:{i}",
+            text=sentence(rng, length=rng.randint(1, 30)),
+            pair=sentence(rng, length=rng.randint(1, 30)),
+            label="0",
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.fixture
+def rng():
+    import random
+
+    return random.Random(5)
+
+
+def test_pairs_are_encoded_and_cut_as_by_transformers(rng, make_family, tokenizer_dir):
+    family = make_family("rte", ("0", "1"), max_seq_length=24)
+    found = family.encode(pairs := examples(rng), is_training=True).columns
+    theirs = AutoTokenizer.from_pretrained(tokenizer_dir)
+    for index, example in enumerate(pairs):
+        expected = theirs(example.text, example.pair)
+        start, stop = found.token_starts[index : index + 2]
+        if len(expected["input_ids"]) <= 24:
+            assert found.input_ids[start:stop].tolist() == expected["input_ids"]
+            segments = (np.arange(stop - start) >= found.segment_b_starts[index]).astype(int)
+            assert segments.tolist() == expected["token_type_ids"]
+        else:
+            assert stop - start == 24
+
+
+@pytest.mark.parametrize(("a", "b"), [(3, 100), (100, 3), (50, 50), (9, 10), (20, 1), (0, 30)])
+def test_the_longer_text_loses_its_end_first(tokenizer, a, b):
+    sequences = Sequences(tokenizer.special_ids, 24)
+    sequences.add(np.zeros(a, np.int32), np.ones(b, np.int32))
+    kept_a, kept_b = a, b
+    while kept_a + kept_b > 21:
+        kept_a, kept_b = (kept_a - 1, kept_b) if kept_a > kept_b else (kept_a, kept_b - 1)
+    assert sequences.segment_b_starts == [kept_a + 2]
+    assert len(sequences.ids[0]) == kept_a + kept_b + 3
+
+
+def test_an_epoch_holds_every_item_once_on_any_number_of_ranks(rng, make_family):
+    features = make_family("rte", ("0", "1")).encode(examples(rng, 37), is_training=True)
+    alone = [items_of(features, step, 1) for step in range(1, 6)]
+    assert sorted(np.concatenate(alone).tolist()) == sorted([*range(37)])
+    for step, items in enumerate(alone, 1):
+        assert sorted(items_of(features, step, 3)) == sorted(items)
+    assert items_of(features, 6, 1).tolist() != alone[0].tolist(), "the next epoch has another order"
+
+
+def items_of(features, step, ranks) -> np.ndarray:
+    parts, terms = [], set()
+    for rank in range(ranks):
+        batches, total = batcher_of(features, tokens=64, rank=rank, world_size=ranks).step(
+            step, seed=1, global_batch_size=8
+        )
+        parts += [batch.items for batch in batches]
+        terms.add(total)
+    assert len(terms) == 1
+    return np.concatenate(parts)
+
+
+def test_dropout_keys_do_not_depend_on_ranks(rng, make_family):
+    features = make_family("rte", ("0", "1")).encode(examples(rng), is_training=True)
+
+    def keys(ranks: int) -> dict[int, int]:
+        found = {}
+        for rank in range(ranks):
+            for batch in batcher_of(features, rank=rank, world_size=ranks).step(2, seed=1, global_batch_size=16)[0]:
+                found |= dict(zip(batch.items.tolist(), batch.inputs.instance_seeds_B.tolist(), strict=False))
+        return found
+
+    assert keys(1) == keys(2)
+    assert len(set(keys(1).values())) == 16
+
+
+def test_sequences_of_a_choice_stay_together(make_family, rng):
+    from unit.finetuning.test_families import swag_questions
+
+    features = make_family("swag").encode(swag_questions(rng, 10), is_training=True)
+    for batch in batcher_of(features, tokens=128).step(1, seed=1, global_batch_size=10)[0]:
+        labels = batch.inputs.next_sentence_label_B.view(-1, 4)
+        assert torch.equal(labels.sum(1), torch.ones(len(batch.items), dtype=torch.int64))

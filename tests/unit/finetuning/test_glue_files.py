@@ -1,0 +1,69 @@
+"""The nine tasks read GLUE's files as its download leaves them."""
+
+import pytest
+
+from megabert.errors import ConfigError, DataError
+from megabert.finetuning.families import FAMILIES
+from megabert.finetuning.glue import glue_table, run_glue
+from megabert.finetuning.prepare import find_file
+from megabert.finetuning.tasks import GLUE, find_task
+
+# Header (none for CoLA) and one row of each file, the texts being "one" and "two".
+FILES = {
+    "cola": (None, "gj04\t1\t\tone"),
+    "sst2": ("sentence\tlabel", "one\t1"),
+    "mrpc": ("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", "1\t7\t8\tone\ttwo"),
+    "qqp": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "0\t1\t2\tone\ttwo\t1"),
+    "stsb": (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+        "0\tg\tf\t2012\t1\tnone\tnone\tone\ttwo\t1",
+    ),
+    "mnli": (
+        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\t"
+        "sentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label",
+        "0\t1\t1n\tg\t( a )\t( b )\t(R a)\t(R b)\tone\ttwo\tneutral\tneutral",
+    ),
+    "qnli": ("index\tquestion\tsentence\tlabel", "0\tone\ttwo\tentailment"),
+    "rte": ("index\tsentence1\tsentence2\tlabel", "0\tone\ttwo\tnot_entailment"),
+    "wnli": ("index\tsentence1\tsentence2\tlabel", "0\tone\ttwo\t1"),
+}
+SINGLE = ("cola", "sst2")
+
+
+@pytest.mark.parametrize("task", GLUE, ids=lambda task: task.name)
+def test_task_reads_its_file(task, tmp_path):
+    header, row = FILES[task.name]
+    (tmp_path / "train.tsv").write_text("".join(f"{line}\n" for line in (header, row) if line is not None))
+    (example,) = FAMILIES[task.family].read(task, find_file(tmp_path, (task.train,)))
+    assert example.text == "one"
+    assert example.pair == (None if task.name in SINGLE else "two")
+    assert task.labels is None or example.label in task.labels
+
+
+def test_task_names_are_checked():
+    with pytest.raises(ConfigError, match="did you mean mrpc"):
+        find_task("mprc")
+
+
+def test_folder_without_tasks_is_named(tmp_path):
+    with pytest.raises(DataError, match="CoLA, SST-2"):
+        run_glue(tmp_path, tmp_path / "out", [])
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"no dev_matched\.\*"):
+        find_file(tmp_path, ("dev_matched",))
+
+
+def test_table_averages_metrics_and_tasks():
+    summaries = {
+        "mrpc": {"mean": {"dev": {"accuracy": 0.8, "f1": 0.9}}, "deviation": {"dev": {"accuracy": 0.01, "f1": 0.0}}},
+        "mnli": {
+            "mean": {"dev_matched": {"accuracy": 0.7}, "dev_mismatched": {"accuracy": 0.6}},
+            "deviation": {"dev_matched": {"accuracy": 0.0}, "dev_mismatched": {"accuracy": 0.0}},
+        },
+    }
+    lines = glue_table(summaries).splitlines()
+    assert lines[0].endswith("accuracy 80.00 +- 1.00, f1 90.00 +- 0.00")
+    assert lines[-1].endswith("75.00")
+    assert "2 of 9 tasks" in lines[-1]

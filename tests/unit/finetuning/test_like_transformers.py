@@ -1,0 +1,91 @@
+"""The same weights, batches and rates give the losses that transformers' model and torch's AdamW give, step by step."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from unit.finetuning.conftest import batcher_of
+from unit.finetuning.test_families import labelled
+
+from megabert.config.run import OptimizerConfig
+from megabert.finetuning.heads import take_head
+from megabert.finetuning.model import TaskModel
+from megabert.models.convert import to_huggingface
+from megabert.models.initialization import initialize
+from megabert.optim import build_optimizer, linear_warmup_decay
+
+STEPS, RATE, DECAY = 20, 3e-3, 0.1
+
+
+@pytest.fixture
+def model(make_family, model_config):
+    family = make_family("classification", ("no", "yes"))
+    config = replace(model_config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = TaskModel(config, head=family.head, num_outputs=2)
+    initialize(model, 1)
+    return family, model
+
+
+def test_losses_are_those_of_transformers(model):
+    family, ours = model
+    features = family.encode(labelled(random.Random(1)), is_training=True)
+    batcher = batcher_of(features, tokens=64)
+    config = transformers.BertConfig(
+        vocab_size=ours.config.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=2,
+    )
+    theirs = transformers.BertForSequenceClassification(config)
+    encoder, head = take_head(
+        {n: p.detach().clone() for n, p in ours.named_parameters()}, "bert", "SequenceClassification"
+    )
+    theirs.load_state_dict({**to_huggingface(encoder, ours.config), **head})
+    named = list(theirs.named_parameters())
+    plain = [p for n, p in named if n.endswith("bias") or "LayerNorm" in n]
+    decayed = [p for n, p in named if not (n.endswith("bias") or "LayerNorm" in n)]
+    groups = [{"params": decayed, "weight_decay": DECAY}, {"params": plain, "weight_decay": 0.0}]
+    their_optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.999), eps=1e-6)
+    schedule = transformers.get_linear_schedule_with_warmup(their_optimizer, 0, STEPS)
+    our_optimizer = build_optimizer(ours.named_parameters(), OptimizerConfig(name="adamw", weight_decay=DECAY))
+    for step in range(1, STEPS + 1):
+        batches, terms = batcher.step(step, seed=1, global_batch_size=16)
+        our_loss = sum(family.loss(ours(batch.inputs), batch) for batch in batches) / terms
+        our_optimizer.zero_grad()
+        our_loss.backward()
+        torch.nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
+        our_optimizer.lr = linear_warmup_decay(step, steps=STEPS, warmup_ratio=0.0, peak=RATE)
+        our_optimizer.bias_step = step
+        our_optimizer.step()
+        their_loss = theirs(**padded(batches)).loss
+        their_optimizer.zero_grad()
+        their_loss.backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        their_optimizer.step()
+        schedule.step()
+        assert our_loss.item() == pytest.approx(their_loss.item(), abs=2e-4), step
+
+
+def padded(batches) -> dict[str, torch.Tensor]:
+    """The sequences of packed micro-batches as one padded batch."""
+    rows = []
+    for batch in batches:
+        bounds = batch.inputs.cu_seqlens.tolist()
+        for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            label = int(batch.inputs.next_sentence_label_B[index])
+            rows.append((batch.inputs.input_ids_T[start:stop], batch.inputs.segment_ids_T[start:stop], label))
+    pad = torch.nn.utils.rnn.pad_sequence
+    return {
+        "input_ids": pad([ids for ids, _, _ in rows], batch_first=True),
+        "token_type_ids": pad([segments for _, segments, _ in rows], batch_first=True),
+        "attention_mask": pad([torch.ones_like(ids) for ids, _, _ in rows], batch_first=True),
+        "labels": torch.tensor([label for _, _, label in rows]),
+    }

@@ -1,0 +1,251 @@
+"""Whole fine-tunings, as a shell starts them: scores, seeds, ranks, a kill, re-scoring, and what is refused."""
+
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from unit.finetuning.conftest import sentence
+
+from megabert.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+FLAGS = "--epochs 3 --learning-rate 3e-3 --max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu".split()  # noqa: SIM905
+
+
+@pytest.fixture(autouse=True, scope="module")
+def here():
+    """Child processes import this checkout, on one thread; this process is alone whatever the environment said."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
+            patch.delenv(name, raising=False)
+        yield
+
+
+def write_rte(path: Path, count: int, seed: int) -> None:
+    rng = random.Random(seed)
+    words, labels = ("good", "bad"), ("entailment", "not_entailment")
+    rows = [f"{i}\t{sentence(rng, *3 * [words[i % 2]])}\t{sentence(rng)}\t{labels[i % 2]}\n" for i in range(count)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("index\tsentence1\tsentence2\tlabel\n" + "".join(rows))
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory) -> Path:
+    """A GLUE folder with one task."""
+    folder = tmp_path_factory.mktemp("glue")
+    write_rte(folder / "RTE" / "train.tsv", 240, 1)
+    write_rte(folder / "RTE" / "dev.tsv", 41, 2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(glue, model_dir, tmp_path_factory) -> tuple[Path, str]:
+    """Two seeds of RTE, run by ``finetune glue``, and what that printed."""
+    out = tmp_path_factory.mktemp("out") / "glue"
+    printed = io.StringIO()
+    words = ["finetune", "glue", "--model", str(model_dir), "--data", str(glue), "--output-dir", str(out)]
+    with contextlib.redirect_stdout(printed):
+        assert main([*words, "--seeds", "2", *FLAGS]) == 0
+    return out / "rte", printed.getvalue()
+
+
+def start(glue, model_dir, out: Path, *flags: str, launcher: tuple[str, ...] = ()) -> str:
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), "--output-dir", str(out)]
+    command = [sys.executable, "-m", *launcher, "megabert", *words, *FLAGS, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def losses(folder: Path) -> list[float]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row["train/loss"] for row in rows if "train/loss" in row]
+
+
+def test_glue_learns_and_prints_its_table(finished):
+    out, printed = finished
+    summary = json.loads((out / "results.json").read_text())
+    assert summary["seeds"] == [5, 6]
+    assert summary["mean"]["dev"]["accuracy"] > 0.9
+    assert "RTE" in printed
+    assert "1 of 9 tasks" in printed
+    assert losses(out / "seed_5") != losses(out / "seed_6")
+
+
+def test_result_predicts_the_same_in_transformers(finished):
+    out, _ = finished
+    folder = out / "seed_5" / "model"
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert model.config.id2label == {0: "entailment", 1: "not_entailment"}
+    rows = [json.loads(line) for line in (out / "seed_5" / "predictions_dev.jsonl").read_text().splitlines()]
+    assert len(rows) == 41
+    rng = random.Random(2)
+    for i, row in enumerate(rows[:8]):
+        pair = (sentence(rng, *3 * [("good", "bad")[i % 2]]), sentence(rng))
+        with torch.no_grad():
+            found = torch.softmax(model(**tokenizer(*pair, return_tensors="pt")).logits[0], -1)
+        assert row["probabilities"] == pytest.approx(
+            dict(zip(("entailment", "not_entailment"), found.tolist(), strict=True)), abs=1e-5
+        )
+
+
+def test_evaluate_gives_the_same_score(finished, glue, tmp_path, capsys):
+    out, _ = finished
+    result = json.loads((out / "seed_6" / "result.json").read_text())
+    words = ["--model", str(out / "seed_6" / "model"), "--predictions", str(tmp_path / "again"), "--device", "cpu"]
+    assert main(["evaluate", *words, "--data", str(glue / "RTE" / "dev.tsv")]) == 0
+    assert capsys.readouterr().out == f"accuracy  {result['metrics']['dev']['accuracy']:.4f}\n"
+    before = (out / "seed_6" / "predictions_dev.jsonl").read_text()
+    assert [json.loads(line)["prediction"] for line in (tmp_path / "again.jsonl").read_text().splitlines()] == [
+        json.loads(line)["prediction"] for line in before.splitlines()
+    ]
+
+
+def test_killed_seed_starts_anew_and_ends_alike_and_finished_ones_stay(finished, glue, model_dir, tmp_path):
+    out = shutil.copytree(finished[0], tmp_path / "out")
+    before = losses(out / "seed_6")
+    result = json.loads((out / "seed_6" / "result.json").read_text())
+    (out / "seed_6" / "result.json").unlink()  # what a killed seed leaves: everything but its last file
+    kept = (out / "seed_5" / "model" / "model.safetensors").stat()
+    start(glue, model_dir, out, "--seeds", "2")
+    after = (out / "seed_5" / "model" / "model.safetensors").stat()
+    assert (kept.st_mtime_ns, kept.st_ino) == (after.st_mtime_ns, after.st_ino)
+    assert losses(out / "seed_6") == before
+    assert json.loads((out / "seed_6" / "result.json").read_text())["metrics"] == result["metrics"]
+
+
+def test_two_ranks_under_zero_train_like_one(finished, glue, model_dir, tmp_path):
+    launcher = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m")
+    printed = start(glue, model_dir, tmp_path / "out", "--engine", "zero1", launcher=launcher)
+    assert printed.count("accuracy") == 1
+    assert losses(tmp_path / "out" / "seed_5") == pytest.approx(losses(finished[0] / "seed_5"), abs=2e-3)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "seed_5" / "model")
+    assert sum(p.numel() for p in model.parameters()) > 0
+
+
+def refused(capsys, code: int, expected: int, *phrases: str) -> None:
+    error = capsys.readouterr().err
+    assert code == expected, error
+    assert "Traceback" not in error
+    for phrase in phrases:
+        assert phrase in error
+
+
+def dry_run(model, data, *flags: str, task: str = "rte") -> int:
+    return main(["finetune", task, "--model", str(model), "--data", str(data), "--dry-run", *flags])
+
+
+def test_other_settings_in_the_same_folder_are_refused(finished, glue, model_dir, capsys):
+    words = [
+        "finetune",
+        "rte",
+        "--model",
+        str(model_dir),
+        "--data",
+        str(glue / "RTE"),
+        "--output-dir",
+        str(finished[0]),
+    ]
+    code = main([*words, *FLAGS, "--weight-decay", "0.5"])
+    refused(capsys, code, 4, "settings.weight_decay: 0.01 -> 0.5", "--output-dir")
+
+
+def test_dry_run_counts(glue, model_dir, capsys):
+    assert dry_run(model_dir, glue / "RTE") == 0
+    assert "240 items to train on, 41 of dev" in capsys.readouterr().out
+
+
+def test_unseen_label_is_named(glue, model_dir, tmp_path, capsys):
+    data = shutil.copytree(glue / "RTE", tmp_path / "RTE")
+    text = (data / "dev.tsv").read_text().replace("not_entailment", "neutral", 1)
+    (data / "dev.tsv").write_text(text)
+    refused(capsys, dry_run(model_dir, data), 3, "dev.tsv:3", "'neutral'", "entailment, not_entailment")
+
+
+def test_empty_file_is_named(model_dir, tmp_path, capsys):
+    (tmp_path / "train.tsv").write_text("")
+    (tmp_path / "dev.tsv").write_text("")
+    refused(capsys, dry_run(model_dir, tmp_path), 3, "train.tsv", "holds no examples")
+
+
+def test_missing_column_is_named(glue, model_dir, capsys):
+    code = dry_run(model_dir, glue / "RTE", "--text-column", "premise")
+    refused(capsys, code, 3, "train.tsv: no column 'premise'", "'sentence1'")
+
+
+def test_missing_data_is_named(model_dir, tmp_path, capsys):
+    refused(capsys, dry_run(model_dir, tmp_path / "nowhere"), 3, "no such file or folder", "--eval-data")
+
+
+def test_checkpoint_of_another_family_is_refused(glue, model_dir, tmp_path, capsys):
+    folder = shutil.copytree(model_dir, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "gpt2"}))
+    refused(capsys, dry_run(folder, glue / "RTE"), 2, "model_type='gpt2'")
+
+
+def test_tokenizer_that_does_not_fit_is_refused(glue, model_dir, tmp_path, capsys):
+    folder = shutil.copytree(model_dir, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 999}))
+    refused(capsys, dry_run(folder, glue / "RTE"), 3, "the tokenizer has", "the model 999")
+
+
+def test_sequence_beyond_the_positions_is_refused(glue, model_dir, capsys):
+    code = dry_run(model_dir, glue / "RTE", "--max-seq-length", "65")
+    refused(capsys, code, 2, "max_seq_length=65", "64 positions")
+
+
+def test_unknown_setting_is_refused(glue, model_dir, capsys):
+    code = dry_run(model_dir, glue / "RTE", "--learning-rat", "1")
+    refused(capsys, code, 2, "learning_rat: unknown field; did you mean learning_rate?")
+
+
+def test_folder_that_is_no_model_is_refused(glue, capsys):
+    refused(capsys, dry_run(glue, glue / "RTE"), 2, "neither a run folder", "Hugging Face folder")
+
+
+@pytest.mark.parametrize(
+    ("task", "code", "phrases"),
+    [("rte", 4, ["no head for the task rte", "megabert finetune rte"]), (None, 2, ["does not say", "--task"])],
+)
+def test_evaluation_without_a_head_is_refused(glue, model_dir, capsys, task, code, phrases):
+    words = ["evaluate", "--model", str(model_dir), "--data", str(glue / "RTE"), "--device", "cpu"]
+    refused(capsys, main([*words, *(["--task", task] if task else [])]), code, *phrases)
+
+
+def test_evaluation_for_another_task_is_refused(finished, glue, capsys):
+    words = [
+        "evaluate",
+        "--model",
+        str(finished[0] / "seed_5" / "model"),
+        "--data",
+        str(glue / "RTE"),
+        "--device",
+        "cpu",
+    ]
+    refused(capsys, main([*words, "--task", "stsb", "--label-column", "index"]), 4, "2 outputs, the task stsb needs 1")
+
+
+def test_evaluation_of_the_run_folder_names_its_models(finished, glue, capsys):
+    words = ["evaluate", "--model", str(finished[0]), "--data", str(glue / "RTE")]
+    refused(capsys, main(words), 2, "seed_5/model")
+
+
+def test_lone_training_file_is_split_the_same_way_each_time(glue, model_dir, capsys):
+    code = dry_run(model_dir, glue / "RTE" / "train.tsv", "--held-out", "0.25")
+    assert code == 0
+    assert "180 items to train on, 60 of held_out" in capsys.readouterr().out

@@ -1,0 +1,150 @@
+"""Windows over long contexts, answers back in the context's own characters, n best, no answer."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from unit.finetuning.conftest import random_logits, sentence
+
+from megabert.errors import DataError
+from megabert.finetuning.families.span import Question, Span
+from megabert.finetuning.tasks import find_task
+
+
+def question(context: str, answer: str, identity: str = "q", *, ask: str = "what is red ?") -> Question:
+    answers = ((context.index(answer), answer),) if answer else ()
+    return Question(where="t:1", identity=identity, question=ask, context=context, answers=answers)
+
+
+def gold_logits(features, scale: float = 9.0) -> list[np.ndarray]:
+    """Logits of a model that knows: high at each window's own targets."""
+    logits = []
+    for index, rows in enumerate(features.rows):
+        one = np.zeros((rows, 2), np.float32)
+        start, end = features.columns.masked_positions[2 * index : 2 * index + 2]
+        one[start, 0] = one[end, 1] = scale
+        logits.append(one)
+    return logits
+
+
+def test_span_learns(make_family, learn):
+    rng = random.Random(1)
+    examples = [
+        question(sentence(rng, ("cat", "ship", "dog")[i % 3], length=8), ("cat", "ship", "dog")[i % 3], str(i))
+        for i in range(48)
+    ]
+    _, found = learn(make_family("squad", ("start", "end")), examples, steps=120)
+    assert found.metrics["exact"] > 0.9
+
+
+@pytest.mark.parametrize("stride", [1, 4, 9, 100])
+def test_known_answers_come_back_from_any_window(make_family, stride):
+    rng = random.Random(stride)
+    family = make_family("squad", max_seq_length=24, doc_stride=stride)
+    examples = []
+    for index in range(30):
+        words = sentence(rng, length=rng.randint(1, 40)).split()
+        start = rng.randrange(len(words))
+        stop = min(len(words), start + rng.randint(1, 3))
+        words[start] = "catx" if rng.random() < 0.5 else "\u00c9t\u00e9s"  # several pieces; accents that are stripped
+        words = [f"w{number}" if number == start else word for number, word in enumerate(words)]
+        examples.append(question("  ".join(words), "  ".join(words[start:stop]), str(index)))
+    features = family.encode(examples, is_training=True)
+    predictions = family.predict(gold_logits(features), examples, features)
+    held = {w.question for i, w in enumerate(features.windows) if features.columns.masked_positions[2 * i] > 0}
+    assert len(held) > 20
+    for index in held:
+        assert predictions[index]["answer"] == examples[index].answers[0][1]
+
+
+def test_windows_cover_every_token_and_one_is_best_for_each(make_family):
+    family = make_family("squad", max_seq_length=20, doc_stride=5)
+    windows = list(family._windows(47, 4))
+    room = 20 - 4 - 3
+    assert [first for first, _, _ in windows] == [*range(0, 36, 5)]
+    assert windows[-1][1] == 47
+    best = np.zeros(47, int)
+    for first, stop, is_best in windows:
+        assert stop - first <= room
+        best[first:stop] += is_best
+    assert best.tolist() == [1] * 47
+
+
+def test_answers_are_the_best_valid_pairs(make_family):
+    family = make_family("squad", max_answer_length=3, n_best=50)
+    example = question("the cat sat on a mat .", "cat")
+    features = family.encode([example], is_training=False)
+    (logits,) = random_logits(features, 2)
+    (found,) = family.predict([logits], [example], features)
+    window = features.windows[0]
+    shift = window.shift
+    expected = {}
+    for s in range(len(window.offsets)):
+        for e in range(s, min(s + 3, len(window.offsets))):
+            text = example.context[window.offsets[s, 0] : window.offsets[e, 1]]
+            expected[text] = max(expected.get(text, -99), float(logits[s + shift, 0] + logits[e + shift, 1]))
+    ranked = sorted(expected, key=lambda text: -expected[text])
+    assert [row["text"] for row in found["n_best"]] == ranked
+    assert found["null_odds"] == pytest.approx(float(logits[0].sum()) - expected[ranked[0]], abs=1e-5)
+    assert sum(row["probability"] for row in found["n_best"]) == pytest.approx(1)
+
+
+def test_threshold_decides_whether_there_is_an_answer(make_family, tmp_path):
+    examples = [question("the cat sat .", "cat", "yes"), question("the dog sat .", "", "no")]
+    family = make_family("squad2")
+    features = family.encode(examples, is_training=True)
+    predictions = family.predict(gold_logits(features), examples, features)
+    metrics = family.score(predictions, examples)
+    assert (metrics["exact"], metrics["answerable_exact"], metrics["unanswerable_exact"]) == (1, 1, 1)
+    family.write(predictions, metrics, tmp_path / "p")
+    assert json.loads((tmp_path / "p.json").read_text()) == {"yes": "cat", "no": ""}
+    assert set(json.loads((tmp_path / "p_null_odds.json").read_text())) == {"yes", "no"}
+    strict = make_family("squad2", null_threshold=-1e9)
+    assert strict.score(predictions, examples)["exact"] == 0.5
+
+
+SQUAD = {"data": [{"paragraphs": [{"context": "the cat sat", "qas": [{"id": "q1", "question": "who ?"}]}]}]}
+
+
+def squad_file(tmp_path, **fields):
+    content = json.loads(json.dumps(SQUAD))
+    content["data"][0]["paragraphs"][0]["qas"][0] |= fields
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    return tmp_path / "t.json"
+
+
+def test_squad_json_and_rows_give_the_same(tmp_path):
+    path = squad_file(tmp_path, answers=[{"answer_start": 4, "text": "cat"}])
+    row = {"id": "q1", "question": "who ?", "context": "the cat sat", "answers": {"text": ["cat"], "answer_start": [4]}}
+    (tmp_path / "t.jsonl").write_text(json.dumps(row) + "\n")
+    nested, flat = (Span.read(find_task("squad"), tmp_path / name)[0] for name in (path.name, "t.jsonl"))
+    assert (nested.identity, nested.answers, nested.context) == (flat.identity, flat.answers, flat.context)
+
+
+@pytest.mark.parametrize(
+    ("fields", "phrases"),
+    [
+        ({"answers": [{"answer_start": 5, "text": "cat"}]}, ["qas[0]", "'q1'", "'cat'", "character 5", "'at '"]),
+        ({"answers": [{"answer_start": 90, "text": "cat"}]}, ["character 90"]),
+        ({"answers": []}, ["has no answer", "squad2"]),
+        ({}, ["qas[0]", "no 'answers'"]),
+        ({"answers": [{"answer_start": "x", "text": "cat"}]}, ["not in SQuAD's form"]),
+    ],
+)
+def test_bad_question_is_named(tmp_path, fields, phrases):
+    with pytest.raises(DataError) as caught:
+        Span.read(find_task("squad"), squad_file(tmp_path, **fields))
+    assert all(phrase in str(caught.value) for phrase in phrases), caught.value
+
+
+def test_impossible_question_is_one_of_squad2(tmp_path):
+    (example,) = Span.read(find_task("squad2"), squad_file(tmp_path, answers=[], is_impossible=True))
+    assert example.answers == ()
+
+
+def test_id_used_twice_is_named(tmp_path):
+    row = {"id": 1, "question": "who ?", "context": "the cat", "answers": {"text": ["cat"], "answer_start": [4]}}
+    (tmp_path / "t.jsonl").write_text(2 * (json.dumps(row) + "\n"))
+    with pytest.raises(DataError, match=r"t.jsonl:2: id '1' is used twice"):
+        Span.read(find_task("squad"), tmp_path / "t.jsonl")

@@ -1,0 +1,84 @@
+"""Tables in all formats, and what is wrong with them said by line."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from megabert.errors import DataError
+from megabert.finetuning.tables import read_table
+
+ROWS = [{"text": "a 'b' \"c\"", "label": 1}, {"text": "\ud55c\uad6d\uc5b4, x", "label": 0}]
+
+
+def write(path, suffix):
+    path = path / f"t{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+    elif suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    elif suffix == ".tsv":
+        path.write_text("x\ttext\tlabel\n" + "".join(f"0\t{r['text']}\t{r['label']}\n" for r in ROWS))
+    else:
+        quoted = ['"{}"'.format(r["text"].replace('"', '""')) + f",{r['label']}\n" for r in ROWS]
+        path.write_text("text,label\n" + "".join(quoted))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".parquet"])
+def test_every_format_gives_the_same_columns(tmp_path, suffix):
+    table = read_table(write(tmp_path, suffix), ["text", "label"])
+    assert [table.text("text", i) for i in range(2)] == [row["text"] for row in ROWS]
+    assert [table.text("label", i) for i in range(2)] == ["1", "0"]
+
+
+def test_file_without_header_takes_the_given_one(tmp_path):
+    (tmp_path / "t.tsv").write_text("gj04\t1\t\tThe cat sat.\n")
+    table = read_table(tmp_path / "t.tsv", ["sentence", "label"], header=("source", "label", "star", "sentence"))
+    assert (table.text("sentence", 0), table.text("label", 0)) == ("The cat sat.", "1")
+
+
+def test_quotes_in_tsv_are_text(tmp_path):
+    (tmp_path / "t.tsv").write_text('text\tlabel\n"open\t1\nclosed"\t0\n')
+    assert len(read_table(tmp_path / "t.tsv", ["text"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "phrases"),
+    [
+        ("t.tsv", "", ["holds no examples"]),
+        ("t.tsv", "text\tlabel\n", ["holds no examples"]),
+        ("t.tsv", "text\tlabel\na\t1\nb\n", ["t.tsv:3", "1 columns, the header has 2"]),
+        ("t.tsv", "sentence\tlabel\na\t1\n", ["no column 'text'", "'sentence', 'label'", "--text-column"]),
+        ("t.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', ["t.jsonl:2", "no column 'label'"]),
+        ("t.jsonl", '{"text": "a", "label": 1}\n{"text": \n', ["t.jsonl:2", "not valid JSON"]),
+        ("t.jsonl", "[1]\n", ["t.jsonl:1", "holds a list"]),
+        ("t.csv", 'text,label\n"a"b,1\n', ["t.csv:2", "is not CSV"]),
+        ("t.parquet", "PAR", ["not Parquet"]),
+        ("t.xlsx", "x", ["unknown kind of table", ".parquet"]),
+    ],
+)
+def test_bad_file_is_named(tmp_path, name, content, phrases):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError) as caught:
+        read_table(tmp_path / name, ["text", "label"])
+    assert all(phrase in str(caught.value) for phrase in phrases), caught.value
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path):
+    (tmp_path / "t.tsv").write_bytes(b"text\tlabel\n\xff\t1\n")
+    with pytest.raises(DataError, match="not UTF-8"):
+        read_table(tmp_path / "t.tsv", ["text"])
+
+
+def test_missing_value_is_named_by_line(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"text": "a", "label": null}\n')
+    with pytest.raises(DataError, match=r"t.jsonl:1: column 'label' is empty"):
+        read_table(tmp_path / "t.jsonl", ["label"]).text("label", 0)
+
+
+def test_broken_rows_are_counted_where_a_task_says_so(tmp_path):
+    (tmp_path / "t.tsv").write_text("text\tlabel\na\t1\nb\nc\t0\n")
+    table = read_table(tmp_path / "t.tsv", ["text"], skips_broken_rows=True)
+    assert (len(table), table.broken) == (2, 1)

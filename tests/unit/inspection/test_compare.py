@@ -1,0 +1,76 @@
+import json
+
+import pytest
+from unit.inspection.run_folders import eval_row, train_row, write_run
+
+from megabert.cli.main import main
+from megabert.inspection.compare import compare_runs, relative_difference
+
+
+def rows(*losses: float) -> list[dict]:
+    return [train_row(step, loss) for step, loss in enumerate(losses, start=1)]
+
+
+@pytest.fixture
+def runs(tmp_path):
+    a = write_run(tmp_path / "a", [*rows(8.0, 7.0, 6.0), eval_row(3, 6.0)])
+    b = write_run(tmp_path / "b", [*rows(8.0, 7.0001, 5.0), eval_row(3, 6.0)], seed=7)
+    return a, b
+
+
+def test_first_and_largest_difference_are_found(runs):
+    found = compare_runs(*runs)
+    assert found.first == ("train/loss", 2, 7.0, 7.0001)
+    loss = next(tag for tag in found.tags if tag.tag == "train/loss")
+    assert loss.largest == (3, 6.0, 5.0)
+    assert loss.largest_relative == pytest.approx(1 / 6)
+    assert found.config == {"seed": (42, 7)}
+    assert not found.are_equal
+
+
+def test_exit_code_and_page(runs, capsys):
+    a, b = map(str, runs)
+    assert main(["compare", a, b]) == 6
+    shown = capsys.readouterr().out
+    assert "first difference: step 2, train/loss: 7 and 7.0001" in shown
+    assert "* seed: 42 and 7" in shown
+    assert "equal at all steps: eval/loss" in shown
+    assert main(["compare", a, a]) == 0
+    assert "their values are equal" in capsys.readouterr().out
+
+
+def test_tolerance_and_json(runs, capsys):
+    a, b = map(str, runs)
+    assert main(["compare", a, b, "--tolerance", "0.2", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["equal"]
+    assert report["tags"]["train/loss"]["first"] is None
+
+
+def test_run_that_is_shorter_is_not_equal(tmp_path, capsys):
+    a = write_run(tmp_path / "a", rows(8.0, 7.0))
+    b = write_run(tmp_path / "b", rows(8.0))
+    found = compare_runs(a, b)
+    assert (found.steps, found.common_steps, found.first, found.are_equal) == ((2, 1), 1, None, False)
+    assert main(["compare", str(a), str(b)]) == 6
+
+
+def test_rates_do_not_make_runs_different(tmp_path):
+    a = write_run(tmp_path / "a", rows(8.0))
+    b = write_run(tmp_path / "b", [train_row(1, 8.0, **{"perf/sequences_per_s": 32.0})])
+    found = compare_runs(a, b)
+    assert found.are_equal
+    assert found.rates["perf/sequences_per_s"] == (64.0, 32.0)
+
+
+def test_nan_is_equal_to_nan_and_far_from_numbers():
+    nan = float("nan")
+    assert relative_difference(nan, nan) == 0
+    assert relative_difference(nan, 1.0) == float("inf")
+    assert relative_difference(-2.0, 2.0) == 2
+
+
+def test_folder_without_steps_is_refused(tmp_path, capsys):
+    a = write_run(tmp_path / "a", [])
+    assert main(["compare", str(a), str(a)]) == 4
+    assert "has logged no step" in capsys.readouterr().err

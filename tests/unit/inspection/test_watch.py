@@ -1,0 +1,98 @@
+import json
+import os
+import socket
+import time
+
+import pytest
+from unit.inspection.run_folders import eval_row, train_row, write_run
+
+from megabert.cli.main import main
+from megabert.inspection.watch import render_snapshot, take_snapshot
+from megabert.training.heartbeat import Beat
+
+RUNNING = {"status": "running", "step": 2, "phase": 1, "host": socket.gethostname(), "pid": os.getpid()}
+
+
+def rows(count: int) -> list[dict]:
+    return [train_row(step, 8.0 - step / 10) for step in range(1, count + 1)]
+
+
+def test_snapshot_says_where_a_run_stands(tmp_path):
+    run = write_run(tmp_path / "run", [*rows(4), eval_row(4, 7.0)], status=RUNNING, starts=3)
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "latest").write_text("step_00000002\n")
+    found = take_snapshot(run)
+    assert (found.verdict, found.step, found.total_steps, found.checkpoint_step) == ("running", 4, 1360, 2)
+    page = render_snapshot(found)
+    assert "step 4 of 1,360 (0%), phase1 4 of 1,300" in page
+    assert "loss             7.6000 (masked-LM 7.1000)" in page
+    assert "held out         masked-LM 6.5000, accuracy 25.00% at step 4" in page
+    assert "restarts         2" in page
+    assert "last checkpoint  step 2, " in page
+    assert all(ord(letter) < 128 for letter in page)
+
+
+def test_time_left_counts_the_later_phases(tmp_path):
+    run = write_run(tmp_path / "run", rows(300), status=RUNNING)
+    # 1,000 steps of 32 at 64 a second, then 60 of 16 that are four times as long.
+    assert take_snapshot(run).left_s == pytest.approx(1000 * 32 / 64 + 60 * 16 / 16)
+    assert "about 9.3 min left" in render_snapshot(take_snapshot(run))
+
+
+def test_new_run_without_rows_is_shown(tmp_path):
+    page = render_snapshot(take_snapshot(write_run(tmp_path / "run", [])))
+    assert "not started" in page
+    assert "last checkpoint  none yet" in page
+
+
+def test_run_whose_process_is_gone_was_killed(tmp_path):
+    gone = {**RUNNING, "pid": 2**22 + 1}  # above Linux' greatest
+    assert take_snapshot(write_run(tmp_path / "here", rows(1), status=gone)).verdict.startswith("killed")
+    elsewhere = {**gone, "host": "another"}
+    assert take_snapshot(write_run(tmp_path / "there", rows(1), status=elsewhere)).verdict == "running"
+
+
+def test_rank_that_holds_the_others_up_is_named(tmp_path):
+    run = write_run(tmp_path / "run", rows(2), status=RUNNING)
+    (run / "heartbeats").mkdir()
+    now = time.time()
+    for rank, is_waiting in ((0, True), (1, False)):
+        beat = Beat(
+            rank=rank, host="node1", step=3, doing="making a step", is_waiting=is_waiting, since=now - 5, time=now
+        )
+        (run / "heartbeats" / f"rank_{rank:03d}.json").write_text(json.dumps(vars(beat)))
+    assert "the others wait for rank 1 (node1), making a step at step 3" in render_snapshot(take_snapshot(run))
+
+
+def test_failure_is_shown_with_its_text(tmp_path):
+    failed = {"status": "failed", "exit_code": 4, "rank": 3, "error": "CheckpointError: no space"}
+    page = render_snapshot(take_snapshot(write_run(tmp_path / "run", rows(2), status=failed)))
+    assert "failed, exit code 4, rank 3" in page
+    assert "CheckpointError: no space" in page
+
+
+def test_piped_output_is_one_snapshot(tmp_path, capsys):
+    run = write_run(tmp_path / "run", rows(2), status=RUNNING)
+    assert main(["watch", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("restarts") == 1
+    assert "\x1b" not in shown
+
+
+def test_terminal_is_refreshed_until_the_run_is_done(tmp_path, capsys, monkeypatch):
+    run = write_run(tmp_path / "run", rows(2), status=RUNNING)
+
+    def finish(_seconds):
+        (run / "status.json").write_text('{"status": "done"}')
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("megabert.commands.watch.time.sleep", finish)
+    assert main(["watch", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("\x1b[H\x1b[J") == 2
+    assert shown.count(": done") == 1
+
+
+def test_other_folder_is_refused(tmp_path, capsys):
+    assert main(["watch", str(tmp_path)]) == 4
+    assert "no run folder" in capsys.readouterr().err

@@ -1,0 +1,147 @@
+"""Byte-level BPE and SentencePiece's Unigram: ids are transformers'."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import tokenizers
+import transformers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from megabert.errors import ConfigError, DataError
+from megabert.tokenization import load_tokenizer, save_huggingface, train_byte_bpe
+
+TEXTS = [
+    "The whale, the WHALE's tail; it isn't (quite) 1,234.5 feet long!",
+    "two  spaces, three   spaces,\ta tab and\n\na gap ",
+    "\ub300\ud55c\ubbfc\uad6d \ud5cc\ubc95 na\u00efve \u00c9COLE \U0001f433 \u6d77",
+    "a literal <mask> and </s> are text",
+    "",
+    " ",
+]
+TRAIN = """
+from megabert.tokenization import train_byte_bpe
+words = [chr(97 + i % 26) * (i % 7 + 1) + chr(97 + i * 7 % 26) + chr(97 + i * 5 % 26) for i in range(4000)]
+print(train_byte_bpe([" ".join(words[start::13]) for start in range(13)], vocab_size=700).sha256)
+"""
+
+
+@pytest.fixture(scope="session")
+def bpe(english_texts):
+    return train_byte_bpe(english_texts, vocab_size=1500)
+
+
+@pytest.fixture(scope="session")
+def bpe_folder(bpe, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bpe")
+    save_huggingface(bpe, folder)
+    return folder
+
+
+def theirs(tokenizer, texts):
+    """Ids of transformers, special pieces in a text taken for text as ours do."""
+    return [tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"] for text in texts]
+
+
+def test_pieces_are_robertas(bpe):
+    assert bpe.vocab_size == 1500
+    assert bpe.pieces[:5] == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    assert bpe.special_ids.to_dict() == {"pad": 1, "unk": 3, "cls": 0, "sep": 2, "mask": 4}
+    assert bpe.kind.name == "byte_bpe"
+    pieces = bpe.encode(" It is unquestionably there")
+    assert (~bpe.is_subword[pieces]).sum() == 4
+    assert bpe.is_subword[bpe.encode("It")[0]]  # without a space before it, it may be the rest of a word
+    assert not bpe.is_subword[:5].any()
+
+
+def test_every_text_can_be_written_and_comes_back(bpe):
+    for text in TEXTS:
+        ids = bpe.encode(text)
+        assert bpe.special_ids.unk not in ids
+        assert bpe.decode(ids) == text
+
+
+def test_ids_are_those_of_transformers(bpe, bpe_folder, english_texts):
+    texts = [*TEXTS, *english_texts[:5]]
+    expected = theirs(transformers.AutoTokenizer.from_pretrained(bpe_folder), texts)
+    assert [ids.tolist() for ids in bpe.encode_batch(texts)] == expected
+    again = load_tokenizer(bpe_folder)
+    assert again.sha256 == bpe.sha256
+    assert [ids.tolist() for ids in again.encode_batch(texts)] == expected
+
+
+def test_transformers_reads_special_pieces_as_robertas(bpe_folder):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bpe_folder)
+    ids = tokenizer("The <mask> swims.")["input_ids"]
+    assert (ids[0], ids[-1], ids.count(4)) == (0, 2, 1)
+    assert tokenizer.mask_token == "<mask>"
+    assert tokenizer("a", "b")["input_ids"].count(2) == 3  # <s> a </s></s> b </s>
+
+
+def test_folders_of_vocabulary_and_merges_alone_are_read(bpe, bpe_folder, tmp_path):
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / name).write_bytes((bpe_folder / name).read_bytes())
+    assert load_tokenizer(tmp_path).sha256 == bpe.sha256
+    (tmp_path / "merges.txt").unlink()
+    with pytest.raises(DataError, match=r"vocab\.json: there is no merges\.txt"):
+        load_tokenizer(tmp_path)
+
+
+def test_vocabulary_does_not_depend_on_order_or_process(bpe, english_texts):
+    assert train_byte_bpe(english_texts[::-1], vocab_size=1500).sha256 == bpe.sha256
+    outputs = set()
+    for threads in ("1", "4"):
+        environment = {**os.environ, "RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "true"}
+        done = subprocess.run(
+            [sys.executable, "-c", TRAIN], env=environment, capture_output=True, text=True, check=True, timeout=60
+        )
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(ConfigError, match="vocab_size=260 must be 261 at least"):
+        train_byte_bpe(["text"], vocab_size=260)
+    with pytest.raises(DataError, match="no words that repeat"):
+        train_byte_bpe(["abc"], vocab_size=300)
+
+
+@pytest.fixture(scope="module")
+def unigram_folder(english_texts, tmp_path_factory):
+    """A tokenizer.json as transformers makes of ALBERT's SentencePiece model."""
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.UnigramTrainer(vocab_size=600, special_tokens=special, unk_token="<unk>", show_progress=False)
+    backend = tokenizers.Tokenizer(models.Unigram())
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Replace("``", '"'), normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    )
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    backend.train_from_iterator(english_texts[:20], trainer)
+    folder = tmp_path_factory.mktemp("unigram")
+    backend.save(str(folder / "tokenizer.json"))
+    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "pad_token": "<pad>"}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", **names}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_unigram_ids_are_those_of_transformers(unigram_folder, tmp_path):
+    tokenizer = load_tokenizer(unigram_folder)
+    assert tokenizer.kind.name == "unigram"
+    assert tokenizer.special_ids.to_dict() == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    texts = TEXTS[:3]
+    expected = theirs(transformers.AutoTokenizer.from_pretrained(unigram_folder), texts)
+    assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == expected
+    save_huggingface(tokenizer, tmp_path)
+    assert load_tokenizer(tmp_path).sha256 == tokenizer.sha256
+    assert theirs(transformers.AutoTokenizer.from_pretrained(tmp_path), texts) == expected
+    assert not tokenizer.is_subword[tokenizer.encode("the whale")[0]]
+
+
+def test_sentencepiece_without_tokenizer_json_names_the_way(tmp_path):
+    (tmp_path / "spiece.model").write_bytes(b"")
+    with pytest.raises(DataError, match=r"SentencePiece model has no tokenizer\.json: load it with"):
+        load_tokenizer(tmp_path)
