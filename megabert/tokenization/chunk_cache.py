@@ -156,7 +156,11 @@ class ChunkCache:
         first, fresh = len(self), np.empty((len(slots), 2), np.int64)
         known = (self._held, self._ends, self._count)
         made = find_chunks(text, offsets, self._has_words, self._table, known, fresh, slots)
-        found = self._encode([bytes(text[start:end]).decode() for start, end in fresh[:made].tolist()]) if made else []
+        try:
+            found = self._encode([bytes(text[start:end]).decode() for start, end in fresh[:made].tolist()])
+        except BaseException:
+            self._clear()  # new chunks are in the table, their ids are not
+            raise
         ends = self._starts[first] + np.cumsum(np.fromiter(map(len, found), np.int64, made))
         if made:
             self._ids = _grown(self._ids, int(ends[-1]))

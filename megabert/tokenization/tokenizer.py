@@ -19,6 +19,9 @@ from megabert.tokenization.chunk_cache import AsciiPieces, ChunkCache
 from megabert.tokenization.kinds import WORDPIECE, kind_of
 from megabert.tokenization.special_tokens import SpecialIds, SpecialNames, find_special_ids
 
+FEW_TEXTS = 256
+"""So many are given to `tokenizers` at once: loading compiled loops takes longer."""
+
 
 class Tokenizer:
     """A tokenizer of any kind of `kinds`, whose ids are those of Hugging Face's for the same files.
@@ -102,7 +105,7 @@ class Tokenizer:
             Ids of all texts, int32, end to end; and int64 offsets of shape (len(texts) + 1,): text i has the
             ids ``ids[offsets[i]:offsets[i + 1]]``.
         """
-        if self._is_chunked:
+        if self._is_chunked and len(texts) > FEW_TEXTS:
             return self._chunks.encode_flat(texts)
         return self._encode_whole(texts.to_pylist() if isinstance(texts, pa.Array) else texts)
 
