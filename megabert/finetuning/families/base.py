@@ -125,7 +125,9 @@ class Family(ABC, Generic[E]):
 
     def sequences(self) -> Sequences:
         """Return an empty list of sequences under construction."""
-        return Sequences(self.tokenizer.special_ids, self.max_seq_length, self.has_segments)
+        return Sequences(
+            self.tokenizer.special_ids, self.max_seq_length, self.has_segments, self.tokenizer.separators_in_pair
+        )
 
     def tell_cut(self, sequences: Sequences) -> None:
         """Log how many sequences lost their end."""
