@@ -2,6 +2,7 @@
 
 # T packed tokens, B sequences, M labelled positions, C outputs, R rows of logits
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -142,6 +143,4 @@ class Family(ABC, Generic[E]):
 
 def json_lines(rows: Sequence[dict[str, Any]]) -> str:
     """Return JSON Lines."""
-    import json
-
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
