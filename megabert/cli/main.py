@@ -25,6 +25,8 @@ COMMANDS = {
     "embed": ("megabert.commands.embed", "write a vector for each line of a file, or for each of its tokens"),
 }
 
+_SIGPIPE = 128 + 13
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
@@ -48,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MegabertError as error:
         _report(error)
         return error.exit_code
+    except BrokenPipeError:  # the reader, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
+        return _SIGPIPE
     except KeyboardInterrupt:
         print("megabert: interrupted", file=sys.stderr)
         return 130

@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -53,6 +54,8 @@ class FirstFailure:
         """Bind the parts; ``store`` must outlive every other rank's last look at it."""
         self._store, self._rank, self._size = store, rank, size
         self._has_noticed = threading.Event()
+        self.has_store = True
+        """Whether the store still answered when it was last asked; it is gone with the rank that hosts it."""
 
     def report(self, error: BaseException) -> BaseException:
         """Return the error that this rank is to leave with: its own if it failed first, else an echo of the first.
@@ -63,11 +66,12 @@ class FirstFailure:
         if self._size == 1 or isinstance(error, RankFailed) or not isinstance(error, Exception):
             return error
         follows = getattr(error, "is_echo", None) or _has_lost_a_rank(error)
+        first = None
         try:
-            first = self._wait(_SILENCE_S if follows else 0.0) or self._publish(error)
-        except Exception as lost:  # rank 0 is gone, and the store with it
-            logger.debug("rank %d: %s", self._rank, lost)
-            first = None
+            if self.has_store:
+                first = self._wait(_SILENCE_S if follows else 0.0) or self._publish(error)
+        except Exception as lost:
+            self._lose_store(lost)
         if first is not None and first.rank != self._rank:
             return first
         if _has_lost_a_rank(error):
@@ -101,7 +105,11 @@ class FirstFailure:
                     self._arrive()
                     os._exit(first.exit_code)
         except Exception as lost:
-            logger.debug("rank %d: %s", self._rank, lost)
+            self._lose_store(lost)
+
+    def _lose_store(self, error: Exception) -> None:
+        self.has_store = False
+        logger.debug("rank %d: %s", self._rank, error)
 
     def _arrive(self) -> None:
         self._store.add(ARRIVED, 1)
@@ -135,4 +143,5 @@ def _has_lost_a_rank(error: BaseException) -> bool:
 
 
 def _line_of(error: BaseException) -> str:
-    return str(error).splitlines()[0]
+    """Return what gloo or NCCL says, without its place in the source and its advice."""
+    return re.sub(r"^\[[^\]]*\] |\. This is typically.*", "", str(error).splitlines()[0])

@@ -183,7 +183,7 @@ def _start(rank: int, size: int, device: torch.device) -> dist.Store:
 def _leave(world: World, timeout_s: float) -> None:
     have_met = False
     try:
-        have_met = _meet(world, timeout_s)
+        have_met = world.failures.has_store and _meet(world, timeout_s)
     except Exception as error:  # rank 0 is gone, and the store with it
         logger.debug("rank %d: %s", world.rank, error)
     if not have_met:

@@ -10,6 +10,7 @@ from typing import Any
 from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
 from megabert.observability.metrics import read_metrics
+from megabert.training.heartbeat import read_beats, whom_they_wait_for
 from megabert.training.run_folder import checkpoints_dir, read_config
 from megabert.training.status import read_status
 
@@ -45,6 +46,8 @@ class Snapshot:
     row_age_s: float | None
     """Since the newest row."""
     starts: int
+    waiting: str
+    """Who holds the other ranks up, from their heartbeats; empty where nobody does."""
 
 
 def take_snapshot(run_dir: Path) -> Snapshot:
@@ -61,9 +64,10 @@ def take_snapshot(run_dir: Path) -> Snapshot:
     phase = config.phases[min(index, len(config.phases) - 1)]
     rate = _median([row["perf/sequences_per_s"] for row in train[-RECENT_ROWS:] if row["phase"] == last["phase"]])
     step, latest = _checkpoint(run_dir)
+    verdict = _verdict(status)
     return Snapshot(
         run_dir=run_dir,
-        verdict=_verdict(status),
+        verdict=verdict,
         error=status.get("error"),
         step=int(rows[-1]["step"]) if rows else 0,
         total_steps=sum(phase.steps for phase in config.phases),
@@ -79,6 +83,7 @@ def take_snapshot(run_dir: Path) -> Snapshot:
         checkpoint_age_s=_age(latest),
         row_age_s=_age(run_dir / "metrics.jsonl"),
         starts=_starts(run_dir),
+        waiting=whom_they_wait_for(read_beats(run_dir), now=time.time()) if verdict == "running" else "",
     )
 
 
@@ -92,6 +97,8 @@ def render_snapshot(found: Snapshot) -> str:
     ]
     if found.error:
         lines.append(f"  {found.error}")
+    if found.waiting:
+        lines.append(f"  {found.waiting}")
     if found.last:
         lines += ["", *_numbers(found), "", *_curve(found.losses)]
     restarts = max(0, found.starts - 1)

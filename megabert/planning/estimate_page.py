@@ -5,6 +5,8 @@ from typing import Any
 from megabert.planning.estimate import MEMORY_SHARE, Estimate, PhaseEstimate, steps_that_fit
 from megabert.planning.passes import warn_of
 
+LAUNCH_BOUND_S = 0.02
+"""Some thousand kernels at 5 to 10 microseconds each."""
 _COLUMNS = ("phase", "steps", "tokens a step", "micro-steps", "s a step", "tokens/s", "sequences/s", "MFU", "time")
 
 
@@ -23,6 +25,7 @@ def render_estimate(found: Estimate, *, hours: float | None = None) -> str:
         "start-ups are not counted",
         _disk_line(found),
         *_pass_lines(found),
+        *_launch_lines(found),
     ]
     if hours is not None:
         lines += ["", *_hours_lines(found, hours)]
@@ -96,6 +99,17 @@ def _pass_lines(found: Estimate) -> list[str]:
         return ["passes over the corpus: unknown; give --data.path, or --instances (rows of a phase's shards)"]
     by_phase = ", ".join(f"{phase.name} {phase.passes:.1f}" for phase in found.phases)
     return [f"passes over the corpus: {found.passes:.1f} ({by_phase})", *warn_of(found.passes)]
+
+
+def _launch_lines(found: Estimate) -> list[str]:
+    """Warn where a micro-step is so short that starting its kernels takes longer than running them."""
+    short = [phase.name for phase in found.phases if phase.step.compute_s / phase.micro_steps < LAUNCH_BOUND_S]
+    if not short:
+        return []
+    return [
+        f"NOTE: {', '.join(short)}: a micro-step computes for less than {1000 * LAUNCH_BOUND_S:.0f} ms, so starting "
+        "its kernels counts, which is not modelled: expect it to be slower. Fewer GPUs may do as well."
+    ]
 
 
 def _hours_lines(found: Estimate, hours: float) -> list[str]:

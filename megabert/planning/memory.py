@@ -107,7 +107,9 @@ def _activation_bytes(model: ModelConfig, size: int, masked_share: float, *, rec
     if recompute:  # every layer's input, and one layer whole
         layers = model.num_hidden_layers * model.hidden_size * size + layer
     embeddings = 4 * model.hidden_size * size + 32
-    # Logits, and their float32 gradient.
-    head = masked_share * (model.padded_vocab_size * (size + 4) + 6 * model.hidden_size * size)
     # The backward pass holds a layer's gradients while it makes the next.
-    return layers + embeddings + head + layer / 2
+    encoder = layers + embeddings + layer / 2
+    if model.generator_size is not None:  # ELECTRA: it has the head over the vocabulary, and goes first
+        return encoder + _activation_bytes(model.generator(), size, masked_share, recompute=recompute)
+    # Logits, and their float32 gradient.
+    return encoder + masked_share * (model.padded_vocab_size * (size + 4) + 6 * model.hidden_size * size)

@@ -44,15 +44,18 @@ class Job:
     def flags(self) -> list[str]:
         return [word for name, value in {**TINY, **self.run.flags}.items() for word in (f"--{name}", str(value))]
 
-    def ask(self, *command: str) -> str:
+    def ask(self, *command: str, **settings: str) -> str:
         """Run a command of SLURM's."""
-        done = subprocess.run(command, env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, env={**self.environment, **settings}, cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
-    def submit(self) -> None:
+    def submit(self, **settings: str) -> None:
         options = [*TWO_NODES, "--time=20", f"--output={self.run.output_path}", *self.options]
-        self.number = self.ask("sbatch", "--parsable", *options, "slurm/pretrain_large.sh", *self.flags).strip()
+        command = ["sbatch", "--parsable", *options, "slurm/pretrain_large.sh", *self.flags]
+        self.number = self.ask(*command, **settings).strip()
 
     def shown(self, name: str) -> str:
         """Return a field of ``scontrol show job``."""
@@ -65,7 +68,7 @@ class Job:
         while not happens():
             output = self.run.output_path.read_text()[-4000:] if self.run.output_path.exists() else ""
             assert time.monotonic() < deadline, f"{what}: not in {timeout_s} s; {self.shown('JobState')}:\n{output}"
-            assert self.shown("JobState") not in ("FAILED", "TIMEOUT"), f"{what}: {output}"
+            assert happens() or self.shown("JobState") not in ("FAILED", "TIMEOUT"), f"{what}: {output}"
             time.sleep(0.1)
 
     def wait_for_step(self, step: int) -> None:
@@ -201,6 +204,19 @@ def test_check_names_what_is_missing(job, tmp_path):
     assert "prepare_data.sh" in done.stderr
     assert check_only(job, SUBMIT_OPTIONS="--nodes=3").returncode == 1
     assert check_only(job, CONTAINER="docker").returncode == 2
+
+
+def test_doctor_names_the_node_before_training_starts(job):
+    """Each node has a /dev/shm of its own: no place for a run folder, and only node2 does not see rank 0's file."""
+    job.submit(RUN_DIR="/dev/shm/run")
+    job.wait("the end", lambda: job.shown("JobState") == "FAILED")
+    output = job.run.output
+    assert "FAILED" in output
+    assert "is not the folder that rank 0 sees" in output
+    assert "run folder has to lie on a file system that all nodes share" in " ".join(output.split())
+    assert "node2 (rank 1)" in output
+    assert job.shown("ExitCode") == "2:0"
+    assert "new run in" not in output, "no training began"
 
 
 def test_preempted_job_requeues_and_ends_like_an_undisturbed_run(job, unbroken_pair):

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -36,6 +37,15 @@ def test_errors_become_exit_codes(capsys):
     assert "did you mean seed?" in capsys.readouterr().err
     assert main(["export", "no/such/run", "--to", "x"]) == 4
     assert "no run folder" in capsys.readouterr().err
+
+
+def test_reader_that_has_enough_gets_no_traceback():
+    command = [sys.executable, "-m", "megabert", "estimate", "--scaling"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_help_imports_no_torch():

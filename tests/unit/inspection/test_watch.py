@@ -1,11 +1,14 @@
+import json
 import os
 import socket
+import time
 
 import pytest
 from unit.inspection.run_folders import eval_row, train_row, write_run
 
 from megabert.cli.main import main
 from megabert.inspection.watch import render_snapshot, take_snapshot
+from megabert.training.heartbeat import Beat
 
 RUNNING = {"status": "running", "step": 2, "phase": 1, "host": socket.gethostname(), "pid": os.getpid()}
 
@@ -47,6 +50,18 @@ def test_run_whose_process_is_gone_was_killed(tmp_path):
     assert take_snapshot(write_run(tmp_path / "here", rows(1), status=gone)).verdict.startswith("killed")
     elsewhere = {**gone, "host": "another"}
     assert take_snapshot(write_run(tmp_path / "there", rows(1), status=elsewhere)).verdict == "running"
+
+
+def test_rank_that_holds_the_others_up_is_named(tmp_path):
+    run = write_run(tmp_path / "run", rows(2), status=RUNNING)
+    (run / "heartbeats").mkdir()
+    now = time.time()
+    for rank, is_waiting in ((0, True), (1, False)):
+        beat = Beat(
+            rank=rank, host="node1", step=3, doing="making a step", is_waiting=is_waiting, since=now - 5, time=now
+        )
+        (run / "heartbeats" / f"rank_{rank:03d}.json").write_text(json.dumps(vars(beat)))
+    assert "the others wait for rank 1 (node1), making a step at step 3" in render_snapshot(take_snapshot(run))
 
 
 def test_failure_is_shown_with_its_text(tmp_path):

@@ -1,9 +1,12 @@
+import errno
 import json
+import os
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from megabert.config.model import ModelConfig
+from megabert.observability import metrics
 from megabert.observability.flops import peak_flops, training_flops
 from megabert.observability.metrics import MetricWriter, read_metrics
 
@@ -53,3 +56,41 @@ def test_peaks_are_matched_by_name():
     assert peak_flops("NVIDIA H200", "bf16") == 989e12
     assert peak_flops("NVIDIA H100 PCIe", "bf16") == 756e12
     assert peak_flops("cpu", "fp32") is None
+
+
+def test_full_disk_keeps_rows_until_there_is_space(tmp_path, monkeypatch):
+    writer = MetricWriter(tmp_path, resumed_step=0)
+    writer.write(1, {"train/loss": 1.0})
+
+    def full(file, content):
+        if len(content) > 10:
+            return original(file, content[:10])  # a part is taken before the disk is full
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    original = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics.os, "write", full)
+        writer.write(2, {"train/loss": 2.0})
+        writer.flush()
+        writer.write(3, {"train/loss": 3.0})
+    assert read_metrics(tmp_path)[-1]["step"] <= 2
+    writer.write(4, {"train/loss": 4.0})
+    writer.close()
+    assert [(row["step"], row["train/loss"]) for row in read_metrics(tmp_path)] == [(n, float(n)) for n in (1, 2, 3, 4)]
+
+
+def test_tensorboard_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch):
+    writer = MetricWriter(tmp_path, resumed_step=0)
+
+    def broken(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer._tensorboard, "add_scalar", broken)
+        writer.write(1, {"train/loss": 1.0})
+    writer.write(2, {"train/loss": 2.0})
+    writer.close()
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [2]
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]

@@ -119,6 +119,21 @@ def test_json_has_the_same_figures(capsys):
     assert report["steps_that_fit"][0] < 7038
 
 
+def test_electra_counts_its_generator():
+    config = load_run_config("electra_small")
+    cluster = Cluster(gpu=GPUS["a100"], nodes=1, gpus_per_node=1)
+    whole = estimate(config, cluster, gpu_name="a100").memory_gib[1]
+    alone = load_run_config("electra_small", flags={"model": {"generator_size": 0.01}})
+    assert estimate(alone, cluster, gpu_name="a100").memory_gib[1][131_072] < whole[131_072]
+
+
+def test_short_steps_are_warned_of(capsys):
+    assert main(["estimate", "--recipe", "debug", "--gpu", "a100"]) == 0
+    assert "NOTE: phase1, phase2: a micro-step computes for less than 20 ms" in capsys.readouterr().out
+    assert main(["estimate"]) == 0
+    assert "NOTE" not in capsys.readouterr().out
+
+
 def test_engine_chooses_the_stage(capsys):
     assert main(["estimate", "--engine", "zero3"]) == 0
     assert "ZeRO-3\n" in capsys.readouterr().out
