@@ -67,8 +67,10 @@ def settings(is_tiny: bool) -> dict[str, Any]:
         found["cuda"] = torch.version.cuda
     else:
         found["device"] = "cpu"
-    revision = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    found["revision"] = revision.stdout.strip() or None
+    found["revision"] = None
+    if shutil.which("git"):
+        revision = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+        found["revision"] = revision.stdout.strip() or None
     return found
 
 

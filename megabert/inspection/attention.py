@@ -73,7 +73,8 @@ def record_attention(
         ConfigError: The text is longer than the model's positions.
     """
     encoded = encode_text(tokenizer, text, second, limit=model.config.max_position_embeddings)
-    batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start])
+    has_segments = model.config.type_vocab_size > 1
+    batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start] if has_segments else None)
     with evaluating(model), _observing(model) as seen:
         model.bert(batch.to(next(model.parameters()).device))
     heads = model.config.num_attention_heads

@@ -101,7 +101,8 @@ def word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
     Raises:
         ConfigError: The vocabulary cannot write it.
     """
-    ids = tokenizer.encode(word).tolist()
+    # as inside a sentence: a word without the space before it has other pieces
+    ids = tokenizer.encode(f" {word}" if tokenizer.kind.keeps_spaces else word).tolist()
     unknown = tokenizer.special_ids.unk
     if not ids or unknown in ids:
         found = " ".join(tokenizer.pieces[index] for index in ids) or "nothing"

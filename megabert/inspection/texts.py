@@ -10,13 +10,14 @@ from torch import nn
 
 from megabert.errors import ConfigError
 from megabert.tokenization import Tokenizer
+from megabert.tokenization.kinds import BYTE_BPE
 
 
 class Encoded(NamedTuple):
     """One text, or a pair, as ids."""
 
     ids: NDArray[np.int64]
-    """``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``."""
+    """``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``; RoBERTa puts two separators between the texts."""
     segment_b_start: int
     """Index of b's first token; the number of ids where there is no b."""
 
@@ -35,6 +36,8 @@ def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, l
     """
     special = tokenizer.special_ids
     ids = [special.cls, *_with_masks(tokenizer, text), special.sep]
+    if second is not None and tokenizer.kind is BYTE_BPE:
+        ids.append(special.sep)
     segment_b_start = len(ids)
     if second is not None:
         ids += [*_with_masks(tokenizer, second), special.sep]
@@ -55,8 +58,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Encode around the masks: the tokenizer itself takes a literal ``[MASK]`` for text."""
-    first, *others = tokenizer.encode_batch(text.split(tokenizer.names.mask))
+    """Encode around the masks: the tokenizer itself takes a literal ``[MASK]`` for text.
+
+    A mask takes the spaces before it, as the word that it stands for would.
+    """
+    *before, last = text.split(tokenizer.names.mask)
+    first, *others = tokenizer.encode_batch([*(part.rstrip() for part in before), last])
     ids = [*first]
     for part in others:
         ids += [tokenizer.special_ids.mask, *part]

@@ -62,9 +62,11 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     id, so two writers never share one.
 
     Raises:
-        DataError: The disk is full; names the folder and its free space.
+        DataError: The disk is full; names the folder and its free space. Or ``path`` is a folder.
     """
     path = Path(path)
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder. Name a file in it.")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

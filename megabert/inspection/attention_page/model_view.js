@@ -24,12 +24,12 @@ function drawModelView(stage, attention, state, change) {
 function drawThumb(attention, layer, head) {
   const { canvas, context } = makeCanvas(THUMB_WIDTH, THUMB_HEIGHT);
   const step = (THUMB_HEIGHT - 8) / attention.length;
-  const opacity = 0.9;
+  context.lineWidth = Math.min(1, step); // long texts: thin lines, or all is one colour
   canvas.title = `layer ${layer}, head ${head}`;
   attention.probabilities(layer, head).forEach((row, from) => {
     row.forEach((probability, to) => {
       if (probability < 0.04) return;
-      context.strokeStyle = headColor(head, attention.heads, probability * opacity);
+      context.strokeStyle = headColor(head, attention.heads, probability);
       context.beginPath();
       context.moveTo(7, 4 + step * (from + 0.5));
       context.lineTo(THUMB_WIDTH - 7, 4 + step * (to + 0.5));

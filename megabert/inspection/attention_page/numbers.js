@@ -33,7 +33,9 @@ class Attention {
     const q = this.query(layer, head, token);
     return Array.from({ length: this.length }, (_, other) => {
       const k = this.key(layer, head, other);
-      return q.reduce((sum, value, index) => sum + value * k[index], 0) / Math.sqrt(this.width);
+      let sum = 0;
+      for (let index = 0; index < this.width; index += 1) sum += q[index] * k[index];
+      return sum / Math.sqrt(this.width);
     });
   }
 

@@ -1,10 +1,18 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
 
 from megabert.ops.dropout import ATTENTION_OUTPUT, Dropout, DropoutStream
+from megabert.ops.parity import poisoned_memory
+
+
+@pytest.fixture(autouse=True)
+def poison() -> Iterator[None]:
+    """Fill what ``torch.empty`` returns with NaN: an element that no op writes is seen."""
+    with poisoned_memory():
+        yield
 
 
 @pytest.fixture

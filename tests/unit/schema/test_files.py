@@ -45,3 +45,9 @@ def test_durable_write_and_syncs_take_paths(tmp_path):
     sync_file(tmp_path / "a")
     sync_folder(tmp_path)
     assert (tmp_path / "a").read_bytes() == b"abc"
+
+
+def test_a_folder_is_not_replaced_by_a_file(tmp_path):
+    with pytest.raises(DataError, match="is a folder"):
+        atomic_write(tmp_path, "text")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,120 @@
+"""The loader's thread: agreement over ranks, failures, closing, and how far it works ahead."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from megabert.data import PackedLoader, ShardSet, shape_for
+from megabert.errors import DataError
+
+
+def loader_of(shards, *, world_size=1, **options):
+    shape = shape_for(shards.statistics, global_batch_size=50, world_size=world_size, micro_batch_tokens=256)
+    options.setdefault("num_steps", 4)
+    return PackedLoader(shards, seed=5, global_batch_size=50, shape=shape, world_size=world_size, **options)
+
+
+@pytest.fixture
+def shards(shard_folder):
+    return ShardSet.open(shard_folder)
+
+
+class Agreement:
+    """A meeting of threads in place of gloo."""
+
+    def __init__(self, world_size):
+        self.barrier = threading.Barrier(world_size, timeout=20)
+        self.slots = [None] * world_size
+        self.calls = [0] * world_size
+
+    def of(self, rank):
+        def agree(vector):
+            self.calls[rank] += 1
+            self.slots[rank] = vector
+            self.barrier.wait()
+            stacked = np.stack(self.slots)
+            self.barrier.wait()
+            return np.concatenate([stacked[:, :2].sum(0), stacked[:, 2:].max(0)])
+
+        return agree
+
+
+def test_ranks_agree_once_a_step_on_totals_and_stop(shards):
+    agreement = Agreement(2)
+    loaders = [loader_of(shards, world_size=2, rank=r, agree=agreement.of(r), num_steps=None) for r in range(2)]
+    assert not any(next(loader).stop for loader in loaders)
+    loaders[1].request_stop()
+    stops = []
+    while not stops or not stops[-1][0]:
+        stops.append([next(loader).stop for loader in loaders])
+    assert all(a == b for a, b in stops)
+    assert len(stops) <= 2  # the step that was made already, then the one that says so
+    for loader in loaders:
+        loader.close()
+        assert not loader._thread.is_alive()
+    assert agreement.calls[0] == agreement.calls[1] == len(stops) + 2
+
+
+def test_failure_on_one_rank_reaches_the_others(shards, shard_folder, monkeypatch):
+    agreement = Agreement(2)
+    broken = ShardSet.open(shard_folder)
+    monkeypatch.setattr(broken, "columns", lambda spans: (_ for _ in ()).throw(DataError("rank 1's disk is gone")))
+    loaders = [loader_of(s, world_size=2, rank=r, agree=agreement.of(r)) for r, s in enumerate([shards, broken])]
+    with pytest.raises(DataError, match="another rank"):
+        next(loaders[0])
+    for _ in range(2):
+        with pytest.raises(DataError, match="disk is gone"):
+            next(loaders[1])
+    for loader in loaders:
+        loader.close()
+
+
+def test_ranks_with_different_shards_are_refused(make, shards, tmp_path):
+    other = ShardSet.open(make.shards(tmp_path / "other", {"train": [make.instances(1111, 32, 1000, seed=9)]}))
+    agreement = Agreement(2)
+    loaders = [loader_of(s, world_size=2, rank=r, agree=agreement.of(r)) for r, s in enumerate([shards, other])]
+    for loader in loaders:
+        with pytest.raises(DataError, match="different shards"):
+            next(loader)
+        loader.close()
+
+
+def test_closing_is_prompt_and_leaves_no_thread(shards):
+    before = threading.active_count()
+    loader = loader_of(shards, num_steps=None)
+    next(loader)
+    loader.close()
+    loader.close()
+    assert threading.active_count() == before
+    with pytest.raises(StopIteration):
+        next(loader)
+
+
+def test_closing_wakes_a_waiting_consumer(shards):
+    agreement = threading.Event()
+    loader = loader_of(shards, num_steps=None, agree=lambda vector: (agreement.wait(20), vector)[1])
+    seen = []
+    consumer = threading.Thread(target=lambda: seen.extend(loader))
+    consumer.start()
+    closer = threading.Thread(target=loader.close)
+    closer.start()
+    agreement.set()
+    closer.join(5)
+    consumer.join(5)
+    assert not consumer.is_alive()
+    assert not closer.is_alive()
+
+
+def test_thread_makes_no_more_than_one_step_ahead(shards):
+    calls = []
+    with loader_of(shards, num_steps=None, agree=lambda vector: (calls.append(1), vector)[1]) as loader:
+        for consumed in range(1, 4):
+            next(loader)
+            for _ in range(2000):  # 20 s for a busy machine
+                if len(calls) > consumed:
+                    break
+                time.sleep(0.01)
+            time.sleep(0.05)  # and no further step is made
+            assert len(calls) == consumed + 1
