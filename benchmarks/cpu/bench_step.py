@@ -1,6 +1,6 @@
 """Tokens a second of a whole training step on a CPU, megabert's beside transformers' BertForPreTraining on torch.
 
-    python benchmarks/cpu/bench_step.py [--cases medium:128,medium:512] [--threads 1] [--repetitions 12] [--profile]
+    python benchmarks/cpu/bench_step.py [--cases medium:128,medium:512] [--threads 1] [--repetitions 6] [--profile]
 
 Both sides: the same weights, the same instances of shards that ``megabert-data build`` makes of the bundled corpus,
 dropout 0.1, gradients clipped at 1, torch's fused AdamW, float32, the same threads; labels at masked positions only.
@@ -221,7 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="mini:128,medium:128,medium:512,base:128", help="PRESET:LENGTH, ...")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="default: torch's own choice")
-    parser.add_argument("--repetitions", type=int, default=10, help="timed steps a side (default 10)")
+    parser.add_argument("--repetitions", type=int, default=6, help="timed steps a side (default 6)")
     parser.add_argument("--batch-tokens", type=int, default=2048, help="of a step, at full length (default 2048)")
     parser.add_argument("--data", type=Path, default=ROOT / "build" / "bench-cpu" / "data", help="made if absent")
     parser.add_argument("--profile", action="store_true", help="print where each side's time goes")
