@@ -13,30 +13,7 @@ if TYPE_CHECKING:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the table and the fill-mask examples, write the loss curve."""
-    parser = argparse.ArgumentParser(
-        prog="megabert report",
-        description="Print one table of what a run has learned, phase by phase, beside the unigram baseline; write "
-        "the loss curve as RUN/loss.png; with --text, show guesses for [MASK] of the unigram, the untrained and the "
-        "trained model side by side. --html and --png write one page of curves beside it.",
-        epilog='example: megabert report runs/demo --text "He went to [MASK] sea." --html report.html',
-    )
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
-    parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
-    parser.add_argument("--checkpoint", default="last", help="last, best or a step (default: last)")
-    parser.add_argument(
-        "--min-margin",
-        type=float,
-        metavar="NATS",
-        help="fail (exit 3) if the last held-out loss is not this far below the unigram baseline",
-    )
-    parser.add_argument(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="also write curves, tables and configuration as one self-contained page",
-    )
-    parser.add_argument("--png", type=Path, metavar="FILE", help="also write the page's curves as a picture")
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
 
     from megabert.inspection.positions import losses_by_position, render_positions
     from megabert.inspection.report import draw_losses, render_table, report_run
@@ -62,6 +39,33 @@ def run(arguments: Sequence[str]) -> int:
             f"--min-margin asks for {options.min_margin:g}. Train longer, or on more text."
         )
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="megabert report",
+        description="Print one table of what a run has learned, phase by phase, beside the unigram baseline; write "
+        "the loss curve as RUN/loss.png; with --text, show guesses for [MASK] of the unigram, the untrained and the "
+        "trained model side by side. --html and --png write one page of curves beside it.",
+        epilog='example: megabert report runs/demo --text "He went to [MASK] sea." --html report.html',
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
+    parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
+    parser.add_argument("--checkpoint", default="last", help="last, best or a step (default: last)")
+    parser.add_argument(
+        "--min-margin",
+        type=float,
+        metavar="NATS",
+        help="fail (exit 3) if the last held-out loss is not this far below the unigram baseline",
+    )
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="also write curves, tables and configuration as one self-contained page",
+    )
+    parser.add_argument("--png", type=Path, metavar="FILE", help="also write the page's curves as a picture")
+    return parser
 
 
 def _write_page(options: argparse.Namespace, reports: "list[PhaseReport]", tables: list[tuple[str, str]]) -> None:

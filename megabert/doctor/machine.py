@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from megabert.doctor.finding import Finding
+from megabert.doctor.finding import Finding, Level
 
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_MEMORY_GIB = 1.0
@@ -29,38 +29,27 @@ def check_devices(device: str, *, local_rank: int | None = None) -> list[Finding
     if device == "cpu":
         return [_cpu()]
     if local_rank is not None and 0 < count <= local_rank:
-        return [
-            Finding(
-                area="devices",
-                level="failed",
-                text=f"{count} GPU(s) for more ranks than that",
-                remedy="Start at most one rank a GPU: --ntasks-per-node, --gpus-per-node.",
-            )
-        ]
+        remedy = "Start at most one rank a GPU: --ntasks-per-node, --gpus-per-node."
+        return [_no_device(f"{count} GPU(s) for more ranks than that", remedy)]
     if count:
         return [_gpu(index) for index in (range(count) if local_rank is None else [local_rank])]
     if _NVIDIA.exists() or shutil.which("nvidia-smi"):
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        why = (
-            "this torch was built without CUDA"
-            if torch.version.cuda is None
-            else f"torch sees no GPU (CUDA_VISIBLE_DEVICES={hidden!r})"
+        no_cuda = torch.version.cuda is None
+        why = "this torch was built without CUDA" if no_cuda else f"torch sees no GPU (CUDA_VISIBLE_DEVICES={hidden!r})"
+        remedy = (
+            "Remove .venv and run make install again." if no_cuda else "Unset CUDA_VISIBLE_DEVICES, or ask for GPUs."
         )
-        text = f"there is an NVIDIA driver, but {why}"
-        level, remedy = ("failed", "Remove .venv and run make install again, or unset CUDA_VISIBLE_DEVICES.")
-        if device == "auto":
-            level = "note"
-        return [Finding(area="devices", level=level, text=text, remedy=remedy), _cpu()]  # type: ignore[arg-type]
+        level: Level = "note" if device == "auto" else "failed"
+        return [_no_device(f"there is an NVIDIA driver, but {why}", remedy, level), _cpu()]
     if device == "cuda":
-        return [
-            Finding(
-                area="devices",
-                level="failed",
-                text="no GPU is visible",
-                remedy="Ask SLURM for GPUs (--gpus-per-node), or train on the CPU: --device cpu.",
-            )
-        ]
+        remedy = "Ask SLURM for GPUs (--gpus-per-node), or train on the CPU: --device cpu."
+        return [_no_device("no GPU is visible", remedy)]
     return [_cpu()]
+
+
+def _no_device(text: str, remedy: str, level: Level = "failed") -> Finding:
+    return Finding(area="devices", level=level, text=text, remedy=remedy)
 
 
 def check_limits() -> list[Finding]:

@@ -16,6 +16,8 @@ from megabert.tokenization import SpecialIds
 OURS = "megabert_version"
 """Key by which a folder is known as an export of this package."""
 
+GOOGLE_CONFIG = "bert_config.json"
+
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_new",
@@ -112,9 +114,9 @@ def read_config_json(folder: Path) -> ModelConfig:
     Raises:
         ConfigError: There is none, it is damaged, or it describes no family that is known here.
     """
-    path = folder / "config.json"
+    path = config_path(folder)
     content = _read(path)
-    family = content.get("model_type")
+    family = content.get("model_type", _google_family(content) if path.name == GOOGLE_CONFIG else None)
     if family not in EXCHANGES:
         raise ConfigError(f"{path}: model_type={family!r}; supported are {', '.join(EXCHANGES)}. Give such an encoder.")
     exchange = EXCHANGES[family]
@@ -137,6 +139,20 @@ def read_config_json(folder: Path) -> ModelConfig:
         return replace(config, max_position_embeddings=config.max_position_embeddings - unused)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def config_path(folder: Path) -> Path:
+    """Return where a model's shape is stated: ``config.json``, or google's ``bert_config.json`` where that is all."""
+    own, google = folder / "config.json", folder / GOOGLE_CONFIG
+    return google if google.is_file() and not own.is_file() else own
+
+
+def _google_family(content: dict[str, Any]) -> str:
+    """Return BERT, or ELECTRA's generator: what ``transformers`` calls a BERT with narrower embeddings."""
+    if content.get("embedding_size", content.get("hidden_size")) == content.get("hidden_size"):
+        return "bert"
+    content["architectures"] = [EXCHANGES["electra"].architectures["none"]]
+    return "electra"
 
 
 def read_task_fields(folder: Path) -> dict[str, Any]:

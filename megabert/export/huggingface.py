@@ -19,6 +19,7 @@ from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.export.config_json import EXCHANGES, config_json, is_ours, read_config_json
 from megabert.export.model_card import ModelCard, render_card
+from megabert.export.tensorflow import INDEX_SUFFIX, find_index, read_tensorflow
 from megabert.models.convert import from_huggingface, join_generator, split_generator, to_huggingface
 from megabert.models.key_maps import to_theirs
 from megabert.schema.files import NO_SPACE, disk_full, sync_file, sync_folder
@@ -63,10 +64,12 @@ class TaskHead(NamedTuple):
 def read_huggingface(
     folder: Path, *, objective: Objective | None = None, config_only: bool = False
 ) -> HuggingFaceModel:
-    """Read a model of any family: safetensors or ``pytorch_model.bin``, with or without prefix, pooler and heads.
+    """Read a model of any family: safetensors, ``pytorch_model.bin`` or google's TensorFlow checkpoint.
+
+    Prefix, pooler and heads may be there or not.
 
     Args:
-        folder: Holds ``config.json`` and weights.
+        folder: Holds ``config.json`` (google: ``bert_config.json``) and weights.
         objective: Of the model that will take the weights; None: the family's usual one.
         config_only: Leave the weights alone; ``state`` is empty then.
 
@@ -83,8 +86,8 @@ def read_huggingface(
         config = replace(config, generator_size=share)
     if config_only:
         return HuggingFaceModel(config, {}, [], folder, {})
-    weights = _read_weights(folder)
-    state, missing, unexpected = from_huggingface(weights, config, objective=objective)
+    weights, naming = _read_weights(folder)
+    state, missing, unexpected = from_huggingface(weights, config, objective=objective, naming=naming)
     lost = [name for name in missing if not name.startswith(HEADS)]
     if lost:
         raise CheckpointError(
@@ -223,16 +226,21 @@ def _umask() -> int:
     return mask
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
+def _read_weights(folder: Path) -> tuple[dict[str, Tensor], str | None]:
+    """Return a folder's weights, and the family whose names they have where that is not its own."""
     for name in WEIGHTS_FILES:
         if (folder / name).is_file():
-            return _read_file(folder / name)
+            return _read_file(folder / name), None
         index = folder / f"{name}.index.json"
         if index.is_file():
             parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            return {key: value for part in parts for key, value in _read_file(folder / part).items()}
+            return {key: value for part in parts for key, value in _read_file(folder / part).items()}, None
+    tensorflow = find_index(folder)
+    if tensorflow is not None:
+        return read_tensorflow(tensorflow), "bert"
     raise CheckpointError(
-        f"{folder}: no weights; looked for {' and '.join(WEIGHTS_FILES)}. Fetch the folder with its weights."
+        f"{folder}: no weights; looked for {', '.join(WEIGHTS_FILES)} and one *{INDEX_SUFFIX}. Fetch the folder with "
+        "its weights."
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from megabert.config.model import ModelConfig
 from megabert.distributed.checkpoints import find_checkpoint, read_masters
 from megabert.errors import ConfigError
+from megabert.export.config_json import config_path
 from megabert.export.huggingface import read_huggingface
 from megabert.models.build import PretrainingModel, build_model
 from megabert.models.initialization import initialize
@@ -52,7 +53,7 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
     folder = Path(name)
     if (folder / CONFIG_NAME).is_file():
         return _open_run(folder, checkpoint)
-    if (folder / "config.json").is_file():
+    if config_path(folder).is_file():
         return _open_huggingface(folder)
     raise ConfigError(
         f"{folder}: neither a run folder (no {CONFIG_NAME}) nor a Hugging Face folder (no config.json). "

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from megabert.data.dynamic import make_masker
 from megabert.data.shard_set import ShardSet
 
 _SPAN_ROWS = 65_536
@@ -29,7 +30,7 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
     """Fit on the training targets with add-one smoothing, score on the held-out masked positions.
 
     Args:
-        train: Shards whose ``masked_lm_ids`` are counted, all of them.
+        train: Shards whose ``masked_lm_ids`` are counted, all of them; masks left to the loader are those of epoch 0.
         held_out: Shards that are scored.
         max_instances: Only the first so many held-out instances, those that validation scores.
     """
@@ -47,4 +48,7 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
 
 
 def _counts(shards: ShardSet, first: int, stop: int) -> NDArray[np.int64]:
-    return np.bincount(shards.columns(((first, stop),)).masked_ids, minlength=shards.metadata.vocab_size)
+    columns, masker = shards.columns(((first, stop),)), make_masker(shards, seed=0)
+    if masker is not None:  # the masks that validation makes
+        columns = masker.mask(columns, np.arange(len(columns.rows)), epoch=0)
+    return np.bincount(columns.masked_ids, minlength=shards.metadata.vocab_size)

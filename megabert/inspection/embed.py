@@ -144,7 +144,8 @@ def _vectors(model: PretrainingModel, group: list[NDArray], pooling: Pooling, ba
         hidden_TD, _ = model.bert(pack_sequences([group[index] for index in chosen]).to(device))
         hidden_TD = hidden_TD.float()
         for index, hidden_SD in zip(chosen, hidden_TD.split([lengths[index] for index in chosen]), strict=True):
-            vectors[index] = _POOL[pooling](hidden_SD).cpu().numpy()
+            # a copy: a view of one row would keep the whole batch
+            vectors[index] = _POOL[pooling](hidden_SD).cpu().numpy().copy()
     return vectors
 
 

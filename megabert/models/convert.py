@@ -60,7 +60,11 @@ def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig, *, pad_id: 
 
 
 def from_huggingface(
-    state: Mapping[str, Tensor], config: ModelConfig, *, objective: Objective | None = None
+    state: Mapping[str, Tensor],
+    config: ModelConfig,
+    *,
+    objective: Objective | None = None,
+    naming: str | None = None,
 ) -> tuple[dict[str, Tensor], list[str], list[str]]:
     """Rename and fuse Hugging Face's weights into ours.
 
@@ -68,6 +72,7 @@ def from_huggingface(
         state: By Hugging Face's names; with or without the encoder's prefix (``bert.``), with or without heads.
         config: Shape and family that the weights should have.
         objective: Of the model that will take them; None: the family's usual one.
+        naming: Family whose names the weights have; None: the model's own.
 
     Returns:
         Float32 parameters by our names, vocabulary padded with zeros; our names that the weights lack (such as heads);
@@ -76,7 +81,7 @@ def from_huggingface(
     Raises:
         CheckpointError: A weight has another shape than ``config`` says, or a part of Q, K, V is missing.
     """
-    renamed = {to_ours(name, config.family): (name, value) for name, value in state.items()}
+    renamed = {to_ours(name, naming or config.family): (name, value) for name, value in state.items()}
     values = _fuse({name: value for name, (_, value) in renamed.items()})
     expected = parameter_shapes(config, objective=objective)
     result = {}
@@ -98,10 +103,10 @@ def split_generator(
 
     Returns:
         The parameters without the generator's, and those of the generator, as of a model of its own, with its shape;
-        None where there is no generator.
+        None where ``state`` has no generator.
     """
     own = {name: value for name, value in state.items() if not name.startswith(GENERATOR)}
-    if config.generator_size is None:
+    if len(own) == len(state):
         return own, None
     shared = {name: value for name, value in own.items() if name.startswith("bert.embeddings.")}
     theirs = {name.removeprefix(GENERATOR): value for name, value in state.items() if name.startswith(GENERATOR)}

@@ -18,6 +18,7 @@ class Gpu:
     peak_tflops: Mapping[str, float]
     """Dense matrix products by precision, no sparsity."""
     memory_gib: float
+    """What CUDA reports, as in torch's messages when it runs out; datasheets round it up."""
     memory_gb_s: float
     link_gb_s: float
     """To the other GPUs of its node, one direction: NVLink, else PCIe."""
@@ -41,7 +42,7 @@ GPUS: dict[str, Gpu] = {
     "h200": Gpu(
         words="H200",
         peak_tflops=_both(989.0),
-        memory_gib=131.3,  # 141 GB
+        memory_gib=139.8,
         memory_gb_s=4800.0,
         link_gb_s=450.0,
         network_gb_s=50.0,
@@ -50,7 +51,7 @@ GPUS: dict[str, Gpu] = {
     "h100": Gpu(
         words="H100",
         peak_tflops=_both(989.0),
-        memory_gib=80.0,
+        memory_gib=79.1,
         memory_gb_s=3350.0,
         link_gb_s=450.0,
         network_gb_s=50.0,
@@ -59,7 +60,7 @@ GPUS: dict[str, Gpu] = {
     "h100-pcie": Gpu(
         words="H100 PCIe",
         peak_tflops=_both(756.0),
-        memory_gib=80.0,
+        memory_gib=79.1,
         memory_gb_s=2000.0,
         link_gb_s=64.0,
         network_gb_s=25.0,
@@ -68,7 +69,7 @@ GPUS: dict[str, Gpu] = {
     "a100": Gpu(
         words="A100",
         peak_tflops=_both(312.0),
-        memory_gib=80.0,
+        memory_gib=79.1,
         memory_gb_s=2039.0,
         link_gb_s=300.0,
         network_gb_s=25.0,
@@ -77,7 +78,7 @@ GPUS: dict[str, Gpu] = {
     "a100-40gb": Gpu(
         words="A100 40GB",
         peak_tflops=_both(312.0),
-        memory_gib=40.0,
+        memory_gib=39.4,
         memory_gb_s=1555.0,
         link_gb_s=300.0,
         network_gb_s=25.0,
@@ -86,7 +87,7 @@ GPUS: dict[str, Gpu] = {
     "l40s": Gpu(
         words="L40S",
         peak_tflops=_both(362.0),
-        memory_gib=48.0,
+        memory_gib=44.4,
         memory_gb_s=864.0,
         link_gb_s=32.0,
         network_gb_s=12.5,
@@ -95,7 +96,7 @@ GPUS: dict[str, Gpu] = {
     "v100": Gpu(
         words="V100",
         peak_tflops=MappingProxyType({"fp16": 125.0}),
-        memory_gib=32.0,
+        memory_gib=31.7,
         memory_gb_s=900.0,
         link_gb_s=150.0,
         network_gb_s=6.25,

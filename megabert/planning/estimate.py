@@ -14,6 +14,7 @@ from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
 from megabert.models.build import build_model
 from megabert.observability.flops import training_flops
+from megabert.observability.gpus import Gpu
 from megabert.planning.memory import GIB, budgets, estimate_memory, fitting_budget
 from megabert.planning.passes import passes_over
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
@@ -24,7 +25,6 @@ DEFAULT_VOCAB_SIZE = 30_522
 MASKED_PER_TOKEN = 20 / 128
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 """Float32 masters and two moments."""
-MEMORY_SHARE = 0.95
 FALLBACK_EFFICIENCY = 0.44
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
 """Share of the peak while computing, fitted on published tables (docs/scaling.md)."""
@@ -122,9 +122,7 @@ def estimate(
     """
     facts = [_data_facts(config, phase, instances) for phase in config.phases]
     model = _resolve_model(config)
-    precision = cluster.gpu.best_precision if config.precision == "auto" else config.precision
-    if precision not in cluster.gpu.peak_tflops:
-        raise ConfigError(f"precision={precision}: {gpu_name} has no {precision}. Use {cluster.gpu.best_precision}.")
+    precision = _precision(config, cluster.gpu, gpu_name)
     stage = _zero_stage(config, precision)
     with torch.device("meta"):
         parameters = sum(p.numel() for p in build_model(model).parameters())
@@ -244,6 +242,16 @@ def _data_facts(config: RunConfig, phase: PhaseConfig, instances: int | None) ->
     return PhaseDataFacts(statistics=full, passes=passes)
 
 
+def _precision(config: RunConfig, gpu: Gpu, gpu_name: str) -> str:
+    precision = gpu.best_precision if config.precision == "auto" else config.precision
+    if precision not in gpu.peak_tflops:
+        known = ", ".join(gpu.peak_tflops)
+        raise ConfigError(
+            f"precision={precision}: the datasheet figures of {gpu_name} are for {known}. Use {gpu.best_precision}."
+        )
+    return precision
+
+
 def _resolve_model(config: RunConfig) -> ModelConfig:
     if config.model.vocab_size != "auto":
         return config.model
@@ -285,7 +293,7 @@ def _budget(config: RunConfig, totals: dict[int, float], cluster: Cluster) -> in
     if config.micro_batch_tokens != "auto":
         return config.micro_batch_tokens
     longest = max(phase.max_seq_length for phase in config.phases)
-    fitting = fitting_budget(cluster.gpu.memory_gib * MEMORY_SHARE, floor=longest, total_gib_of=totals)
+    fitting = fitting_budget(cluster.gpu, floor=longest, total_gib_of=totals)
     if fitting is None:
         raise ConfigError(
             f"micro_batch_tokens: {min(totals)} tokens take {min(totals.values()):.0f} GiB, the GPU has "

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from megabert.planning.estimate import MEMORY_SHARE, Estimate, PhaseEstimate, steps_that_fit
+from megabert.planning.estimate import Estimate, PhaseEstimate, steps_that_fit
+from megabert.planning.memory import fits
 from megabert.planning.passes import warn_of
 
 LAUNCH_BOUND_S = 0.02
@@ -54,7 +55,6 @@ def estimate_as_dict(found: Estimate, *, hours: float | None = None) -> dict[str
 
 
 def _memory_lines(found: Estimate) -> list[str]:
-    limit = found.cluster.gpu.memory_gib * MEMORY_SHARE
     budgets = sorted(found.memory_gib[1])
     head = "".join(f"{budget:>9,}" for budget in budgets)
     lines = [
@@ -62,7 +62,7 @@ def _memory_lines(found: Estimate) -> list[str]:
         f"{'':8}{head}",
     ]
     for stage, totals in found.memory_gib.items():
-        cells = "".join(f"{totals[b]:>8.1f}{' ' if totals[b] <= limit else '*'}" for b in budgets)
+        cells = "".join(f"{totals[b]:>8.1f}{' ' if fits(totals[b], found.cluster.gpu) else '*'}" for b in budgets)
         lines.append(f"  ZeRO-{stage}{cells}")
     return [*lines, f"  taken here: micro_batch_tokens {found.micro_batch_tokens:,}"]
 

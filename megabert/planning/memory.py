@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 
 from megabert.config.model import ModelConfig
+from megabert.observability.gpus import Gpu
 
 GIB = 2**30
+MEMORY_SHARE = 0.95
+"""Of a GPU's memory that is planned for."""
 OVERHEAD_GIB = 2.5
 """CUDA context, NCCL's buffers, the allocator's gaps. Assumed."""
 BUCKET_ELEMENTS = 500_000_000
@@ -87,9 +90,14 @@ def activation_bytes_per_layer(model: ModelConfig, size: int) -> int:
     return elements * size + 16 + 4 * model.num_attention_heads
 
 
-def fitting_budget(limit_gib: float, *, floor: int, total_gib_of: dict[int, float]) -> int | None:
-    """Return the largest budget whose total fits into ``limit_gib``, or None; ``floor`` is the longest instance."""
-    fitting = [budget for budget, total in total_gib_of.items() if total <= limit_gib and budget >= floor]
+def fits(total_gib: float, gpu: Gpu) -> bool:
+    """Whether so much fits into a GPU, with some room left."""
+    return total_gib <= MEMORY_SHARE * gpu.memory_gib
+
+
+def fitting_budget(gpu: Gpu, *, floor: int, total_gib_of: dict[int, float]) -> int | None:
+    """Return the largest budget whose total fits into the GPU, or None; ``floor`` is the longest instance."""
+    fitting = [budget for budget, total in total_gib_of.items() if fits(total, gpu) and budget >= floor]
     return max(fitting, default=None)
 
 

@@ -191,7 +191,7 @@ def _budget(dry_run: DryRun, index: int) -> int:
     if dry_run.gpu is None:
         return first
     totals = {tokens: _memory(dry_run, tokens).total_gib for tokens in budgets()}
-    return min(first, fitting_budget(dry_run.gpu.memory_gib, floor=floor, total_gib_of=totals) or floor)
+    return min(first, fitting_budget(dry_run.gpu, floor=floor, total_gib_of=totals) or floor)
 
 
 def _memory(dry_run: DryRun, tokens: int) -> Memory:

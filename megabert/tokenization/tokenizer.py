@@ -125,6 +125,15 @@ class Tokenizer:
         """Tokenize one text into an int32 array of ids."""
         return self.encode_flat([text])[0]
 
+    @cached_property
+    def separators_in_pair(self) -> int:
+        """How many [SEP]s stand between the two texts of a pair: one, in RoBERTa two."""
+        return max(1, self._backend.num_special_tokens_to_add(True) - 2)
+
+    def encode_words(self, words: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Tokenize words out of running text, each by itself: where pieces keep the space before a word, it has one."""
+        return self.encode_batch([f" {word}" for word in words] if self.kind.keeps_spaces else words)
+
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         """Tokenize texts and tell where each piece stands.
 

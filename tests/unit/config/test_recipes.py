@@ -92,3 +92,19 @@ def test_bad_engine_file_is_refused(tmp_path, engine, message):
 def test_sixteen_bits_on_stage_0_name_the_remedy():
     with pytest.raises(ConfigError, match="Use stage 1"):
         derive_deepspeed(engine_path("zero0"), precision="bf16", max_grad_norm=1.0)
+
+
+@pytest.mark.parametrize(("flags", "is_fit"), [({}, False), ({"model": {"family": "roberta"}}, True)])
+def test_source_of_another_family_is_refused(flags, is_fit):
+    def load():
+        return load_run_config(
+            "debug", flags={"init_from": "folder", **flags}, model_of=lambda _: {"family": "roberta"}
+        )
+
+    if is_fit:
+        assert load().model.family == "roberta"
+    else:
+        with pytest.raises(
+            ConfigError, match="init_from=folder: its model is of the family roberta, recipe debug trains"
+        ):
+            load()

@@ -84,6 +84,7 @@ def test_vectors_are_written_block_by_block(model, tokenizer, tmp_path, monkeypa
 
             def spy(ids, vectors):
                 written.append(len(vectors))
+                assert all(array.base is None for array in vectors)  # no view of a whole batch
                 write(ids, vectors)
 
             yield spy

@@ -143,7 +143,7 @@ def test_engine_chooses_the_stage(capsys):
     ("flags", "phrases"),
     [
         (["--gpu", "h10"], ["did you mean h100?"]),
-        (["--gpu", "v100", "--precision", "bf16"], ["v100 has no bf16"]),
+        (["--gpu", "v100", "--precision", "bf16"], ["figures of v100 are for fp16"]),
         (["--nodes", "0"], ["--nodes 0 must be above 0"]),
         (["--efficiency", "45"], ["above 0, at most 1"]),
         (["--model.hidden_size", "65536", "--model.num_attention_heads", "1024"], ["micro_batch_tokens", "zero3"]),
