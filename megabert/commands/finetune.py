@@ -67,13 +67,12 @@ def _run_glue(options: argparse.Namespace, fields: Sequence[str]) -> int:
     from megabert.observability.logs import log_to_stderr
 
     flags = parse_flags(fields)
-    data = flags.pop("data", None)
-    build(FinetuneConfig, *[read_yaml(Path(name)) for name in options.config], {**flags, "data": str(data)})
+    config = build(FinetuneConfig, *[read_yaml(Path(name)) for name in options.config], flags)
     log_to_stderr(0)
     words = [word for name in options.config for word in ("--config", name)]
     words += ["--device", options.device, *(["--dry-run"] if options.dry_run else []), *_without_data(fields)]
     summaries = run_glue(
-        Path(str(data)), Path(options.output_dir or "runs/glue"), words, launcher=options.launcher or ""
+        Path(config.data), Path(options.output_dir or "runs/glue"), words, launcher=options.launcher or ""
     )
     print(glue_table(summaries) if summaries else "every task can start; nothing was written")
     return 0

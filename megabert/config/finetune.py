@@ -87,5 +87,5 @@ class FinetuneConfig:
     ops: OpsConfig = OpsConfig()
 
 
-FREE_FIELDS = ("seeds", "engine", "micro_batch_tokens", "activation_checkpointing", "ops", "data", "eval_data", "model")
-"""What may change when a fine-tuning is resumed; data and weights are compared by content."""
+FREE_FIELDS = ("seeds", "engine", "micro_batch_tokens", "activation_checkpointing", "ops", "data", "eval_data")
+"""What may change when a fine-tuning is resumed; files are compared by content, the model by its path."""

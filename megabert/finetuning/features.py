@@ -19,6 +19,8 @@ class Sequences:
     max_length: int
     has_segments: bool = True
     """Whether the second text is a segment of its own."""
+    separators: int = 1
+    """How many [SEP]s stand between the two texts of a pair."""
     ids: list[NDArray[np.int32]] = field(default_factory=list)
     segment_b_starts: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
@@ -43,16 +45,17 @@ class Sequences:
             label: Of the sequence.
             targets: Positions in the sequence, and a label for each.
         """
-        room = self.max_length - (2 if b is None else 3)
+        room = self.max_length - (2 if b is None else 2 + self.separators)
         total = len(a) + (0 if b is None else len(b))
         if total > room:
             self.cut += 1
             kept_b = 0 if b is None else min(len(b), max(room // 2, room - len(a)))
             a, b = a[: room - kept_b], None if b is None else b[:kept_b]
         cls, sep = (np.array([index], np.int32) for index in (self.special_ids.cls, self.special_ids.sep))
-        end: list[NDArray[np.int32]] = [sep] if b is None else [sep, b, sep]
+        end: list[NDArray[np.int32]] = [sep] if b is None else [*[sep] * self.separators, b, sep]
         self.ids.append(np.concatenate([cls, a, *end]))
-        self.segment_b_starts.append(len(a) + 2 if self.has_segments else len(self.ids[-1]))
+        has_b = b is not None and self.has_segments
+        self.segment_b_starts.append(len(a) + 1 + self.separators if has_b else len(self.ids[-1]))
         self.labels.append(label)
         self.targets.append(targets)
 

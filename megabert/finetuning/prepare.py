@@ -116,7 +116,8 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
         evaluation=tuple((name, found, family.encode(found, is_training=False)) for name, found in sets),
         identity={
             "tokenizer": tokenizer.sha256,
-            **{path.name: sha256_file(path) for path in (files.train, *files.evaluation)},
+            "training file": sha256_file(files.train),
+            **{f"evaluation file {path.name}": sha256_file(path) for path in files.evaluation},
         },
     )
 

@@ -143,13 +143,13 @@ _TABLE = [
     Task(
         name="classification",
         family="sequence",
-        about="any TSV, CSV, JSON Lines or Parquet: --text-column, --pair-column, --label-column",
+        about="a label for a text or a pair, out of any TSV, CSV, JSON Lines or Parquet",
         metrics=("accuracy",),
     ),
     Task(
         name="regression",
         family="regression",
-        about="the same with a number as label",
+        about="a number instead of a label",
         metrics=("pearson", "spearman"),
     ),
     Task(

@@ -2,6 +2,7 @@
 
 # T packed tokens, B sequences, M labelled positions, C outputs, R rows of logits
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -125,7 +126,9 @@ class Family(ABC, Generic[E]):
 
     def sequences(self) -> Sequences:
         """Return an empty list of sequences under construction."""
-        return Sequences(self.tokenizer.special_ids, self.max_seq_length, self.has_segments)
+        return Sequences(
+            self.tokenizer.special_ids, self.max_seq_length, self.has_segments, self.tokenizer.separators_in_pair
+        )
 
     def tell_cut(self, sequences: Sequences) -> None:
         """Log how many sequences lost their end."""
@@ -140,6 +143,4 @@ class Family(ABC, Generic[E]):
 
 def json_lines(rows: Sequence[dict[str, Any]]) -> str:
     """Return JSON Lines."""
-    import json
-
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -109,7 +109,7 @@ class Span(Family[Question]):
             ids, offsets = encoded[example.context]
             answer = _token_span(offsets, example) if is_training else None
             for first, stop, is_best in self._windows(len(ids), len(question)):
-                shift = len(question) + 2 - first
+                shift = len(question) + 1 + self.tokenizer.separators_in_pair - first
                 inside = answer is not None and first <= answer[0] and answer[1] < stop
                 target = [answer[0] + shift, answer[1] + shift] if inside and answer is not None else [0, 0]
                 sequences.add(question, ids[first:stop], targets=(target, [0, 0]))
@@ -122,7 +122,7 @@ class Span(Family[Question]):
 
     def _windows(self, tokens: int, question: int) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
         """Yield first and past-the-last token of each window, and where it is the best one of its tokens."""
-        room = self.max_seq_length - question - 3
+        room = self.max_seq_length - question - 2 - self.tokenizer.separators_in_pair
         starts = [0]
         while starts[-1] + room < tokens:
             starts.append(starts[-1] + min(room, self.config.doc_stride))
@@ -199,7 +199,7 @@ class Span(Family[Question]):
             if scores[row, column] == -np.inf:
                 return
             s, e = int(starts[row]), int(ends[column])
-            text = context[window.offsets[s, 0] : window.offsets[e, 1]]
+            text = context[window.offsets[s, 0] : window.offsets[e, 1]].strip()  # SentencePiece counts the space
             yield text, (float(scores[row, column]), float(start_logits[s + first]), float(end_logits[e + first]))
 
     def _prediction(

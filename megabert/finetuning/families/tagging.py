@@ -62,7 +62,7 @@ class Tagging(Family[TaggedSentence]):
         """Tokenize word by word."""
         sequences = self.sequences()
         words = [token for example in examples for token in example.tokens]
-        pieces = iter(self.tokenizer.encode_batch(words))
+        pieces = iter(self.tokenizer.encode_words(words))
         unknown = np.array([self.tokenizer.special_ids.unk], np.int32)
         for example in examples:
             # A word of control characters has no pieces: each word needs one to carry its tag.

@@ -1,0 +1,128 @@
+"""The loop of a fine-tuning: which weights are kept, when it stops, what it does about numbers that are none."""
+
+import contextlib
+import math
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from unit.finetuning.conftest import batcher_of
+from unit.finetuning.test_families import labelled
+
+from megabert.config.run import OptimizerConfig
+from megabert.distributed.process_group import distributed_world
+from megabert.errors import DataError
+from megabert.finetuning.fit import Fitting
+from megabert.finetuning.model import TaskModel
+from megabert.finetuning.predicting import Evaluation
+from megabert.models.initialization import initialize
+from megabert.observability.metrics import read_metrics
+from megabert.optim import Fragment, build_optimizer
+
+
+class PlainEngine:
+    """An engine of one rank without DeepSpeed."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.module = model
+        self.optimizer = build_optimizer(model.named_parameters(), OptimizerConfig(name="adamw"))
+        self.fragments = [Fragment(p.data, 0, name, 0, p.numel()) for name, p in model.named_parameters()]
+        self.step_was_skipped = False
+        self.bad: list[str] = []
+
+    def forward(self, batch):
+        return self.module(batch)
+
+    def backward(self, loss):
+        loss.backward()
+
+    def nonfinite_gradients(self):
+        return self.bad
+
+    def discard_gradients(self):
+        self.module.zero_grad()
+
+    def step(self):
+        self.optimizer.step()
+        self.module.zero_grad()
+        return 1.0
+
+    def refresh(self):
+        pass
+
+    def evaluating(self):
+        return contextlib.nullcontext()
+
+
+@pytest.fixture(scope="module")
+def world():
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
+            patch.delenv(name, raising=False)
+        with distributed_world("cpu") as world:
+            yield world
+
+
+@pytest.fixture
+def fitting(make_family, model_config, world, monkeypatch):
+    """Return a function that makes a fitting whose evaluations score as told."""
+
+    def make(scores, **settings):
+        family = make_family("rte", ("no", "yes"), global_batch_size=16, **settings)
+        features = family.encode(labelled(random.Random(1)), is_training=True)
+        model = TaskModel(model_config, head=family.head, num_outputs=2)
+        initialize(model, 1)
+        engine = PlainEngine(model)
+        data = SimpleNamespace(name="dev")
+        fitting = Fitting(
+            config=family.config,
+            engine=engine,
+            family=family,
+            train=batcher_of(features),
+            evaluation=[data],
+            world=world,
+        )
+        seen = []
+
+        def evaluate(_):
+            seen.append(model.classifier.weight.detach().clone())
+            return Evaluation(predictions=[], metrics={"accuracy": scores[len(seen) - 1]})
+
+        monkeypatch.setattr(fitting, "evaluate", evaluate)
+        return fitting, engine, seen
+
+    return make
+
+
+def test_best_weights_are_left_in_the_engine(fitting, tmp_path):
+    run, engine, seen = fitting([0.5, 0.9, 0.7], epochs=3)
+    result = run.run(5, tmp_path)
+    assert (result.score, result.best_step, result.steps) == (0.9, 6, 9)
+    assert torch.equal(engine.module.classifier.weight, seen[1])
+    assert not torch.equal(seen[1], seen[2])
+    assert [row["accuracy"] for row in result.history] == [0.5, 0.9, 0.7]
+    assert result.train_examples == 3 * 48
+    rows = read_metrics(tmp_path)
+    assert [row["step"] for row in rows if "train/loss" in row] == [*range(1, 10)]
+
+
+def test_patience_ends_a_training_that_does_not_get_better(fitting, tmp_path):
+    run, _, seen = fitting([0.5, 0.9, 0.9, 0.8, 1.0], epochs=5, patience=2)
+    result = run.run(5, tmp_path)
+    assert (result.steps, result.best_step, len(seen)) == (12, 6, 4)
+
+
+def test_evaluations_may_fall_between_epochs(fitting, tmp_path):
+    run, _, _ = fitting([0.1] * 9, epochs=1.5, evaluate_every_steps=2)
+    assert [row["step"] for row in run.run(5, tmp_path).history] == [2, 4, 5]
+
+
+def test_steps_that_are_not_finite_are_skipped_and_then_end_it(fitting, tmp_path):
+    run, engine, _ = fitting([0.5] * 9, epochs=9)
+    before = engine.module.classifier.weight.detach().clone()
+    engine.bad = ["classifier.weight"]
+    with pytest.raises(DataError, match=r"10 steps in a row up to step 10 .* Lower learning_rate"):
+        run.run(5, tmp_path)
+    assert torch.equal(engine.module.classifier.weight, before)
+    assert all(row["train/grad_norm"] == math.inf for row in read_metrics(tmp_path) if "train/loss" in row)

@@ -1,0 +1,23 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from megabert.config.recipes import load_run_config
+from megabert.training import meter as module
+from megabert.training.meter import Meter
+
+
+def test_spread_and_slowest_rank_follow_each_ranks_own_computing_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    # The other two ranks take 1 s and 4 s where this one takes 2 s; all of them wait for the slowest.
+    world = SimpleNamespace(device=torch.device("cpu"), gather=lambda busy: [1.0, busy, 4.0])
+    meter = Meter(load_run_config("debug", flags={"precision": "fp32"}), world)
+    meter.start_computing()
+    now[0] = 2.0
+    meter.end_computing()
+    now[0] = 4.0
+    values = meter.read()
+    assert values["perf/step_time_spread_pct"] == pytest.approx(75)
+    assert values["perf/slowest_rank"] == 2
