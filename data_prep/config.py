@@ -121,7 +121,7 @@ class BuildConfig:
     seed: int = Field(12_345, ge=0, lt=2**63)
     """Of all draws."""
     buckets: int | None = Field(None, ge=1, le=65_536)
-    """Parts that documents are spread over; default: one for 32 MiB of text, at least 4."""
+    """Parts that documents are spread over; default: one for 5 million tokens, fewer where documents are few."""
     chunk_mib: float = Field(16.0, gt=0)
     """Text that one unit of reading takes; small inputs are cut finer."""
 

@@ -5,7 +5,9 @@ that needs none does not wait for the compiler. They hold scalars and loops, and
 arithmetic that rounds, so every machine computes the same bytes, compiled just now or taken from the disk.
 """
 
+import fcntl
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +15,13 @@ from typing import Any
 
 import numba
 from numba.core import config
+from numba.core.caching import FunctionCache
+
+logger = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).parents[1]
+_SOURCES = ("*kernels.py", "keyed_random.py")
+"""Files with kernels, and with the constants that they freeze."""
 
 
 def _cache_folder() -> Path | None:
@@ -24,13 +31,13 @@ def _cache_folder() -> Path | None:
     """
     digest = hashlib.sha256(numba.__version__.encode())
     for package in ("megabert", "data_prep"):
-        for path in sorted((_ROOT / package).rglob("*kernels.py")):
+        for path in sorted(path for pattern in _SOURCES for path in (_ROOT / package).rglob(pattern)):
             digest.update(path.read_bytes())
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    folder = root / "megabert" / f"kernels-{digest.hexdigest()[:16]}"
     try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+        folder = root / "megabert" / f"kernels-{digest.hexdigest()[:16]}"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # a user without a home folder
         return None
     return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
@@ -48,12 +55,30 @@ def _is_cached() -> bool:
 _IS_CACHED = _is_cached()
 
 
+class _Cache(FunctionCache):
+    """numba's, for processes that fill it at the same time and for a disk that is full."""
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep machine code; where that fails this process still has it."""
+        try:
+            Path(self.cache_path).mkdir(parents=True, exist_ok=True)
+            with open(Path(self.cache_path) / "lock", "wb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # else two signatures may be given one file name
+                super().save_overload(sig, data)
+        except OSError as error:
+            logger.warning("%s: compiled kernels cannot be kept (%s)", self.cache_path, error.strerror or error)
+            self.disable()
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function of scalars and arrays; it runs without the interpreter's lock.
 
     Where the user's cache cannot be written each process compiles for itself, which takes seconds.
     """
-    return numba.njit(cache=_IS_CACHED, nogil=True)(function)
+    kernel: Any = numba.njit(nogil=True)(function)
+    if _IS_CACHED:
+        kernel._cache = _Cache(function)
+    return kernel
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:

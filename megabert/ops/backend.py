@@ -5,8 +5,11 @@ import importlib
 import importlib.util
 import logging
 import os
+import shutil
+import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from megabert.errors import KernelError
@@ -79,9 +82,22 @@ def triton_obstacle(device: str) -> str | None:
     """Say why Triton kernels cannot run here; with TRITON_INTERPRET=1 they run in its interpreter, on a CPU."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not importable (CUDA builds of torch bring it)"
-    if device == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+    if os.environ.get("TRITON_INTERPRET") == "1":
         return None
+    if device == "cuda":
+        return _compiler_obstacle()
     return "Triton kernels need a CUDA GPU (or TRITON_INTERPRET=1, slow, to debug them)"
+
+
+def _compiler_obstacle() -> str | None:
+    """Say what Triton lacks to compile the launcher of a kernel, which is C for the Python that runs."""
+    named = os.environ.get("CC")
+    if not any(shutil.which(name) for name in ([named] if named else ["gcc", "clang"])):
+        return f"Triton needs a C compiler, and {named or 'gcc or clang'} is not on the PATH (apt-get install gcc)"
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").exists():
+        return f"Triton needs Python's headers, and {include} has no Python.h (apt-get install python3-dev)"
+    return None
 
 
 APEX_BUILD = (

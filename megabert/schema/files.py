@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,8 +59,8 @@ def write_durably(path: Path | str, content: bytes) -> None:
 def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success sync it and rename it to ``path``.
 
-    On any error the temporary file is removed and ``path`` is as it was. The temporary name holds the process
-    id, so two writers never share one.
+    On any error the temporary file is removed and ``path`` is as it was. The temporary name holds random bits, so two
+    writers (threads, hosts, containers) never share one.
 
     Raises:
         DataError: The disk is full; names the folder and its free space. Or ``path`` is a folder.
@@ -67,7 +68,7 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     path = Path(path)
     if path.is_dir():
         raise DataError(f"{path}: is a folder. Name a file in it.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary

@@ -5,7 +5,7 @@ import torch
 
 from megabert.errors import KernelError
 from megabert.ops.attention import attention
-from megabert.ops.backend import Backend, _choose, choose, no_obstacle
+from megabert.ops.backend import Backend, _choose, choose, no_obstacle, triton_obstacle
 from megabert.ops.bias_gelu import bias_gelu
 from megabert.ops.cross_entropy import cross_entropy
 from megabert.ops.lamb import Segment, apply_update
@@ -65,3 +65,17 @@ def test_auto_takes_the_first_that_can_run_and_says_once_why(caplog):
         "ops.probe: plain on cpu (fast: it needs a GPU)",
         "ops.probe: fast on cuda (it is the first choice)",
     ]
+
+
+def test_triton_needs_a_compiler_and_headers(monkeypatch, tmp_path):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "gcc or clang is not on the PATH" in triton_obstacle("cuda")
+    (tmp_path / "gcc").touch(mode=0o755)
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    assert f"{tmp_path} has no Python.h" in triton_obstacle("cuda")
+    (tmp_path / "Python.h").touch()
+    assert triton_obstacle("cuda") is None
+    monkeypatch.setenv("CC", "mycc")
+    assert "mycc is not on the PATH" in triton_obstacle("cuda")

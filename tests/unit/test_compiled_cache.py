@@ -1,0 +1,36 @@
+"""Machine code that cannot be kept still runs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+KERNEL = "from megabert.compiled import compiled\n\n@compiled\ndef increase(x):\n    return x + 1\n"
+FULL_DISK = """
+import logging, resource, signal
+logging.basicConfig()
+from a_kernel import increase
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+print(increase(1), increase(1.5))
+"""
+
+
+def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "a_kernel.py").write_text(KERNEL)
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "HOME")}
+    settings = inherited | {"PYTHONPATH": f"{ROOT}:{folder}"} | environment
+    return subprocess.run([sys.executable, "-c", script], env=settings, capture_output=True, text=True, check=True)
+
+
+def test_a_full_disk_is_said_once(tmp_path):
+    result = run(FULL_DISK, tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert result.stdout.split() == ["2", "2.5"]
+    assert result.stderr.count("compiled kernels cannot be kept (File too large)") == 1
+
+
+def test_kernels_run_without_a_home(tmp_path):
+    script = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nfrom a_kernel import increase\nprint(increase(1))"
+    assert run(script, tmp_path).stdout == "2\n"
+    assert not list(tmp_path.rglob("*.nbi"))
