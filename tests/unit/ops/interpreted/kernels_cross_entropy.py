@@ -6,7 +6,8 @@ from megabert.ops.parity import cross_entropy_problem
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("shape", "classes"), [((1, 2), 2), ((12, 320), 305), ((11, 4161), 4099), ((3, 8200), 8200)])
+# few rows would do for an odd shape, but the loss of one sure row is the difference of nearly equal numbers
+@pytest.mark.parametrize(("shape", "classes"), [((40, 2), 2), ((12, 320), 305), ((11, 4161), 4099), ((3, 8200), 8200)])
 def test_cross_entropy_matches_reference(shape, classes, dtype, generator, assert_close):
     problem = cross_entropy_problem((shape[0] + 1, shape[1]), generator, classes=classes)
     assert_close(problem, dtype)

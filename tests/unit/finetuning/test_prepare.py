@@ -1,0 +1,82 @@
+"""What is read before a training: every family's weights, subsets, files."""
+
+from dataclasses import replace
+
+import pytest
+from unit.finetuning.test_families import SHAPES
+
+from megabert.config.finetune import FinetuneConfig
+from megabert.errors import CheckpointError, DataError
+from megabert.export.huggingface import write_huggingface
+from megabert.export.model_card import ModelCard
+from megabert.finetuning.model import TaskModel
+from megabert.finetuning.prepare import find_files, prepare, split, subset
+from megabert.finetuning.run import _load_weights
+from megabert.finetuning.tasks import find_task
+from megabert.models.build import build_model
+from megabert.models.initialization import initialize
+from megabert.training.weights import InitialWeights
+
+
+@pytest.fixture
+def data(tmp_path):
+    rows = "".join(f"the cat sat\t{i % 2}\n" for i in range(10))
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_text(f"text\tlabel\n{rows}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("encoder", SHAPES)
+def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_dir, data, tmp_path):
+    config = replace(model_config, family=encoder, **SHAPES[encoder])
+    pretrained = build_model(config)
+    initialize(pretrained, 3)
+    state = {name: value.detach() for name, value in pretrained.named_parameters()}
+    folder = tmp_path / "model"
+    write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data)))
+    assert prepared.model.family == encoder
+    assert prepared.family.has_segments is (encoder != "roberta")
+    model = TaskModel(prepared.model, head=prepared.family.head, num_outputs=2)
+    given = _load_weights(model, prepared.source.weights)
+    new = {name for name, _ in model.named_parameters()} - given
+    has_pooler = encoder in ("bert", "albert")
+    expected = {"classifier.weight", "classifier.bias"}
+    assert new == expected | (set() if has_pooler else {"bert.pooler.dense.weight", "bert.pooler.dense.bias"})
+    name = "bert.embeddings.word_embeddings.weight"
+    assert dict(model.named_parameters())[name][:100].equal(state[name][:100])
+
+
+def test_weights_without_a_layer_are_refused(model_config):
+    model = TaskModel(model_config, head=_head(), num_outputs=2)
+    state = {n: p.detach() for n, p in model.named_parameters() if ".layer.1." not in n}
+    with pytest.raises(CheckpointError, match="lack 12 parameters of the encoder"):
+        _load_weights(model, InitialWeights(source="there", tokenizer_sha256="", read=lambda: state))
+
+
+def _head():
+    from megabert.finetuning.families.sequence import Classification
+
+    return Classification.head
+
+
+def test_subsets_are_fixed_and_in_order():
+    chosen = subset(list(range(100)), 10)
+    assert chosen == sorted(chosen) == subset(list(range(100)), 10)
+    assert len(set(chosen)) == 10
+    assert subset([1, 2], 5) == [1, 2]
+
+
+def test_split_holds_out_each_example_once(tmp_path):
+    train, held_out = split(list(range(50)), 0.1, tmp_path)
+    assert len(held_out) == 5
+    assert sorted([*train, *held_out]) == list(range(50))
+    with pytest.raises(DataError, match="too few to hold any out"):
+        split([1], 0.1, tmp_path)
+
+
+def test_mnli_is_scored_on_both_sets(tmp_path):
+    for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
+        (tmp_path / name).write_text("x\n")
+    files = find_files(find_task("mnli"), FinetuneConfig(model="m", data=str(tmp_path)))
+    assert [path.stem for path in files.evaluation] == ["dev_matched", "dev_mismatched"]
