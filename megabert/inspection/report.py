@@ -18,6 +18,8 @@ from megabert.training.run_folder import read_config
 class PhaseReport:
     """One row of the table; losses in nats, accuracies as shares of 1."""
 
+    index: int
+    """Of the phase in the configuration."""
     name: str
     steps: int
     first_mlm_loss: float
@@ -126,6 +128,7 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
     labels = held_out.columns(((0, min(limit, held_out.num_rows)),)).next_sentence_labels
     share = float(labels.mean())
     return PhaseReport(
+        index=index,
         name=f"{phase_name(config, index)} ({phase.max_seq_length})",
         steps=max(row.get("phase_step", 0) for row in train_rows),
         first_mlm_loss=train_rows[0]["train/mlm_loss"],
