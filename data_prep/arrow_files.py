@@ -21,9 +21,9 @@ def write_batches(
         path: Where to.
         schema: Of all batches.
         batches: Record batches in order.
-        compression: None, or ``zstd`` (level 1, measured 2.7 times faster than level 3 for 8% more bytes).
+        compression: None, ``lz4``, or ``zstd`` (level 1, measured 2.7 times faster than level 3 for 8% more bytes).
     """
-    codec = pa.Codec("zstd", 1) if compression == "zstd" else None
+    codec = pa.Codec("zstd", 1) if compression == "zstd" else compression
     options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
     with atomic_path(path) as temporary, open(temporary, "wb") as stream:
         try:

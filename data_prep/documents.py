@@ -21,6 +21,8 @@ from data_prep.units import Counts
 from megabert.masking.keyed_random import mix, string_key, uniform
 from megabert.schema import atomic_path
 
+MAX_OPEN_BUCKETS = 512
+"""Files mapped at once by a process; systems allow 1,024 open files and more."""
 INDEX_PARTS = ("buckets", "documents", "sentences")
 
 
@@ -47,18 +49,17 @@ class BucketTask:
 
 def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     """Write the documents of one bucket, in one record batch so that its tokens are one mapped array."""
-    low = (task.bucket << 64) // task.buckets
-    high = ((task.bucket + 1) << 64) // task.buckets
-    batches = [batch for path in task.sources for batch in read_documents_of(path, SPLITS.index(task.split), low, high)]
+    low, high = hash_range(task.bucket, task.buckets)
+    split = SPLITS.index(task.split)
+    batches = [batch for path in task.sources for batch in read_documents_of(path, split, low, high)]
     schema = task.schema.remove(task.schema.get_field_index("split"))
     if not batches:
         write_batches(task.path, schema, [])
         return [task.path], {"sentences": 0, "tokens": 0}
-    hashes = np.concatenate([np.asarray(batch["document_hash"]) for batch in batches])
-    sources = np.concatenate([np.asarray(batch["source"]) for batch in batches])
+    hashes, sources = joined(batches, "document_hash"), joined(batches, "source")
     order, counts = _chosen(task, hashes, sources)
-    ids, id_offsets = _gather([batch["input_ids"] for batch in batches], order)
-    lengths, sentence_offsets = _gather([batch["sentence_lengths"] for batch in batches], order)
+    ids, id_offsets = gather_lists([batch["input_ids"] for batch in batches], order)
+    lengths, sentence_offsets = gather_lists([batch["sentence_lengths"] for batch in batches], order)
     columns = [
         pa.array(hashes[order]),
         pa.array(sources[order]),
@@ -75,6 +76,16 @@ def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
         "one_sentence_documents": int(single),
     }
     return [task.path], counts
+
+
+def joined(batches: list[pa.RecordBatch], name: str) -> NDArray:
+    """Return a column of numbers over several batches."""
+    return np.concatenate([np.asarray(batch[name]) for batch in batches])
+
+
+def hash_range(number: int, ranges: int) -> tuple[int, int]:
+    """Return the first hash of a range of hashes, and of the next one."""
+    return (number << 64) // ranges, ((number + 1) << 64) // ranges
 
 
 def _chosen(task: BucketTask, hashes: NDArray[np.uint64], sources: NDArray[np.uint16]) -> tuple[Any, Counts]:
@@ -98,7 +109,8 @@ def _by_source(sources: NDArray[np.uint16]) -> dict[str, int]:
     return {str(index): int(count) for index, count in enumerate(np.bincount(sources)) if count}
 
 
-def _gather(columns: list[pa.Array], order: NDArray[np.int64]) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+def gather_lists(columns: list[pa.Array], order: NDArray[np.int64]) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+    """Return the values and offsets of a list column over several batches, in another order."""
     flats = [flat_list(column) for column in columns]
     values = np.concatenate([flat for flat, _ in flats])
     lengths = np.concatenate([np.diff(offsets) for _, offsets in flats])
@@ -186,6 +198,8 @@ class DocumentSet:
     def bucket_tokens(self, bucket: int) -> NDArray[np.integer]:
         """Return all tokens of a bucket as a view of its file."""
         if bucket not in self._tokens:
+            while len(self._tokens) >= MAX_OPEN_BUCKETS:
+                self._tokens.pop(next(iter(self._tokens)))
             reader = open_mapped(bucket_path(self.folder, self.split, bucket))
             has_documents = reader.num_record_batches > 0
             self._tokens[bucket] = (

@@ -9,9 +9,11 @@ from megabert.compiled import compiled
 def copy_ranges(source, starts, lengths, target, places):
     """Copy ``source[start : start + length]`` to ``target`` from ``place`` on, for each piece."""
     for piece in range(len(starts)):
-        start, place = starts[piece], places[piece]
-        for index in range(lengths[piece]):
-            target[place + index] = source[start + index]
+        length = lengths[piece]
+        # Slices first: an index that cannot be negative lets the compiler move many tokens at once.
+        here, there = source[starts[piece] : starts[piece] + length], target[places[piece] : places[piece] + length]
+        for index in range(length):
+            there[index] = here[index]
 
 
 @compiled

@@ -8,18 +8,28 @@ of interruptions give the same bytes.
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from data_prep.config import BuildConfig
 from data_prep.corpus import corpus_counts, extract_units, require_documents, require_pairs
-from data_prep.documents import BucketTask, DocumentSet, IndexTask, bucket_path, build_index, fill_bucket
+from data_prep.documents import (
+    BucketTask,
+    DocumentSet,
+    IndexTask,
+    bucket_path,
+    build_index,
+    fill_bucket,
+    hash_range,
+)
 from data_prep.extract import InputFile, find_files, plan_chunks
 from data_prep.instances.pairs import PairOptions
 from data_prep.instances.stage import InstanceTask, make_instances
 from data_prep.parallel import Executor
 from data_prep.progress import Progress
+from data_prep.spread import Part, SpreadTask, plan_parts, spread
 from data_prep.state import lock_folder, remember
 from data_prep.tokens import SPLITS, TokenizeTask, document_schema, tokenize
 from data_prep.units import Outcome, Unit, add_counts, all_finished, run_stage
@@ -84,7 +94,7 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
         task = Build(output, config, executor, state["versions"])
         corpus, report = _make_documents(task, files)
         manifests = _make_instances(task, corpus)
-        for part in ("paragraphs", "extract", "tokens"):
+        for part in ("paragraphs", "extract", "tokens", "spread"):
             shutil.rmtree(task.path("work", part), ignore_errors=True)
             shutil.rmtree(task.path("work", "records", part), ignore_errors=True)
     return Built(output, manifests, report)
@@ -137,14 +147,18 @@ def _tokenize(build: Build, extracted: list[Path]) -> tuple[list[Path], dict[str
 
 
 def _run_documents(build: Build, tokens: list[Path], buckets: dict[str, int], schema: Any) -> dict[str, Any]:
-    units = _bucket_units(build, tuple(tokens), buckets, schema)
+    parts = plan_parts(tokens, build.path("work", "spread"), buckets["train"])
+    units = [build.unit("spread", part.path.stem, spread, SpreadTask(part, schema)) for part in parts if part.is_merged]
+    if units:
+        run_stage(units, build.executor, _progress("spread", units, "tokens", 1e6, "Mtokens/s"))
+    units = _bucket_units(build, parts, buckets, schema)
     counts = add_counts(run_stage(units, build.executor, _progress("documents", units, "tokens", 1e6, "Mtokens/s")))
     units = _index_units(build, buckets)
     run_stage(units, build.executor, _progress("index", units))
     return counts
 
 
-def _bucket_units(build: Build, tokens: tuple[Path, ...], buckets: dict[str, int], schema: Any) -> list[Unit]:
+def _bucket_units(build: Build, parts: Sequence[Part], buckets: dict[str, int], schema: Any) -> list[Unit]:
     folder = build.path("documents")
     weights = tuple(source.weight for source in build.config.sources)
     is_deduplicated = "duplicate_documents" in build.config.clean.rules
@@ -152,6 +166,7 @@ def _bucket_units(build: Build, tokens: tuple[Path, ...], buckets: dict[str, int
     for split, count in buckets.items():
         for bucket in range(count):
             path = bucket_path(folder, split, bucket)
+            tokens = tuple(part.path for part in parts if part.overlaps(*hash_range(bucket, count)))
             task = BucketTask(tokens, split, bucket, count, schema, path, weights, is_deduplicated)
             units.append(build.unit("documents", f"{split}-{bucket:05d}", fill_bucket, task))
     return units

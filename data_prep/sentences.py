@@ -8,12 +8,11 @@ import sentencex
 class SentenceSplitter(Protocol):
     """Cuts text into sentences."""
 
-    def split(self, paragraph: str) -> list[str]:
-        """Return the sentences of a paragraph in order, stripped, none empty."""
-        ...
-
     def split_paragraphs(self, paragraphs: list[str]) -> list[str]:
-        """Return the sentences of several paragraphs; none goes over the end of one."""
+        """Return the sentences of paragraphs in order, none over the end of a paragraph.
+
+        White space may stay at the ends of sentences.
+        """
         ...
 
 
@@ -28,13 +27,12 @@ class SentencexSplitter:
         """
         self._language = language
 
-    def split(self, paragraph: str) -> list[str]:
-        """Return the sentences of a paragraph in order, stripped, none empty."""
-        return [stripped for part in sentencex.segment(self._language, paragraph) if (stripped := part.strip())]
-
     def split_paragraphs(self, paragraphs: list[str]) -> list[str]:
-        """Return the sentences of several paragraphs; none goes over the end of one."""
-        return [sentence for paragraph in paragraphs for sentence in self.split(paragraph)]
+        """Return the sentences of paragraphs in order, none over the end of a paragraph."""
+        sentences: list[str] = []
+        for paragraph in paragraphs:
+            sentences += sentencex.segment(self._language, paragraph)
+        return sentences
 
 
 def make_splitter(language: str) -> SentenceSplitter:

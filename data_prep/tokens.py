@@ -67,6 +67,8 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     sentences = table["sentences"].combine_chunks()
     document_offsets = np.asarray(sentences.offsets).astype(np.int64)
     texts = sentences.values
+    if tokenizer.kind.name != "wordpiece":  # to which white space means nothing
+        texts = pc.utf8_trim_whitespace(texts)
     if tokenizer.kind.keeps_spaces:
         texts = _spaced(texts, document_offsets)
     ids, lengths = _encode(tokenizer, texts)

@@ -1,9 +1,10 @@
-"""Checking finished shards: bytes against the manifest, every instance against the rules, and against the text.
+"""Checking finished shards: bytes against the manifest, every instance against the rules; on demand against the text.
 
-Where the documents of the build are still there, each instance is also compared with them: its sides must be
-runs of tokens of the documents that the pairing names, and the label must be true of those.
+While the documents of the build are there, each instance can be compared with them: its sides must be runs of
+tokens of the documents that the pairing names, and the label must be true of those. That makes the pairs anew.
 """
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import open_mapped
 from data_prep.documents import DocumentSet, index_path
 from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs
@@ -21,7 +21,7 @@ from data_prep.parallel import Executor
 from data_prep.progress import Progress
 from data_prep.tokens import tokenizer_of
 from megabert.errors import DataError
-from megabert.schema import MAX_BATCH_ROWS, Manifest, ShardEntry, ShardMetadata, read_manifest, sha256_file
+from megabert.schema import MAX_BATCH_ROWS, Manifest, ShardEntry, ShardMetadata, read_manifest
 
 
 @dataclass(frozen=True)
@@ -48,24 +48,27 @@ class Verdict:
     instances: int
     problems: list[str]
     is_text_compared: bool
+    """Whether the build's documents were compared, too."""
 
 
-def verify(folder: Path, executor: Executor) -> Verdict:
+def verify(folder: Path, executor: Executor, *, has_text: bool = False) -> Verdict:
     """Check all shards of a folder.
 
     Args:
         folder: One with a manifest.
         executor: Who does the work; already entered.
+        has_text: Whether to compare with the documents of the build.
 
     Raises:
-        DataError: The manifest or the tokenizer beside it cannot be used; problems of shards are returned.
+        DataError: The manifest, the tokenizer beside it or the documents that are asked for cannot be used; problems of
+            shards are returned.
     """
     manifest = read_manifest(folder)
     tokenizer = tokenizer_of(folder / "tokenizer")
     problems = []
     if tokenizer.sha256 != manifest.metadata.tokenizer_sha256:
         problems.append(f"{folder / 'tokenizer'}: not the tokenizer that the manifest names")
-    documents = _documents_beside(folder)
+    documents = _documents_beside(folder) if has_text else None
     tasks = [_task(folder, entry, manifest, documents) for entry in manifest.shards]
     progress = Progress(f"verify {folder.name}", len(tasks), measure="rows", scale=1e3, label="k instances/s")
     found: dict[int, list[str]] = {}
@@ -88,47 +91,54 @@ def _task(folder: Path, entry: ShardEntry, manifest: Manifest, documents: Path |
     )
 
 
-def _documents_beside(folder: Path) -> Path | None:
+def _documents_beside(folder: Path) -> Path:
     documents = folder.resolve().parent.parent / "documents"
-    return documents if index_path(documents, "train", "buckets").is_file() else None
+    if not index_path(documents, "train", "buckets").is_file():
+        raise DataError(f"{documents}: the build's documents are not there to compare with. Verify without --text.")
+    return documents
 
 
 def check_shard(task: ShardTask) -> list[str]:
     """Return the problems of a shard, each with its place; a wrong hash is the only one named then."""
-    found = sha256_file(task.path)
+    try:
+        with pa.memory_map(str(task.path)) as stored:  # hashed and decoded from the same pages
+            content = stored.read_buffer()
+    except OSError as error:
+        return [f"{task.path}: cannot be read ({str(error).splitlines()[0]}). Check its permissions."]
+    found = hashlib.sha256(content).hexdigest()
     if found != task.entry.sha256:
         return [
             f"{task.path}: its bytes changed: SHA-256 {found[:16]}..., the manifest says {task.entry.sha256[:16]}... "
             "Copy the shard again, or delete it and run the same `megabert-data build` command, which makes it anew."
         ]
     try:
-        return _check_content(task)
-    except DataError as error:
-        return [str(error)]
+        return _check_content(task, content)
+    except (DataError, pa.ArrowInvalid) as error:
+        return [f"{task.path}: {str(error).removeprefix(f'{task.path}: ').splitlines()[0]}"]
 
 
-def _check_content(task: ShardTask) -> list[str]:
-    reader = open_mapped(task.path)
+def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
+    reader = pa.ipc.open_file(content, options=pa.ipc.IpcReadOptions(use_threads=False))
     if ShardMetadata.from_arrow(reader.schema, str(task.path)) != task.metadata:
         return [f"{task.path}: its metadata differs from the manifest's"]
     pairs = _pairs(task)
     totals, problems, first = np.zeros(3, np.int64), [], 0
     for index in range(reader.num_record_batches):
-        record = reader.get_batch(index)
-        if record.num_rows > MAX_BATCH_ROWS:
-            problems.append(f"{task.path}: batch {index} has {record.num_rows} rows; allowed are {MAX_BATCH_ROWS}")
-        part = None if pairs is None else pairs.take(np.arange(first, min(first + record.num_rows, len(pairs))))
-        problems += _check_batch(task, record, first, part)
-        totals += [record.num_rows, len(record["input_ids"].flatten()), len(record["masked_lm_positions"].flatten())]
-        first += record.num_rows
+        batch = Batch.of(reader.get_batch(index))
+        rows = len(batch.label)
+        if rows > MAX_BATCH_ROWS:
+            problems.append(f"{task.path}: batch {index} has {rows} rows; allowed are {MAX_BATCH_ROWS}")
+        part = None if pairs is None else pairs.take(np.arange(first, min(first + rows, len(pairs))))
+        problems += _check_batch(task, batch, first, part)
+        totals += [rows, len(batch.ids_T), len(batch.positions_M)]
+        first += rows
     said = [task.entry.rows, task.entry.tokens, task.entry.masked_tokens]
     if totals.tolist() != said:
         problems.append(f"{task.path}: rows, tokens, masked tokens are {totals.tolist()}, the manifest says {said}")
     return problems
 
 
-def _check_batch(task: ShardTask, record: pa.RecordBatch, first: int, pairs: Pairs | None) -> list[str]:
-    batch = Batch.of(record)
+def _check_batch(task: ShardTask, batch: Batch, first: int, pairs: Pairs | None) -> list[str]:
     found = broken_rules(batch, task.metadata, tokenizer_of(task.folder / "tokenizer"))
     if not found and pairs is not None:  # the text of a broken row cannot be told
         found = _compare_text(task, batch, pairs)

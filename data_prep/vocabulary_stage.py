@@ -26,6 +26,7 @@ from megabert.tokenization import Tokenizer, load_tokenizer
 TRAINING_CHARACTERS = 200_000_000
 """A vocabulary is trained on at most so many: the count of different words takes memory."""
 SAMPLE_CHARACTERS = 1_000_000
+DOCUMENTS_AT_ONCE = 64
 SAMPLE_OPTIONS = VocabularyOptions(held_out_share=0.5)
 """A given tokenizer is measured on half of a sample of documents: it was trained on none of them."""
 
@@ -71,12 +72,12 @@ def extracted_texts(paths: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
     """Yield (hash, text) of each extracted document."""
     for path in paths:
         reader = open_mapped(path)
-        for index in range(reader.num_record_batches):
-            batch = reader.get_batch(index)
-            for document_hash, sentences in zip(
-                batch["document_hash"].to_pylist(), batch["sentences"].to_pylist(), strict=True
-            ):
-                yield f"{document_hash:016x}", "\n".join(sentences)
+        for batch in map(reader.get_batch, range(reader.num_record_batches)):
+            for first in range(0, batch.num_rows, DOCUMENTS_AT_ONCE):  # a reader may stop early
+                part = batch.slice(first, DOCUMENTS_AT_ONCE)
+                hashes, documents = part["document_hash"].to_pylist(), part["sentences"].to_pylist()
+                for document_hash, sentences in zip(hashes, documents, strict=True):
+                    yield f"{document_hash:016x}", "\n".join(sentences)
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> list[Path]:

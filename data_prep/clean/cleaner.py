@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from data_prep.clean.language import identify_language
 from data_prep.clean.mojibake import PAIR, repair
-from data_prep.clean.rules import CONTROLS, is_boilerplate, remove_controls, repeated_share, without_repeats
+from data_prep.clean.rules import find_controls, is_boilerplate, remove_controls, repeated_share, without_repeats
 from data_prep.config import CleanConfig
 from data_prep.extract.problems import EXAMPLES, MAX_EXAMPLE_CHARACTERS
 from data_prep.extract.readers import paragraphs_of
@@ -42,7 +42,7 @@ class Cleaner:
         rules = self._rules
         if "mojibake" in rules and not text.isascii() and PAIR.search(text):
             text = self._repair(text, place)
-        if "control_characters" in rules and (found := CONTROLS.search(text)):
+        if "control_characters" in rules and (found := find_controls(text)):
             cleaned = remove_controls(text)
             around = text[max(0, found.start() - 30) : found.end() + 30]
             self._count("control_characters", around, place, characters=len(text) - len(cleaned))

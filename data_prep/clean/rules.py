@@ -19,6 +19,18 @@ BOILERPLATE = re.compile(
 )
 
 
+_ASCII_CONTROLS = bytes(byte for byte in range(128) if CONTROLS.match(chr(byte)))
+
+
+def find_controls(text: str) -> re.Match[str] | None:
+    """Find the first control, zero-width or direction character."""
+    if text.isascii():  # three times as fast as the pattern
+        data = text.encode()
+        if len(data.translate(None, _ASCII_CONTROLS)) == len(data):
+            return None
+    return CONTROLS.search(text)
+
+
 def remove_controls(text: str) -> str:
     """Take out control, zero-width and direction characters."""
     return CONTROLS.sub("", text)

@@ -56,7 +56,7 @@ def find_paths(pattern: str) -> list[str]:
         found = filesystem.glob(path) if glob.has_magic(path) else [path] if filesystem.isfile(path) else []
         return sorted(filesystem.unstrip_protocol(name) for name in found if filesystem.isfile(name))
     found = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
-    if not found and Path(pattern).is_dir():
+    if not found and os.path.isdir(pattern):  # pathlib's raises in a closed folder
         raise DataError(f"{pattern}: is a folder. Give --input its files, such as '{pattern}/*.txt'.")
     if not found:
         _require_readable(pattern)
@@ -68,7 +68,7 @@ def _require_readable(pattern: str) -> None:
     parts = Path(pattern).parts
     fixed = Path(*parts[: next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))])
     for folder in [*reversed(fixed.parents), fixed]:
-        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
             raise DataError(f"{folder}: this folder may not be read. Give yourself permission (chmod u+rx {folder}).")
 
 

@@ -55,7 +55,7 @@ class _Part:
         lists = pa.ListArray.from_arrays(pa.array(self.starts, pa.int32()), pa.array(self.sentences, pa.string()))
         batch = pa.record_batch([pa.array(self.hashes, pa.uint64()), sources, lists], schema=SCHEMA)
         batches = [batch.slice(i, DOCUMENTS_A_BATCH) for i in range(0, batch.num_rows, DOCUMENTS_A_BATCH)]
-        write_batches(path, SCHEMA, batches, compression="zstd")
+        write_batches(path, SCHEMA, batches, compression="lz4")
         return path
 
 

@@ -52,9 +52,12 @@ def jsonl_documents(chunk: Chunk, problems: Problems) -> Iterator[Document]:
     """Yield the text of each line's object."""
     for offset, text in decoded_groups(chunk, problems):
         following = offset
-        for number, line in enumerate(text.split("\n")):
-            place, following = following, following + _bytes(line) + 1
-            if not line.strip():
+        lines = text.removesuffix("\n").split("\n")
+        for number, line in enumerate(lines):
+            place = following
+            if number + 1 < len(lines):
+                following += _bytes(line) + 1
+            if not line or line.isspace():
                 continue
             problem, content = _text_of(line, chunk.file.field)
             if problem:
@@ -81,6 +84,8 @@ def _text_of(line: str, field: str) -> tuple[str, str]:
     if not isinstance(content, str):
         keys = ", ".join(list(value)[:8]) or "none"
         return f"has no text under the key {field!r} (keys: {keys})", ""
+    if content.isascii():
+        return "", content
     try:
         content.encode()
     except UnicodeEncodeError as error:
@@ -161,7 +166,23 @@ def _decode(chunk: Chunk, offset: int, data: bytes, problems: Problems) -> Itera
     ):
         data, offset = data[3:], 3  # a byte order mark is no text
     try:
-        yield offset, _unix_lines(data.decode(file.encoding))
+        # One wide character makes a whole string wide, so lines that stand alone are decoded alone.
+        is_by_line = file.format == "jsonl" and not (data.isascii() or b"\r" in data or UNCUTTABLE.match(file.encoding))
+        parts = data.splitlines(keepends=True) if is_by_line else [data]
+        texts = [_unix_lines(part.decode(file.encoding)) for part in parts]
+    except UnicodeDecodeError:
+        yield from _decode_what_can_be(chunk, offset, data, problems)
+        return
+    for part, text in zip(parts, texts, strict=True):
+        yield offset, text
+        offset += len(part)
+
+
+def _decode_what_can_be(chunk: Chunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
+    """Raise an error with the place of the first wrong byte, or leave out the documents that have some."""
+    file = chunk.file
+    try:
+        data.decode(file.encoding)
     except UnicodeDecodeError as error:
         if not problems.is_strict and file.format in BORDERS and not UNCUTTABLE.match(file.encoding):
             yield from _decode_each(chunk, offset, data, problems)

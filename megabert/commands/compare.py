@@ -15,7 +15,7 @@ def run(arguments: Sequence[str]) -> int:
         prog="megabert compare",
         description="Compare two runs: fields of the configuration, losses and every other train/ and eval/ tag at "
         "each step that both logged: first difference, largest difference, rates.",
-        epilog=f"exit code 0: equal; {EXIT_DIFFERENT}: values or logged steps differ; 4: no run folder.\n"
+        epilog=f"exit code 0: equal; {EXIT_DIFFERENT}: values, tags or logged steps differ; 4: no run folder.\n"
         "example: megabert compare runs/before runs/after --tolerance 1e-6",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -32,7 +32,8 @@ def run(arguments: Sequence[str]) -> int:
     found = compare_runs(options.first, options.second, tolerance=options.tolerance)
     if options.json:
         tags = {tag.tag: {"first": tag.first, "largest": tag.largest, "steps": tag.steps} for tag in found.tags}
-        print(json.dumps({"equal": found.are_equal, "config": found.config, "tags": tags}, indent=2))
+        report = {"equal": found.are_equal, "config": found.config, "tags": tags, "one_sided": found.one_sided}
+        print(json.dumps(report, indent=2))
     else:
         print(render_comparison(found))
     return 0 if found.are_equal else EXIT_DIFFERENT

@@ -126,7 +126,12 @@ def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunCon
 
 def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
     """Return the weights to start from; a run that has a checkpoint needs them no more."""
-    if config.init_from is None or config.fork is not None or (run_dir / "checkpoints" / "latest").exists():
+    if config.init_from is None or config.fork is not None:
+        return None
+    from megabert.distributed.checkpoints import has_checkpoint
+    from megabert.training.run_folder import checkpoints_dir
+
+    if has_checkpoint(checkpoints_dir(run_dir)):
         return None
     return _source(config.init_from).weights
 

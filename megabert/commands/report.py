@@ -15,22 +15,14 @@ def run(arguments: Sequence[str]) -> int:
     """Print the table and the fill-mask examples, write the loss curve."""
     options = _parser().parse_args(arguments)
 
-    from megabert.inspection.positions import losses_by_position, render_positions
-    from megabert.inspection.report import draw_losses, render_table, report_run
+    from megabert.inspection.report import draw_losses, report_run
 
     reports = report_run(options.run_dir)
-    positions = losses_by_position(options.run_dir, reports[-1].unigram, checkpoint=options.checkpoint)
-    tables = [("Phases", render_table(reports)), ("Held-out positions", render_positions(positions))]
+    tables = _tables(options, reports)
     print("\n\n".join(text for _, text in tables))
     picture = options.run_dir / "loss.png"
     draw_losses(options.run_dir, reports, picture)
     print(f"\nloss curve: {picture}")
-    if options.text:
-        from megabert.inspection.guesses import compare_guesses
-
-        guesses = compare_guesses(options.run_dir, options.text, options.checkpoint, counts=reports[-1].unigram.counts)
-        tables.append(("Guesses", guesses))
-        print(f"\n{guesses}")
     if options.html or options.png:
         _write_page(options, reports, tables)
     if options.min_margin is not None and not reports[-1].margin >= options.min_margin:
@@ -66,6 +58,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--png", type=Path, metavar="FILE", help="also write the page's curves as a picture")
     return parser
+
+
+def _tables(options: argparse.Namespace, reports: "list[PhaseReport]") -> list[tuple[str, str]]:
+    """Return headings and texts; positions and guesses are set beside the last validated phase's word frequencies."""
+    from megabert.inspection.guesses import compare_guesses
+    from megabert.inspection.positions import losses_by_position, render_positions
+    from megabert.inspection.report import render_table
+
+    run_dir, checkpoint, last = options.run_dir, options.checkpoint, reports[-1]
+    positions = losses_by_position(run_dir, last.unigram, phase=last.index, checkpoint=checkpoint)
+    tables = [("Phases", render_table(reports)), ("Held-out positions", render_positions(positions))]
+    if options.text:
+        tables.append(("Guesses", compare_guesses(run_dir, options.text, checkpoint, counts=last.unigram.counts)))
+    return tables
 
 
 def _write_page(options: argparse.Namespace, reports: "list[PhaseReport]", tables: list[tuple[str, str]]) -> None:

@@ -244,7 +244,7 @@ def validation_batches(
 ) -> Iterator[MicroBatch]:
     """Yield a rank's share of the first instances of a split, in fixed order; as many micro-batches on every rank.
 
-    Dropout seeds are 0: validation drops nothing.
+    Validation drops nothing; the instances' seeds, the same each time, key what ELECTRA's generator draws.
 
     Args:
         shards: Usually the validation split.
@@ -264,7 +264,7 @@ def validation_batches(
         dealt = plan(columns.lengths, columns.masked_counts, shape, world_size)
         padded = shape.padded(dealt.max_tokens, dealt.max_masked) if pad else None
         rows = np.arange(len(columns.rows))
-        seeds = np.zeros(rows.size, np.int32)
+        seeds = instance_seeds(0, 0, first + rows)
         yield from _micro_batches(dealt, rank, [Piece(columns, rows, 0)], seeds, batch_format, padded)
 
 

@@ -136,7 +136,8 @@ def recover(checkpoints_dir: Path) -> None:
 
 
 def remove_temporaries(checkpoints_dir: Path) -> None:
-    """Remove what a failed or killed write left."""
+    """Remove what a failed or killed write left; a checkpoint that it had set aside gets its name back."""
+    recover(checkpoints_dir)
     for path in checkpoints_dir.glob(f"{TEMPORARY}*"):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
@@ -168,7 +169,11 @@ def _publish(temporary: Path, target: Path) -> None:
     if target.exists():  # a damaged one that this run passed by, or one that a rollback changes
         aside = target.parent / f"{_REPLACED}{target.name}"
         target.rename(aside)
-        temporary.rename(target)
+        try:
+            temporary.rename(target)
+        except OSError:
+            aside.rename(target)
+            raise
         shutil.rmtree(aside, ignore_errors=True)
     else:
         temporary.rename(target)

@@ -62,6 +62,18 @@ class CheckpointWriter:
 
         Where the checkpoint before is still being written, this waits for it first.
         """
+        self.make_way()
+        started = time.monotonic()
+        snapshot = self._copied(snapshot_of(self._engine, step, trainer_state, self._world))
+        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="megabert-checkpoint", daemon=True)
+        self._failure = None
+        stall_s = time.monotonic() - started
+        self.counts.stall_s += stall_s
+        logger.debug("checkpoint of step %d: training stood still for %.3f s", step, stall_s)
+        self._thread.start()
+
+    def make_way(self) -> CheckpointError | None:
+        """Wait for the checkpoint before, count that, and return why it was not written, or None."""
         started = time.monotonic()
         if self._thread is not None and self._thread.is_alive():
             self.counts.waits += 1
@@ -71,14 +83,9 @@ class CheckpointWriter:
                     "(checkpoint.every_steps), or to a faster disk",
                     self.counts.waits,
                 )
-        self.wait()
-        snapshot = self._copied(snapshot_of(self._engine, step, trainer_state, self._world))
-        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="megabert-checkpoint", daemon=True)
-        self._failure = None
-        stall_s = time.monotonic() - started
-        self.counts.stall_s += stall_s
-        logger.debug("checkpoint of step %d: training stood still for %.3f s", step, stall_s)
-        self._thread.start()
+        failure = self.wait()
+        self.counts.stall_s += time.monotonic() - started
+        return failure
 
     def wait(self) -> CheckpointError | None:
         """Return once nothing is being written: why the last checkpoint was not, alike on every rank, or None.

@@ -1,7 +1,7 @@
 """Two runs side by side, step by step: where they part, and by how much."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,14 +46,16 @@ class Comparison:
     """Steps logged by each."""
     common_steps: int
     tags: tuple[TagDifference, ...]
+    one_sided: dict[str, tuple[int, int]]
+    """Tag -> at how many of the common steps the first run alone logged it, and the second alone."""
     rates: dict[str, tuple[float, float]]
     """Medians over all rows."""
 
     @property
     def are_equal(self) -> bool:
-        """Whether both logged the same steps with the same values, within the tolerance."""
+        """Whether both logged the same tags at the same steps with the same values, within the tolerance."""
         same_steps = self.steps == (self.common_steps, self.common_steps)
-        return same_steps and all(tag.first is None for tag in self.tags)
+        return same_steps and not self.one_sided and all(tag.first is None for tag in self.tags)
 
     @property
     def first(self) -> tuple[str, int, float, float] | None:
@@ -83,6 +85,7 @@ def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Compar
         steps=(len(steps[0]), len(steps[1])),
         common_steps=len(steps[0] & steps[1]),
         tags=tuple(found for found in compared if found is not None),
+        one_sided=_one_sided(tables[0], tables[1], steps[0] & steps[1]),
         rates={
             tag: (_median(tables[0], tag), _median(tables[1], tag))
             for tag in RATES
@@ -98,10 +101,14 @@ def render_comparison(found: Comparison) -> str:
     lines += _config_lines(found.config)
     lines.append(f"steps that both logged: {found.common_steps}")
     if found.first is None:
-        lines.append("their values are equal" if found.common_steps else "nothing can be compared")
+        lines.append("the values that both have are equal" if found.common_steps else "nothing can be compared")
     else:
         tag, step, value_a, value_b = found.first
         lines.append(f"first difference: step {step}, {tag}: {value_a:.9g} and {value_b:.9g}")
+    lines += [
+        f"{tag}: at {only_a} of these steps in A alone, at {only_b} in B alone"
+        for tag, (only_a, only_b) in found.one_sided.items()
+    ]
     differing = [tag for tag in found.tags if tag.first is not None]
     if differing:
         lines += ["", f"{'tag':<28}{'first at':>9}{'largest at':>12}{'A':>14}{'B':>14}{'relative':>11}"]
@@ -150,6 +157,17 @@ def _compare_tag(tag: str, a: Table, b: Table, tolerance: float) -> TagDifferenc
     first = next((entry for entry in found if relative_difference(*entry[1:]) > tolerance), None)
     largest = max(found, key=lambda entry: relative_difference(*entry[1:]))
     return TagDifference(tag=tag, steps=len(steps), first=first, largest=largest)
+
+
+def _one_sided(a: Table, b: Table, steps: Set[int]) -> dict[str, tuple[int, int]]:
+    """Count, by tag, the steps among those given at which one run alone has a value."""
+    counts: dict[str, tuple[int, int]] = {}
+    for step, tag in sorted(a.keys() ^ b.keys(), key=lambda entry: entry[1]):
+        if step in steps and tag.startswith(COMPARED):
+            only_a, only_b = counts.get(tag, (0, 0))
+            is_of_a = (step, tag) in a
+            counts[tag] = (only_a + is_of_a, only_b + (not is_of_a))
+    return counts
 
 
 def _config_lines(config: Mapping[str, tuple[Any, Any]]) -> list[str]:

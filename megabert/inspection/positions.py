@@ -35,18 +35,19 @@ class PositionLoss:
 
 @torch.no_grad()
 def losses_by_position(
-    run_dir: Path, unigram: UnigramBaseline, *, checkpoint: str = "last", max_instances: int = 256
+    run_dir: Path, unigram: UnigramBaseline, *, phase: int = -1, checkpoint: str = "last", max_instances: int = 256
 ) -> list[PositionLoss]:
-    """Score the last phase's held-out positions, kind by kind, on the CPU.
+    """Score a phase's held-out positions, kind by kind, on the CPU.
 
     Args:
         run_dir: Run folder.
         unigram: Baseline of the same phase.
+        phase: Its index in the configuration.
         checkpoint: ``last``, ``best`` or a step.
         max_instances: Only the first so many held-out instances.
     """
     config = read_config(run_dir)
-    shards = ShardSet.open(phase_data(config, config.phases[-1]), "validation")
+    shards = ShardSet.open(phase_data(config, config.phases[phase]), "validation")
     model = open_source(str(run_dir), checkpoint).build_model().eval()
     shape = shape_for(
         shards.statistics,

@@ -60,8 +60,8 @@ def take_snapshot(run_dir: Path) -> Snapshot:
     train = [row for row in rows if "train/mlm_loss" in row]
     held_out = [row for row in rows if "eval/mlm_loss" in row]
     last = train[-1] if train else {}
-    index = int(last.get("phase", status.get("phase") or 1)) - 1
-    phase = config.phases[min(index, len(config.phases) - 1)]
+    index = min(int(last.get("phase", status.get("phase") or 1)), len(config.phases)) - 1
+    phase = config.phases[index]
     rate = _median([row["perf/sequences_per_s"] for row in train[-RECENT_ROWS:] if row["phase"] == last["phase"]])
     step, latest = _checkpoint(run_dir)
     verdict = _verdict(status)
@@ -71,7 +71,7 @@ def take_snapshot(run_dir: Path) -> Snapshot:
         error=status.get("error"),
         step=int(rows[-1]["step"]) if rows else 0,
         total_steps=sum(phase.steps for phase in config.phases),
-        phase=phase_name(config, config.phases.index(phase)),
+        phase=phase_name(config, index),
         phase_step=int(last.get("phase_step", 0)),
         phase_steps=phase.steps,
         losses=tuple(row["train/mlm_loss"] for row in train),

@@ -8,6 +8,12 @@ from megabert.compiled import compiled, inlined
 from megabert.masking.draw_kernels import below, mix_2, stream, uniform
 
 TOKEN, WHOLE_WORD, SPAN = range(3)
+_1, _58 = np.uint64(1), np.uint64(58)
+# Leiserson, Prokop, Randall 1998, "Using de Bruijn sequences to index a 1 in a computer word".
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_BIT_OF = np.zeros(64, np.int64)
+for _bit in range(64):
+    _BIT_OF[((0x03F79D71B4CB0A89 << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
 # Draws under an instance's key: the order of words, what happens to a position, what replaces it, lengths of spans.
 _ORDER, _ACTION, _REPLACEMENT, _SPAN_LENGTH = 1, 2, 3, 4
 MAX_SPAN_WORDS = 10
@@ -37,45 +43,69 @@ def mask_rows(ids_T, offsets, keys, wanted_R, pieces, is_subword, shares, out_id
     for row in range(len(keys)):
         longest = max(longest, offsets[row + 1] - offsets[row])
     candidates, words, order = np.empty(longest, np.int64), np.empty(longest + 1, np.int64), np.empty(longest, np.int64)
-    is_chosen = np.zeros(longest, np.bool_)
+    chosen = np.empty((longest >> 6) + 1, np.uint64)  # a bit a position
     made = 0
     for row in range(len(keys)):
-        start, length = offsets[row], offsets[row + 1] - offsets[row]
-        count = num_words = 0
+        length = offsets[row + 1] - offsets[row]
+        here, there = ids_T[offsets[row] : offsets[row + 1]], out_ids_T[offsets[row] : offsets[row + 1]]
+        chosen[: (length >> 6) + 1] = 0
+        count = 0
         for position in range(length):
-            token = ids_T[start + position]
-            out_ids_T[start + position] = token
-            is_chosen[position] = False
-            if token != cls_id and token != sep_id:
+            token = here[position]
+            there[position] = token
+            candidates[count] = position  # stays only if it is one
+            count += (token != cls_id) & (token != sep_id)
+        if strategy == TOKEN:
+            _choose_tokens(keys[row], min(wanted_R[row], count), candidates[:count], chosen)
+        else:
+            num_words = 0
+            for index in range(count):
                 # A ## piece joins the candidate before it, also across the middle [SEP], as in the original.
-                if strategy == TOKEN or num_words == 0 or not is_subword[token]:
-                    words[num_words] = count
+                if index == 0 or not is_subword[here[candidates[index]]]:
+                    words[num_words] = index
                     num_words += 1
-                candidates[count] = position
-                count += 1
-        words[num_words] = count
-        _choose(strategy, keys[row], min(wanted_R[row], count), num_words, (words, candidates, order), is_chosen)
+            words[num_words] = count
+            room = min(wanted_R[row], count)
+            _choose_words(strategy == SPAN, keys[row], room, num_words, (words, candidates, order), chosen)
         action_key, replacement_key = mix_2(keys[row], _ACTION), mix_2(keys[row], _REPLACEMENT)
-        deciding = 0
-        for position in range(length):
-            if not is_chosen[position]:
-                continue
-            if strategy != SPAN or position == 0 or not is_chosen[position - 1]:
-                deciding = position  # a span is replaced as one, else each position is drawn for itself
-            action = uniform(stream(action_key, deciding))
-            positions_M[made] = position
-            originals_M[made] = ids_T[start + position]
-            made += 1
-            if action < shares[0]:
-                out_ids_T[start + position] = mask_id
-            elif action < shares[1]:
-                out_ids_T[start + position] = below(stream(replacement_key, position), vocab_size)
+        before = deciding = -2
+        for word in range((length >> 6) + 1):
+            bits = chosen[word]
+            while bits:
+                position = (word << 6) + _lowest_bit(bits)
+                bits &= bits - _1
+                if strategy != SPAN or position != before + 1:
+                    deciding = position  # a span is replaced as one, else each position is drawn for itself
+                before = position
+                original = here[position]
+                positions_M[made], originals_M[made] = position, original
+                made += 1
+                action = uniform(stream(action_key, deciding))
+                other = below(stream(replacement_key, position), vocab_size)
+                there[position] = mask_id if action < shares[0] else other if action < shares[1] else original
         ends[row + 1] = made
 
 
 @inlined
-def _choose(strategy, key, room, num_words, work, is_chosen):
-    """Take words in random order while they fit (Fisher-Yates, drawn only as far as needed)."""
+def _lowest_bit(bits):
+    """Return the number of the lowest bit that is set."""
+    return _BIT_OF[((bits & (~bits + _1)) * _DE_BRUIJN) >> _58]
+
+
+@inlined
+def _choose_tokens(key, room, candidates, chosen):
+    """Draw positions one after the other from those that are left (Fisher-Yates)."""
+    order_key = mix_2(key, _ORDER)
+    for index in range(room):
+        other = index + below(stream(order_key, index), len(candidates) - index)
+        position = candidates[other]
+        candidates[other] = candidates[index]
+        chosen[position >> 6] |= _1 << np.uint64(position & 63)
+
+
+@inlined
+def _choose_words(is_span, key, room, num_words, work, chosen):
+    """Take words in random order while they fit, drawn only as far as needed."""
     words, candidates, order = work
     for index in range(num_words):
         order[index] = index
@@ -87,16 +117,16 @@ def _choose(strategy, key, room, num_words, work, is_chosen):
         first_word = order[other]
         order[other] = order[index]
         run = 1
-        if strategy == SPAN:
+        if is_span:
             draw = uniform(stream(length_key, index))
             for bound in LONGER_SPAN:
                 run += draw >= bound
         for word in range(first_word, min(first_word + run, num_words)):
             first, size = words[word], words[word + 1] - words[word]
-            if size > room or is_chosen[candidates[first]]:
+            if size > room or chosen[candidates[first] >> 6] >> np.uint64(candidates[first] & 63) & _1:
                 break
             if word > first_word and candidates[first] != candidates[first - 1] + 1:
                 break  # a [SEP] lies between
             for candidate in range(first, first + size):
-                is_chosen[candidates[candidate]] = True
+                chosen[candidates[candidate] >> 6] |= _1 << np.uint64(candidates[candidate] & 63)
             room -= size

@@ -113,5 +113,8 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 def _drop_rows_after(path: Path, step: int) -> None:
     if not path.exists():
         return
-    rows = [row for row in read_metrics(path.parent) if row["step"] <= step]
+    known = read_metrics(path.parent)
+    rows = [row for row in known if row["step"] <= step]
+    if len(rows) == len(known):
+        return
     atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))

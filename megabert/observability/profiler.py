@@ -45,12 +45,16 @@ class StepProfiler:
     def _write(self, step: int) -> None:
         profile, self._profile = self._profile, None
         profile.stop()
-        self._folder.mkdir(parents=True, exist_ok=True)
         name = f"rank_{self._rank:03d}_steps_{self._first}-{step}"
         trace, table = self._folder / f"{name}.json.gz", self._folder / f"{name}.txt"
-        profile.export_chrome_trace(str(trace))
         order = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-        table.write_text(profile.key_averages().table(sort_by=order, row_limit=TABLE_ROWS), encoding="utf-8")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            profile.export_chrome_trace(str(trace))
+            table.write_text(profile.key_averages().table(sort_by=order, row_limit=TABLE_ROWS), encoding="utf-8")
+        except OSError as error:  # a full disk ends no run
+            logger.warning("%s: the profile was not written: %s", self._folder, error.strerror or error)
+            return
         logger.info("profile of steps %d to %d: %s and %s", self._first, step, trace, table)
 
 

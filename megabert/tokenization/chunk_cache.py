@@ -1,57 +1,123 @@
-"""Exact fast tokenization: a chunk of text between two spaces is given to `tokenizers` once, then looked up.
+"""Exact fast tokenization: printable ASCII is cut into pieces here, any other chunk between spaces is looked up.
 
 WordPiece never crosses a space, and nothing in BERT's normaliser looks past one, so the ids of a text are those
 of its chunks end to end. Only U+0020 parts chunks: other white space is treated differently by different
-libraries, and stays inside a chunk, where `tokenizers` itself decides.
+libraries, and stays inside a chunk, where `tokenizers` itself decides; it is asked once a chunk. In printable
+ASCII the normaliser is lower-casing or nothing, and every character that is no letter, digit or space is a word.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import count, pairwise
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from megabert.tokenization.backend import CONTINUATION
+
 MAX_CHUNKS = 1 << 18
-"""Different chunks remembered; about 100 bytes each."""
+"""Different chunks remembered; about 60 bytes each."""
 _MAX_IDS = 1 << 22
 _BATCH_BYTES = 1 << 23
 
 Encode = Callable[[list[str]], list[list[int]]]
 
 
-class ChunkCache:
-    """Ids of the chunks seen so far, in one growing array. It is emptied when it is full, which bounds memory."""
+@dataclass(frozen=True, eq=False)
+class AsciiPieces:
+    """The pieces that words of printable ASCII are cut into, for `megabert.tokenization.kernels`."""
 
-    def __init__(self, encode: Encode, *, max_chunks: int = MAX_CHUNKS, max_ids: int = _MAX_IDS) -> None:
+    words: tuple[NDArray[np.uint64], NDArray[np.int32]]
+    """Hash table of the pieces that start words and are short, and their ids."""
+    trie: tuple[NDArray[np.uint64], NDArray[np.int32]]
+    """Edges of the trie of all pieces, and the id of the piece that ends at each node."""
+    folded: NDArray[np.uint8]
+    """What each byte of a word counts as; 0 where it is no letter or digit."""
+    unknown: int
+    """Id of [UNK]."""
+
+    @classmethod
+    def of(cls, vocabulary: Mapping[str, int], unknown: int, *, is_lower: bool) -> "AsciiPieces":
+        """Enter a vocabulary (ids by piece)."""
+        from megabert.tokenization.kernels import INITIAL, INSIDE, enter_pieces
+
+        pieces = [(piece, index) for piece, index in vocabulary.items() if piece.isascii()]
+        is_inside = [piece.startswith(CONTINUATION) for piece, _ in pieces]
+        texts = [piece.removeprefix(CONTINUATION) for piece, _ in pieces]
+        offsets = np.cumsum([0, *map(len, texts)])
+        folded = np.zeros(256, np.uint8)
+        for character in string.ascii_letters + string.digits:
+            folded[ord(character)] = ord(character.lower() if is_lower else character)
+        made = cls(
+            (_zeros(2 * len(pieces)), np.full(len(_zeros(2 * len(pieces))), -1, np.int32)),
+            (_zeros(2 * int(offsets[-1])), np.full(int(offsets[-1]) + 2, -1, np.int32)),
+            folded,
+            unknown,
+        )
+        enter_pieces(
+            np.frombuffer("".join(texts).encode(), np.uint8),
+            offsets,
+            np.where(is_inside, INSIDE, INITIAL),
+            np.array([index for _, index in pieces], np.int32),
+            made.words,
+            made.trie,
+        )
+        return made
+
+    @classmethod
+    def none(cls) -> "AsciiPieces":
+        """Return what stands for them where all chunks are looked up."""
+        nothing = (_zeros(1), np.full(len(_zeros(1)), -1, np.int32))
+        return cls(nothing, nothing, np.zeros(256, np.uint8), 0)
+
+
+def _zeros(least: int) -> NDArray[np.uint64]:
+    """Return an empty hash table with room for ``least`` entries: a power of two."""
+    return np.zeros(1 << max(least, 2).bit_length(), np.uint64)
+
+
+class ChunkCache:
+    """Ids of the chunks seen so far, in growing arrays. It is emptied when it is full, which bounds memory."""
+
+    def __init__(
+        self,
+        encode: Encode,
+        pieces: AsciiPieces | None = None,
+        *,
+        max_chunks: int = MAX_CHUNKS,
+        max_ids: int = _MAX_IDS,
+    ) -> None:
         """Start empty.
 
         Args:
             encode: Gives the ids of each of many texts.
+            pieces: For words of printable ASCII; without it these are chunks like any others.
             max_chunks: Chunks remembered at most, but for those of the batch at hand.
             max_ids: Ids remembered at most, likewise.
         """
-        self._encode = encode
+        self._encode, self._has_words = encode, pieces is not None
+        self._pieces = pieces or AsciiPieces.none()
         self._limits = (max_chunks, max_ids)
         self._clear()
 
     def _clear(self) -> None:
-        self._slots: dict[str, int] = {}
-        self._starts = np.zeros(1024, dtype=np.int64)
-        self._lengths = np.zeros(1024, dtype=np.int64)
-        self._ids = np.zeros(4096, dtype=np.int32)
-        self._used = 0
+        self._table = np.full(1 << 12, -1, np.int32)
+        self._held, self._ends = np.zeros(1 << 14, np.uint8), np.zeros(1 << 10, np.int64)
+        self._count = np.zeros(1, np.int64)
+        self._ids, self._starts = np.zeros(1 << 12, np.int32), np.zeros(1 << 10, np.int64)
 
     def __len__(self) -> int:
         """Return the number of chunks remembered."""
-        return len(self._slots)
+        return int(self._count[0])
 
     def encode_flat(self, texts: Sequence[str] | pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Tokenize texts; see `Tokenizer.encode_flat`."""
         ids, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
         for batch in _batches(texts):
-            if len(self._slots) > self._limits[0] or self._used > self._limits[1]:
+            if len(self) > self._limits[0] or self._starts[len(self)] > self._limits[1]:
                 self._clear()
             batch_ids, batch_lengths = self._encode_batch(batch)
             ids.append(batch_ids)
@@ -62,38 +128,52 @@ class ChunkCache:
 
     def _encode_batch(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return all ids of a batch and how many each text has."""
-        parts = pc.split_pattern(texts, " ")
-        text_starts = parts.offsets.to_numpy() - parts.offsets[0].as_py()
-        coded = parts.flatten().dictionary_encode()
-        slots = self._slots_of(coded.dictionary.to_pylist())[coded.indices.to_numpy()]
-        lengths = self._lengths[slots]
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        # Source index of each id: its place in the output, moved by how far its chunk is from its source.
-        shift = np.repeat(self._starts[slots] - ends[:-1], lengths)
-        return self._ids[shift + np.arange(ends[-1])], np.diff(ends[text_starts])
+        from megabert.tokenization.kernels import count_other, encode
 
-    def _slots_of(self, chunks: list[str]) -> NDArray[np.int64]:
-        slots = list(map(self._slots.get, chunks))
-        fresh = [chunk for chunk, slot in zip(chunks, slots, strict=True) if slot is None]
-        if fresh:
-            following = count(len(self._slots))
-            self._add(fresh, self._encode(fresh))
-            slots = [next(following) if slot is None else slot for slot in slots]
-        return np.array(slots, dtype=np.int64)
+        _, borders, data = texts.buffers()
+        offsets = np.frombuffer(borders, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+        text = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+        slots = np.empty(count_other(text, offsets, self._has_words), np.int32)
+        self._find(text, offsets, slots)
+        room = int(offsets[-1] - offsets[0]) + int(np.diff(self._starts)[slots].sum())
+        ids, lengths = np.empty(room, np.int32), np.empty(len(texts), np.int64)
+        pieces = (self._pieces.words, self._pieces.trie, self._pieces.folded, np.int32(self._pieces.unknown))
+        chunks = (slots, self._starts, self._ids)
+        made = encode(text, offsets, self._has_words, pieces, chunks, ids, lengths)
+        return ids[:made], lengths
 
-    def _add(self, chunks: list[str], id_lists: list[list[int]]) -> None:
-        first = len(self._slots)
-        last = first + len(chunks)
-        lengths = np.fromiter(map(len, id_lists), dtype=np.int64, count=len(chunks))
-        total = int(lengths.sum())
-        self._starts = _grown(self._starts, last)
-        self._lengths = _grown(self._lengths, last)
-        self._ids = _grown(self._ids, self._used + total)
-        self._lengths[first:last] = lengths
-        self._starts[first:last] = self._used + np.cumsum(lengths) - lengths
-        self._ids[self._used : self._used + total] = [index for ids in id_lists for index in ids]
-        self._used += total
-        self._slots.update(zip(chunks, range(first, last), strict=True))
+    def _find(self, text: NDArray[np.uint8], offsets: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
+        """Number the chunks that are looked up, and let `tokenizers` encode those that are new."""
+        from megabert.tokenization.kernels import find_chunks
+
+        if not len(slots):
+            return
+        most, size = len(self) + len(slots), int(offsets[-1] - offsets[0])
+        self._ends, self._starts = _grown(self._ends, most + 1), _grown(self._starts, most + 1)
+        self._held = _grown(self._held, int(self._ends[len(self)]) + size)
+        if 2 * most > len(self._table):
+            self._table = self._rehashed(4 * most)
+        first, fresh = len(self), np.empty((len(slots), 2), np.int64)
+        known = (self._held, self._ends, self._count)
+        made = find_chunks(text, offsets, self._has_words, self._table, known, fresh, slots)
+        try:
+            found = self._encode([bytes(text[start:end]).decode() for start, end in fresh[:made].tolist()])
+        except BaseException:
+            self._clear()  # new chunks are in the table, their ids are not
+            raise
+        ends = self._starts[first] + np.cumsum(np.fromiter(map(len, found), np.int64, made))
+        if made:
+            self._ids = _grown(self._ids, int(ends[-1]))
+            self._ids[self._starts[first] : ends[-1]] = [index for ids in found for index in ids]
+            self._starts[first + 1 : first + 1 + made] = ends
+
+    def _rehashed(self, size: int) -> NDArray[np.int32]:
+        """Return a larger table with the chunks that are known."""
+        from megabert.tokenization.kernels import enter_all
+
+        table = np.full(1 << size.bit_length(), -1, np.int32)
+        enter_all(table, self._held, self._ends, len(self))
+        return table
 
 
 def _batches(texts: Sequence[str] | pa.StringArray) -> list[pa.StringArray]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +14,13 @@ import tokenizers
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
-from megabert.tokenization.ascii_words import AsciiWords
 from megabert.tokenization.backend import CONTINUATION, MAX_WORD_CHARACTERS, mark_special, options_of
-from megabert.tokenization.chunk_cache import ChunkCache
+from megabert.tokenization.chunk_cache import AsciiPieces, ChunkCache
 from megabert.tokenization.kinds import WORDPIECE, kind_of
 from megabert.tokenization.special_tokens import SpecialIds, SpecialNames, find_special_ids
+
+FEW_TEXTS = 256
+"""So many are given to `tokenizers` at once: loading compiled loops takes longer."""
 
 
 class Tokenizer:
@@ -57,17 +59,18 @@ class Tokenizer:
         self.pieces: list[str] = _pieces_by_id(vocabulary, where)
         """Pieces in the order of their ids."""
         # Added pieces may hold spaces or take in those beside them: chunks between spaces are then not independent.
-        self._chunks: ChunkCache | None = None
-        options = options_of(self._backend)
-        if options and not _added_pieces(self._backend):
-            self._chunks = ChunkCache(self._word_encoder(options.do_lower_case))
+        self._options = options_of(self._backend)
+        self._is_chunked = self._options is not None and not _added_pieces(self._backend)
 
-    def _word_encoder(self, is_lower: bool) -> Callable[[list[str]], list[list[int]]]:
+    @cached_property
+    def _chunks(self) -> ChunkCache:
         model = json.loads(self._backend.to_str())["model"]
-        if model["max_input_chars_per_word"] != MAX_WORD_CHARACTERS or model["unk_token"] != self.names.unk:
-            return self._encode_lists
-        unknown = self.special_ids.unk
-        return AsciiWords(model["vocab"], unknown, is_lower=is_lower, encode=self._encode_lists).encode
+        pieces = None
+        if model["max_input_chars_per_word"] == MAX_WORD_CHARACTERS and model["unk_token"] == self.names.unk:
+            assert self._options is not None
+            is_lower = self._options.do_lower_case
+            pieces = AsciiPieces.of(model["vocab"], self.special_ids.unk, is_lower=is_lower)
+        return ChunkCache(self._encode_lists, pieces)
 
     @property
     def vocab_size(self) -> int:
@@ -102,7 +105,7 @@ class Tokenizer:
             Ids of all texts, int32, end to end; and int64 offsets of shape (len(texts) + 1,): text i has the
             ids ``ids[offsets[i]:offsets[i + 1]]``.
         """
-        if self._chunks is not None:
+        if self._is_chunked and len(texts) > FEW_TEXTS:
             return self._chunks.encode_flat(texts)
         return self._encode_whole(texts.to_pylist() if isinstance(texts, pa.Array) else texts)
 

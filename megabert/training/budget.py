@@ -26,11 +26,11 @@ class Budgets:
 
     tokens: tuple[int, ...] = ()
     found_for: str = ""
-    """Device, ranks and ZeRO stage of the probe; empty where the budgets were set."""
+    """Everything that decided them; empty where the budgets were set."""
 
 
 def find_budgets(model: PretrainingModel, inputs: RunInputs, *, stored: Budgets, world: World) -> Budgets:
-    """Return the token budget of each phase: as set, as found before on the same device, or found by trying.
+    """Return the token budget of each phase: as set, as found before for the same case, or found by trying.
 
     Raises:
         ConfigError: One instance of full length does not fit.
@@ -38,8 +38,7 @@ def find_budgets(model: PretrainingModel, inputs: RunInputs, *, stored: Budgets,
     config = inputs.config
     if config.micro_batch_tokens != "auto":
         return Budgets(tokens=tuple(config.micro_batch_tokens for _ in config.phases))
-    name = torch.cuda.get_device_name() if world.device.type == "cuda" else "cpu"
-    found_for = f"{name}, {world.size} ranks, ZeRO-{inputs.zero_stage}"
+    found_for = _case(inputs, world)
     if stored.found_for == found_for:
         return stored
     budgets = []
@@ -54,6 +53,24 @@ def find_budgets(model: PretrainingModel, inputs: RunInputs, *, stored: Budgets,
         )
         budgets.append(tokens)
     return Budgets(tokens=tuple(budgets), found_for=found_for)
+
+
+def _case(inputs: RunInputs, world: World) -> str:
+    """Name what the memory and the share of a rank depend on."""
+    config = inputs.config
+    phases = zip(inputs.shards, config.phases, strict=True)
+    batches = [f"{phase.global_batch_size} x {train.statistics.max_seq_length}" for (train, _), phase in phases]
+    return ", ".join(
+        [
+            torch.cuda.get_device_name() if world.device.type == "cuda" else "cpu",
+            f"{world.size} ranks",
+            f"ZeRO-{inputs.zero_stage}",
+            config.precision,
+            "activation checkpointing" if config.activation_checkpointing else "all activations",
+            *(f"{op} {backend}" for op, backend in config.ops.__dict__.items()),
+            *batches,
+        ]
+    )
 
 
 def find_micro_batch_tokens(attempt: Callable[[int], None], *, share: int, floor: int, world: World) -> int:

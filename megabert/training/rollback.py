@@ -3,40 +3,12 @@
 from pathlib import Path
 
 from megabert.config.run import RollbackConfig
-from megabert.data.position import PositionRange
 from megabert.distributed.checkpoint_format import read_manifest
 from megabert.distributed.checkpoints import find_checkpoint, forget_after
 from megabert.errors import ConfigError
 from megabert.observability.logs import logger
 from megabert.training.run_folder import checkpoints_dir
 from megabert.training.state import TrainerState
-
-Ranges = tuple[PositionRange, ...]
-
-
-class BadData:
-    """The data of the batches in a row that were skipped, or whose loss was a spike."""
-
-    def __init__(self) -> None:
-        """Blame nothing yet."""
-        self.ranges: Ranges = ()
-        self._last_good: Ranges = ()
-
-    def blame(self, batch: Ranges) -> None:
-        """Add a batch that was skipped: the weights are as they were."""
-        self.ranges += batch
-
-    def blame_spike(self, batch: Ranges) -> None:
-        """Add a batch whose loss was a spike, and the one before: the loss was measured before the update."""
-        self.ranges += self._last_good + batch
-        self._last_good = ()
-
-    def clear(self, batch: Ranges = ()) -> None:
-        """Forget: this batch was a good one."""
-        self.ranges, self._last_good = (), batch
-
-    def __str__(self) -> str:
-        return ", ".join(f"epoch {epoch}: {start} to {stop - 1}" for epoch, start, stop in self.ranges)
 
 
 def is_due(state: TrainerState, rule: RollbackConfig, *, has_dynamic_loss_scale: bool) -> bool:

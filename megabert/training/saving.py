@@ -34,38 +34,49 @@ class RunCheckpoints:
         run_dir: Path,
         status: RunStatus,
         watchdog: Watchdog,
+        state: TrainerState,
     ) -> None:
-        """Bind the parts; nothing is written yet."""
+        """Bind the parts; nothing is written yet. ``state`` is what the run starts from: its best is on the disk."""
         self._config, self._world = config, world
         self._folder, self._status, self._watchdog = checkpoints_dir(run_dir), status, watchdog
         self._begun: TrainerState | None = None
+        self._best = (state.best_step, state.best_loss)
         self._writer = CheckpointWriter(self._folder, engine, world, written=self._after_writing)
         self.counts = self._writer.counts
 
-    def save(self, state: TrainerState) -> None:
-        """Begin to write a state; training may go on when this returns."""
+    def save(self, state: TrainerState) -> TrainerState:
+        """Begin to write a state; training may go on when this returns.
+
+        Returns:
+            The state that is written: where the best checkpoint could not be, it names the best one that could.
+        """
         self._watchdog.expect("copying a checkpoint, or waiting for the one before")
+        failure = self._writer.make_way()
+        if failure is not None and self._begun is not None and state.best_step == self._begun.step:
+            state = state.with_best(*self._best)
         self._writer.save(state.step, state.to_dict())
         self._begun = state
+        return state
 
     def wait(self) -> None:
         """Return once nothing is being written, whether that succeeded or not."""
         self._watchdog.expect("writing a checkpoint")
         self._writer.wait()
 
-    def settle(self, state: TrainerState) -> None:
-        """Make sure that a state is on the disk.
+    def settle(self, state: TrainerState) -> TrainerState:
+        """Make sure that a state is on the disk, and return it as ``save`` does.
 
         Raises:
             CheckpointError: On every rank alike: it could not be written.
         """
         self.wait()
         if self._begun != state or self._writer.wait() is not None:
-            self.save(state)
+            state = self.save(state)
             self.wait()
         error = self._writer.wait()
         if error is not None:
             raise error
+        return state
 
     def close(self) -> None:
         """Let a write that has begun be completed, if the other ranks still can; for the way out with an error."""
@@ -74,6 +85,7 @@ class RunCheckpoints:
 
     def _after_writing(self, stored: dict[str, Any]) -> None:
         """Say that a newer checkpoint stands and drop old ones; the writer's thread calls it."""
+        self._best = (stored["best_step"], stored["best_loss"])
         self._status.running(step=stored["step"], phase=stored["phase"])
         if not self._world.is_main:
             return

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megabert.config.run import RollbackConfig, RunConfig
-from megabert.data.position import DataPosition, PositionRange
+from megabert.data.position import DataPosition
+from megabert.training.bad_data import BadData, Ranges
 from megabert.training.budget import Budgets
 
 
@@ -25,6 +26,7 @@ class TrainerState:
         skipped_in_a_row: Those since the last update.
         recent_losses: Of the running median that tells spikes, where these are looked for; spikes are not among them.
         spikes_in_a_row: Updates since then whose loss was a spike.
+        bad_data: What these skips or spikes in a row are blamed on.
         rollbacks: Returns to an earlier checkpoint, after skips or spikes in a row.
         rollbacks_in_a_row: Those to the same checkpoint.
         rollback_step: Step of that checkpoint, or None.
@@ -46,6 +48,7 @@ class TrainerState:
     skipped_in_a_row: int = 0
     recent_losses: tuple[float, ...] = ()
     spikes_in_a_row: int = 0
+    bad_data: BadData = field(default_factory=BadData)
     rollbacks: int = 0
     rollbacks_in_a_row: int = 0
     rollback_step: int | None = None
@@ -61,21 +64,30 @@ class TrainerState:
         consumed = self._after_batch(samples=samples, position=position)
         return replace(consumed, step=self.step + 1, phase_step=self.phase_step + 1, skipped_in_a_row=0)
 
-    def after_skip(self, *, samples: int, position: DataPosition) -> "TrainerState":
+    def after_skip(self, taken: Ranges, *, samples: int, position: DataPosition) -> "TrainerState":
         """Return the state after a batch that was consumed without an update; the schedule holds."""
-        consumed = self._after_batch(samples=samples, position=position)
-        return replace(consumed, skipped_steps=self.skipped_steps + 1, skipped_in_a_row=self.skipped_in_a_row + 1)
+        return replace(
+            self._after_batch(samples=samples, position=position),
+            skipped_steps=self.skipped_steps + 1,
+            skipped_in_a_row=self.skipped_in_a_row + 1,
+            bad_data=self.bad_data.after_skip(taken),
+        )
 
-    def after_loss(self, loss: float, rule: RollbackConfig) -> "TrainerState":
-        """Return the state after looking at the loss of an update, where a rule for spikes is set."""
+    def after_loss(self, loss: float, rule: RollbackConfig, taken: Ranges) -> "TrainerState":
+        """Return the state after looking at the loss of an update on the data taken: is it a spike?"""
         if rule.spike_ratio is None:
-            return self
+            return replace(self, bad_data=BadData())
         known = self.recent_losses
         if 2 * len(known) >= rule.spike_window and loss > rule.spike_ratio * statistics.median(known):
-            return replace(self, spikes_in_a_row=self.spikes_in_a_row + 1)
-        return replace(self, recent_losses=(*known, loss)[-rule.spike_window :], spikes_in_a_row=0)
+            return replace(self, spikes_in_a_row=self.spikes_in_a_row + 1, bad_data=self.bad_data.after_spike(taken))
+        return replace(
+            self,
+            recent_losses=(*known, loss)[-rule.spike_window :],
+            spikes_in_a_row=0,
+            bad_data=self.bad_data.after_good(taken),
+        )
 
-    def after_rollback(self, ranges: tuple[PositionRange, ...], *, skipped_steps: int) -> "TrainerState":
+    def after_rollback(self, ranges: Ranges, *, skipped_steps: int) -> "TrainerState":
         """Return this state, a checkpoint's, as the one to go on from: without the data that is blamed.
 
         Args:
@@ -89,6 +101,7 @@ class TrainerState:
             skipped_steps=skipped_steps,
             skipped_in_a_row=0,
             spikes_in_a_row=0,
+            bad_data=BadData(),
             rollbacks=self.rollbacks + 1,
             rollbacks_in_a_row=again + 1,
             rollback_step=self.step,
@@ -102,6 +115,10 @@ class TrainerState:
             return replace(validated, best_step=self.step, best_loss=loss)
         return validated
 
+    def with_best(self, step: int | None, loss: float | None) -> "TrainerState":
+        """Return the state with another best checkpoint: the one that it names could not be written."""
+        return replace(self, best_step=step, best_loss=loss)
+
     def next_phase(self) -> "TrainerState":
         """Return the state at the beginning of the next phase: its own data and schedule."""
         return replace(
@@ -111,6 +128,7 @@ class TrainerState:
             position=DataPosition(),
             recent_losses=(),
             spikes_in_a_row=0,
+            bad_data=BadData(),
             metrics={},
             metrics_step=None,
         )
@@ -125,7 +143,8 @@ class TrainerState:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values."""
-        return {**self.__dict__, "position": self.position.to_dict(), "budgets": self.budgets.__dict__}
+        parts = {"budgets": self.budgets.__dict__, "bad_data": self.bad_data.__dict__}
+        return self.__dict__ | parts | {"position": self.position.to_dict()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainerState":
@@ -137,7 +156,8 @@ class TrainerState:
                 "position": DataPosition.from_dict(values["position"]),
                 "budgets": Budgets(tokens=tuple(budgets["tokens"]), found_for=budgets["found_for"]),
                 "data_sha256": tuple(values["data_sha256"]),
-                "recent_losses": tuple(values.get("recent_losses", ())),
+                "recent_losses": tuple(values["recent_losses"]),
+                "bad_data": BadData.from_dict(values["bad_data"]),
             }
         )
 

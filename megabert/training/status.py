@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import socket
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -41,6 +42,8 @@ class RunStatus:
         """Name this start, alike on all ranks; every rank calls it. ``fork`` is where the run comes from."""
         self._run_dir, self._world, self._fork = run_dir, world, fork
         self._is_open = False
+        self._writing = threading.Lock()  # the threads of checkpoints and watchdog write as well
+        self._has_ended = False
         self._place: dict[str, int | None] = {"step": None, "phase": None}
         self._hangs: dict[str, Any] = {"step": None, "count": 0}
         self._start: str = world.broadcast(uuid.uuid4().hex)
@@ -113,6 +116,10 @@ class RunStatus:
             "start": self._start,
         }
         try:
-            atomic_write(self._run_dir / STATUS_NAME, json.dumps(content, indent=2) + "\n")
+            with self._writing:
+                if verdict == "running" and self._has_ended:
+                    return
+                self._has_ended = verdict != "running"
+                atomic_write(self._run_dir / STATUS_NAME, json.dumps(content, indent=2) + "\n")
         except (OSError, DataError) as error:  # a full disk must neither end a run nor hide what did
             logger.warning("%s was not written: %s", self._run_dir / STATUS_NAME, error)

@@ -9,6 +9,7 @@ from megabert.config.recipes import phase_name
 from megabert.config.run import PhaseConfig, RunConfig
 from megabert.data.loader import PackedLoader, StepBatch
 from megabert.data.packing import MicroShape
+from megabert.data.position import PositionRange
 from megabert.data.shard_set import ShardSet
 from megabert.distributed.checkpoints import load_checkpoint
 from megabert.distributed.engine import Engine, LossScaleFloor
@@ -23,7 +24,6 @@ from megabert.optim import learning_rate
 from megabert.training import rollback
 from megabert.training.collectives import agreement
 from megabert.training.meter import Meter
-from megabert.training.rollback import BadData, Ranges
 from megabert.training.saving import RunCheckpoints
 from megabert.training.state import TrainerState
 from megabert.training.status import RunStatus
@@ -64,10 +64,15 @@ class Trainer:
         self.state, self.run_dir, self.world = state, run_dir, world
         self._status, self._stop, self._watchdog = status, stop, watchdog
         self._checkpoints = RunCheckpoints(
-            config.checkpoint, engine=engine, world=world, run_dir=run_dir, status=status, watchdog=watchdog
+            config.checkpoint,
+            engine=engine,
+            world=world,
+            run_dir=run_dir,
+            status=status,
+            watchdog=watchdog,
+            state=state,
         )
         self._has_consumed = False
-        self._bad_data = BadData()
         self._writer = self._open_writer()
         self._agree = agreement(world)
         self._meter = Meter(config, world)
@@ -85,7 +90,7 @@ class Trainer:
                     self._roll_back()
                 else:
                     self._checkpoints.wait()
-            self._checkpoints.settle(self.state)
+            self.state = self._checkpoints.settle(self.state)
         finally:
             self._profiler.close(self.state.step)
             self._checkpoints.close()
@@ -98,12 +103,12 @@ class Trainer:
         with self._meter.pause():
             if self._writer is not None:
                 self._writer.flush()
-            self._checkpoints.save(self.state)
+            self.state = self._checkpoints.save(self.state)
 
     def begin(self) -> None:
         """Write the checkpoint that precedes the first step of a run folder."""
         self.save()
-        self._checkpoints.settle(self.state)
+        self.state = self._checkpoints.settle(self.state)
 
     def _run_phase(self, phase: PhaseConfig, data: PhaseData) -> bool:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
@@ -148,7 +153,7 @@ class Trainer:
         signals = [f"{name} on rank {rank}" for rank, name in enumerate(self.world.gather(self._stop.received)) if name]
         if self._writer is not None:
             self._writer.flush()
-        self._checkpoints.settle(self.state)
+        self.state = self._checkpoints.settle(self.state)
         if self.world.is_main:
             logger.info(
                 "stopped by %s at step %d, everything is saved: the same command goes on",
@@ -168,8 +173,7 @@ class Trainer:
         self._meter.count(batch)
         taken = self.state.position.take(batch.num_instances, data.train.num_rows)[0]
         if result.grad_norm is None:
-            self._bad_data.blame(taken)
-            self.state = self.state.after_skip(samples=batch.num_instances, position=batch.position_after)
+            self.state = self.state.after_skip(taken, samples=batch.num_instances, position=batch.position_after)
             return
         self.state = self.state.after_update(samples=batch.num_instances, position=batch.position_after)
         self._look_for_spike(result.losses.loss, taken)
@@ -181,8 +185,8 @@ class Trainer:
         improved = False
         if step % self.config.validation.every_steps == 0 or is_last:
             improved = self._validate(phase, data)
-        is_due = step % self.config.checkpoint.every_steps == 0 and not self.state.spikes_in_a_row
-        if is_due or is_last or improved:
+        is_due = (improved or step % self.config.checkpoint.every_steps == 0) and not self.state.spikes_in_a_row
+        if is_due or (is_last and not self._needs_rollback()):
             self.save()
 
     def _train(self, batch: StepBatch) -> StepResult:
@@ -199,13 +203,9 @@ class Trainer:
             tried = "and no smaller loss scale is left to try"
             raise self._diverged(self.state, reason=str(floor), tried=tried, step=step) from floor
 
-    def _look_for_spike(self, loss: float, taken: Ranges) -> None:
-        self.state = self.state.after_loss(loss, self.config.rollback)
-        if not self.state.spikes_in_a_row:
-            self._bad_data.clear(taken)
-            return
-        self._bad_data.blame_spike(taken)
-        if self.world.is_main:
+    def _look_for_spike(self, loss: float, taken: tuple[PositionRange, ...]) -> None:
+        self.state = self.state.after_loss(loss, self.config.rollback, taken)
+        if self.state.spikes_in_a_row and self.world.is_main:
             logger.warning(
                 "spike: loss %.4f at step %d, %d in a row",
                 loss,
@@ -274,9 +274,10 @@ class Trainer:
         self._checkpoints.wait()
         folder, step = on_main(self.world, lambda: rollback.find_target(self.run_dir, failed))
         stored = TrainerState.from_dict(load_checkpoint(folder, self.engine, self.world))
-        if stored.is_phase_done(self.config):  # the trouble was at the beginning of the phase after it
+        # The trouble was at the beginning of the phase after it.
+        if stored.is_phase_done(self.config) and not stored.is_done(self.config):
             stored = stored.next_phase()
-        bad = self._bad_data.ranges if stored.phase == failed.phase else ()
+        bad = failed.bad_data.ranges if stored.phase == failed.phase else ()
         self.state = stored.after_rollback(bad, skipped_steps=failed.skipped_steps)
         limit = self.config.rollback.max_in_a_row
         if self.state.rollbacks_in_a_row > limit:
@@ -290,10 +291,9 @@ class Trainer:
                 reason,
                 failed.step,
                 self.state.step,
-                self._bad_data,
+                failed.bad_data,
             )
         self._writer = self._open_writer()
-        self._bad_data.clear()
         self.save()
 
     def _diverged(self, failed: TrainerState, **what: Any) -> ConfigError:

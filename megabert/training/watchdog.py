@@ -57,10 +57,10 @@ class Watchdog:
         self._steps: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
         self._changed = threading.Condition()
         self._is_closed = False
-        self._expect("starting", limits.start_up_s)
         self._thread = threading.Thread(target=self._watch, name="megabert-watchdog", daemon=True)
 
     def __enter__(self) -> "Watchdog":
+        self._expect("starting", self._limits.start_up_s)
         self._thread.start()
         self._heartbeat.__enter__()
         return self

@@ -128,6 +128,22 @@ def test_a_damaged_step_is_replaced_when_it_is_reached_again(three):
     assert not list(three.glob(".tmp*"))
 
 
+def test_a_step_that_cannot_be_replaced_stays(three, monkeypatch):
+    rename = type(three).rename
+
+    def fail_once(path, target):
+        if path.name == ".tmp_step_00000020":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(type(three), "rename", fail_once)
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        save_checkpoint(three, 20, StandInEngine(), {"step": 20}, ALONE)
+    assert steps_in(three) == [20, 10, 0]
+    assert find_checkpoint(three).name == "step_00000020"
+    assert not list(three.glob(".tmp*"))
+
+
 def test_prune_keeps_the_newest_its_best_and_the_protected(three):
     save_checkpoint(three, 30, StandInEngine(), {"best_step": 10}, ALONE)
     (three / ".tmp_step_00000040").mkdir()  # a killed run's

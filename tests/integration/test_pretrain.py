@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -102,6 +103,17 @@ def test_report_states_the_unigram_baseline(unbroken, capsys):
     counts = [int(line.split()[-3]) for line in shown.splitlines() if "piece  " in line or "[MASK]   " in line]
     last = ShardSet.open(unbroken.data / "instances" / "128", "validation")
     assert sum(counts) == len(last.columns(((0, min(256, last.num_rows)),)).masked_ids)
+
+
+def test_report_scores_the_positions_of_the_last_validated_phase(unbroken, tmp_path, capsys):
+    run = shutil.copytree(unbroken.run_dir, tmp_path / "run")
+    first = [row for row in unbroken.rows() if row["phase"] == 1]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in first))
+    assert main(["report", str(run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    counts = [int(line.split()[-3]) for line in lines if "piece  " in line or "[MASK]   " in line]
+    held_out = ShardSet.open(unbroken.data / "instances" / "64", "validation")
+    assert sum(counts) == len(held_out.columns(((0, min(256, held_out.num_rows)),)).masked_ids)
 
 
 def test_report_page_needs_nothing_else(unbroken, tmp_path, capsys):

@@ -37,8 +37,8 @@ def test_spike_sends_the_run_back_where_the_rule_is_on(shards, tmp_path):
     rows = [row for row in run.finish_well() if "train/loss" in row]
 
     assert "spike: loss" in run.output
-    # The phase ended on the third spike and was saved then; step 6, the first, was due and was not.
-    assert "rollback: checkpoints [8] hold what went wrong and are deleted" in run.output
+    # Checkpoints were due at step 6, the first spike, and at step 8, the third one and the end of the phase.
+    assert "are deleted" not in run.output, "none was written"
     reason = "rollback 1: 3 losses in a row were above 3 times their running median at step 8; going on at step 3"
     assert f"{reason} without instances epoch 0: 16 to 19, epoch 0: 20 to 23" in run.output
     assert [row["step"] for row in rows] == list(range(1, 14)), "every step stands once"

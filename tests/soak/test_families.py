@@ -20,13 +20,23 @@ KILLED_AT = 150
 SINGLE = ["--objective", "none", "--masking", "dynamic", "--dupe-factor", "1"]
 BUILDS = {
     "roberta": [*SINGLE, "--pieces", "byte_bpe"],
-    "albert": ["--objective", "sop", "--dupe-factor", "2"],
-    "electra": SINGLE,
+    "albert": ["--objective", "sop", "--dupe-factor", "2", "--uncased"],
+    "electra": [*SINGLE, "--uncased", "--lengths", "32"],
 }
 FLAGS = {
     "roberta": {},
     "albert": {"model.embedding_size": 64},
-    "electra": {"model.embedding_size": 64, "model.generator_size": 0.5},
+    # The generator soon draws by frequency alone: to tell its draws apart takes context, and more tokens.
+    "electra": {
+        "model.generator_size": 0.25,
+        "model.initializer_range": 0.05,
+        "optimizer.betas": "[0.9, 0.98]",
+        "phases.0.max_seq_length": 32,
+        "phases.0.global_batch_size": 64,
+        "phases.0.steps": 1400,
+        "phases.0.learning_rate": "3.0e-3",
+        "model.num_attention_heads": 8,
+    },
 }
 MIN_AUC = 0.6
 
@@ -51,7 +61,7 @@ def test_family_learns_through_a_kill(family, table, tmp_path):
         run.wait_for_step(KILLED_AT, process, timeout_s=1500)
     finally:
         kill_everything(process)
-    assert max(run.losses()) < 400, "it ended before it was killed"
+    assert max(run.losses()) < 300, "it ended before it was killed"
     assert run.finish(timeout_s=1800) == 0, run.output[-4000:]
     assert "resuming" in run.output
     (report,) = report_run(run.run_dir)
@@ -70,7 +80,7 @@ def build(output: Path, flags: list[str]) -> Path:
     import subprocess
 
     command = [sys.executable, "-m", "data_prep", "build", "--input", str(CORPUS), "--output", str(output)]
-    command += ["--vocab-size", "2000", "--lengths", "64", "--workers", "1", "--validation-share", "0.05", *flags]
+    command += ["--vocab-size", "600", "--lengths", "64", "--workers", "1", "--validation-share", "0.05", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return output

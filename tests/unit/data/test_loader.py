@@ -16,7 +16,7 @@ from megabert.data import (
     shape_for,
     validation_batches,
 )
-from megabert.data.batch import probe_batch
+from megabert.data.batch import instance_seeds, probe_batch
 from megabert.data.permutation import EpochOrder
 from megabert.errors import ConfigError
 
@@ -219,7 +219,8 @@ def test_validation_batches_hold_the_first_instances_once(
     assert len({len(batches) for batches in ranks}) == 1
     found = sorted(s[1:] for batches in ranks for b in batches for s in _sequences(b))
     assert found == sorted(map(_slow_sequence, validation_instances[:max_instances]))
-    assert all((b.instance_seeds_B == 0).all() for batches in ranks for b in batches)
+    seeds = [seed for batches in ranks for b in batches for seed in b.instance_seeds_B[: b.num_instances].tolist()]
+    assert sorted(seeds) == sorted(instance_seeds(0, 0, np.arange(len(found))).tolist())
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
+from data_prep import spread as spread_module
 from data_prep import versions
 from data_prep.config import SourceConfig
 from data_prep.documents import DocumentSet
@@ -43,6 +45,16 @@ class Stopping(SerialExecutor):
 @pytest.mark.parametrize("workers", [2, 3])
 def test_any_number_of_workers_gives_the_same_bytes(built, make_config, tmp_path, workers):
     build(make_config(), tmp_path / "out", ProcessExecutor(workers))
+    assert hashes(tmp_path / "out") == hashes(built.folder)
+
+
+def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config, tmp_path, monkeypatch, capsys):
+    """What a terabyte takes, with few chunks: two to a merged file, a range for each bucket or two."""
+    monkeypatch.setattr(spread_module, "MAX_FILES", 2)
+    monkeypatch.setattr(spread_module, "BUCKETS_A_RANGE", 2)
+    build(make_config(), tmp_path / "out", SerialExecutor())
+    assert re.search(r"^spread: [4-9]/[4-9] units", capsys.readouterr().err, re.MULTILINE)
+    assert not (tmp_path / "out" / "work" / "spread").exists()
     assert hashes(tmp_path / "out") == hashes(built.folder)
 
 

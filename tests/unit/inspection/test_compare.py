@@ -36,7 +36,7 @@ def test_exit_code_and_page(runs, capsys):
     assert "* seed: 42 and 7" in shown
     assert "equal at all steps: eval/loss" in shown
     assert main(["compare", a, a]) == 0
-    assert "their values are equal" in capsys.readouterr().out
+    assert "the values that both have are equal" in capsys.readouterr().out
 
 
 def test_tolerance_and_json(runs, capsys):
@@ -53,6 +53,17 @@ def test_run_that_is_shorter_is_not_equal(tmp_path, capsys):
     found = compare_runs(a, b)
     assert (found.steps, found.common_steps, found.first, found.are_equal) == ((2, 1), 1, None, False)
     assert main(["compare", str(a), str(b)]) == 6
+
+
+def test_tag_of_one_run_alone_makes_them_different(tmp_path, capsys):
+    a = write_run(tmp_path / "a", [*rows(8.0, 7.0, 6.0), eval_row(3, 6.0)])
+    b = write_run(tmp_path / "b", [*rows(8.0, 7.0), train_row(3, 6.0, **{"train/spikes": 1}), eval_row(2, 6.0)])
+    found = compare_runs(a, b)
+    assert found.first is None, "what both have is equal"
+    assert (found.one_sided["eval/loss"], found.one_sided["train/spikes"]) == ((1, 1), (0, 1))
+    assert not found.are_equal
+    assert main(["compare", str(a), str(b)]) == 6
+    assert "eval/loss: at 1 of these steps in A alone, at 1 in B alone" in capsys.readouterr().out
 
 
 def test_rates_do_not_make_runs_different(tmp_path):

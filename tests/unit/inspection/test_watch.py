@@ -4,6 +4,7 @@ import socket
 import time
 
 import pytest
+import yaml
 from unit.inspection.run_folders import eval_row, train_row, write_run
 
 from megabert.cli.main import main
@@ -37,6 +38,14 @@ def test_time_left_counts_the_later_phases(tmp_path):
     # 1,000 steps of 32 at 64 a second, then 60 of 16 that are four times as long.
     assert take_snapshot(run).left_s == pytest.approx(1000 * 32 / 64 + 60 * 16 / 16)
     assert "about 9.3 min left" in render_snapshot(take_snapshot(run))
+
+
+def test_second_of_two_equal_phases_is_named(tmp_path):
+    run = write_run(tmp_path / "run", [*rows(4), train_row(5, 7.0, phase=2)], status=RUNNING)
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    values["phases"] = [values["phases"][0]] * 2
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    assert take_snapshot(run).phase == "phase2"
 
 
 def test_new_run_without_rows_is_shown(tmp_path):

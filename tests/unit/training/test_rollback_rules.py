@@ -2,29 +2,22 @@ from pathlib import Path
 
 from megabert.config.run import RollbackConfig
 from megabert.data.position import PositionRange
-from megabert.training.rollback import BadData, describe, divergence, is_due
+from megabert.training.bad_data import BadData
+from megabert.training.rollback import describe, divergence, is_due
 from megabert.training.state import TrainerState
 
 BATCHES = [(PositionRange(0, start, start + 4),) for start in range(0, 20, 4)]
 
 
 def test_skipped_batches_are_blamed_and_a_good_one_clears_them():
-    bad = BadData()
-    bad.clear(BATCHES[0])
-    bad.blame(BATCHES[1])
-    bad.blame(BATCHES[2])
+    bad = BadData().after_good(BATCHES[0]).after_skip(BATCHES[1]).after_skip(BATCHES[2])
     assert bad.ranges == (*BATCHES[1], *BATCHES[2])
     assert str(bad) == "epoch 0: 4 to 7, epoch 0: 8 to 11"
-    bad.clear(BATCHES[3])
-    assert bad.ranges == ()
+    assert bad.after_good(BATCHES[3]).ranges == ()
 
 
 def test_the_batch_before_a_spike_is_blamed_as_well():
-    bad = BadData()
-    bad.clear(BATCHES[0])
-    bad.clear(BATCHES[1])
-    bad.blame_spike(BATCHES[2])
-    bad.blame_spike(BATCHES[3])
+    bad = BadData().after_good(BATCHES[0]).after_good(BATCHES[1]).after_spike(BATCHES[2]).after_spike(BATCHES[3])
     assert bad.ranges == (*BATCHES[1], *BATCHES[2], *BATCHES[3])
 
 

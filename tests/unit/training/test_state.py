@@ -9,6 +9,9 @@ from megabert.training.state import TrainerState
 CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 2}, "1": {"steps": 1}}})
 
 
+TAKEN = (PositionRange(0, 4, 8),)
+
+
 def after(state: TrainerState, updates: int) -> TrainerState:
     for _ in range(updates):
         state = state.after_update(samples=4, position=state.position.advance(4, 100))
@@ -21,7 +24,7 @@ def test_state_survives_json():
 
 
 def test_skipped_batch_holds_the_schedule_but_consumes_data():
-    state = after(TrainerState(), 1).after_skip(samples=4, position=DataPosition(0, 8))
+    state = after(TrainerState(), 1).after_skip(TAKEN, samples=4, position=DataPosition(0, 8))
     assert (state.step, state.phase_step, state.batches, state.samples) == (1, 1, 2, 8)
     assert (state.skipped_steps, state.skipped_in_a_row) == (1, 1)
     assert after(state, 1).skipped_in_a_row == 0
@@ -65,25 +68,26 @@ def test_loss_above_its_running_median_is_a_spike_and_not_part_of_it():
     rule = RollbackConfig(spike_ratio=2, spike_window=4)
     state = TrainerState()
     for loss in (9.0, 1.0):  # nothing is a spike before half the window is known
-        state = state.after_loss(loss, rule)
+        state = state.after_loss(loss, rule, TAKEN)
     assert (state.recent_losses, state.spikes_in_a_row) == ((9.0, 1.0), 0)
     for loss in (1.0, 1.0, 1.0):
-        state = state.after_loss(loss, rule)
+        state = state.after_loss(loss, rule, TAKEN)
     assert state.recent_losses == (1.0, 1.0, 1.0, 1.0)
-    spiking = state.after_loss(2.1, rule).after_loss(50.0, rule)
+    spiking = state.after_loss(2.1, rule, TAKEN).after_loss(50.0, rule, TAKEN)
     assert (spiking.recent_losses, spiking.spikes_in_a_row) == (state.recent_losses, 2)
-    assert spiking.after_loss(1.9, rule).spikes_in_a_row == 0
+    assert spiking.after_loss(1.9, rule, TAKEN).spikes_in_a_row == 0
+    assert spiking.bad_data.ranges == (*TAKEN, *TAKEN, *TAKEN)
     assert TrainerState.from_dict(json.loads(json.dumps(spiking.to_dict()))) == spiking
 
 
 def test_phase_switch_is_no_spike():
     rule = RollbackConfig(spike_ratio=1.1, spike_window=2)
-    state = after(TrainerState(), 1).after_loss(1.0, rule).next_phase()
-    assert state.after_loss(8.0, rule).spikes_in_a_row == 0
+    state = after(TrainerState(), 1).after_loss(1.0, rule, TAKEN).next_phase()
+    assert state.after_loss(8.0, rule, TAKEN).spikes_in_a_row == 0
 
 
 def test_without_a_rule_nothing_is_a_spike_and_nothing_is_kept():
     state = TrainerState()
     for loss in [1.0] * 100 + [1e9]:
-        state = state.after_loss(loss, RollbackConfig())
+        state = state.after_loss(loss, RollbackConfig(), TAKEN)
     assert state == TrainerState()

@@ -35,6 +35,13 @@ def test_verdicts_name_place_and_code(tmp_path, main_rank):
     assert stopped["time"] >= running["time"]
 
 
+def test_a_checkpoint_that_is_completed_late_does_not_revive_a_run(tmp_path, main_rank):
+    main_rank.running(step=7, phase=0)
+    main_rank.hung("rank 0 hangs")
+    main_rank.running(step=8, phase=0)
+    assert (read_status(tmp_path)["status"], read_status(tmp_path)["exit_code"]) == ("failed", 76)
+
+
 @pytest.mark.parametrize(
     ("error", "code"), [(DataError("torn shard"), 3), (ValueError("bug"), 1), (KeyboardInterrupt(), 130)]
 )
