@@ -30,6 +30,8 @@ class PhaseReport:
     nsp_accuracy: float | None
     """None where the shards have no sentence objective."""
     nsp_chance: float
+    rtd_auc: float | None
+    """Of ELECTRA's discriminator; 0.5 is guessing. None for the other families."""
     sequences_per_s: float
 
     @property
@@ -58,7 +60,8 @@ def report_run(run_dir: Path) -> list[PhaseReport]:
 
 
 def render_table(reports: list[PhaseReport]) -> str:
-    """Return the table as text, a phase a column."""
+    """Return the table as text, a phase a column; what no phase has is left out."""
+    aucs = [report.rtd_auc for report in reports]
     rows = [
         ("phase", [report.name for report in reports]),
         ("steps", [f"{report.steps}" for report in reports]),
@@ -71,8 +74,10 @@ def render_table(reports: list[PhaseReport]) -> str:
         ("  unigram baseline", [f"{100 * report.unigram.accuracy:.1f}%" for report in reports]),
         ("held-out next-sentence accuracy", [_percent(report.nsp_accuracy) for report in reports]),
         ("  chance (the larger class)", [_percent(report.nsp_accuracy and report.nsp_chance) for report in reports]),
+        ("held-out discriminator AUC", ["-" if auc is None else f"{auc:.3f}" for auc in aucs]),
         ("sequences/s", [f"{report.sequences_per_s:.0f}" for report in reports]),
     ]
+    rows = [row for row in rows if row[1] != ["-"] * len(reports)]
     width = max(len(name) for name, _ in rows)
     column = 2 + max(len(cell) for _, cells in rows for cell in cells)
     return "\n".join(f"{name:<{width}}" + "".join(f"{cell:>{column}}" for cell in cells) for name, cells in rows)
@@ -138,5 +143,6 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
         unigram=fit_unigram(ShardSet.open(folder, "train"), held_out, max_instances=limit),
         nsp_accuracy=last_eval.get("eval/nsp_accuracy"),
         nsp_chance=max(share, 1 - share),
+        rtd_auc=last_eval.get("eval/rtd_auc"),
         sequences_per_s=sorted(row["perf/sequences_per_s"] for row in train_rows)[len(train_rows) // 2],
     )

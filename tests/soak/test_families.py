@@ -33,7 +33,9 @@ FLAGS = {
         "optimizer.betas": "[0.9, 0.98]",
         "phases.0.max_seq_length": 32,
         "phases.0.global_batch_size": 64,
-        "phases.0.steps": 600,
+        "phases.0.steps": 1400,
+        "phases.0.learning_rate": "3.0e-3",
+        "model.num_attention_heads": 8,
     },
 }
 MIN_AUC = 0.6
