@@ -102,14 +102,14 @@ def _without_local_rank(arguments: list[str]) -> list[str]:
 
 def _report(error: MegabertError) -> None:
     """Print an error once: what all ranks found alike is rank 0's to say."""
-    if error.is_echo or (error.is_echo is None and _rank() != "0" and isinstance(error, ConfigError)):
+    label = _rank_label()
+    if error.is_echo or (error.is_echo is None and label and isinstance(error, ConfigError)):
         return
-    print(f"{_rank_label()}megabert: {type(error).__name__}: {error}", file=sys.stderr)
-
-
-def _rank() -> str:
-    return os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0")
+    print(f"{label}megabert: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _rank_label() -> str:
-    return "" if _rank() == "0" else f"[rank {_rank()}] "
+    from megabert.distributed.environments import own_rank
+
+    rank = own_rank()
+    return "" if rank == "0" else f"[rank {rank}] "

@@ -2,10 +2,10 @@
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from megabert.distributed.environments import own_rank
 from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
 
 EXIT_UNFIT = 2
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         from megabert.doctor.finding import is_fit, render
 
         findings = examine(options.run_dir, device=options.device, is_quick=options.quick)
-    if (os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0")) != "0":
+    if own_rank() != "0":
         return 0  # rank 0 has the verdict; another rank's bad exit would end it before it is printed
     verdict = is_fit(findings)
     as_json = {"fit": verdict, "findings": [vars(finding) for finding in findings]}

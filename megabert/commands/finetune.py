@@ -26,16 +26,16 @@ task of GLUE that --data holds, each in a process of its own, and prints the tab
 def run(arguments: Sequence[str]) -> int:
     """Parse, train, print."""
     options, fields = _parser().parse_known_args(arguments)
-    if options.task == "glue":
-        return _run_glue(options, fields)
-    flags = parse_flags(fields)
-    config = build(FinetuneConfig, *[read_yaml(Path(name)) for name in options.config], flags)
-    task = find_task(options.task, text=config.text_column, pair=config.pair_column, label=config.label_column)
+    config = build(FinetuneConfig, *[read_yaml(Path(name)) for name in options.config], parse_flags(fields))
+    columns = {"text": config.text_column, "pair": config.pair_column, "label": config.label_column}
+    task = None if options.task == "glue" else find_task(options.task, **columns)
     if options.print_config:
         import yaml
 
         print(yaml.safe_dump(to_dict(config), sort_keys=False), end="")
         return 0
+    if task is None:
+        return _run_glue(options, fields, Path(config.data))
     output_dir = Path(options.output_dir or f"runs/{options.task}")
     if options.dry_run:
         from megabert.finetuning.prepare import prepare
@@ -44,12 +44,11 @@ def run(arguments: Sequence[str]) -> int:
         sizes = ", ".join(f"{len(found)} of {name}" for name, found, _ in prepared.evaluation)
         print(f"{task.name}: {len(prepared.train)} items to train on, {sizes} to evaluate on; nothing was written")
         return 0
-    import os
-
+    from megabert.distributed.environments import own_rank
     from megabert.finetuning.run import finetune
 
     summary = finetune(task, config, output_dir, device=options.device)
-    if os.environ.get("RANK", "0") == "0":
+    if own_rank() == "0":
         _show(summary)
     return 0
 
@@ -62,18 +61,14 @@ def _show(summary: dict) -> None:
     print(f"model  {summary['best_model']}")
 
 
-def _run_glue(options: argparse.Namespace, fields: Sequence[str]) -> int:
+def _run_glue(options: argparse.Namespace, fields: Sequence[str], data: Path) -> int:
     from megabert.finetuning.glue import glue_table, run_glue
     from megabert.observability.logs import log_to_stderr
 
-    flags = parse_flags(fields)
-    config = build(FinetuneConfig, *[read_yaml(Path(name)) for name in options.config], flags)
     log_to_stderr(0)
     words = [word for name in options.config for word in ("--config", name)]
     words += ["--device", options.device, *(["--dry-run"] if options.dry_run else []), *_without_data(fields)]
-    summaries = run_glue(
-        Path(config.data), Path(options.output_dir or "runs/glue"), words, launcher=options.launcher or ""
-    )
+    summaries = run_glue(data, Path(options.output_dir or "runs/glue"), words, launcher=options.launcher or "")
     print(glue_table(summaries) if summaries else "every task can start; nothing was written")
     return 0
 

@@ -97,6 +97,12 @@ def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher | Non
     return next((launcher for launcher in LAUNCHERS if all(name in environment for name in launcher.needs)), None)
 
 
+def own_rank(environment: Mapping[str, str] = os.environ) -> str:
+    """Return this process's rank as its launcher wrote it, "0" for a process that is alone."""
+    launcher = find_launcher(environment)
+    return "0" if launcher is None else environment[launcher.rank]
+
+
 def describe_place(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT as this process's launcher means them.
 

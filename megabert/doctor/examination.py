@@ -1,20 +1,25 @@
-"""All checks of one machine, or of all ranks of a job, as one list of findings."""
+"""All checks of one machine, or of all ranks of a job, as one list of findings.
+
+Nothing here imports torch before ``check_torch`` has tried: a machine that lacks it is told so like any other.
+"""
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from megabert.distributed.environments import find_launcher, step_hosts
-from megabert.distributed.probe import Answer, probe_locally, probe_world
 from megabert.doctor.cluster import check_slurm
 from megabert.doctor.finding import Finding, merge
-from megabert.doctor.machine import check_devices, check_limits
-from megabert.doctor.software import check_apex, check_ops, check_versions
+from megabert.doctor.machine import check_limits
+from megabert.doctor.software import check_apex, check_ops, check_torch, check_versions
 from megabert.doctor.storage import check_disk, existing
 from megabert.errors import ConfigError
+
+if TYPE_CHECKING:
+    from megabert.distributed.probe import Answer
 
 EXCLUDE = "Leave the node out (sbatch --exclude=NODE), and tell whoever looks after it."
 SHARED = "run folder"
@@ -37,9 +42,21 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
         In a job, the same findings on every rank.
 
     Raises:
-        ConfigError: Rank 0's meeting point cannot be reached.
+        ConfigError: Rank 0's meeting point cannot be reached, or this rank, which is not rank 0, lacks torch.
     """
     launcher = find_launcher()
+    broken = check_torch()
+    if broken:
+        if launcher is not None and os.environ[launcher.rank] != "0":
+            error = ConfigError(f"{socket.gethostname()}: {broken[0].text}. Install it there: {broken[0].remedy}.")
+            error.is_echo = False  # this host's own
+            raise error
+        return check_versions() + broken + check_limits() + check_disk(run_dir, is_quick=is_quick) + check_slurm()
+
+    import torch
+
+    from megabert.distributed.probe import probe_locally, probe_world
+
     kind = "cuda" if device != "cpu" and torch.cuda.device_count() else "cpu"
     if launcher is None:
         findings = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=None)
@@ -53,7 +70,7 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
     return merge(told) + judge(answers, expected_hosts=_expected_hosts())
 
 
-def judge(answers: Sequence[Answer], *, expected_hosts: Sequence[str]) -> list[Finding]:
+def judge(answers: "Sequence[Answer]", *, expected_hosts: Sequence[str]) -> list[Finding]:
     """Return the findings on who came and how the all-reduces went.
 
     Args:
@@ -85,7 +102,7 @@ def judge(answers: Sequence[Answer], *, expected_hosts: Sequence[str]) -> list[F
     return findings
 
 
-def _judge_one(name: str, answers: Sequence[Answer]) -> list[Finding]:
+def _judge_one(name: str, answers: "Sequence[Answer]") -> list[Finding]:
     """Judge one backend, or the shared folder."""
     failed = [answer for answer in answers if (answer.collectives or {}).get(name)]
     if not failed:
@@ -105,7 +122,7 @@ def _judge_one(name: str, answers: Sequence[Answer]) -> list[Finding]:
     ]
 
 
-def _success(name: str, answers: Sequence[Answer]) -> str:
+def _success(name: str, answers: "Sequence[Answer]") -> str:
     if name == SHARED:
         return "all ranks see the same run folder"
     slowest = max((answer.all_reduce_ms or {}).get(name, 0.0) for answer in answers)
@@ -114,6 +131,8 @@ def _success(name: str, answers: Sequence[Answer]) -> str:
 
 
 def _examine_here(run_dir: Path, device: str, kind: str, *, is_quick: bool, local_rank: int | None) -> list[Finding]:
+    from megabert.doctor.devices import check_devices
+
     findings = check_devices(device, local_rank=local_rank) + check_limits() + check_disk(run_dir, is_quick=is_quick)
     if is_quick:
         return findings
@@ -146,7 +165,7 @@ def _expected_hosts() -> list[str]:
         return []
 
 
-def _places(group: Sequence[Answer]) -> str:
+def _places(group: "Sequence[Answer]") -> str:
     return "; ".join(f"{answer.host} (rank {answer.rank})" for answer in group[:8]) + (
         "; ..." if len(group) > 8 else ""
     )

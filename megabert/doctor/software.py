@@ -9,8 +9,8 @@ from megabert.doctor.finding import Finding
 from megabert.observability.environment import package_versions
 from megabert.ops.backend import Backend, apex_status
 
-NEEDED = ("torch", "deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "pydantic", "yaml")
-"""Modules without which nothing trains."""
+NEEDED = ("deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "pydantic", "yaml")
+"""Modules without which nothing trains, beside torch."""
 OPS = ("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb")
 
 
@@ -24,6 +24,16 @@ def check_versions() -> list[Finding]:
         if importlib.util.find_spec(name) is None
     ]
     return findings
+
+
+def check_torch() -> list[Finding]:
+    """Import torch; return a finding only where that fails: then nothing that trains can be tried."""
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:  # OSError: one of its libraries is damaged, or is not for this machine
+        text = f"torch is not importable: {error}"
+        return [Finding(area="versions", level="failed", text=text, remedy="make install")]
+    return []
 
 
 def check_apex() -> list[Finding]:

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from megabert.distributed.environments import describe_place, find_launcher
+from megabert.distributed.environments import describe_place, find_launcher, own_rank
 from megabert.errors import ConfigError
 
 BATCH_SCRIPT = {"SLURM_JOB_ID": "41", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "node[1-2]"}
@@ -33,6 +33,11 @@ def test_process_without_launcher_is_alone():
 
 def test_batch_script_itself_is_alone():
     assert describe_place(BATCH_SCRIPT)["WORLD_SIZE"] == "1"
+
+
+@pytest.mark.parametrize(("environment", "rank"), [({}, "0"), (BATCH_SCRIPT, "0"), (TASK, "3"), (TORCHRUN, "5")])
+def test_rank_is_known_under_every_launcher(environment, rank):
+    assert own_rank(environment) == rank
 
 
 def test_task_of_srun_is_a_rank(scontrol):

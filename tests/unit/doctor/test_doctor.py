@@ -10,9 +10,9 @@ import pytest
 
 from megabert.cli.main import main
 from megabert.distributed.probe import Answer, probe_world
+from megabert.doctor.devices import check_devices
 from megabert.doctor.examination import SHARED, judge
 from megabert.doctor.finding import Finding, is_fit, merge, render
-from megabert.doctor.machine import check_devices
 from megabert.doctor.software import check_ops, explain
 from megabert.doctor.storage import check_disk
 from megabert.errors import ConfigError
@@ -49,6 +49,24 @@ def start_rank(rank: int, size: int, port: int, run_dir: Path, *flags: str) -> s
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "megabert", "doctor", "--quick", "--run-dir", str(run_dir), *flags]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from megabert.cli.main import main; sys.exit(main())"
+"""To Python such a module is one that cannot be found."""
+
+
+def test_machine_without_torch_is_told_so(tmp_path):
+    command = [sys.executable, "-c", WITHOUT_TORCH, "doctor", "--quick", "--run-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "torch is not importable" in done.stdout
+    assert "make install" in done.stdout
+    assert f"{tmp_path} can be written" in done.stdout, "what needs no torch is checked"
+    assert not done.stderr
+    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    rank = subprocess.run(command, env={**os.environ, **place}, capture_output=True, text=True, timeout=60, check=False)
+    assert rank.returncode == 2
+    assert "torch is not importable" in rank.stderr, "nobody else can say it"
 
 
 def test_rank_that_sees_another_run_folder_is_named(tmp_path, free_port):
@@ -134,7 +152,7 @@ def test_page_ends_with_the_failures():
 
 def test_gpu_that_is_asked_for_and_absent_fails(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    monkeypatch.setattr("megabert.doctor.machine.shutil.which", lambda name: None)
+    monkeypatch.setattr("megabert.doctor.devices.shutil.which", lambda name: None)
     assert [finding.level for finding in check_devices("cuda")] == ["failed"]
     assert [finding.level for finding in check_devices("auto")] == ["ok"]
 

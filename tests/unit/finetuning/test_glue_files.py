@@ -63,6 +63,17 @@ def test_missing_setting_is_named(capsys):
     assert "data" in capsys.readouterr().err
 
 
+def test_settings_of_glue_are_shown_and_nothing_starts(tmp_path, capsys):
+    (tmp_path / "settings.yaml").write_text(f"data: {tmp_path / 'glue'}\nepochs: 7\n")
+    words = ["finetune", "glue", "--model", "x", "--config", str(tmp_path / "settings.yaml")]
+    assert main([*words, "--print-config"]) == 0
+    shown = capsys.readouterr().out
+    assert f"data: {tmp_path / 'glue'}" in shown
+    assert "epochs: 7" in shown
+    assert main(words) == 3
+    assert f"{tmp_path / 'glue'}: no task of GLUE there" in capsys.readouterr().err, "the file's data, too"
+
+
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"no dev_matched\.\*"):
         find_file(tmp_path, ("dev_matched",))

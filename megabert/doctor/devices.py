@@ -1,0 +1,78 @@
+"""What this host computes with: it is named, and each GPU multiplies."""
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+
+from megabert.doctor.finding import Finding, Level
+
+_NVIDIA = Path("/proc/driver/nvidia/version")
+
+
+def check_devices(device: str, *, local_rank: int | None = None) -> list[Finding]:
+    """Name the devices that this process sees and let each multiply a matrix.
+
+    Args:
+        device: ``auto``, ``cpu`` or ``cuda``; with ``cuda`` a machine without a GPU fails.
+        local_rank: Try this GPU only: the others have ranks of their own.
+    """
+    count = torch.cuda.device_count()
+    if device == "cpu":
+        return [_cpu()]
+    if local_rank is not None and 0 < count <= local_rank:
+        remedy = "Start at most one rank a GPU: --ntasks-per-node, --gpus-per-node."
+        return [_no_device(f"{count} GPU(s) for more ranks than that", remedy)]
+    if count:
+        return [_gpu(index) for index in (range(count) if local_rank is None else [local_rank])]
+    if _NVIDIA.exists() or shutil.which("nvidia-smi"):
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        no_cuda = torch.version.cuda is None
+        why = "this torch was built without CUDA" if no_cuda else f"torch sees no GPU (CUDA_VISIBLE_DEVICES={hidden!r})"
+        remedy = (
+            "Remove .venv and run make install again." if no_cuda else "Unset CUDA_VISIBLE_DEVICES, or ask for GPUs."
+        )
+        level: Level = "note" if device == "auto" else "failed"
+        return [_no_device(f"there is an NVIDIA driver, but {why}", remedy, level), _cpu()]
+    if device == "cuda":
+        remedy = "Ask SLURM for GPUs (--gpus-per-node), or train on the CPU: --device cpu."
+        return [_no_device("no GPU is visible", remedy)]
+    return [_cpu()]
+
+
+def _no_device(text: str, remedy: str, level: Level = "failed") -> Finding:
+    return Finding(area="devices", level=level, text=text, remedy=remedy)
+
+
+def _cpu() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return Finding(area="devices", level="ok", text=f"CPU: {cores} of {os.cpu_count()} cores, {memory:.0f} GiB memory")
+
+
+def _gpu(index: int) -> Finding:
+    """Name a GPU and have it multiply; a broken one often answers to its name only."""
+    try:
+        properties = torch.cuda.get_device_properties(index)
+        ones = torch.ones(512, 512, device=f"cuda:{index}")
+        total = float((ones @ ones).sum())
+        if total != 512.0**3:
+            raise RuntimeError(f"a matrix product gave {total}, not {512.0**3}")
+        free, _ = torch.cuda.mem_get_info(index)
+    except Exception as error:  # whatever the driver says, this GPU is not one to train on
+        return Finding(
+            area="devices",
+            level="failed",
+            text=f"GPU {index}: {type(error).__name__}: {str(error).splitlines()[0]}",
+            remedy="Leave the node out (sbatch --exclude=NODE) and look at nvidia-smi and dmesg there.",
+        )
+    memory = properties.total_memory / 2**30
+    is_taken = free < 0.9 * properties.total_memory
+    return Finding(
+        area="devices",
+        level="note" if is_taken else "ok",
+        text=f"GPU {index}: {properties.name}, {memory:.0f} GiB"
+        + (f", only {free / 2**30:.0f} GiB free" if is_taken else ""),
+        remedy="Another process holds its memory: nvidia-smi names it." if is_taken else "",
+    )
