@@ -4,7 +4,7 @@
 
 import numpy as np
 
-from data_prep.instances.pairs import CANDIDATE, SHORT, SPLIT_POINT, TARGET, excess_by_side
+from data_prep.instances.pairs import CANDIDATE, DIRECTION, SHORT, SPLIT_POINT, TARGET, TRUNCATE, excess_by_side
 from megabert.compiled import compiled, inlined
 from megabert.masking.draw_kernels import below, mix_2, mix_3, uniform
 
@@ -37,24 +37,35 @@ def walk_bucket(bucket, split, tokens, is_subword, options, out):
     owed = new_owed()
     made = 0
     for document in range(len(document_keys)):
-        begin, end = document_starts[document], document_starts[document + 1]
-        sentence = begin
-        while end - begin > 1 and sentence < end:
-            key = mix_3(pass_key, document_keys[document], sentence - begin)
+        # Sentence order: the sentence that reaches the target is a long one, and must not always be the last.
+        is_backwards = not has_random and mix_2(mix_3(pass_key, document_keys[document], 0), DIRECTION) & _1 == _1
+        bounds = starts_S[document_starts[document] : document_starts[document + 1] + 1]
+        mirror = bounds[0] + bounds[-1]
+        if is_backwards:
+            bounds = mirror - bounds[::-1]
+        sentence, end = 0, len(bounds) - 1
+        while end > 1 and sentence < end:
+            key = mix_3(pass_key, document_keys[document], sentence)
             target = longest
             if uniform(mix_2(key, SHORT)) < short_seq_prob:
                 target = 2 + below(mix_2(key, TARGET), longest - 1)
             stop = min(sentence + 2, end)
-            while stop < end and starts_S[stop] < starts_S[sentence] + target:
+            while stop < end and bounds[stop] < bounds[sentence] + target:
                 stop += 1
             middle = sentence + 1 + below(mix_2(key, SPLIT_POINT), stop - sentence - 1)
-            planned = min(starts_S[stop] - starts_S[sentence], target)
+            planned = min(bounds[stop] - bounds[sentence], target)
             label = deal(label_key, owed, min((planned - 1) * LENGTH_RANGES // longest, LENGTH_RANGES - 1))
-            a, a_end, b, b_end = starts_S[sentence], starts_S[middle], starts_S[middle], starts_S[stop]
-            if label == 1 and has_random:
-                least = target - (a_end - a) if b_end - a >= target else 0
-                b, b_end = _random_second(split, first_document + document, key, b_end - b, least)
-            a, b_end = _truncate(a, a_end, b, b_end, target, longest, tokens, starts_S[0], is_subword)
+            a, a_end, b, b_end = bounds[sentence], bounds[middle], bounds[middle], bounds[stop]
+            if is_backwards:
+                a, a_end, b, b_end = mirror - b_end, mirror - b, mirror - a_end, mirror - a
+            if has_random:
+                if label == 1:
+                    least = target - (a_end - a) if b_end - a >= target else 0
+                    b, b_end = _random_second(split, first_document + document, key, b_end - b, least)
+                a, b_end = _truncate(a, a_end, b, b_end, target, longest, tokens, starts_S[0], is_subword)
+            else:
+                sides = a, a_end, b, b_end
+                a, a_end, b, b_end = _truncate_evenly(sides, label == 1, target, key, tokens, starts_S[0], is_subword)
             if b_end > b:
                 a_start[made], a_length[made], b_start[made], b_length[made] = a, a_end - a, b, b_end - b
                 labels[made], keys[made] = label, key
@@ -157,3 +168,32 @@ def _truncate(a, a_end, b, b_end, target, longest, tokens, offset, is_subword):
                 a -= 1
     # A last word so long that it alone fills the instance: B is cut further, or the instance is left out.
     return a, b + min(b_end - b - from_b, longest - (a_end - a))
+
+
+@inlined
+def _truncate_evenly(sides, is_b_first, target, key, tokens, offset, is_subword):
+    """Cut the sides of a sentence order pair so that no cut shows the order; return A's start and end and B's.
+
+    Each side loses its front or its back, by its own coin: were the outer ends cut, as for the next sentence
+    objective, a first side that starts whole would mean "swapped". Which side is the longer, on a tie the second, is
+    asked in the order they are written in.
+    """
+    a, a_end, b, b_end = sides
+    if is_b_first:
+        from_b, from_a = _excess_by_side(b_end - b, a_end - a, target)
+    else:
+        from_a, from_b = _excess_by_side(a_end - a, b_end - b, target)
+    a, a_end = _cut(a, a_end, from_a, mix_3(key, TRUNCATE, 0), tokens, offset, is_subword)
+    b, b_end = _cut(b, b_end, from_b, mix_3(key, TRUNCATE, 1), tokens, offset, is_subword)
+    return a, a_end, b, b_end
+
+
+@inlined
+def _cut(start, end, count, coin, tokens, offset, is_subword):
+    """Take tokens from a side's back or, if the coin says so and a word starts after them, from its front to there."""
+    if count == 0 or coin & _1:
+        return start, end - count
+    onward = start + count
+    while onward < end and is_subword[tokens[onward - offset]]:
+        onward += 1
+    return (onward, end) if onward < end else (start, end - count)
