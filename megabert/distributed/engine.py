@@ -39,6 +39,10 @@ REQUIRED: dict[str, Any] = {
 class LossScaleFloor(ConfigError):
     """Gradients in fp16 overflow even at the smallest loss scale."""
 
+    def __init__(self, scale: float) -> None:
+        self.reason = f"precision=fp16: gradients overflow even at the smallest loss scale, {scale:g},"
+        super().__init__(f"{self.reason} so the model has diverged. Lower the learning rate, or train in bf16 or fp32.")
+
 
 class Engine:
     """A model, its optimizer and DeepSpeed around them.
@@ -150,9 +154,7 @@ class Engine:
         except Exception as error:  # DeepSpeed raises a bare Exception
             if "loss scale already at minimum" not in str(error):
                 raise
-            raise LossScaleFloor(
-                f"precision=fp16: gradients overflow even at the smallest loss scale, {self.loss_scale:g},"
-            ) from error
+            raise LossScaleFloor(self.loss_scale) from error
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -32,8 +32,8 @@ _LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
-    "NCCL error",
-    "remote",
+    "ncclRemoteError",
+    "remote process exited",
 )
 
 

@@ -10,7 +10,6 @@ from torch import nn
 
 from megabert.errors import ConfigError
 from megabert.tokenization import Tokenizer
-from megabert.tokenization.kinds import BYTE_BPE
 
 
 class Encoded(NamedTuple):
@@ -36,8 +35,8 @@ def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, l
     """
     special = tokenizer.special_ids
     ids = [special.cls, *_with_masks(tokenizer, text), special.sep]
-    if second is not None and tokenizer.kind is BYTE_BPE:
-        ids.append(special.sep)
+    if second is not None:
+        ids += [special.sep] * (tokenizer.separators_in_pair - 1)
     segment_b_start = len(ids)
     if second is not None:
         ids += [*_with_masks(tokenizer, second), special.sep]

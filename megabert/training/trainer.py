@@ -201,7 +201,7 @@ class Trainer:
             self._checkpoints.wait()
             step = on_main(self.world, lambda: rollback.find_target(self.run_dir, self.state)[1])
             tried = "and no smaller loss scale is left to try"
-            raise self._diverged(self.state, reason=str(floor), tried=tried, step=step) from floor
+            raise self._diverged(self.state, reason=floor.reason, tried=tried, step=step) from floor
 
     def _look_for_spike(self, loss: float, taken: tuple[PositionRange, ...]) -> None:
         self.state = self.state.after_loss(loss, self.config.rollback, taken)
