@@ -3,7 +3,10 @@
 The target length is drawn per instance; half of the labels are random, within each range of lengths; a random B
 is taken from the whole split, never from A's document, and is chosen to be as long as the true B, so the label
 does not show in the length; A is cut at its front and B at its back, so that a true pair stays adjacent; no side
-starts inside a word. The same walk serves sentence order (Lan et al. 2020).
+starts inside a word.
+
+The same walk serves sentence order (Lan et al. 2020), where the two sides change places and nothing but the text may
+tell: each side is cut at its front or its back, by a coin, and half of the documents are walked from their end.
 """
 
 import numpy as np
