@@ -181,11 +181,6 @@ class DocumentSet:
         """D."""
         return len(self.document_starts_D) - 1
 
-    @property
-    def num_sentences(self) -> int:
-        """S."""
-        return len(self.sentence_starts_S) - 1
-
     def document_keys(self, bucket: int) -> NDArray[np.uint64]:
         """Return a random key for each document of a bucket; copies of one text differ by their rank."""
         reader = open_mapped(bucket_path(self.folder, self.split, bucket))
@@ -242,7 +237,3 @@ class DocumentSet:
         """Return the document that each token number lies in; the last one for a number behind all."""
         found = np.searchsorted(self.document_first_tokens_D, tokens, side="right") - 1
         return np.minimum(found, self.num_documents - 1)
-
-    def document_of_sentence(self, sentences: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the document that each sentence number lies in."""
-        return np.searchsorted(self.document_starts_D, sentences, side="right") - 1

@@ -1,3 +1,4 @@
+import errno
 import json
 import re
 import subprocess
@@ -132,6 +133,16 @@ def test_second_build_in_a_folder_is_refused(make_config, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         build(make_config(), tmp_path / "out", Nested())
+
+
+def test_file_system_without_locks_is_told_and_used(make_config, tmp_path, monkeypatch, capsys):
+    def flock(descriptor, mode):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(KeyboardInterrupt):
+        build(make_config(), tmp_path / "out", Stopping(0))
+    assert "has no locks; do not start a second build here" in capsys.readouterr().err
 
 
 def test_documents_are_counted_per_source(make_config, texts, tmp_path):
