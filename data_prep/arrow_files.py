@@ -1,7 +1,6 @@
 """Small helpers around Arrow IPC files: write one atomically, open one mapped, view a list column as numpy."""
 
 import errno
-import mmap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -50,13 +49,6 @@ def open_mapped(path: Path) -> pa.ipc.RecordBatchFileReader:
             f"{path}: cannot be opened as an Arrow file ({str(error).splitlines()[0]}). "
             "Run the same `megabert-data build` command again, which makes missing or damaged files anew."
         ) from error
-
-
-def release(array: NDArray) -> None:
-    """Let go of the pages of an array that `numpy.load` mapped; they are read again when they are used."""
-    mapped = getattr(array, "_mmap", None)
-    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def flat_list(column: pa.Array) -> tuple[NDArray[np.integer], NDArray[np.int64]]:

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import flat_list, gather, make_list, offsets_of, open_mapped, release, write_batches
+from data_prep.arrow_files import flat_list, gather, make_list, offsets_of, open_mapped, write_batches
+from data_prep.memory import release_pages
 from data_prep.tokens import SPLITS, read_documents_of
 from data_prep.units import Counts
 from megabert.masking.keyed_random import mix, string_key, uniform
@@ -216,8 +217,8 @@ class DocumentSet:
         borders = np.arange(WINDOW_SENTENCES, self.num_sentences, WINDOW_SENTENCES)
         for some in np.split(rows, np.searchsorted(places[rows], borders)):
             yield some
-            release(self.document_starts_D)
-            release(self.sentence_starts_S)
+            release_pages(self.document_starts_D)
+            release_pages(self.sentence_starts_S)
 
     def bucket_tokens(self, bucket: int) -> NDArray[np.integer]:
         """Return all tokens of a bucket as a view of its file."""

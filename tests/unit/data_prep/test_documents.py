@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import data_prep.documents as documents_module
-from data_prep.arrow_files import gather, offsets_of, release
+from data_prep.arrow_files import gather, offsets_of
 from data_prep.documents import DocumentSet
 from data_prep.instances.pairs import PairOptions
 from data_prep.instances.stage import make_pairs
+from data_prep.memory import release_pages
 from data_prep.tokens import tokenizer_of
 
 
@@ -78,5 +79,5 @@ def test_released_pages_are_read_again(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(10_000))
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
     before = mapped.sum()
-    release(mapped)
+    release_pages(mapped)
     assert mapped.sum() == before
