@@ -42,9 +42,15 @@ def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.b
     text = bucket.documents.bucket_tokens(bucket.number), bucket.starts_S[0], is_subword
     out = a_start, a_length, b_start, b_length, chosen
     made = slice(truncate_pairs(tuple(drafts[:4]), drafts[4], longest, text, out))
-    chosen = chosen[made]
-    sides = (side[made] for side in (a_start, a_length, b_start, b_length))
-    return Pairs(*sides, label[chosen], key[chosen], options.objective == "sop")
+    return Pairs(
+        a_start[made],
+        a_length[made],
+        b_start[made],
+        b_length[made],
+        label[chosen[made]],
+        key[chosen[made]],
+        options.objective == "sop",
+    )
 
 
 def _draw_seconds(bucket: Bucket, rows: NDArray[np.int64], drafts: NDArray[np.int64], key: NDArray[np.uint64]) -> None:
