@@ -6,6 +6,7 @@ EXTRAS ?= test,lint,docs
 CORPUS ?= english
 RUN_DIR ?= runs/demo
 PART ?=
+JOBS ?= 2
 export PYTHON TORCH_INDEX
 
 bin := $(VENV)/bin
@@ -27,8 +28,8 @@ $(installed): setup.cfg requirements/cpu.txt requirements/cuda.txt requirements/
 demo: $(installed) ## Raw text to a BERT that transformers loads (CORPUS=english or korean), in runs/demo
 	@VENV=$(VENV) CORPUS=$(CORPUS) RUN_DIR=$(RUN_DIR) bash examples/demo.sh
 
-test: $(installed) ## The tests, without a GPU, in at most 8 minutes on 2 cores
-	@$(bin)/python -m pytest
+test: $(installed) ## The tests, without a GPU, JOBS=2 files at a time
+	@$(bin)/python -m pytest -n $(JOBS) --dist loadfile
 
 smoke: $(installed) ## Train the debug recipe for a few steps on a small corpus, in under a minute
 	@$(bin)/python -m pytest tests/integration -k smoke

@@ -264,7 +264,3 @@ class DocumentSet:
         """Return the document that each token number lies in; the last one for a number behind all."""
         found = np.searchsorted(self.document_first_tokens_D, tokens, side="right") - 1
         return np.minimum(found, self.num_documents - 1)
-
-    def document_of_sentence(self, sentences: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the document that each sentence number lies in."""
-        return np.searchsorted(self.document_starts_D, sentences, side="right") - 1

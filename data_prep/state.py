@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from data_prep.parallel import Executor
 from data_prep.versions import installed_versions
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError
-from megabert.schema import atomic_write
+from megabert.schema import atomic_write, try_lock
 
 STATE_NAME = "build.json"
 
@@ -39,13 +40,17 @@ def lock_folder(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a+", encoding="utf-8") as stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = try_lock(stream, fcntl.LOCK_EX)
         except BlockingIOError:
             stream.seek(0)
             raise DataError(
                 f"{folder}: another build is at work here ({stream.read().strip() or 'unknown process'}). "
                 "Wait for it, end it, or give --output another folder."
             ) from None
+        if not is_locked:
+            print(
+                f"warning: {folder}: this file system has no locks; do not start a second build here", file=sys.stderr
+            )
         stream.truncate(0)
         stream.write(f"host {socket.gethostname()}, process {os.getpid()}\n")
         stream.flush()

@@ -191,7 +191,7 @@ def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) 
     adjacent = pairs.b_start == pairs.a_start + pairs.a_length
     is_true = pairs.label == 0 if metadata.objective == "nsp" else np.ones(len(pairs), bool)
     checks["B does not follow A in its document"] = has_b & is_true & ~follows
-    if metadata.pairing == "balanced":
+    if (metadata.objective, metadata.pairing) == ("nsp", "balanced"):
         checks["B is not adjacent to A"] = has_b & is_true & ~adjacent
         checks["a random B comes from A's own document"] = has_b & ~is_true & (a == b)
     return checks

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Text to shards over the nodes of a cluster: sbatch slurm/prepare_data.sh
+# Text to shards over the nodes of a cluster: sbatch slurm/prepare_data.sh [FLAGS of megabert-data build]
 #
-# Run it again after a time limit or a failure: finished units are kept, and the bytes do not depend on the nodes.
+# Run it again after a failure: finished units are kept, and the bytes do not depend on the nodes. Stopped before its time
+# limit the job requeues itself. On a login node, `bash slurm/prepare_data.sh` only checks. Submit from the project's folder.
 #SBATCH --job-name=megabert-data
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=8
@@ -22,34 +23,14 @@ VENV=${VENV:-.venv}                      # a virtualenv with the extra [mpi]
 MPI=${MPI:-pmi2}                         # pmi2 for MPICH (pip install mpich), pmix for Open MPI
 CONTAINER=${CONTAINER:-bare}             # bare | pyxis | apptainer
 IMAGE=${IMAGE:-}                         # for pyxis and apptainer
-MOUNTS=${MOUNTS:-$PWD:$PWD}              # for pyxis and apptainer
+MOUNTS=${MOUNTS:-$PWD:$PWD}              # for pyxis and apptainer: texts and output have to be inside
+CHECK=${CHECK:-}                         # set: only check, even inside a job
+SUBMIT_OPTIONS=${SUBMIT_OPTIONS:-}       # what sbatch will be given, for the check
+DEVICE=cpu                               # no GPU is asked for
 
-arguments=(build --output "$OUTPUT" --mpi)
-[ -z "$CONFIG" ] || arguments+=(--config "$CONFIG")
-[ -z "$INPUT" ] || arguments+=(--input "$INPUT")
-# shellcheck disable=SC2206  # several flags in one variable
-arguments+=($DATA_FLAGS)
-
-command=(megabert-data)
-launch=(srun --mpi="$MPI" --kill-on-bad-exit=1)
-case $CONTAINER in
-  bare) [ ! -x "$VENV/bin/megabert-data" ] || command=("$VENV/bin/megabert-data") ;;
-  pyxis) launch+=(--container-image="$IMAGE" --container-mounts="$MOUNTS") ;;
-  apptainer) command=(apptainer exec --bind "$MOUNTS" "$IMAGE" megabert-data) ;;
-  *) echo "CONTAINER=$CONTAINER: allowed are bare, pyxis and apptainer" >&2; exit 2 ;;
-esac
-
-# Ranks keep to one thread each; the tasks are the parallelism.
-export OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 ARROW_NUM_THREADS=1
-unset SLURM_EXPORT_ENV                   # with sbatch --export=NONE the tasks would have no PATH
-
-interrupted=
-trap 'interrupted=yes; kill -TERM "$pid" 2>/dev/null' TERM USR1
-"${launch[@]}" "${command[@]}" "${arguments[@]}" &
-pid=$!
-code=0
-wait "$pid" || code=$?
-while kill -0 "$pid" 2>/dev/null; do code=0; wait "$pid" || code=$?; done
-# Stopped before the time limit: the same job continues where it was.
-if [ -n "$interrupted" ] && [ "$code" -ne 0 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
-exit "$code"
+# In a job $0 is SLURM's copy of this script.
+root=${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}
+[ -e "$root/slurm/lib.sh" ] || { echo "slurm: submit from the project's folder; $root is not it." >&2 && exit 2; }
+# shellcheck source=slurm/lib.sh
+source "$root/slurm/lib.sh"
+prepare "$@"

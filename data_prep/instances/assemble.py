@@ -28,7 +28,7 @@ class Instances:
 
 def assemble(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> Instances:
     """Write ``[CLS] A [SEP] B [SEP]`` for each pair, ``[CLS] A [SEP]`` where there is no B."""
-    first_start, first, second_start, second = _in_order(pairs)
+    first_start, first, second_start, second = in_order(pairs)
     has_second = second > 0
     lengths = first + second + np.where(has_second, 3, 2)
     offsets = offsets_of(lengths)
@@ -42,7 +42,7 @@ def assemble(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> I
     return Instances(ids, offsets, np.where(has_second, first + 2, lengths))
 
 
-def _in_order(pairs: Pairs) -> tuple[NDArray[np.int64], ...]:
+def in_order(pairs: Pairs) -> tuple[NDArray[np.int64], ...]:
     """Return starts and lengths as written: for sentence order, label 1 means swapped."""
     ranges_ = (pairs.a_start, pairs.a_length, pairs.b_start, pairs.b_length)
     if not pairs.is_b_first:

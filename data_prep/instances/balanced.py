@@ -3,7 +3,10 @@
 The target length is drawn per instance; half of the labels are random, within each range of lengths; a random B
 is taken from the whole split, never from A's document, and is chosen to be as long as the true B, so the label
 does not show in the length; A is cut at its front and B at its back, so that a true pair stays adjacent; no side
-starts inside a word. The same walk serves sentence order (Lan et al. 2020).
+starts inside a word.
+
+The same walk serves sentence order (Lan et al. 2020), where the two sides change places and nothing but the text may
+tell: each side is cut at its front or its back, by a coin, and half of the documents are walked from their end.
 """
 
 import numpy as np
@@ -22,6 +25,7 @@ def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.b
     from data_prep.instances.balanced_kernels import truncate_pairs, walk_bucket
 
     most, longest = len(bucket.starts_S) - 1, options.max_seq_length - SPECIALS
+    has_random = options.objective == "nsp"
     drafts = np.empty((7, most), np.int64)
     label, key = np.empty(most, np.uint8), np.empty(most, np.uint64)
     planned = walk_bucket(
@@ -31,17 +35,17 @@ def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.b
             mix(options.key, bucket.number, LABELS)[()],
             options.short_seq_prob,
             longest,
-            options.objective == "nsp",
+            has_random,
         ),
         (*drafts, label, key),
     )
     drafts, label, key = drafts[:, :planned], label[:planned], key[:planned]
-    if options.objective == "nsp":
+    if has_random:
         _draw_seconds(bucket, np.flatnonzero(label == 1), drafts, key)
     a_start, a_length, b_start, b_length, chosen = (np.empty(planned, np.int64) for _ in range(5))
     text = bucket.documents.bucket_tokens(bucket.number), bucket.starts_S[0], is_subword
     out = a_start, a_length, b_start, b_length, chosen
-    made = slice(truncate_pairs(tuple(drafts[:4]), drafts[4], longest, text, out))
+    made = slice(truncate_pairs((*drafts[:5], label, key), (longest, has_random), text, out))
     return Pairs(
         a_start[made],
         a_length[made],

@@ -4,7 +4,7 @@
 
 import numpy as np
 
-from data_prep.instances.pairs import CANDIDATE, SHORT, SPLIT_POINT, TARGET, excess_by_side
+from data_prep.instances.pairs import CANDIDATE, DIRECTION, SHORT, SPLIT_POINT, TARGET, TRUNCATE, excess_by_side
 from megabert.compiled import compiled, inlined
 from megabert.masking.draw_kernels import below, mix_2, mix_3, uniform
 
@@ -33,22 +33,30 @@ def walk_bucket(bucket, options, out):
     owed = new_owed()
     made = 0
     for document in range(len(document_keys)):
-        begin, end = document_starts[document], document_starts[document + 1]
-        sentence = begin
-        while end - begin > 1 and sentence < end:
-            key = mix_3(pass_key, document_keys[document], sentence - begin)
+        # Sentence order: the sentence that reaches the target is a long one, and must not always be the last.
+        is_backwards = not has_random and mix_2(mix_3(pass_key, document_keys[document], 0), DIRECTION) & _1 == _1
+        bounds = starts_S[document_starts[document] : document_starts[document + 1] + 1]
+        mirror = bounds[0] + bounds[-1]
+        if is_backwards:
+            bounds = mirror - bounds[::-1]
+        sentence, end = 0, len(bounds) - 1
+        while end > 1 and sentence < end:
+            key = mix_3(pass_key, document_keys[document], sentence)
             target = longest
             if uniform(mix_2(key, SHORT)) < short_seq_prob:
                 target = 2 + below(mix_2(key, TARGET), longest - 1)
             stop = min(sentence + 2, end)
-            while stop < end and starts_S[stop] < starts_S[sentence] + target:
+            while stop < end and bounds[stop] < bounds[sentence] + target:
                 stop += 1
             middle = sentence + 1 + below(mix_2(key, SPLIT_POINT), stop - sentence - 1)
-            planned = min(starts_S[stop] - starts_S[sentence], target)
+            planned = min(bounds[stop] - bounds[sentence], target)
             label = deal(label_key, owed, min((planned - 1) * LENGTH_RANGES // longest, LENGTH_RANGES - 1))
-            a_start[made], a_end[made] = starts_S[sentence], starts_S[middle]
-            b_start[made], b_end[made] = starts_S[middle], starts_S[stop]
-            targets[made], own_first[made], own_end[made], labels[made], keys[made] = target, begin, end, label, key
+            a, a_stop, b, b_stop = bounds[sentence], bounds[middle], bounds[middle], bounds[stop]
+            if is_backwards:
+                a, a_stop, b, b_stop = mirror - b_stop, mirror - b, mirror - a_stop, mirror - a
+            a_start[made], a_end[made], b_start[made], b_end[made] = a, a_stop, b, b_stop
+            own_first[made], own_end[made] = document_starts[document], document_starts[document + 1]
+            targets[made], labels[made], keys[made] = target, label, key
             made += 1
             following = middle if label == 1 and has_random else stop
             if end - following == 1:  # the last sentence alone is no pair: go back by one if that is progress
@@ -58,23 +66,29 @@ def walk_bucket(bucket, options, out):
 
 
 @compiled
-def truncate_pairs(pairs, targets, longest, text, out):
+def truncate_pairs(pairs, options, text, out):
     """Cut pairs to the tokens wanted and leave out those without a B; return how many are left.
 
     Args:
-        pairs: Start and end of A, of B.
-        targets: Tokens wanted.
-        longest: Most tokens allowed.
+        pairs: Start and end of A, of B, tokens wanted, label, key.
+        options: Longest, whether B may be random.
         text: Tokens of the bucket, the number of the first, which ids are subwords.
         out: Written: start and length of A, of B, and which pair it was.
     """
+    a_starts, a_ends, b_starts, b_ends, targets, labels, keys = pairs
+    longest, has_random = options
     tokens, offset, is_subword = text
-    a_starts, a_ends, b_starts, b_ends = pairs
     a_start, a_length, b_start, b_length, chosen = out
     made = 0
     for pair in range(len(targets)):
-        a_end, b = a_ends[pair], b_starts[pair]
-        a, b_end = _truncate(a_starts[pair], a_end, b, b_ends[pair], targets[pair], longest, tokens, offset, is_subword)
+        a, a_end, b, b_end = a_starts[pair], a_ends[pair], b_starts[pair], b_ends[pair]
+        if has_random:
+            a, b_end = _truncate(a, a_end, b, b_end, targets[pair], longest, tokens, offset, is_subword)
+        else:
+            is_b_first = labels[pair] == 1
+            a, a_end, b, b_end = _truncate_evenly(
+                (a, a_end, b, b_end), is_b_first, targets[pair], keys[pair], tokens, offset, is_subword
+            )
         if b_end > b:
             a_start[made], a_length[made], b_start[made], b_length[made] = a, a_end - a, b, b_end - b
             chosen[made] = pair
@@ -182,3 +196,32 @@ def _truncate(a, a_end, b, b_end, target, longest, tokens, offset, is_subword):
                 a -= 1
     # A last word so long that it alone fills the instance: B is cut further, or the instance is left out.
     return a, b + min(b_end - b - from_b, longest - (a_end - a))
+
+
+@inlined
+def _truncate_evenly(sides, is_b_first, target, key, tokens, offset, is_subword):
+    """Cut the sides of a sentence order pair so that no cut shows the order; return A's start and end and B's.
+
+    Each side loses its front or its back, by its own coin: were the outer ends cut, as for the next sentence
+    objective, a first side that starts whole would mean "swapped". Which side is the longer, on a tie the second, is
+    asked in the order they are written in.
+    """
+    a, a_end, b, b_end = sides
+    if is_b_first:
+        from_b, from_a = _excess_by_side(b_end - b, a_end - a, target)
+    else:
+        from_a, from_b = _excess_by_side(a_end - a, b_end - b, target)
+    a, a_end = _cut(a, a_end, from_a, mix_3(key, TRUNCATE, 0), tokens, offset, is_subword)
+    b, b_end = _cut(b, b_end, from_b, mix_3(key, TRUNCATE, 1), tokens, offset, is_subword)
+    return a, a_end, b, b_end
+
+
+@inlined
+def _cut(start, end, count, coin, tokens, offset, is_subword):
+    """Take tokens from a side's back or, if the coin says so and a word starts after them, from its front to there."""
+    if count == 0 or coin & _1:
+        return start, end - count
+    onward = start + count
+    while onward < end and is_subword[tokens[onward - offset]]:
+        onward += 1
+    return (onward, end) if onward < end else (start, end - count)

@@ -13,7 +13,7 @@ from megabert.masking.keyed_random import below, mix, string_key, uniform
 Integers = NDArray[np.int64]
 
 # Names of the draws under a sentence's or document's key.
-SHORT, TARGET, SPLIT_POINT, IS_RANDOM, MASKS, ORDER, LABELS, CANDIDATE, START, TRUNCATE = range(10)
+SHORT, TARGET, SPLIT_POINT, IS_RANDOM, MASKS, ORDER, LABELS, CANDIDATE, START, TRUNCATE, DIRECTION = range(11)
 
 
 @dataclass(frozen=True, kw_only=True)

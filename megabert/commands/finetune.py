@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import build, field_table, parse_flags, read_yaml, to_dict
+from megabert.config.loading import build, field_table, parse_flags, read_yaml, to_yaml
 from megabert.config.recipes import engine_names
 from megabert.finetuning.tasks import TASKS, find_task
 
@@ -30,9 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     columns = {"text": config.text_column, "pair": config.pair_column, "label": config.label_column}
     task = None if options.task == "glue" else find_task(options.task, **columns)
     if options.print_config:
-        import yaml
-
-        print(yaml.safe_dump(to_dict(config), sort_keys=False), end="")
+        print(to_yaml(config), end="")
         return 0
     if task is None:
         return _run_glue(options, fields, Path(config.data))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megabert.config.loading import field_table, parse_flags, read_yaml, to_dict
+from megabert.config.loading import field_table, parse_flags, read_yaml, to_dict, to_yaml
 from megabert.config.recipes import engine_names, load_run_config, recipe_names, split_fork
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
@@ -38,9 +38,7 @@ def run(arguments: Sequence[str]) -> int:
         flags.setdefault("logging", {})["profile_steps"] = options.profile
     config = _configuration(options, flags)
     if options.print_config:
-        import yaml
-
-        print(yaml.safe_dump(to_dict(config), sort_keys=False), end="")
+        print(to_yaml(config), end="")
         return 0
     if options.dry_run:
         _dry_run(options, config)

@@ -88,9 +88,9 @@ def to_dict(config: Any) -> dict[str, Any]:
     return TypeAdapter(type(config)).dump_python(config, mode="json")
 
 
-def save_yaml(config: Any, path: Path) -> None:
-    """Write a configuration that ``build`` reads back equal."""
-    path.write_text(yaml.safe_dump(to_dict(config), sort_keys=False), encoding="utf-8")
+def to_yaml(config: Any) -> str:
+    """Return the configuration as the text of a file that ``build`` reads back equal."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False)  # type: ignore[no-any-return]
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:

@@ -128,8 +128,8 @@ def assemble(
         padded: Pad to exactly this shape; None pads nothing but an empty micro-batch.
     """
     parts = [(p.columns, s) for p in pieces if (s := p.select(ordinals)).size]
-    lengths = _join([c.token_starts[s + 1] - c.token_starts[s] for c, s in parts])
-    masked_counts = _join([c.masked_starts[s + 1] - c.masked_starts[s] for c, s in parts])
+    lengths = _join([c.lengths[s] for c, s in parts])
+    masked_counts = _join([c.masked_counts[s] for c, s in parts])
     starts = np.concatenate([[0], np.cumsum(lengths)])
     num_tokens, num_masked, num_instances = int(starts[-1]), int(masked_counts.sum()), len(lengths)
     if padded is None:
@@ -152,19 +152,8 @@ def assemble(
     segments[:] = np.repeat(np.arange(2 * num_instances) & 1, np.stack([b_starts, lengths - b_starts], 1).ravel())
     masked_positions_M, masked_positions = new(size_M, num_masked, 0)
     masked_ids_M, masked_ids = new(size_M, num_masked, IGNORED)
-    t = b = m = 0
-    for columns, selected in parts:
-        n = selected.size
-        t_stop = int(starts[b + n])
-        source = positions[t:t_stop] + np.repeat(columns.token_starts[selected], lengths[b : b + n])
-        ids[t:t_stop] = columns.input_ids[source]
-        counts = masked_counts[b : b + n]
-        m_stop = m + int(counts.sum())
-        source = _ranges(columns.masked_starts[selected], counts)
-        masked_positions[m:m_stop] = columns.masked_positions[source]
-        masked_ids[m:m_stop] = columns.masked_ids[source]
-        t, b, m = t_stop, b + n, m_stop
-    masked_positions += np.repeat(starts[:-1], masked_counts)
+    _copy_lists(parts, positions, ids, masked_positions, masked_ids)
+    masked_positions += np.repeat(starts[:-1], masked_counts)  # of the instance -> of the batch
 
     cu_seqlens, boundaries = new(size_B + 1, num_instances + 1, num_tokens, torch.int32)
     boundaries[:] = starts
@@ -212,6 +201,26 @@ def probe_batch(*, tokens: int, length: int) -> MicroBatch:
         num_masked=len(masked),
         num_instances=num_instances,
     )
+
+
+def _copy_lists(
+    parts: Sequence[tuple[Columns, NDArray[np.int64]]],
+    positions: NDArray,
+    ids: NDArray,
+    masked_positions: NDArray,
+    masked_ids: NDArray,
+) -> None:
+    """Fill the last three with the lists of all parts' instances, end to end; ``positions`` are those of the tokens."""
+    t = m = 0
+    for columns, selected in parts:
+        source = np.repeat(columns.token_starts[selected], columns.lengths[selected])
+        source += positions[t : t + source.size]
+        ids[t : t + source.size] = columns.input_ids[source]
+        t += source.size
+        source = _ranges(columns.masked_starts[selected], columns.masked_counts[selected])
+        masked_positions[m : m + source.size] = columns.masked_positions[source]
+        masked_ids[m : m + source.size] = columns.masked_ids[source]
+        m += source.size
 
 
 def _join(arrays: list[NDArray]) -> NDArray[np.int64]:

@@ -6,7 +6,6 @@ refused as long as any rank of the first lives.
 
 import contextlib
 import datetime
-import errno
 import fcntl
 import json
 import logging
@@ -20,6 +19,7 @@ from typing import Any
 from megabert.distributed.process_group import World
 from megabert.distributed.together import on_all
 from megabert.errors import CheckpointError
+from megabert.schema import try_lock
 
 logger = logging.getLogger(__name__)
 
@@ -97,12 +97,10 @@ class RunLock:
 
     def _lock(self, mode: int, holder: dict[str, Any]) -> None:
         try:
-            fcntl.flock(self._file.fileno(), mode | fcntl.LOCK_NB)
+            is_locked = try_lock(self._file, mode)
         except BlockingIOError:
             raise CheckpointError(_refusal(self.run_dir, holder), see="the-run-folder-is-in-use") from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
+        if not is_locked:
             logger.warning("%s: this file system has no locks; do not start the same run twice", self.path)
 
     def _read(self) -> dict[str, Any]:

@@ -55,6 +55,25 @@ class FitResult:
 
 
 @dataclass
+class _Course:
+    """What the evaluations have shown so far."""
+
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best_score: float = -math.inf
+    best_step: int = 0
+    best_masters: list[torch.Tensor] = field(default_factory=list)
+    since_best: int = 0
+    """Evaluations since the best one."""
+
+    def note(self, step: int, metrics: dict[str, float], score: float, engine: Engine) -> None:
+        self.since_best += 1
+        if not self.history or score > self.best_score:
+            self.best_score, self.best_step, self.best_masters = score, step, copy_masters(engine)
+            self.since_best = 0
+        self.history.append({"step": step, **metrics})
+
+
+@dataclass
 class Fitting:
     """The parts of a fine-tuning; ``run`` trains from the engine's present weights and leaves the best ones there."""
 
@@ -73,12 +92,10 @@ class Fitting:
         steps = max(1, math.ceil(config.epochs * an_epoch))
         every = config.evaluate_every_steps or an_epoch
         writer = MetricWriter(folder, resumed_step=0) if self.world.is_main else None
-        best: tuple[float, int, list[torch.Tensor]] | None = None
-        history: list[dict[str, Any]] = []
-        since_best, examples, step = 0, 0, 0
-        seconds, cpu_seconds = 0.0, 0.0
+        course = _Course()
+        step, examples, seconds, cpu_seconds = 0, 0, 0.0, 0.0
         try:
-            while step < steps and not (config.patience and since_best >= config.patience):
+            while step < steps and not (config.patience and course.since_best >= config.patience):
                 step += 1
                 started, cpu_started = time.perf_counter(), time.process_time()
                 rate = linear_warmup_decay(
@@ -92,25 +109,20 @@ class Fitting:
                 if step % every and step < steps:
                     continue
                 metrics = self.evaluate(self.evaluation[0]).metrics
-                score = mean_score(metrics, self.family.task.metrics)
-                history.append({"step": step, **metrics})
-                since_best += 1
-                if best is None or score > best[0]:
-                    best, since_best = (score, step, copy_masters(self.engine)), 0
+                course.note(step, metrics, mean_score(metrics, self.family.task.metrics), self.engine)
                 self._tell_evaluation(writer, seed, step, metrics)
         finally:
             if writer is not None:
                 writer.close()
-        assert best is not None
-        put_back_masters(self.engine, best[2])
+        put_back_masters(self.engine, course.best_masters)
         return FitResult(
-            score=best[0],
-            best_step=best[1],
+            score=course.best_score,
+            best_step=course.best_step,
             steps=step,
             train_examples=examples,
             train_s=seconds,
             train_cpu_s=cpu_seconds,
-            history=history,
+            history=course.history,
         )
 
     def evaluate(self, data: EvaluationSet) -> Evaluation:

@@ -1,17 +1,19 @@
 """A fine-tuned model on a labelled file: predictions and metrics, without a trainer."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from megabert.config.finetune import FinetuneConfig
 from megabert.errors import ConfigError
 from megabert.finetuning.batches import Batcher
-from megabert.finetuning.families import FAMILIES
+from megabert.finetuning.families import FAMILIES, Family
 from megabert.finetuning.predicting import EvaluationSet, evaluate
 from megabert.finetuning.prepare import find_file, fitting_tokenizer, sequence_length
-from megabert.finetuning.result import open_result
-from megabert.finetuning.tasks import find_task
+from megabert.finetuning.result import FineTuned, open_result
+from megabert.finetuning.tasks import Task, find_task
 
 
 def rescore(
@@ -45,21 +47,10 @@ def rescore(
         raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
     config = found.config(**(changes or {}))
     task = find_task(name, text=config.text_column, pair=config.pair_column, label=config.label_column)
-    reader = FAMILIES[task.family]
     path = data if data.is_file() else find_file(data, task.evaluation)
-    examples = reader.read(task, path)
-    labels = found.labels or task.labels or reader.labels_of(examples)
-    family = reader(
-        task,
-        config,
-        fitting_tokenizer(folder, found.model),
-        labels=labels,
-        max_seq_length=sequence_length(task, config, found.model),
-        has_segments=found.model.type_vocab_size > 1,
-    )
-    place = torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-    if device == "cuda" and place.type == "cpu":
-        raise ConfigError("--device cuda: this machine shows no GPU. Use --device cpu.")
+    examples = FAMILIES[task.family].read(task, path)
+    family = _family(folder, found, task, config, examples)
+    place = _device(device)
     model = found.build_model(task, family.num_outputs).to(place)
     features = family.encode(examples, is_training=False)
     batcher = Batcher(
@@ -69,13 +60,28 @@ def rescore(
         rank=0,
         world_size=1,
     )
+    evaluated = EvaluationSet(name=path.stem, examples=examples, features=features, batcher=batcher)
     with torch.no_grad():
-        result = evaluate(
-            model,
-            family,
-            EvaluationSet(name=path.stem, examples=examples, features=features, batcher=batcher),
-            device=place,
-        )
+        result = evaluate(model, family, evaluated, device=place)
     if predictions is not None:
         family.write(result.predictions, result.metrics, predictions)
     return result.metrics
+
+
+def _family(folder: Path, found: FineTuned, task: Task, config: FinetuneConfig, examples: Sequence[Any]) -> Family:
+    reader = FAMILIES[task.family]
+    return reader(
+        task,
+        config,
+        fitting_tokenizer(folder, found.model),
+        labels=found.labels or task.labels or reader.labels_of(examples),
+        max_seq_length=sequence_length(task, config, found.model),
+        has_segments=found.model.type_vocab_size > 1,
+    )
+
+
+def _device(name: str) -> torch.device:
+    device = torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    if name == "cuda" and device.type == "cpu":
+        raise ConfigError("--device cuda: this machine shows no GPU. Use --device cpu.")
+    return device

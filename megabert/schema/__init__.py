@@ -1,6 +1,14 @@
 """The contract between ``data_prep`` and ``megabert``: Arrow schema, shard manifest, atomic files."""
 
-from megabert.schema.files import atomic_path, atomic_write, sha256_file, sync_file, sync_folder, write_durably
+from megabert.schema.files import (
+    atomic_path,
+    atomic_write,
+    sha256_file,
+    sync_file,
+    sync_folder,
+    try_lock,
+    write_durably,
+)
 from megabert.schema.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest, write_manifest
 from megabert.schema.metadata import FORMAT_VERSION, MAX_BATCH_ROWS, ShardMetadata, instance_schema, token_type
 
@@ -19,6 +27,7 @@ __all__ = [
     "sync_file",
     "sync_folder",
     "token_type",
+    "try_lock",
     "write_durably",
     "write_manifest",
 ]

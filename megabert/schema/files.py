@@ -1,6 +1,7 @@
 """Files that are whole or absent: temporary name, fsync, rename; and their SHA-256."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -8,10 +9,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from megabert.errors import DataError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def sha256_file(path: Path | str) -> str:
@@ -53,6 +56,28 @@ def write_durably(path: Path | str, content: bytes) -> None:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def try_lock(stream: IO[Any], mode: int) -> bool:
+    """Lock an open file without waiting; the lock goes with the process, however that ends.
+
+    Args:
+        stream: The open file.
+        mode: ``fcntl.LOCK_EX`` or ``fcntl.LOCK_SH``.
+
+    Returns:
+        Whether it is locked; False where the file system has no locks, which the caller has to say.
+
+    Raises:
+        BlockingIOError: Another process holds it.
+    """
+    try:
+        fcntl.flock(stream.fileno(), mode | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    return True
 
 
 @contextmanager

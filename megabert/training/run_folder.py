@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from megabert.config.loading import build, differences, to_dict
+from megabert.config.loading import build, differences, to_dict, to_yaml
 from megabert.config.run import RunConfig, is_science
 from megabert.distributed.checkpoint_format import steps_in
 from megabert.errors import CheckpointError
@@ -80,7 +78,7 @@ def fork_command(run_dir: Path) -> str:
 
 def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> None:
     """Write configuration, command, environment and DeepSpeed dictionary into the run folder."""
-    atomic_write(run_dir / CONFIG_NAME, yaml.safe_dump(to_dict(config), sort_keys=False))
+    atomic_write(run_dir / CONFIG_NAME, to_yaml(config))
     with (run_dir / "command.txt").open("a", encoding="utf-8") as file:
         file.write(command_line() + "\n")
     atomic_write(run_dir / "environment.json", json.dumps(describe_environment(), indent=2) + "\n")

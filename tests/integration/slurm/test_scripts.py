@@ -32,13 +32,15 @@ class Job:
         return {**self.cluster, **settings, **own}
 
     def virtualenv(self) -> Path:
-        """Return a folder whose ``bin/megabert`` is this checkout under this interpreter."""
-        program = self.run.run_dir.parent / "venv" / "bin" / "megabert"
-        if not program.exists():
-            program.parent.mkdir(parents=True)
-            program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m megabert "$@"\n')
-            program.chmod(0o755)
-        return program.parents[1]
+        """Return a folder whose ``bin/megabert`` and ``bin/megabert-data`` are this checkout under this interpreter."""
+        folder = self.run.run_dir.parent / "venv" / "bin"
+        for name, module in (("megabert", "megabert"), ("megabert-data", "data_prep")):
+            program = folder / name
+            if not program.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m {module} "$@"\n')
+                program.chmod(0o755)
+        return folder.parent
 
     @property
     def flags(self) -> list[str]:
@@ -196,6 +198,24 @@ def test_finetuning_is_checked_on_a_login_node(job, tmp_path):
     assert "8 items to train on" in done.stdout
     assert re.search(r"Job \d+ to start at", done.stderr)
     assert not (tmp_path / "out").exists()
+
+
+def test_preparing_is_checked_on_a_login_node(job, tmp_path):
+    (tmp_path / "text.txt").write_text("One sentence. Another one.\n\nA second document. It is short.\n")
+    settings = {"INPUT": str(tmp_path / "*.txt"), "OUTPUT": str(tmp_path / "out"), "SUBMIT_OPTIONS": TWO_NODES[0]}
+    done = subprocess.run(
+        ["bash", "slurm/prepare_data.sh", "--vocab-size", "100"],
+        env={**job.environment, **settings},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Job \d+ to start at", done.stderr)
+    assert not (tmp_path / "out").exists()
+    assert job.ask("squeue", "-h") == ""
 
 
 def test_check_names_what_is_missing(job, tmp_path):

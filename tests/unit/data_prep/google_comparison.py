@@ -44,8 +44,7 @@ def of_fast(folder: Path, length, passes, seed=5):
                               duplicate=duplicate)  # fmt: skip
         for number in range(len(documents.bucket_starts) - 1):
             pairs = pair_google(Bucket.of(documents, number), options)
-            sentence = np.searchsorted(documents.sentence_starts_S, pairs.a_start, side="right") - 1
-            document = documents.document_of_sentence(sentence)
+            document = documents.document_of_token(pairs.a_start)
             total += statistics(
                 document, pairs.a_length, pairs.b_length, pairs.label == 1, length, documents.num_documents
             )

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -6,6 +7,7 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.config import SourceConfig
 from data_prep.documents import DocumentSet
+from data_prep.instances.assemble import in_order
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.balanced_kernels import LABEL_DELAY, deal, new_owed
 from data_prep.instances.pairs import Bucket, PairOptions, excess_by_side
@@ -70,8 +72,7 @@ def test_random_second_comes_from_the_whole_split(built):
     """Most documents give a random B in a few passes, in other buckets too."""
     documents, found = pairs_of(built, 64)
     b_start, label, own = join(found, "b_start"), join(found, "label"), join(found, "a_start")
-    used = np.searchsorted(documents.sentence_starts_S, b_start[label == 1], side="right") - 1
-    assert len(np.unique(documents.document_of_sentence(used))) > 0.9 * documents.num_documents
+    assert len(np.unique(documents.document_of_token(b_start[label == 1]))) > 0.9 * documents.num_documents
     buckets = [np.searchsorted(documents.bucket_starts[:, 2], x[label == 1], side="right") for x in (b_start, own)]
     assert np.mean(buckets[0] != buckets[1]) > 0.5
 
@@ -83,11 +84,32 @@ def test_targets_are_drawn_per_instance(built):
 
 
 def test_sentence_order_swaps_half(built):
-    _, found = pairs_of(built, 128, objective="sop")
-    label = join(found, "label")
-    assert abs(label.mean() - 0.5) < 0.005
+    documents, found = pairs_of(built, 128, objective="sop")
+    assert abs(join(found, "label").mean() - 0.5) < 0.005
+    metadata = replace(built.manifests[128].metadata, objective="sop")
     for pairs in found:
-        assert (pairs.a_start + pairs.a_length == pairs.b_start).all()
+        assert not any(bad.any() for bad in untrue_pairs(documents, pairs, metadata).values())
+
+
+@pytest.mark.parametrize("length", [64, 128])
+def test_neither_cuts_nor_lengths_tell_the_order(built, length):
+    """A table of answers for what each pair looks like, learned on half of the documents, is of no use on the rest."""
+    documents, found = pairs_of(built, length, objective="sop", passes=30)
+    first, first_length, second, second_length = map(np.concatenate, zip(*map(in_order, found), strict=True))
+    edges = (first, first + first_length, second, second + second_length)
+    is_whole = sum(np.isin(edge, documents.sentence_starts_S) << place for place, edge in enumerate(edges))
+    difference = first_length - second_length
+    is_held_out = documents.document_of_token(first) % 2 == 1
+    for cue in (is_whole, np.clip(difference, -4, 4), difference // 8, first_length // 8):
+        hits = held_out_hits(cue, join(found, "label"), is_held_out)
+        assert abs(hits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(hits))
+
+
+def held_out_hits(cue, label, is_held_out):
+    """Return for each held-out pair whether its label is the commoner one of its cue among the others."""
+    _, cue = np.unique(cue, return_inverse=True)
+    votes = np.bincount(cue[~is_held_out], 2.0 * label[~is_held_out] - 1, cue.max() + 1)
+    return (votes[cue] > 0)[is_held_out] == label[is_held_out]
 
 
 def test_passes_differ_and_repeat(built):

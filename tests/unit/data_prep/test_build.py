@@ -1,7 +1,6 @@
+import errno
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -73,11 +72,15 @@ def test_killed_build_leaves_no_worker_and_continues_to_the_same_bytes(built, ma
     flags = "--vocab-size 2000 --lengths 64 128 --dupe-factor 2 --validation-share 0.1 --workers 2"
     command = [sys.executable, "-m", "data_prep", "build", "--input", config.sources[0].input, *flags.split()]
     process = subprocess.Popen([*command, "--output", str(output)], stderr=subprocess.DEVNULL, cwd=ROOT)
-    deadline = time.monotonic() + 60
-    while not list((output / "work" / "records").rglob("*.json")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    deadline = time.monotonic() + 180
+    try:
+        while not list((output / "work" / "records").rglob("*.json")):
+            assert process.poll() is None, "the build has failed"
+            assert time.monotonic() < deadline, "no unit was finished in three minutes"
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
     (output / "work" / ".rest.arrow.1.tmp").write_text("left by the killed build")
     build(config, output, SerialExecutor())  # the lock is free: it went with its holder
     assert not list(output.rglob("*.tmp"))
@@ -130,6 +133,16 @@ def test_second_build_in_a_folder_is_refused(make_config, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         build(make_config(), tmp_path / "out", Nested())
+
+
+def test_file_system_without_locks_is_told_and_used(make_config, tmp_path, monkeypatch, capsys):
+    def flock(descriptor, mode):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(KeyboardInterrupt):
+        build(make_config(), tmp_path / "out", Stopping(0))
+    assert "has no locks; do not start a second build here" in capsys.readouterr().err
 
 
 def test_documents_are_counted_per_source(make_config, texts, tmp_path):

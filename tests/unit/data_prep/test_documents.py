@@ -37,7 +37,7 @@ def test_tokens_of_any_bucket_are_copied(built):
     documents = DocumentSet.open(built.folder / "documents", "train")
     flat = np.concatenate([documents.bucket_tokens(b) for b in range(len(documents.bucket_starts) - 1)])
     rng = np.random.default_rng(0)
-    sentences = rng.integers(0, documents.num_sentences, 500)
+    sentences = rng.integers(0, len(documents.sentence_starts_S) - 1, 500)
     starts = documents.sentence_starts_S[sentences]
     lengths = documents.sentence_starts_S[sentences + 1] - starts
     lengths[::7] = 0
@@ -48,11 +48,11 @@ def test_index_agrees_with_buckets(built):
     documents = DocumentSet.open(built.folder / "documents", "train")
     assert documents.bucket_starts[-1].tolist() == [
         documents.num_documents,
-        documents.num_sentences,
+        len(documents.sentence_starts_S) - 1,
         documents.sentence_starts_S[-1],
     ]
-    sentence = np.arange(documents.num_sentences)
-    owner = documents.document_of_sentence(sentence)
+    sentence = np.arange(len(documents.sentence_starts_S) - 1)
+    owner = documents.document_of_token(documents.sentence_starts_S[:-1])
     assert (documents.document_starts_D[owner] <= sentence).all()
     assert (sentence < documents.document_starts_D[owner + 1]).all()
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from megabert.config.loading import save_yaml
+from megabert.config.loading import to_yaml
 from megabert.config.recipes import load_run_config
 
 
@@ -21,7 +21,7 @@ def eval_row(step: int, loss: float, *, phase: int = 1) -> dict:
 def write_run(folder: Path, rows: list[dict], *, status: dict | None = None, starts: int = 1, **flags) -> Path:
     """Write a run of the debug recipe with these metrics."""
     folder.mkdir(parents=True)
-    save_yaml(load_run_config("debug", flags=flags), folder / "config.yaml")
+    (folder / "config.yaml").write_text(to_yaml(load_run_config("debug", flags=flags)))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "command.txt").write_text("megabert pretrain\n" * starts)
     if status is not None:

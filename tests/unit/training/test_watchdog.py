@@ -1,5 +1,6 @@
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,11 +67,35 @@ def test_limit_of_a_step_follows_the_phase(tmp_path):
     assert "first steps" in watchdog._doing
 
 
-def test_work_that_gets_on_is_left_alone(tmp_path):
+class Waiting:
+    """The watchdog's condition, on a clock of its own: while it waits, the work gets on just before the limit."""
+
+    def __init__(self, monkeypatch, rounds: int) -> None:
+        self.now, self.waits, self.rounds = 0.0, [], rounds
+        monkeypatch.setattr(module, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: self.now}))
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def notify(self) -> None: ...
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += 0.75 * seconds
+        if len(self.waits) < self.rounds:
+            self.watchdog.expect("working")
+        else:
+            self.watchdog._is_closed = True
+
+
+def test_work_that_gets_on_is_left_alone(tmp_path, monkeypatch):
+    condition = Waiting(monkeypatch, rounds=5)
     guarded = Guarded(tmp_path, other_s=2)
-    with guarded.watchdog as watchdog:
-        for _ in range(8):
-            watchdog.expect("working")
-            time.sleep(0.3)
+    condition.watchdog = guarded.watchdog
+    monkeypatch.setattr(guarded.watchdog, "_changed", condition)
+    guarded.watchdog.expect("working")
+    guarded.watchdog._watch()  # what its thread does
+    assert condition.waits == [2] * 5, "each time the whole limit is left"
     assert not guarded.codes
     assert not guarded.log.exists()
