@@ -6,7 +6,8 @@ Everything later addresses sentences and tokens by their number over all buckets
 
 # D documents, S sentences, T tokens of a split
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import flat_list, gather, make_list, offsets_of, open_mapped, write_batches
+from data_prep.memory import release_pages
 from data_prep.tokens import SPLITS, read_documents_of
 from data_prep.units import Counts
 from megabert.masking.keyed_random import mix, string_key, uniform
 from megabert.schema import atomic_path
 
-MAX_OPEN_BUCKETS = 512
-"""Files mapped at once by a process; systems allow 1,024 open files and more."""
+WINDOW_SENTENCES = 1 << 20
+"""Part of a split's index that random reads hold in memory at once: 8 MiB."""
 INDEX_PARTS = ("buckets", "documents", "sentences")
 
 
@@ -168,7 +170,8 @@ class DocumentSet:
     """Shape (D + 1,): the first sentence of each document."""
     sentence_starts_S: NDArray[np.int64]
     """Shape (S + 1,): the first token of each sentence."""
-    _tokens: dict[int, Any] = field(default_factory=dict)
+    _tokens: tuple[int, NDArray[np.integer]] | None = None
+    """The bucket read last: a mapped file counts as memory of the process for as long as it is held."""
 
     @classmethod
     def open(cls, folder: Path, split: str) -> "DocumentSet":
@@ -181,6 +184,11 @@ class DocumentSet:
         """D."""
         return len(self.document_starts_D) - 1
 
+    @property
+    def num_sentences(self) -> int:
+        """S."""
+        return len(self.sentence_starts_S) - 1
+
     def document_keys(self, bucket: int) -> NDArray[np.uint64]:
         """Return a random key for each document of a bucket; copies of one text differ by their rank."""
         reader = open_mapped(bucket_path(self.folder, self.split, bucket))
@@ -190,17 +198,36 @@ class DocumentSet:
         first = np.searchsorted(hashes, hashes)  # equal hashes are neighbours, and never in two buckets
         return mix(hashes, np.arange(len(hashes)) - first)
 
+    @property
+    def starts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First sentence of each document and first token of each sentence, for compiled loops."""
+        return np.asarray(self.document_starts_D), np.asarray(self.sentence_starts_S)
+
+    def by_place(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """Yield the rows in the order of their places in the index, window by window; it is given back after each.
+
+        Args:
+            rows: Any numbers.
+            places: By row, a sentence of the split near which the index will be read.
+        """
+        if self.num_sentences <= WINDOW_SENTENCES:
+            yield rows
+            return
+        rows = rows[np.argsort(places[rows], kind="stable")]
+        borders = np.arange(WINDOW_SENTENCES, self.num_sentences, WINDOW_SENTENCES)
+        for some in np.split(rows, np.searchsorted(places[rows], borders)):
+            yield some
+            release_pages(self.document_starts_D)
+            release_pages(self.sentence_starts_S)
+
     def bucket_tokens(self, bucket: int) -> NDArray[np.integer]:
         """Return all tokens of a bucket as a view of its file."""
-        if bucket not in self._tokens:
-            while len(self._tokens) >= MAX_OPEN_BUCKETS:
-                self._tokens.pop(next(iter(self._tokens)))
+        if self._tokens is None or self._tokens[0] != bucket:
             reader = open_mapped(bucket_path(self.folder, self.split, bucket))
             has_documents = reader.num_record_batches > 0
-            self._tokens[bucket] = (
-                flat_list(reader.get_batch(0)["input_ids"])[0] if has_documents else np.zeros(0, np.uint16)
-            )
-        return self._tokens[bucket]
+            ids = flat_list(reader.get_batch(0)["input_ids"])[0] if has_documents else np.zeros(0, np.uint16)
+            self._tokens = bucket, ids
+        return self._tokens[1]
 
     def copy_tokens(
         self,

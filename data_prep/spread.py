@@ -16,7 +16,6 @@ from data_prep.units import Counts
 
 MAX_FILES = 256
 """Files that a unit opens at most; so many chunks need no merging."""
-BUCKETS_A_RANGE = 16
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def plan_parts(tokens: list[Path], folder: Path, buckets: int) -> list[Part]:
     """Return the files that buckets are filled from: the tokenized chunks, or what is to be merged of them."""
     if len(tokens) <= MAX_FILES:
         return [Part(path) for path in tokens]
-    ranges = max(1, min(MAX_FILES, buckets // BUCKETS_A_RANGE))
+    ranges = min(MAX_FILES, buckets)  # a unit holds no more than one bucket does, or a share of its chunks
     return [
         Part(
             folder / f"{number:05d}-{first // MAX_FILES:05d}.arrow",

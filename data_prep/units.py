@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from data_prep.memory import release_unused
 from data_prep.parallel import Executor
 from data_prep.progress import Progress
 from data_prep.versions import require_versions
@@ -70,6 +71,7 @@ def run_unit(unit: Unit) -> Outcome:
     if done is not None:
         return done
     require_versions(unit.root, unit.versions)
+    release_unused()
     paths, counts = unit.function(unit.argument)
     files = {str(path.relative_to(unit.root)): sha256_file(path) for path in paths}
     atomic_write(unit.record, json.dumps({"files": files, "counts": counts}, sort_keys=True))

@@ -1,8 +1,11 @@
 """Documents of text files: groups of whole documents are cut out of the bytes, decoded strictly, and parted."""
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
 
 from data_prep.extract.chunks import BORDERS, UNCUTTABLE, Chunk, chunk_bounds
 from data_prep.extract.opening import content_blocks, open_stored
@@ -95,13 +98,32 @@ def _text_of(line: str, field: str) -> tuple[str, str]:
 
 def decoded_groups(chunk: Chunk, problems: Problems) -> Iterator[tuple[int, str]]:
     """Yield (offset, text) of groups of whole documents, line ends unified."""
+    start, blocks = chunk_blocks(chunk, problems)
     if UNCUTTABLE.match(chunk.file.encoding):
-        groups: Iterator[Group] = iter([(0, b"".join(chunk_blocks(chunk, problems)[1]))])
-    else:
-        start, blocks = chunk_blocks(chunk, problems)
-        groups = grouped(chunk, start, blocks, problems)
-    for offset, data in groups:
+        blocks = _recoded(chunk, blocks, problems)
+        chunk = replace(chunk, file=replace(chunk.file, encoding="utf-8"))
+    for offset, data in grouped(chunk, start, blocks, problems):
         yield from _decode(chunk, offset, data, problems)
+
+
+def _recoded(chunk: Chunk, blocks: Iterator[bytes], problems: Problems) -> Iterator[bytes]:
+    """Yield content as UTF-8, block by block; places in it are then counted in bytes of UTF-8."""
+    file = chunk.file
+    decoder = codecs.getincrementaldecoder(file.encoding)()
+    read = 0
+    for block in chain(blocks, (b"",)):
+        held = len(decoder.getstate()[0])  # of a character that goes on
+        try:
+            text = decoder.decode(block, final=not block and not problems.is_cut)
+        except UnicodeDecodeError as error:
+            problems.require(
+                "undecodable_documents",
+                f"{file.path}: not {file.encoding} at byte {read - held + error.start} ({error.reason})",
+                "Give the file's real encoding, such as --encoding cp1252, or mend or leave out the file.",
+            )
+            return
+        read += len(block)
+        yield text.encode("utf-8", "surrogatepass")
 
 
 def chunk_blocks(chunk: Chunk, problems: Problems) -> tuple[int, Iterator[bytes]]:
@@ -167,7 +189,7 @@ def _decode(chunk: Chunk, offset: int, data: bytes, problems: Problems) -> Itera
         data, offset = data[3:], 3  # a byte order mark is no text
     try:
         # One wide character makes a whole string wide, so lines that stand alone are decoded alone.
-        is_by_line = file.format == "jsonl" and not (data.isascii() or b"\r" in data or UNCUTTABLE.match(file.encoding))
+        is_by_line = file.format == "jsonl" and not (data.isascii() or b"\r" in data)
         parts = data.splitlines(keepends=True) if is_by_line else [data]
         texts = [_unix_lines(part.decode(file.encoding)) for part in parts]
     except UnicodeDecodeError:
@@ -184,7 +206,7 @@ def _decode_what_can_be(chunk: Chunk, offset: int, data: bytes, problems: Proble
     try:
         data.decode(file.encoding)
     except UnicodeDecodeError as error:
-        if not problems.is_strict and file.format in BORDERS and not UNCUTTABLE.match(file.encoding):
+        if not problems.is_strict and file.format in BORDERS:
             yield from _decode_each(chunk, offset, data, problems)
             return
         place = offset + error.start
@@ -218,7 +240,10 @@ def _line_number(chunk: Chunk, place: int) -> int:
     """Count lines up to a byte of the content, from 1; only done for a message."""
     lines, read = 1, 0
     file = chunk.file
-    for block in content_blocks(file.path, file.compression, 0, file.bytes, Problems()):
+    blocks = content_blocks(file.path, file.compression, 0, file.bytes, Problems())
+    if UNCUTTABLE.match(file.encoding):
+        blocks = _recoded(chunk, blocks, Problems(is_strict=False))
+    for block in blocks:
         lines += block[: max(0, place - read)].count(b"\n")
         read += len(block)
         if read >= place:

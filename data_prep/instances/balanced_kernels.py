@@ -1,6 +1,6 @@
-"""The walk of `data_prep.instances.balanced` over one bucket, sentence by sentence."""
+"""The loops of `data_prep.instances.balanced` over one bucket."""
 
-# S sentences of the bucket, as numbers from 0; a name with "split" counts over the whole split
+# S sentences of the bucket, as numbers from 0; "split" counts over the whole split
 
 import numpy as np
 
@@ -10,8 +10,6 @@ from megabert.masking.draw_kernels import below, mix_2, mix_3, uniform
 
 LENGTH_RANGES = 8  # labels are even within each: a finer division leaves more odd ones over
 LABEL_DELAY = 8  # instances; chains of put-backs at a document's end are rarely as long
-ROUNDS = 8
-TOLERANCE_TOKENS = 2
 TOO_SHORT = 1 << 32  # worse than any length
 _OWED = 2 * LABEL_DELAY  # most labels owed to one range: each deal settles one that is due, or adds one
 _1 = np.uint64(1)
@@ -19,21 +17,19 @@ _excess_by_side = inlined(excess_by_side)
 
 
 @compiled
-def walk_bucket(bucket, split, tokens, is_subword, options, out):
-    """Make the pairs of a bucket; return how many.
+def walk_bucket(bucket, options, out):
+    """Plan the pairs of a bucket, each with the B that follows its A; return how many.
 
     Args:
         bucket: First token of each sentence and the end of the last; first sentence of each document and the end of the
-            last; keys of the documents; number of the first document.
-        split: First sentence of each document and first token of each sentence of the split, with their ends.
-        tokens: Of the bucket.
-        is_subword: By id.
+            last; keys of the documents.
         options: Key of the pass, key of the labels, share of short targets, longest, whether B may be random.
-        out: Written: start and length of A, of B, label, key; each with room for a pair a sentence.
+        out: Written: start and end of A, of B, tokens wanted, first sentence of the document and its end, label, key;
+            each with room for a pair a sentence.
     """
-    starts_S, document_starts, document_keys, first_document = bucket
+    starts_S, document_starts, document_keys = bucket
     pass_key, label_key, short_seq_prob, longest, has_random = options
-    a_start, a_length, b_start, b_length, labels, keys = out
+    a_start, a_end, b_start, b_end, targets, own_first, own_end, labels, keys = out
     owed = new_owed()
     made = 0
     for document in range(len(document_keys)):
@@ -55,25 +51,48 @@ def walk_bucket(bucket, split, tokens, is_subword, options, out):
             middle = sentence + 1 + below(mix_2(key, SPLIT_POINT), stop - sentence - 1)
             planned = min(bounds[stop] - bounds[sentence], target)
             label = deal(label_key, owed, min((planned - 1) * LENGTH_RANGES // longest, LENGTH_RANGES - 1))
-            a, a_end, b, b_end = bounds[sentence], bounds[middle], bounds[middle], bounds[stop]
+            a, a_stop, b, b_stop = bounds[sentence], bounds[middle], bounds[middle], bounds[stop]
             if is_backwards:
-                a, a_end, b, b_end = mirror - b_end, mirror - b, mirror - a_end, mirror - a
-            if has_random:
-                if label == 1:
-                    least = target - (a_end - a) if b_end - a >= target else 0
-                    b, b_end = _random_second(split, first_document + document, key, b_end - b, least)
-                a, b_end = _truncate(a, a_end, b, b_end, target, longest, tokens, starts_S[0], is_subword)
-            else:
-                sides = a, a_end, b, b_end
-                a, a_end, b, b_end = _truncate_evenly(sides, label == 1, target, key, tokens, starts_S[0], is_subword)
-            if b_end > b:
-                a_start[made], a_length[made], b_start[made], b_length[made] = a, a_end - a, b, b_end - b
-                labels[made], keys[made] = label, key
-                made += 1
+                a, a_stop, b, b_stop = mirror - b_stop, mirror - b, mirror - a_stop, mirror - a
+            a_start[made], a_end[made], b_start[made], b_end[made] = a, a_stop, b, b_stop
+            own_first[made], own_end[made] = document_starts[document], document_starts[document + 1]
+            targets[made], labels[made], keys[made] = target, label, key
+            made += 1
             following = middle if label == 1 and has_random else stop
             if end - following == 1:  # the last sentence alone is no pair: go back by one if that is progress
                 following = following - 1 if following - 1 > sentence else end
             sentence = following
+    return made
+
+
+@compiled
+def truncate_pairs(pairs, options, text, out):
+    """Cut pairs to the tokens wanted and leave out those without a B; return how many are left.
+
+    Args:
+        pairs: Start and end of A, of B, tokens wanted, label, key.
+        options: Longest, whether B may be random.
+        text: Tokens of the bucket, the number of the first, which ids are subwords.
+        out: Written: start and length of A, of B, and which pair it was.
+    """
+    a_starts, a_ends, b_starts, b_ends, targets, labels, keys = pairs
+    longest, has_random = options
+    tokens, offset, is_subword = text
+    a_start, a_length, b_start, b_length, chosen = out
+    made = 0
+    for pair in range(len(targets)):
+        a, a_end, b, b_end = a_starts[pair], a_ends[pair], b_starts[pair], b_ends[pair]
+        if has_random:
+            a, b_end = _truncate(a, a_end, b, b_end, targets[pair], longest, tokens, offset, is_subword)
+        else:
+            is_b_first = labels[pair] == 1
+            a, a_end, b, b_end = _truncate_evenly(
+                (a, a_end, b, b_end), is_b_first, targets[pair], keys[pair], tokens, offset, is_subword
+            )
+        if b_end > b:
+            a_start[made], a_length[made], b_start[made], b_length[made] = a, a_end - a, b, b_end - b
+            chosen[made] = pair
+            made += 1
     return made
 
 
@@ -107,37 +126,46 @@ def deal(key, owed, length_range):
     return label
 
 
-@inlined
-def _random_second(split, own, key, wanted, least):
-    """Return the tokens of a B among a few random places: the first that is as long as wanted, else the nearest.
+@compiled
+def draw_places(keys, own_first, own_length, sentences, attempt):
+    """Return a random sentence of the split for each key that is not of its own document."""
+    places = np.empty(len(keys), np.int64)
+    for row in range(len(keys)):
+        place = below(mix_3(keys[row], CANDIDATE, attempt), sentences - own_length[row])
+        places[row] = place + own_length[row] if place >= own_first[row] else place
+    return places
 
-    A place is a sentence of the split, uniform over all that are not of the own document.
+
+@compiled
+def try_places(split, rows, places, wanted, least, best):
+    """Take the B at a random place for the rows where it is nearer in length than the best so far.
+
+    Args:
+        split: First sentence of each document and first token of each sentence of the split, with their ends.
+        rows: Which to try; they index all that follows.
+        places: A sentence of the split.
+        wanted: Tokens that B should have.
+        least: A shorter one is worse than any other.
+        best: Read and written: start, end and badness.
     """
     document_starts, starts = split
-    own_first, own_end = document_starts[own], document_starts[own + 1]
-    others = len(starts) - 1 - (own_end - own_first)
-    begin, end, best = np.int64(0), np.int64(0), np.int64(1) << 62
-    for attempt in range(ROUNDS):
-        place = below(mix_3(key, CANDIDATE, attempt), others)
-        if place >= own_first:
-            place += own_end - own_first
+    begin, end, badness = best
+    for row in rows:
+        place = places[row]
         document = _last_below(document_starts, place + 1, 0, len(document_starts) - 1)
         first, stop = document_starts[document], document_starts[document + 1]
         # Near the end of a document the start slides back, so that short rests are not taken for want of text.
-        place = min(place, max(_last_below(starts, starts[stop] - wanted + 1, first, stop), first))
+        place = min(place, max(_last_below(starts, starts[stop] - wanted[row] + 1, first, stop), first))
         up = place + 1
-        while up < stop and starts[up] < starts[place] + wanted:
+        while up < stop and starts[up] < starts[place] + wanted[row]:
             up += 1
         # Whole sentences up to the wanted length or over it; at the end one can also be left out at the front.
         later = min(place + 1, stop - 1) if up == stop else place
         for low, high in ((place, up), (place, max(up - 1, place + 1)), (later, up)):
             length = starts[high] - starts[low]
-            badness = abs(length - wanted) + (TOO_SHORT if length < least else 0)
-            if badness < best:
-                begin, end, best = starts[low], starts[high], badness
-        if best <= TOLERANCE_TOKENS:
-            break
-    return begin, end
+            found = abs(length - wanted[row]) + (TOO_SHORT if length < least[row] else 0)
+            if found < badness[row]:
+                begin[row], end[row], badness[row] = starts[low], starts[high], found
 
 
 @inlined

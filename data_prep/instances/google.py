@@ -83,9 +83,13 @@ def _random_second(
         other[same] = below(mix(keys[same], CANDIDATE, attempt), documents.num_documents)
     first, end = documents.document_starts_D[other], documents.document_starts_D[other + 1]
     start = first + below(mix(keys, START), end - first)
-    begin = documents.sentence_starts_S[start]
-    stop = np.searchsorted(documents.sentence_starts_S, begin + np.maximum(wanted, 1))
-    return begin, documents.sentence_starts_S[np.minimum(stop, end)] - begin
+    begin, length = np.empty_like(start), np.empty_like(start)
+    starts = documents.starts[1]
+    for rows in documents.by_place(np.arange(len(start)), start):
+        begin[rows] = starts[start[rows]]
+        stop = np.searchsorted(starts, begin[rows] + np.maximum(wanted[rows], 1))
+        length[rows] = starts[np.minimum(stop, end[rows])] - begin[rows]
+    return begin, length
 
 
 def heads(keys: NDArray[np.uint64], tosses: Integers) -> Integers:

@@ -48,9 +48,8 @@ def test_any_number_of_workers_gives_the_same_bytes(built, make_config, tmp_path
 
 
 def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config, tmp_path, monkeypatch, capsys):
-    """What a terabyte takes, with few chunks: two to a merged file, a range for each bucket or two."""
+    """What a terabyte takes, with few chunks: two to a merged file, as many ranges."""
     monkeypatch.setattr(spread_module, "MAX_FILES", 2)
-    monkeypatch.setattr(spread_module, "BUCKETS_A_RANGE", 2)
     build(make_config(), tmp_path / "out", SerialExecutor())
     assert re.search(r"^spread: [4-9]/[4-9] units", capsys.readouterr().err, re.MULTILINE)
     assert not (tmp_path / "out" / "work" / "spread").exists()

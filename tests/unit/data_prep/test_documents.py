@@ -1,9 +1,14 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 
+import data_prep.documents as documents_module
 from data_prep.arrow_files import gather, offsets_of
 from data_prep.documents import DocumentSet
+from data_prep.instances.pairs import PairOptions
+from data_prep.instances.stage import make_pairs
+from data_prep.memory import release_pages
 from data_prep.tokens import tokenizer_of
 
 
@@ -56,3 +61,23 @@ def test_pieces_are_gathered_end_to_end():
     values = np.arange(100, 120)
     assert gather(values, np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [105, 106, 109, 110, 111]
     assert gather(values, np.array([], int), np.array([], int)).tolist() == []
+
+
+@pytest.mark.parametrize("pairing", ["balanced", "google"])
+def test_windows_of_the_index_do_not_change_a_pair(built, monkeypatch, pairing):
+    options = PairOptions(objective="nsp", pairing=pairing, max_seq_length=64, short_seq_prob=0.1, seed=1, duplicate=0)
+    documents = DocumentSet.open(built.folder / "documents", "train")
+    whole = make_pairs(documents, 0, options, built.folder / "tokenizer")
+    monkeypatch.setattr(documents_module, "WINDOW_SENTENCES", 10)
+    assert documents.num_sentences > 100
+    parts = make_pairs(documents, 0, options, built.folder / "tokenizer")
+    for name in ("a_start", "a_length", "b_start", "b_length", "label", "key"):
+        assert np.array_equal(getattr(whole, name), getattr(parts, name)), name
+
+
+def test_released_pages_are_read_again(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(10_000))
+    mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
+    before = mapped.sum()
+    release_pages(mapped)
+    assert mapped.sum() == before

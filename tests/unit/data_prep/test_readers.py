@@ -4,7 +4,7 @@ import pytest
 
 from data_prep.config import SourceConfig
 from data_prep.extract import chunks as chunks_module
-from data_prep.extract import find_files, plan_chunks, read_documents
+from data_prep.extract import find_files, opening, plan_chunks, read_documents
 from megabert.errors import DataError
 
 
@@ -58,6 +58,28 @@ def test_encoding_is_that_of_the_source(tmp_path, monkeypatch, encoding):
     texts = [f"\uc548\ub155 {i}." for i in range(30)]
     (tmp_path / "a.txt").write_bytes("\n\n".join(texts).encode(encoding))
     assert read_all(tmp_path / "a.txt", 50, encoding=encoding) == [[text] for text in texts]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 64])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-7", "iso2022_kr"])
+def test_files_that_cannot_be_cut_are_read_in_blocks(tmp_path, monkeypatch, encoding, block_bytes):
+    monkeypatch.setattr(opening, "BLOCK_BYTES", block_bytes)
+    texts = [f"\uc548\ub155 {i}." for i in range(30)]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    (tmp_path / "a.jsonl").write_bytes("\n".join(lines).encode(encoding))
+    assert read_all(tmp_path / "a.jsonl", encoding=encoding) == [[text] for text in texts]
+
+
+@pytest.mark.parametrize("block_bytes", [3, 1 << 20])
+def test_wrong_places_of_such_files_are_named(tmp_path, monkeypatch, block_bytes):
+    monkeypatch.setattr(opening, "BLOCK_BYTES", block_bytes)
+    good = '{"text": "\u00e9"}\n{"text": "b"}\n'.encode("utf-16-le")
+    (tmp_path / "a.jsonl").write_bytes(good + b"\x00\xdc")
+    with pytest.raises(DataError, match=rf"a\.jsonl: not utf-16-le at byte {len(good)} \(illegal encoding"):
+        read_all(tmp_path / "a.jsonl", encoding="utf-16-le")
+    (tmp_path / "a.jsonl").write_bytes(good + "{broken".encode("utf-16-le"))
+    with pytest.raises(DataError, match="line 3 is no JSON"):
+        read_all(tmp_path / "a.jsonl", encoding="utf-16-le")
 
 
 @pytest.mark.parametrize("chunk_bytes", [20, 1 << 20])
