@@ -63,7 +63,8 @@ run() {
   # --signal reaches the ranks directly; what reaches this shell instead goes on to them.
   trap '[ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true' TERM USR1
   if [ "$DOCTOR" != no ]; then
-    step "${launch[@]}" "${program[@]}" doctor --quick --device "$DEVICE" --run-dir "$RUN_DIR"
+    # Its ranks end by themselves; one that were killed for rank 0's verdict would hide it behind its own exit code.
+    step "${launch[@]}" --kill-on-bad-exit=0 "${program[@]}" doctor --quick --device "$DEVICE" --run-dir "$RUN_DIR"
     [ "$code" = 0 ] || [ "$code" = 75 ] || say "the doctor's verdict (exit $code) is above; DOCTOR=no does without it"
   fi
   [ "$code" != 0 ] || step "${launch[@]}" "${program[@]}" "${arguments[@]}" --device "$DEVICE"
