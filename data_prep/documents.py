@@ -6,6 +6,7 @@ Everything later addresses sentences and tokens by their number over all buckets
 
 # D documents, S sentences, T tokens of a split
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -130,27 +131,38 @@ class IndexTask:
 
 
 def build_index(task: IndexTask) -> tuple[list[Path], Counts]:
-    """Write where buckets, documents and sentences of a split start, as three mapped numpy files."""
-    starts: dict[str, list[NDArray[np.int64]]] = {
-        "buckets": [np.zeros((1, 3), np.int64)],
-        "documents": [np.zeros(1, np.int64)],
-        "sentences": [np.zeros(1, np.int64)],
-    }
-    total = np.zeros(3, np.int64)  # documents, sentences, tokens
-    for bucket in range(task.buckets):
-        reader = open_mapped(bucket_path(task.folder, task.split, bucket))
-        if reader.num_record_batches:
-            batch = reader.get_batch(0)
-            lengths, sentence_offsets = flat_list(batch["sentence_lengths"])
-            starts["documents"].append(sentence_offsets[1:] + total[1])
-            starts["sentences"].append(np.cumsum(lengths, dtype=np.int64) + total[2])
-            total = total + np.array([batch.num_rows, len(lengths), int(lengths.sum())])
-        starts["buckets"].append(total[None])
+    """Write where buckets, documents and sentences of a split start, as three numpy files to be mapped."""
+    sizes = np.array([_size(task, bucket) for bucket in range(task.buckets)], np.int64).reshape(-1, 3)
+    before = np.concatenate([np.zeros((1, 3), np.int64), np.cumsum(sizes, axis=0)])
     paths = [index_path(task.folder, task.split, part) for part in INDEX_PARTS]
-    for part, path in zip(INDEX_PARTS, paths, strict=True):
-        with atomic_path(path) as temporary, open(temporary, "wb") as stream:
-            np.save(stream, np.concatenate(starts[part]))
-    return paths, {"documents": int(total[0])}
+    with contextlib.ExitStack() as stack:
+        buckets, documents, sentences = (
+            stack.enter_context(open(stack.enter_context(atomic_path(path)), "wb")) for path in paths
+        )
+        np.save(buckets, before)
+        for stream, total in ((documents, before[-1, 0]), (sentences, before[-1, 1])):
+            header = {"descr": "<i8", "fortran_order": False, "shape": (int(total) + 1,)}
+            np.lib.format.write_array_header_1_0(stream, header)
+            stream.write(bytes(8))
+        for bucket in range(task.buckets):
+            lengths, offsets = _sentences(task, bucket)
+            documents.write((offsets[1:] + before[bucket, 1]).astype("<i8").tobytes())
+            sentences.write((np.cumsum(lengths, dtype="<i8") + before[bucket, 2]).tobytes())
+    return paths, {"documents": int(before[-1, 0])}
+
+
+def _sentences(task: IndexTask, bucket: int) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+    """Return the tokens of each sentence of a bucket, and where each document's sentences begin among them."""
+    reader = open_mapped(bucket_path(task.folder, task.split, bucket))
+    if not reader.num_record_batches:
+        return np.zeros(0, np.int64), np.zeros(1, np.int64)
+    return flat_list(reader.get_batch(0)["sentence_lengths"])
+
+
+def _size(task: IndexTask, bucket: int) -> tuple[int, int, int]:
+    """Return documents, sentences and tokens of a bucket."""
+    lengths, offsets = _sentences(task, bucket)
+    return len(offsets) - 1, len(lengths), int(lengths.sum(dtype=np.int64))
 
 
 def index_path(folder: Path, split: str, part: str) -> Path:
