@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from megabert.optim.fragment import Fragment
+from megabert.optim.stepped import Stepped, moments_in
 
 
-class AdamW(torch.optim.AdamW):
+class AdamW(Stepped, torch.optim.AdamW):
     """torch's AdamW; element by element, so exact on any shard without a fragment table."""
 
     bias_correction_over = "run"
@@ -24,18 +25,6 @@ class AdamW(torch.optim.AdamW):
         weight_decay: float = 0.01,
     ) -> None:
         super().__init__(params, lr=0.0, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
-        self.bias_step = 1
-        """t of the bias correction, from 1; the trainer sets it before each step."""
-
-    @property
-    def lr(self) -> float:
-        """Learning rate of every parameter; the trainer sets it before each step."""
-        return float(self.param_groups[0]["lr"])
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        for group in self.param_groups:
-            group["lr"] = value
 
     def attach(
         self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], None] | None
@@ -50,11 +39,9 @@ class AdamW(torch.optim.AdamW):
     def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``(exp_avg, exp_avg_sq)`` of a flat tensor, zeros if it was never stepped."""
         state = self.state[flat]
-        if not state:
+        if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
-            state["exp_avg"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
-            state["exp_avg_sq"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
-        return state["exp_avg"], state["exp_avg_sq"]
+        return moments_in(state, flat)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

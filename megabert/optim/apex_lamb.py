@@ -10,6 +10,7 @@ from torch import Tensor
 from megabert.errors import ConfigError, KernelError
 from megabert.ops.backend import APEX_LAMB, apex_obstacle
 from megabert.optim.fragment import Fragment
+from megabert.optim.stepped import Stepped, moments_in
 
 VARIANTS = {
     "nvlamb": {"is_corrected": True, "adapts_all": True},
@@ -18,7 +19,7 @@ VARIANTS = {
 """What FusedLAMB can be told; its trust ratio has no limits, as the variant ``deepspeed`` wants them."""
 
 
-class ApexLamb(torch.optim.Optimizer):
+class ApexLamb(Stepped):
     """FusedLAMB, built when the engine hands out the fragment table: only then do parameters lie on their device."""
 
     bias_correction_over = "phase"
@@ -47,19 +48,7 @@ class ApexLamb(torch.optim.Optimizer):
             )
         super().__init__(params, {"lr": 0.0, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         self.variant = variant
-        self.bias_step = 1
-        """t of the bias correction, from 1; the trainer sets it before each step."""
         self._fused: torch.optim.Optimizer | None = None
-
-    @property
-    def lr(self) -> float:
-        """Learning rate of every parameter; the trainer sets it before each step."""
-        return float(self.param_groups[0]["lr"])
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        for group in self.param_groups:
-            group["lr"] = value
 
     def attach(
         self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], None] | None
@@ -88,11 +77,7 @@ class ApexLamb(torch.optim.Optimizer):
     def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``(exp_avg, exp_avg_sq)`` of a parameter, zeros if it was never stepped."""
         assert self._fused is not None, "attach first"
-        state = self._fused.state[flat]
-        if not state:
-            state["exp_avg"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
-            state["exp_avg_sq"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
-        return state["exp_avg"], state["exp_avg_sq"]
+        return moments_in(self._fused.state[flat], flat)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

@@ -14,6 +14,7 @@ from torch import Tensor
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.optim.fragment import Fragment
 from megabert.optim.no_decay import no_decay
+from megabert.optim.stepped import Stepped, moments_in
 
 Variant = Literal["nvlamb", "paper", "deepspeed"]
 AllReduce = Callable[[Tensor], None]
@@ -22,7 +23,7 @@ AllReduce = Callable[[Tensor], None]
 DEEPSPEED_RATIO_LIMITS = (0.01, 0.3)
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(Stepped):
     """LAMB over whole parameters or, once attached to a fragment table, over ZeRO's flat shards.
 
     ========== ============================ ============================ =====================
@@ -53,23 +54,11 @@ class Lamb(torch.optim.Optimizer):
         super().__init__(params, {"lr": 0.0, "betas": betas, "eps": eps, "weight_decay": weight_decay})
         self.variant = variant
         self.backend = backend
-        self.bias_step = 1
-        """t of the bias correction, from 1; the trainer sets it before each step."""
         self._names: list[str] = []
         self._segments: dict[int, list[Segment]] | None = None
         self._adapted: Tensor | None = None
         self._all_reduce: AllReduce | None = None
         self._ratios = torch.empty(0)
-
-    @property
-    def lr(self) -> float:
-        """Learning rate of every parameter; the trainer sets it before each step."""
-        return float(self.param_groups[0]["lr"])
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        for group in self.param_groups:
-            group["lr"] = value
 
     def attach(self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: AllReduce | None) -> None:
         """Take the fragment table of this rank.
@@ -96,11 +85,7 @@ class Lamb(torch.optim.Optimizer):
 
     def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``(exp_avg, exp_avg_sq)`` of a flat tensor, zeros if it was never stepped."""
-        state = self.state[flat]
-        if not state:
-            state["exp_avg"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
-            state["exp_avg_sq"] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
-        return state["exp_avg"], state["exp_avg_sq"]
+        return moments_in(self.state[flat], flat)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
