@@ -132,10 +132,12 @@ def read_manifest(folder: Path | str) -> Manifest:
 
 def _load(path: Path) -> dict[str, Any]:
     if not path.is_file():
+        missing = next((folder for folder in reversed(path.parents) if not folder.exists()), None)
+        remedy = "Run the same `megabert-data build` command again: it continues where it stopped."
+        if missing is not None:
+            remedy = f"There is no {missing}: check the path, or build such shards with `megabert-data build`."
         raise DataError(
-            f"{path}: not there, so {path.parent} is no finished folder of shards. "
-            "Run the same `megabert-data build` command again: it continues where it stopped.",
-            see="there-are-no-shards",
+            f"{path}: not there, so {path.parent} is no finished folder of shards. {remedy}", see="there-are-no-shards"
         )
     try:
         values = json.loads(path.read_bytes())

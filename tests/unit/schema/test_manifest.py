@@ -50,6 +50,11 @@ def test_folder_without_manifest_is_unfinished(tmp_path):
         read_manifest(tmp_path)
 
 
+def test_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match=f"There is no {tmp_path}/typo: check the path"):
+        read_manifest(tmp_path / "typo" / "instances" / "128")
+
+
 def test_manifest_without_shards_is_refused(folder):
     edit(folder, shards=[], totals={})
     with pytest.raises(DataError, match="lists no shards"):
