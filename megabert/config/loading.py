@@ -161,7 +161,8 @@ def _describe(problem: Any, cls: type) -> str:
         known = [row[0] for row in field_table(cls)]
         prefix = "".join(f"{'N' if part.isdigit() else part}." for part in section.split(".") if part)
         names = sorted({row[len(prefix) :].split(".")[0] for row in known if row.startswith(prefix)})
-        return f"{path}: unknown field{nearest(name, names)}"
+        others = "" if section else " (flags that are no fields, such as --run-dir, are in --help)"
+        return f"{path}: unknown field{nearest(name, names)}{others}"
     message = problem["msg"].removeprefix("Value error, ")
     value = "" if problem["type"] == "missing" else f" (found {problem['input']!r})"
     return f"{path}: {message}{value if len(value) < 200 else ''}"
