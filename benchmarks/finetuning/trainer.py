@@ -85,7 +85,7 @@ def arguments(config: FinetuneConfig, steps: int, folder: Path) -> TrainingArgum
         adam_epsilon=config.eps,
         max_grad_norm=config.max_grad_norm,
         seed=config.seed,
-        bf16=torch.cuda.is_available(),
+        bf16=config.precision == "bf16",
         use_cpu=not torch.cuda.is_available(),
         save_strategy="no",
         eval_strategy="no",
