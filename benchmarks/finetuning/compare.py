@@ -26,7 +26,7 @@ SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "news-2k": ("classification", "news", {"max_train_examples": 2_000, "epochs": 2.0}),
     "news": ("classification", "news", {"epochs": 2.0}),
     "snli-2k": ("snli", "snli", {"max_train_examples": 2_000, "max_eval_examples": 2_000, "epochs": 1.0}),
-    "snli-10k": ("snli", "snli", {"max_train_examples": 10_000, "epochs": 1.0}),
+    "snli-10k": ("snli", "snli", {"max_train_examples": 10_000, "max_eval_examples": 2_000, "epochs": 1.0}),
     "squad-3k": (
         "squad",
         "squad",
