@@ -83,6 +83,8 @@ SHAPES = {
     "roberta": {"type_vocab_size": 1},
     "albert": {"embedding_size": 16, "num_hidden_groups": 1},
     "electra": {"embedding_size": 16},
+    "deberta": {"type_vocab_size": 0, "position_biased_input": False, "pos_att_type": ("c2p", "p2c")},
+    "deberta-v2": {"pos_att_type": ("c2p", "p2c"), "position_buckets": 8, "norm_rel_ebd": "layer_norm"},
 }
 
 
