@@ -93,7 +93,7 @@ EXCHANGES: dict[str, Exchange] = {
     "deberta-v2": Exchange(
         architectures={"none": "DebertaV2ForMaskedLM"},
         own_fields=FAMILIES["deberta-v2"].relative_fields,
-        required={**RELATIVE, "conv_kernel_size": 0},
+        required={**RELATIVE, "conv_groups": 1},
         their_defaults={
             **_DEBERTA,
             "hidden_size": 1536,
@@ -103,8 +103,10 @@ EXCHANGES: dict[str, Exchange] = {
             "position_buckets": -1,
             "share_att_key": False,
             "norm_rel_ebd": "none",
+            "conv_kernel_size": 0,
+            "conv_act": "tanh",
         },
-        optional={"max_relative_positions": -1, "position_buckets": -1},
+        optional={"max_relative_positions": -1, "position_buckets": -1, "conv_kernel_size": 0},
     ),
 }
 """By family, which is their ``model_type``."""

@@ -5,7 +5,7 @@
 ``pk`` and ``pq`` are keys and queries of relative positions; either may be left out. Contents are multiplied with the
 positions of all 2 * S - 1 distances at once, and a view of that product, each row begun one place before the one above,
 is the matrix of scores: nothing of shape (S, S) is gathered. On a CPU sequences of one length share batched products;
-elsewhere all are one padded batch, so that the device is not asked for lengths.
+elsewhere all are padded to the longest, so that the device is not asked for lengths.
 """
 
 # T packed tokens, B sequences, G sequences of a group, S tokens, N heads, H head width, D = N * H,
@@ -23,7 +23,9 @@ from megabert.ops.backend import Backend, choose, no_obstacle
 from megabert.ops.dropout import Dropout, keep_mask
 
 BLOCK = 1 << 19
-"""Probabilities in a group: 2 MiB in float32."""
+"""Probabilities in a group on a CPU: 2 MiB in float32."""
+PADDED_BLOCK = 1 << 26
+"""Elsewhere: 256 MiB, so that passing products do not grow with the micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Groups:
 
 
 def plan_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: int) -> Groups:
-    """Sort sequences into groups: by length on a CPU, all into one elsewhere.
+    """Lay sequences out in groups: by length on a CPU, padded elsewhere.
 
     Args:
         cu_seqlens: Int32 of shape (B + 1,).
@@ -63,11 +65,11 @@ def plan_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: 
     """
     if cu_seqlens.device.type == "cpu":
         return groups_of_equal_length(cu_seqlens, tokens=tokens, num_heads=num_heads)
-    return one_padded_group(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen)
+    return padded_groups(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen, num_heads=num_heads)
 
 
-def one_padded_group(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int) -> Groups:
-    """Lay all sequences out side by side, without asking the device for lengths."""
+def padded_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: int) -> Groups:
+    """Give every sequence the longest one's slots, without asking the device for lengths."""
     starts_B, ends_B = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
     index_BS = starts_B[:, None] + torch.arange(max_seqlen, device=cu_seqlens.device)
     real_BS = index_BS < ends_B[:, None]
@@ -76,7 +78,9 @@ def one_padded_group(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int) -> Gro
     slot_T = torch.full((tokens + 1,), slots, device=cu_seqlens.device)
     slot_T = slot_T.index_put((torch.where(real_BS, index_BS, tokens),), torch.where(real_BS, slot_BS, slots))
     token_R = torch.where(real_BS, index_BS, 0).flatten()
-    return Groups(((len(starts_B), max_seqlen),), token_R, slot_T[:tokens], real_BS.flatten())
+    step = max(1, PADDED_BLOCK // (num_heads * max_seqlen * max_seqlen))
+    shapes = [(min(step, len(starts_B) - first), max_seqlen) for first in range(0, len(starts_B), step)]
+    return Groups(tuple(shapes), token_R, slot_T[:tokens], real_BS.flatten())
 
 
 def groups_of_equal_length(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> Groups:
