@@ -53,6 +53,12 @@ class Columns:
     next_sentence_labels: NDArray[np.int64]
     rows: NDArray[np.int64]
 
+    @property
+    def fields(self) -> tuple[NDArray, ...]:
+        """All but the global rows, in order."""
+        return (self.input_ids, self.token_starts, self.segment_b_starts, self.masked_positions, self.masked_ids,
+                self.masked_starts, self.next_sentence_labels)  # fmt: skip
+
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each instance."""
