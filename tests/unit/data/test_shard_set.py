@@ -94,7 +94,7 @@ def test_shard_of_another_build_is_named(shard_folder, tmp_path):
 
 def test_longer_instances_than_the_metadata_say_are_named(make, tmp_path):
     folder = make.shards(tmp_path / "long", {"train": [make.instances(50, 32, 1000, seed=3)]}, length=16)
-    with pytest.raises(DataError, match="rows .*more than 16 values a row.*megabert-data verify"):
+    with pytest.raises(DataError, match=r"rows .*more than 16 values a row.*megabert-data verify"):
         ShardSet.open(folder).columns(((0, 50),))
 
 
