@@ -41,6 +41,8 @@ def documents_of(folder: Path, split: str) -> DocumentSet:
 
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
     """Make the pairs of a bucket in the order of the shard: shuffled by key."""
+    from data_prep.kernels import order_of
+
     part = Bucket.of(documents, bucket)
     if options.objective == "none":
         pairs = full_sentences(part, options)
@@ -48,7 +50,7 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
         pairs = pair_google(part, options)
     else:
         pairs = pair_balanced(part, options, tokenizer_of(tokenizer).is_subword)
-    return pairs.take(np.argsort(mix(pairs.key, ORDER), kind="stable"))
+    return pairs.take(order_of(mix(pairs.key, ORDER)))
 
 
 def make_instances(task: InstanceTask) -> tuple[list[Path], Counts]:
