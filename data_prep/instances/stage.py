@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from data_prep.arrow_files import write_batches
 from data_prep.documents import DocumentSet
 from data_prep.instances.assemble import assemble, mask, to_batch
