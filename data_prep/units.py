@@ -14,7 +14,6 @@ from megabert.errors import DataError
 from megabert.schema import atomic_write, sha256_file
 
 Counts = dict[str, Any]
-_last_stage = ""
 
 
 @dataclass(frozen=True)
@@ -72,19 +71,11 @@ def run_unit(unit: Unit) -> Outcome:
     if done is not None:
         return done
     require_versions(unit.root, unit.versions)
-    _enter_stage(unit.stage)
+    release_unused(unit.stage)
     paths, counts = unit.function(unit.argument)
     files = {str(path.relative_to(unit.root)): sha256_file(path) for path in paths}
     atomic_write(unit.record, json.dumps({"files": files, "counts": counts}, sort_keys=True))
     return Outcome(files, counts)
-
-
-def _enter_stage(stage: str) -> None:
-    """Give back what another stage's units left to the allocators; those of one stage need the same again."""
-    global _last_stage
-    if stage != _last_stage:
-        release_unused()
-    _last_stage = stage
 
 
 def run_stage(units: Sequence[Unit], executor: Executor, progress: Progress) -> list[Outcome]:
@@ -94,6 +85,7 @@ def run_stage(units: Sequence[Unit], executor: Executor, progress: Progress) -> 
         outcomes[index] = outcome
         progress.advance(outcome.counts, was_skipped=outcome.was_skipped)
     progress.close()
+    release_unused("")
     return [outcome for outcome in outcomes if outcome is not None]
 
 
