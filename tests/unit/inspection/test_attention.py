@@ -126,6 +126,7 @@ def test_probabilities_of_a_deberta_have_its_positions(deberta, tokenizer):
     torch.testing.assert_close(record.probabilities(), torch.cat(expected), **TOLERANCE)
 
 
+@pytest.mark.parametrize("deberta", ["deberta-v2"], indirect=True)
 def test_browser_shows_the_numbers_of_a_deberta(deberta, tokenizer, tmp_path):
     record = record_attention(deberta, tokenizer, *TEXTS)
     page = tmp_path / "page.html"
