@@ -32,6 +32,7 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 RELATIVE_FIELDS = sorted({name for family in FAMILIES.values() for name in family.relative_fields})
+"""Fields that only some families may set."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -142,6 +143,11 @@ class ModelConfig:
                 raise ValueError(f"{name}={value} goes with family={families}, not {self.family}")
         if (self.conv_kernel_size or 1) % 2 == 0:
             raise ValueError(f"conv_kernel_size={self.conv_kernel_size} has no middle; choose an odd number, such as 3")
+        if allowed and (self.embedding_width != self.hidden_size or self.num_hidden_groups):
+            raise ValueError(
+                f"embedding_size={self.embedding_size} or num_hidden_groups={self.num_hidden_groups} goes not with "
+                f"family={self.family}; leave both out"
+            )
         if allowed and not self.pos_att_type:
             raise ValueError(f"pos_att_type is empty, but family={self.family} has no other positions; name c2p or p2c")
         if self.type_vocab_size == 0 and not allowed:

@@ -171,7 +171,7 @@ def read_config_json(folder: Path) -> ModelConfig:
         content["generator_size"] = None  # ELECTRA's generator alone
     names = {f.name for f in fields(ModelConfig)} - set(OURS_ALONE) | set(exchange.own_fields)
     shape = {name: value for name, value in content.items() if name in names}
-    shape |= {name: None for name in exchange.optional if (shape[name] or 0) < 1}
+    shape |= {name: None for name, none in exchange.optional.items() if shape[name] in (none, 0)}
     if isinstance(shape.get("pos_att_type"), str):
         shape["pos_att_type"] = [part.strip() for part in shape["pos_att_type"].lower().split("|")]
     activation = shape.get("hidden_act", FAMILIES[family].defaults.get("hidden_act", "gelu"))

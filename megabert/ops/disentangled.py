@@ -12,7 +12,7 @@ elsewhere all are padded to the longest, so that the device is not asked for len
 # P relative positions, E = 2 * S - 1 distances, R slots (all tokens of all groups)
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +38,11 @@ class RelativePositions:
     """None: no scores of positions and contents (p2c)."""
     position_E: Tensor
     """Int64 of shape (2 * longest - 1,): the position of each distance i - j, from -(longest - 1) on."""
+
+    @property
+    def kinds(self) -> int:
+        """Summands of a score, that of contents alone among them."""
+        return 1 + (self.key_PD is not None) + (self.query_PD is not None)
 
 
 @dataclass(frozen=True)
@@ -179,18 +184,24 @@ def position_scores(x_NGSH: Tensor, position_PD: Tensor, position_E: Tensor) -> 
 
 def _scores(q_NGSH: Tensor, k_NGSH: Tensor, positions: RelativePositions) -> Tensor:
     """Return the scaled sum of all scores, added up in float32 or better."""
-    length, longest = q_NGSH.shape[2], (positions.position_E.numel() + 1) // 2
-    near_E = positions.position_E[longest - length : longest + length - 1]
-    kinds = 1 + (positions.key_PD is not None) + (positions.query_PD is not None)
-    scale = 1 / math.sqrt(q_NGSH.shape[-1] * kinds)
+    scale = 1 / math.sqrt(q_NGSH.shape[-1] * positions.kinds)
     q_NGSH = q_NGSH * scale
     scores_NGSS = (q_NGSH @ k_NGSH.mT).to(torch.promote_types(q_NGSH.dtype, torch.float32))
-    if positions.key_PD is not None:
-        scores_NGSS = scores_NGSS + position_scores(q_NGSH, positions.key_PD.to(q_NGSH.dtype), near_E.flip(0))
-    if positions.query_PD is not None:
-        query_PD = positions.query_PD.to(q_NGSH.dtype) * scale
-        scores_NGSS = scores_NGSS + position_scores(k_NGSH, query_PD, near_E).mT
+    for part_NGSS in position_parts(q_NGSH, k_NGSH, positions, scale=scale):
+        scores_NGSS = scores_NGSS + part_NGSS
     return scores_NGSS
+
+
+def position_parts(
+    scaled_q_NGSH: Tensor, k_NGSH: Tensor, positions: RelativePositions, *, scale: float
+) -> Iterator[Tensor]:
+    """Yield the scaled scores of contents with positions, and of positions with contents."""
+    length, longest = k_NGSH.shape[2], (positions.position_E.numel() + 1) // 2
+    near_E = positions.position_E[longest - length : longest + length - 1]
+    if positions.key_PD is not None:
+        yield position_scores(scaled_q_NGSH, positions.key_PD.to(k_NGSH.dtype), near_E.flip(0))
+    if positions.query_PD is not None:
+        yield position_scores(k_NGSH, positions.query_PD.to(k_NGSH.dtype) * scale, near_E).mT
 
 
 BACKENDS = {"torch": Backend("torch", disentangled_attention_torch, no_obstacle)}

@@ -42,6 +42,8 @@ def test_family_has_its_usual_settings_and_what_is_stated_wins():
         ({"family": "deberta", "share_att_key": True}, "share_att_key=True goes with family=deberta-v2, not deberta"),
         ({"family": "deberta", "conv_kernel_size": 3}, "conv_kernel_size=3 goes with family=deberta-v2, not deberta"),
         ({"family": "deberta-v2", "conv_kernel_size": 2}, "conv_kernel_size=2 has no middle"),
+        ({"family": "deberta", "embedding_size": 64}, "embedding_size=64 .* goes not with family=deberta"),
+        ({"family": "deberta", "num_hidden_groups": 1}, "num_hidden_groups=1 goes not with family=deberta"),
         ({"family": "deberta", "pos_att_type": []}, "pos_att_type is empty"),
         ({"family": "deberta", "pos_att_type": ["c2p", "c2p"]}, "names one twice"),
         ({"family": "deberta", "pos_att_type": ["p2p"]}, "should be 'c2p' or 'p2c'"),
