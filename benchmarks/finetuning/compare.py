@@ -22,6 +22,11 @@ SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "film-1k": ("classification", "film", {"max_train_examples": 1_000, "max_eval_examples": 500, "epochs": 1.0}),
     "film-2k": ("classification", "film", {"max_train_examples": 2_000, "epochs": 2.0}),
     "film": ("classification", "film", {"epochs": 1.0}),
+    "film-rating-2k": (
+        "regression",
+        "film_rating",
+        {"max_train_examples": 2_000, "max_eval_examples": 1_000, "epochs": 2.0},
+    ),
     "film-rating": ("regression", "film_rating", {"epochs": 1.0}),
     "news-2k": ("classification", "news", {"max_train_examples": 2_000, "epochs": 2.0}),
     "news": ("classification", "news", {"epochs": 2.0}),
