@@ -24,8 +24,8 @@ from data_prep.units import Counts
 from megabert.masking.keyed_random import mix, string_key, uniform
 from megabert.schema import atomic_path
 
-WINDOW_SENTENCES = 1 << 22
-"""Part of a split's index that random reads hold in memory at once: 32 MiB."""
+WINDOW_SENTENCES = 1 << 21
+"""Part of a split's index that random reads hold in memory at once: 16 MiB."""
 INDEX_PARTS = ("buckets", "documents", "sentences")
 
 
