@@ -12,11 +12,13 @@ FLAGS = {
     "roberta": {"model.family": "roberta"},
     "albert": {"model.family": "albert", "model.embedding_size": 16},
     "electra": {"model.family": "electra", "model.embedding_size": 16, "model.generator_size": 0.5},
+    "deberta-v2": {"model.family": "deberta-v2", "model.position_buckets": 16},
 }
 AUTO_CLASSES = {
     "roberta": "RobertaForMaskedLM",
     "albert": "AlbertForPreTraining",
     "electra": "ElectraForPreTraining",
+    "deberta-v2": "DebertaV2ForMaskedLM",
 }
 # One rank, one phase; the narrow sizes and the dropout of runs.TINY.
 SHORT = {"phases.0.steps": 6, "phases.1.steps": 2}
@@ -32,14 +34,15 @@ def data(corpus, tmp_path_factory):
         "albert": ["--objective", "sop", "--mask-unit", "span", "--dupe-factor", "1"],
         "electra": dynamic,
     }
-    return {family: build_shards(corpus, folder / family, *own) for family, own in flags.items()}
+    built = {family: build_shards(corpus, folder / family, *own) for family, own in flags.items()}
+    return {**built, "deberta-v2": built["electra"]}
 
 
 def run_of(family, data, run_dir) -> Run:
     return Run(run_dir, data[family], flags={**SHORT, **FLAGS[family]})
 
 
-@pytest.mark.parametrize("family", ["albert", "roberta"])
+@pytest.mark.parametrize("family", ["albert", "roberta", "deberta-v2"])
 def test_family_trains_and_transformers_loads_it(family, data, tmp_path):
     run = run_of(family, data, tmp_path / "run")
     run.finish_well()
