@@ -27,8 +27,9 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.data import MicroBatch, PackedLoader, ShardSet, shape_for
 from megabert.data.loader import validation_batches
+from megabert.models.batch import Packing
 from megabert.models.bert import BertForPreTraining
-from megabert.models.encoder import EncoderLayer, Packing
+from megabert.models.encoder import EncoderLayer
 from megabert.models.initialization import initialize
 from megabert.ops.attention import attention, plan_attention
 

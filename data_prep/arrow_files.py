@@ -55,7 +55,7 @@ def flat_list(column: pa.Array) -> tuple[NDArray[np.integer], NDArray[np.int64]]
     """Return the values and the offsets (length + 1, from 0) of a list column, without copying values."""
     offsets = np.asarray(column.offsets)
     values = np.asarray(column.values)[offsets[0] : offsets[-1]] if len(column) else np.asarray(column.values)[:0]
-    return values, (offsets - offsets[0]).astype(np.int64)
+    return values, np.subtract(offsets, offsets[:1], dtype=np.int64)
 
 
 def make_list(values: NDArray[np.integer], offsets: NDArray[np.integer]) -> pa.ListArray:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import flat_list
 from megabert.masking import MaskingOptions, count_predictions
-from megabert.schema import ShardMetadata
+from megabert.schema import ShardMetadata, token_type
 from megabert.tokenization import Tokenizer
 
 RULES = (
@@ -75,35 +75,56 @@ class Batch:
         return np.bincount(marked, minlength=len(self.label)) > 0
 
 
-def broken_rules(batch: Batch, metadata: ShardMetadata, tokenizer: Tokenizer) -> dict[str, NDArray[np.int64]]:
-    """Return the rows that break a rule, by rule; each row for the first that it breaks."""
-    from data_prep.invariant_kernels import SPECIAL, SUBWORD, first_broken
+@dataclass(frozen=True, eq=False)
+class Rules:
+    """What holds for all instances of a folder of shards."""
 
-    special = metadata.special_ids
-    kinds = np.where(tokenizer.is_subword, SUBWORD, 0).astype(np.uint8)
-    kinds[[special[name] for name in ("pad", "cls", "sep", "mask")]] = SPECIAL
-    has_pairs = metadata.objective != "none"
-    bounds = (
-        5 if has_pairs else 3,
-        metadata.max_seq_length,
-        metadata.max_predictions_per_seq if metadata.masking == "static" else 0,
-        int(has_pairs),
-        has_pairs,
-        metadata.mask_unit != "token",
-        # a document begins without the space that marks a word
-        metadata.pairing == "balanced" and not tokenizer.kind.keeps_spaces,
-    )
-    broken = np.empty(len(batch.label), np.uint8)
-    first_broken(batch.columns, bounds, (special["cls"], special["sep"]), kinds, _wanted(batch, metadata), broken)
-    return {rule: rows for number, rule in enumerate(RULES) if len(rows := np.flatnonzero(broken == number))}
+    bounds: tuple[int, ...]
+    special: tuple[np.integer, ...]
+    kinds: NDArray[np.uint8]
+    wanted: NDArray[np.int64]
+    """The arguments of `data_prep.invariant_kernels.first_broken`."""
+
+    @classmethod
+    def of(cls, metadata: ShardMetadata, tokenizer: Tokenizer) -> "Rules":
+        """Derive the rules from what the manifest says."""
+        from data_prep.invariant_kernels import SPECIAL, SUBWORD
+
+        token = token_type(metadata.vocab_size).to_pandas_dtype()
+        special = np.array([metadata.special_ids[name] for name in ("cls", "sep", "mask", "pad")], token)
+        kinds = np.where(tokenizer.is_subword, SUBWORD, 0).astype(np.uint8)
+        kinds[special] = SPECIAL
+        has_pairs = metadata.objective != "none"
+        bounds = (
+            5 if has_pairs else 3,
+            metadata.max_seq_length,
+            metadata.max_predictions_per_seq if metadata.masking == "static" else 0,
+            int(has_pairs),
+            has_pairs,
+            metadata.mask_unit != "token",
+            # a document begins without the space that marks a word
+            metadata.pairing == "balanced" and not tokenizer.kind.keeps_spaces,
+        )
+        return cls(bounds, tuple(special), kinds, _wanted(metadata, 3 if has_pairs else 2))
+
+    def broken(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
+        """Return the rows that break a rule, by rule; each row for the first that it breaks."""
+        from data_prep.invariant_kernels import first_broken, is_sound
+
+        arguments = (batch.columns, self.bounds, self.special, self.kinds, self.wanted)
+        if is_sound(*arguments):
+            return {}
+        broken = np.empty(len(batch.label), np.uint8)
+        first_broken(*arguments, broken)
+        return {rule: rows for number, rule in enumerate(RULES) if len(rows := np.flatnonzero(broken == number))}
 
 
-def _wanted(batch: Batch, metadata: ShardMetadata) -> NDArray[np.int64]:
-    """Return how many predictions google-research/bert makes in instances of these lengths."""
+def _wanted(metadata: ShardMetadata, frame: int) -> NDArray[np.int64]:
+    """Return how many predictions google-research/bert makes in instances of each length, ``frame`` tokens no text."""
+    lengths = np.arange(metadata.max_seq_length + 1)
     if metadata.masking == "dynamic":
-        return np.zeros(len(batch.label), np.int64)
+        return np.zeros_like(lengths)
     options = MaskingOptions(
         masked_lm_prob=metadata.masked_lm_prob, max_predictions_per_seq=metadata.max_predictions_per_seq
     )
-    text = batch.lengths - np.where(batch.b_start < batch.lengths, 3, 2)
-    return np.minimum(count_predictions(batch.lengths, options), text)
+    return np.minimum(count_predictions(lengths, options), np.maximum(lengths - frame, 0))

@@ -16,7 +16,7 @@ from data_prep.documents import DocumentSet, index_path
 from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs
 from data_prep.instances.stage import documents_of, make_pairs
-from data_prep.invariants import Batch, broken_rules
+from data_prep.invariants import Batch, Rules
 from data_prep.parallel import Executor
 from data_prep.progress import Progress
 from data_prep.tokens import tokenizer_of
@@ -121,7 +121,7 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
     reader = pa.ipc.open_file(content, options=pa.ipc.IpcReadOptions(use_threads=False))
     if ShardMetadata.from_arrow(reader.schema, str(task.path)) != task.metadata:
         return [f"{task.path}: its metadata differs from the manifest's"]
-    pairs = _pairs(task)
+    rules, pairs = Rules.of(task.metadata, tokenizer_of(task.folder / "tokenizer")), _pairs(task)
     totals, problems, first = np.zeros(3, np.int64), [], 0
     for index in range(reader.num_record_batches):
         batch = Batch.of(reader.get_batch(index))
@@ -129,7 +129,7 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
         if rows > MAX_BATCH_ROWS:
             problems.append(f"{task.path}: batch {index} has {rows} rows; allowed are {MAX_BATCH_ROWS}")
         part = None if pairs is None else pairs.take(np.arange(first, min(first + rows, len(pairs))))
-        problems += _check_batch(task, batch, first, part)
+        problems += _check_batch(task, batch, first, rules, part)
         totals += [rows, len(batch.ids_T), len(batch.positions_M)]
         first += rows
     said = [task.entry.rows, task.entry.tokens, task.entry.masked_tokens]
@@ -138,8 +138,8 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
     return problems
 
 
-def _check_batch(task: ShardTask, batch: Batch, first: int, pairs: Pairs | None) -> list[str]:
-    found = broken_rules(batch, task.metadata, tokenizer_of(task.folder / "tokenizer"))
+def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs: Pairs | None) -> list[str]:
+    found = rules.broken(batch)
     if not found and pairs is not None:  # the text of a broken row cannot be told
         found = _compare_text(task, batch, pairs)
     return [_name(task, rows, first, rule) for rule, rows in found.items()]

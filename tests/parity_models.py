@@ -21,6 +21,7 @@ from megabert.tokenization import load_tokenizer, save_huggingface
 
 VOCABULARY = 70
 LENGTHS = (40, 1, 17, 40, 23)
+RELATIVE = ("encoder.rel_embeddings.weight", "encoder.relative.weight")
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -69,6 +70,24 @@ CASES = [
         options={"embedding_size": 24, "generator_size": 0.5},
     ),
     Case(head="ElectraForMaskedLM", family="electra", objective="none", options={"embedding_size": 32}),
+    *(
+        Case(head="DebertaForMaskedLM", family="deberta", objective="none", options=options)
+        for options in (
+            {},
+            {"pos_att_type": ("c2p",), "max_relative_positions": 8},
+            {"pos_att_type": ("p2c",)},
+            {"position_biased_input": True, "type_vocab_size": 2},
+        )
+    ),
+    *(
+        Case(head="DebertaV2ForMaskedLM", family="deberta-v2", objective="none", options=options)
+        for options in (
+            {"position_buckets": 8},
+            {"position_buckets": 8, "pos_att_type": ("c2p",), "max_relative_positions": 20},
+            {"position_buckets": 8, "pos_att_type": ("p2c",), "share_att_key": False},
+            {"position_buckets": None, "share_att_key": False, "norm_rel_ebd": "none"},
+        )
+    ),
 ]
 
 
@@ -215,7 +234,8 @@ def randomize(model: torch.nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         is_gain = name.lower().endswith("layernorm.weight") or name.endswith("layer_norm.weight")
-        parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1 + is_gain)
+        deviation = 1.0 if name.endswith(RELATIVE) else 0.1  # where a token stands should weigh as much as what it is
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * deviation + is_gain)
 
 
 def write(model: torch.nn.Module, folder: Path, tokenizer: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-FamilyName = Literal["bert", "roberta", "albert", "electra"]
+FamilyName = Literal["bert", "roberta", "albert", "electra", "deberta", "deberta-v2"]
 Objective = Literal["nsp", "sop", "none"]
 
 
@@ -24,7 +24,22 @@ class Family:
     """Activation of the pooled first token, before a task's head."""
     positions_after_padding: bool = False
     """Whether ``transformers`` counts positions from the padding id + 1; ours begin at 0."""
+    max_spare_rows: int = 0
+    """By how many rows its published tables of word embeddings may exceed the tokenizer's pieces."""
+    relative_fields: tuple[str, ...] = ()
+    """Fields of ``ModelConfig`` about relative positions that it may set; none: its attention knows no positions."""
+    has_key_bias: bool = True
+    """Whether keys, those of relative positions too, have a bias; where not, ``transformers`` keeps queries, keys and
+    values as one matrix, head by head."""
 
+
+_RELATIVE = {
+    "pos_att_type": ("c2p", "p2c"),
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-7,
+}
+"""What both generations of DeBERTa have in common."""
 
 FAMILIES: dict[str, Family] = {
     # Devlin et al. 2019
@@ -50,5 +65,28 @@ FAMILIES: dict[str, Family] = {
     ),
     # Clark et al. 2020
     "electra": Family(objectives=("none",), head_act="gelu", pooler_act="gelu"),
+    # He et al. 2021; deberta-base's config.json
+    "deberta": Family(
+        objectives=("none",),
+        defaults=_RELATIVE,
+        pooler_act="gelu",
+        relative_fields=("pos_att_type", "max_relative_positions", "position_biased_input"),
+        has_key_bias=False,
+    ),
+    # Its authors' second version, and the encoder of He et al. 2023 (version 3); deberta-v3-base's config.json
+    "deberta-v2": Family(
+        objectives=("none",),
+        defaults={**_RELATIVE, "position_buckets": 256, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
+        pooler_act="gelu",
+        max_spare_rows=1024,  # 99, in the multilingual model 898
+        relative_fields=(
+            "pos_att_type",
+            "max_relative_positions",
+            "position_biased_input",
+            "position_buckets",
+            "share_att_key",
+            "norm_rel_ebd",
+        ),
+    ),
 }
 """The families by the name that ``config.json`` calls ``model_type``."""

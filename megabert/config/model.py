@@ -3,13 +3,14 @@
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.config.families import FAMILIES, Family, FamilyName
 from megabert.config.strict import STRICT
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
+PositionScore = Literal["c2p", "p2c"]
 
 # Layers and width: Turc et al. 2019 (tiny to medium), Devlin et al. 2019 (base, large); heads are 64 wide.
 PRESETS: dict[str, dict[str, int]] = {
@@ -30,12 +31,15 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 
 
+RELATIVE_FIELDS = sorted({name for family in FAMILIES.values() for name in family.relative_fields})
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ModelConfig:
     """The encoder; sizes of 0 or less are refused."""
 
     family: FamilyName = "bert"
-    """bert, roberta, albert or electra; sets the defaults that are usual for it (docs/families)."""
+    """bert, roberta, albert, electra, deberta, deberta-v2; sets the defaults that are usual for it (docs/families)."""
     preset: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
     """Sizes from the table ``PRESETS``; a size given beside it wins."""
     vocab_size: int | Literal["auto"] = "auto"
@@ -63,8 +67,22 @@ class ModelConfig:
     """Dropout of attention probabilities."""
     max_position_embeddings: Annotated[int, Field(ge=2)] = 512
     """Longest sequence that the model has positions for."""
-    type_vocab_size: PositiveInt = 2
-    """Segments A and B; 1: there are no segments (RoBERTa)."""
+    type_vocab_size: NonNegativeInt = 2
+    """Segments A and B; 1: there are no segments (RoBERTa); 0: nor an embedding for them (DeBERTa)."""
+    pos_att_type: tuple[PositionScore, ...] = ()
+    """DeBERTa: what attention adds to the scores of contents; c2p: of content and relative position, p2c: the other
+    way round."""
+    max_relative_positions: PositiveInt | None = None
+    """DeBERTa: distances beyond it count as it; none: ``max_position_embeddings``."""
+    position_biased_input: bool = True
+    """Whether embeddings of absolute positions are added to the input (DeBERTa: no)."""
+    position_buckets: PositiveInt | None = None
+    """DeBERTa 2: relative positions to each side; distances beyond its half share them in logarithmic steps. none:
+    one position for each distance."""
+    share_att_key: bool = False
+    """DeBERTa 2: whether positions are projected with the queries' and keys' own weights."""
+    norm_rel_ebd: Literal["none", "layer_norm"] = "none"
+    """DeBERTa 2: whether a LayerNorm follows the embeddings of relative positions."""
     initializer_range: PositiveFloat = 0.02
     """Standard deviation of the truncated normal initialisation."""
     layer_norm_eps: PositiveFloat = 1e-12
@@ -103,6 +121,27 @@ class ModelConfig:
             self.generator()
         return self
 
+    @field_validator("pos_att_type")
+    @classmethod
+    def _position_scores_are_a_set(cls, value: tuple[PositionScore, ...]) -> tuple[PositionScore, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError(f"{value} names one twice; name c2p, p2c or both")
+        return tuple(sorted(value))
+
+    @model_validator(mode="after")
+    def _relative_positions_fit_family(self) -> "ModelConfig":
+        allowed = self.traits.relative_fields
+        for name in RELATIVE_FIELDS:
+            value = getattr(self, name)
+            if name not in allowed and value != getattr(type(self), name):
+                families = ", ".join(key for key, family in FAMILIES.items() if name in family.relative_fields)
+                raise ValueError(f"{name}={value} goes with family={families}, not {self.family}")
+        if allowed and not self.pos_att_type:
+            raise ValueError(f"pos_att_type is empty, but family={self.family} has no other positions; name c2p or p2c")
+        if self.type_vocab_size == 0 and not allowed:
+            raise ValueError(f"type_vocab_size=0 goes with deberta, not {self.family}; 1 means no segments")
+        return self
+
     def generator(self) -> "ModelConfig":
         """Return the shape of ELECTRA's generator: as deep as the discriminator, a share of its width."""
         share = self.generator_size or 1.0
@@ -135,6 +174,20 @@ class ModelConfig:
     def projects_embeddings(self) -> bool:
         """Whether a dense layer lies between embeddings and encoder."""
         return self.traits.always_projects or self.embedding_width != self.hidden_size
+
+    def fits_pieces(self, pieces: int) -> bool:
+        """Whether a tokenizer of so many pieces can be the model's."""
+        return self.vocab_size == "auto" or 0 <= self.vocab_size - pieces <= self.traits.max_spare_rows
+
+    @property
+    def relative_span(self) -> int:
+        """Relative positions to each side that have an embedding."""
+        return self.position_buckets or self.max_distance
+
+    @property
+    def max_distance(self) -> int:
+        """Distances beyond it have no relative position of their own."""
+        return self.max_relative_positions or self.max_position_embeddings
 
     @property
     def head_width(self) -> int:

@@ -128,10 +128,9 @@ def assemble(
         padded: Pad to exactly this shape; None pads nothing but an empty micro-batch.
     """
     parts = [(p.columns, s) for p in pieces if (s := p.select(ordinals)).size]
-    lengths = _join([c.lengths[s] for c, s in parts])
-    masked_counts = _join([c.masked_counts[s] for c, s in parts])
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    num_tokens, num_masked, num_instances = int(starts[-1]), int(masked_counts.sum()), len(lengths)
+    num_instances = sum(s.size for _, s in parts)
+    num_tokens = sum(int(c.lengths[s].sum()) for c, s in parts)
+    num_masked = sum(int(c.masked_counts[s].sum()) for c, s in parts)
     if padded is None:
         size_T, size_B, size_M = max(1, num_tokens), max(1, num_instances), max(1, num_masked)
     else:
@@ -147,19 +146,14 @@ def assemble(
     input_ids_T, ids = new(size_T, num_tokens, batch_format.pad_id)
     position_ids_T, positions = new(size_T, num_tokens, 0)
     segment_ids_T, segments = new(size_T, num_tokens, 0)
-    np.subtract(np.arange(num_tokens), np.repeat(starts[:-1], lengths), out=positions)
-    b_starts = _join([c.segment_b_starts[s] for c, s in parts])
-    segments[:] = np.repeat(np.arange(2 * num_instances) & 1, np.stack([b_starts, lengths - b_starts], 1).ravel())
     masked_positions_M, masked_positions = new(size_M, num_masked, 0)
     masked_ids_M, masked_ids = new(size_M, num_masked, IGNORED)
-    _copy_lists(parts, positions, ids, masked_positions, masked_ids)
-    masked_positions += np.repeat(starts[:-1], masked_counts)  # of the instance -> of the batch
-
     cu_seqlens, boundaries = new(size_B + 1, num_instances + 1, num_tokens, torch.int32)
-    boundaries[:] = starts
     next_sentence_label_B, labels = new(size_B, num_instances, IGNORED)
-    labels[:] = _join([c.next_sentence_labels[s] for c, s in parts]) if batch_format.has_labels else IGNORED
     instance_seeds_B, keys = new(size_B, num_instances, 0, torch.int32)
+    longest = _gather(parts, (ids, positions, segments, boundaries, masked_positions, masked_ids, labels))
+    if not batch_format.has_labels:
+        labels[:] = IGNORED
     keys[:] = seeds
     return MicroBatch(
         input_ids_T=input_ids_T,
@@ -170,7 +164,7 @@ def assemble(
         masked_ids_M=masked_ids_M,
         next_sentence_label_B=next_sentence_label_B,
         instance_seeds_B=instance_seeds_B,
-        max_seqlen=int(lengths.max(initial=1)) if padded is None else batch_format.max_seq_length,
+        max_seqlen=longest if padded is None else batch_format.max_seq_length,
         num_tokens=num_tokens,
         num_masked=num_masked,
         num_instances=num_instances,
@@ -203,31 +197,13 @@ def probe_batch(*, tokens: int, length: int) -> MicroBatch:
     )
 
 
-def _copy_lists(
-    parts: Sequence[tuple[Columns, NDArray[np.int64]]],
-    positions: NDArray,
-    ids: NDArray,
-    masked_positions: NDArray,
-    masked_ids: NDArray,
-) -> None:
-    """Fill the last three with the lists of all parts' instances, end to end; ``positions`` are those of the tokens."""
-    t = m = 0
-    for columns, selected in parts:
-        source = np.repeat(columns.token_starts[selected], columns.lengths[selected])
-        source += positions[t : t + source.size]
-        ids[t : t + source.size] = columns.input_ids[source]
-        t += source.size
-        source = _ranges(columns.masked_starts[selected], columns.masked_counts[selected])
-        masked_positions[m : m + source.size] = columns.masked_positions[source]
-        masked_ids[m : m + source.size] = columns.masked_ids[source]
-        m += source.size
+def _gather(parts: Sequence[tuple[Columns, NDArray[np.int64]]], gathered: tuple[NDArray, ...]) -> int:
+    """Fill arrays with the instances of all parts, end to end; return the longest one's tokens."""
+    from megabert.data.kernels import gather_rows
 
-
-def _join(arrays: list[NDArray]) -> NDArray[np.int64]:
-    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
-
-
-def _ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return start, start + 1, ..., start + count - 1 for each pair, end to end."""
-    ends = np.cumsum(counts)
-    return np.arange(ends[-1] if ends.size else 0) + np.repeat(starts - (ends - counts), counts)
+    boundaries = gathered[3]
+    boundaries[0] = b = t = m = 0
+    for columns, rows in parts:
+        gather_rows(columns.fields, rows, (b, t, m), gathered)
+        b, t, m = b + rows.size, int(boundaries[b + rows.size]), m + int(columns.masked_counts[rows].sum())
+    return int(np.diff(boundaries).max(initial=1))

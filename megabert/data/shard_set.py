@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from megabert.data.packing import InstanceStatistics
 from megabert.errors import DataError
-from megabert.schema import Manifest, ShardEntry, ShardMetadata, read_manifest, sha256_file
+from megabert.schema import Manifest, ShardEntry, ShardMetadata, read_manifest, sha256_file, token_type
 
 _OPEN_SHARDS = 64
 """Memory maps held at once."""
@@ -52,6 +52,12 @@ class Columns:
     masked_starts: NDArray[np.int64]
     next_sentence_labels: NDArray[np.int64]
     rows: NDArray[np.int64]
+
+    @property
+    def fields(self) -> tuple[NDArray, ...]:
+        """All but the global rows, in order."""
+        return (self.input_ids, self.token_starts, self.segment_b_starts, self.masked_positions, self.masked_ids,
+                self.masked_starts, self.next_sentence_labels)  # fmt: skip
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
@@ -178,25 +184,38 @@ class ShardSet:
         return self.columns(((first, stop),)).lengths
 
     def _decode(self, spans: tuple[tuple[int, int], ...]) -> Columns:
-        batches = [batch for first, stop in spans for batch in self._batches(first, stop)]
-        tokens, token_starts = _flatten(batches, "input_ids")
-        positions, masked_starts = _flatten(batches, "masked_lm_positions")
-        ids, id_starts = _flatten(batches, "masked_lm_ids")
-        if not np.array_equal(masked_starts, id_starts):
-            raise DataError(
-                f"{self.folder}: rows {spans}: masked_lm_positions and masked_lm_ids differ in length. "
-                "Run `megabert-data verify` and build the shards again."
-            )
+        rows, metadata = sum(stop - first for first, stop in spans), self.metadata
+        token = token_type(metadata.vocab_size).to_pandas_dtype()
+        tokens = _Lists(rows, metadata.max_seq_length, token)
+        positions = _Lists(rows, metadata.max_predictions_per_seq, np.uint16)
+        ids = _Lists(rows, metadata.max_predictions_per_seq, token)
+        b_starts, labels = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        place = 0
+        for batch in (batch for first, stop in spans for batch in self._batches(first, stop)):
+            try:
+                tokens.append(batch.column("input_ids"))
+                positions.append(batch.column("masked_lm_positions"))
+                ids.append(batch.column("masked_lm_ids"))
+            except ValueError as error:
+                raise self._contradicts(spans, str(error)) from None
+            b_starts[place : place + len(batch)] = batch.column("segment_b_start")
+            labels[place : place + len(batch)] = batch.column("next_sentence_label")
+            place += len(batch)
+        if not np.array_equal(positions.starts, ids.starts):
+            raise self._contradicts(spans, "masked_lm_positions and masked_lm_ids differ in length")
         return Columns(
-            input_ids=tokens,
-            token_starts=token_starts,
-            segment_b_starts=_concatenate(batches, "segment_b_start").astype(np.int64),
-            masked_positions=positions,
-            masked_ids=ids,
-            masked_starts=masked_starts,
-            next_sentence_labels=_concatenate(batches, "next_sentence_label").astype(np.int64),
+            input_ids=tokens.values,
+            token_starts=tokens.starts,
+            segment_b_starts=b_starts,
+            masked_positions=positions.values,
+            masked_ids=ids.values,
+            masked_starts=positions.starts,
+            next_sentence_labels=labels,
             rows=np.concatenate([np.arange(first, stop) for first, stop in spans]),
         )
+
+    def _contradicts(self, spans: tuple[tuple[int, int], ...], what: str) -> DataError:
+        return DataError(f"{self.folder}: rows {spans}: {what}. Run `megabert-data verify` and build the shards again.")
 
     def _batches(self, first: int, stop: int) -> Iterable[pa.RecordBatch]:
         """Yield the record batches, cut to size, that hold a range of global rows."""
@@ -256,13 +275,35 @@ def _keep(cache: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> 
     return value
 
 
-def _concatenate(batches: list[pa.RecordBatch], name: str) -> NDArray:
-    return np.concatenate([batch.column(name).to_numpy() for batch in batches])
+class _Lists:
+    """A list column in the making: batches are copied one by one, so that only one is held decompressed."""
 
+    def __init__(self, rows: int, longest: int, dtype: type) -> None:
+        """Take the room that it may need; what stays unused is never touched."""
+        self._values: NDArray = np.empty(rows * longest, dtype)
+        self._longest = longest
+        self._starts = np.zeros(rows + 1, np.int64)
+        self._rows = 0
 
-def _flatten(batches: list[pa.RecordBatch], name: str) -> tuple[NDArray, NDArray[np.int64]]:
-    """Return the values of a list column, end to end, and where each row's start."""
-    lists = [batch.column(name) for batch in batches]
-    values = np.concatenate([column.flatten().to_numpy() for column in lists])
-    lengths = np.concatenate([np.diff(column.offsets.to_numpy()) for column in lists])
-    return values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    def append(self, column: pa.ListArray) -> None:
+        """Copy the lists of a batch.
+
+        Raises:
+            ValueError: They do not fit.
+        """
+        values, offsets, place = column.flatten(), column.offsets.to_numpy(), self._starts[self._rows]
+        if place + len(values) > len(self._values):
+            raise ValueError(f"a list column holds more than {self._longest} values a row")
+        self._values[place : place + len(values)] = values
+        np.add(offsets[1:], place - offsets[0], out=self._starts[self._rows + 1 : self._rows + len(offsets)])
+        self._rows += len(column)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each row's values start, and the end."""
+        return self._starts
+
+    @property
+    def values(self) -> NDArray:
+        """All rows' values, end to end."""
+        return self._values[: self._starts[-1]]

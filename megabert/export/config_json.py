@@ -25,6 +25,9 @@ ACTIVATIONS = {
 }
 """Their ``hidden_act`` -> ours; the last two are one function."""
 
+RELATIVE = {"relative_attention": True, "is_decoder": False, "pooler_dropout": 0, "pooler_hidden_act": "gelu"}
+"""Of DeBERTa; transformers takes the first for false where it is not said."""
+
 REQUIRED = {"position_embedding_type": "absolute", "is_decoder": False}
 """What other models change; these are the defaults."""
 
@@ -41,7 +44,19 @@ class Exchange:
     """What its config.json must say, or say nothing of."""
     their_defaults: Mapping[str, Any] = field(default_factory=dict)
     """What its config.json means where it says nothing, as far as that is not our default."""
+    optional: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of ours that may be none, and how its config.json says that."""
 
+
+_DEBERTA = {
+    "relative_attention": False,
+    "position_biased_input": True,
+    "pos_att_type": (),
+    "max_relative_positions": -1,
+    "layer_norm_eps": 1e-7,
+    "type_vocab_size": 0,
+}
+"""What transformers takes where a DeBERTa's config.json is silent."""
 
 EXCHANGES: dict[str, Exchange] = {
     "bert": Exchange(
@@ -68,6 +83,29 @@ EXCHANGES: dict[str, Exchange] = {
             "generator_size": 0.25,
         },
     ),
+    "deberta": Exchange(
+        architectures={"none": "DebertaForMaskedLM"},
+        own_fields=FAMILIES["deberta"].relative_fields,
+        required={**RELATIVE, "talking_head": False},
+        their_defaults=_DEBERTA,
+        optional={"max_relative_positions": -1},
+    ),
+    "deberta-v2": Exchange(
+        architectures={"none": "DebertaV2ForMaskedLM"},
+        own_fields=FAMILIES["deberta-v2"].relative_fields,
+        required={**RELATIVE, "conv_kernel_size": 0},
+        their_defaults={
+            **_DEBERTA,
+            "hidden_size": 1536,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 24,
+            "intermediate_size": 6144,
+            "position_buckets": -1,
+            "share_att_key": False,
+            "norm_rel_ebd": "none",
+        },
+        optional={"max_relative_positions": -1, "position_buckets": -1},
+    ),
 }
 """By family, which is their ``model_type``."""
 
@@ -91,6 +129,7 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
     if "num_hidden_groups" in shape:
         shape["num_hidden_groups"] = config.num_hidden_groups or config.num_hidden_layers
     shape["max_position_embeddings"] += unused_positions(config, special_ids.pad)
+    shape |= {name: none for name, none in exchange.optional.items() if shape[name] is None}
     return {
         "architectures": [architecture],
         "model_type": config.family,
@@ -120,14 +159,19 @@ def read_config_json(folder: Path) -> ModelConfig:
     if family not in EXCHANGES:
         raise ConfigError(f"{path}: model_type={family!r}; supported are {', '.join(EXCHANGES)}. Give such an encoder.")
     exchange = EXCHANGES[family]
+    content = {**exchange.their_defaults, **content}
     for key, value in exchange.required.items():
         if content.get(key, value) != value:
-            raise ConfigError(f"{path}: {key}={content.get(key)!r}; only {value!r} is supported. Give a BERT encoder.")
-    content = {**exchange.their_defaults, **content}
+            raise ConfigError(
+                f"{path}: {key}={content.get(key)!r}; only {value!r} is supported. Give another {family}."
+            )
     if content.get("architectures") == [exchange.architectures["none"]]:
         content["generator_size"] = None  # ELECTRA's generator alone
     names = {f.name for f in fields(ModelConfig)} - set(OURS_ALONE) | set(exchange.own_fields)
     shape = {name: value for name, value in content.items() if name in names}
+    shape |= {name: None for name in exchange.optional if (shape[name] or 0) < 1}
+    if isinstance(shape.get("pos_att_type"), str):
+        shape["pos_att_type"] = [part.strip() for part in shape["pos_att_type"].lower().split("|")]
     activation = shape.get("hidden_act", FAMILIES[family].defaults.get("hidden_act", "gelu"))
     if activation not in ACTIVATIONS:
         raise ConfigError(f"{path}: hidden_act={activation!r}; supported are {', '.join(ACTIVATIONS)}.")

@@ -128,7 +128,7 @@ def write_huggingface(
     folder = Path(os.path.abspath(folder))
     _check_replaceable(folder)
     tokenizer = load_tokenizer(tokenizer_dir)
-    if tokenizer.vocab_size != config.vocab_size:
+    if not config.fits_pieces(tokenizer.vocab_size):
         raise DataError(
             f"{tokenizer_dir}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {config.vocab_size:,}. "
             "Give the tokenizer that the model was trained with."

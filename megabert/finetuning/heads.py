@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from megabert.errors import ConfigError
 from megabert.models.key_maps import to_ours
 
 _DENSE_AND_OUT = (("bert.pooler.dense.", "classifier.dense."), ("classifier.", "classifier.out_proj."))
@@ -17,6 +18,10 @@ HEAD_NAMES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ),
 }
 """By family and head: beginnings of names, ours and theirs. Elsewhere the pooler is the encoder's own."""
+
+
+NO_CLASS = {("deberta", "MultipleChoice"): "deberta-v2"}
+"""Heads that ``transformers`` has no class for, and the nearest family that it has one for."""
 
 
 def take_head(
@@ -47,8 +52,17 @@ def head_by_our_names(head: Mapping[str, Tensor], family: str, architecture: str
 
 
 def architecture_of(family: str, head: str) -> str:
-    """Return the class of ``transformers``."""
-    return f"{family.capitalize()}For{head}"
+    """Return the class of ``transformers``.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if (family, head) in NO_CLASS:
+        raise ConfigError(
+            f"family {family}: transformers has no class of it for {head}, so the result could not be loaded. Take a "
+            f"model of another family, such as {NO_CLASS[family, head]}."
+        )
+    return f"{''.join(part.capitalize() for part in family.split('-'))}For{head}"
 
 
 def _pairs(family: str, architecture: str) -> tuple[tuple[str, str], ...]:

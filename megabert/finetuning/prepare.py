@@ -14,6 +14,7 @@ from megabert.export.sources import Source, open_source
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.families import FAMILIES, Family
 from megabert.finetuning.features import Features
+from megabert.finetuning.heads import architecture_of
 from megabert.finetuning.predicting import EvaluationSet
 from megabert.finetuning.tables import SUFFIXES
 from megabert.finetuning.tasks import Task
@@ -82,6 +83,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
         DataError: Files, labels, or the tokenizer.
     """
     source = open_source(config.model, config.checkpoint)
+    architecture_of(source.model.family, FAMILIES[task.family].head.architecture)  # else the result could not be loaded
     tokenizer = fitting_tokenizer(source.tokenizer_dir, source.model)
     length = sequence_length(task, config, source.model)
     files = find_files(task, config)
@@ -129,7 +131,7 @@ def fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
         DataError: It has more or fewer pieces than the model has embeddings.
     """
     tokenizer = load_tokenizer(folder)
-    if tokenizer.vocab_size != model.vocab_size:
+    if not model.fits_pieces(tokenizer.vocab_size):
         raise DataError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {model.vocab_size:,}. Put the "
             "tokenizer's files there that the model was trained with."

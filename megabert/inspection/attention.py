@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from megabert.data.sequences import pack_sequences
+from megabert.errors import ConfigError
 from megabert.inspection.texts import encode_text, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.models.encoder import SelfAttention
@@ -70,8 +71,13 @@ def record_attention(
         second: Second text.
 
     Raises:
-        ConfigError: The text is longer than the model's positions.
+        ConfigError: The text is longer than the model's positions, or the model is a DeBERTa.
     """
+    if model.config.pos_att_type:
+        raise ConfigError(
+            f"family {model.config.family}: its attention adds scores of relative positions, which the page, made of "
+            "queries and keys alone, would leave out. Show a model of another family."
+        )
     encoded = encode_text(tokenizer, text, second, limit=model.config.max_position_embeddings)
     has_segments = model.config.type_vocab_size > 1
     batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start] if has_segments else None)

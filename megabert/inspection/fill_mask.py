@@ -47,7 +47,7 @@ def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k
         raise ConfigError(f"the text {text!r} has no {tokenizer.names.mask} to fill. Put one where a word is missing.")
     batch = pack_sequences([ids], mask_id=tokenizer.special_ids.mask).to(next(model.parameters()).device)
     with evaluating(model):
-        logits_MV = model(batch, with_logits=True).mlm_logits_MV
+        logits_MV = model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size]
     probabilities_MV = torch.softmax(logits_MV.float(), -1).cpu().numpy()
     return [_best(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
 

@@ -2,7 +2,8 @@
 
 # T packed tokens, B sequences, M masked positions
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -45,3 +46,17 @@ class PackedBatch(Protocol):
     @property
     def max_seqlen(self) -> int:
         """At least the longest sequence."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What every layer needs to know of the sequences."""
+
+    cu_seqlens: Tensor
+    """Int32 of shape (B + 1,)."""
+    max_seqlen: int
+    """At least the longest length."""
+    plan: Any
+    """Of ``ops.attention.plan_attention``, or of ``ops.disentangled.plan_groups``."""
+    relative: Any = None
+    """DeBERTa: what the encoder's ``RelativeEmbedding`` returns."""

@@ -1,6 +1,8 @@
-"""BERT, RoBERTa and ALBERT for pre-training on packed tokens; they differ in configuration alone."""
+"""BERT, RoBERTa, ALBERT and DeBERTa for pre-training on packed tokens; they differ in configuration alone."""
 
 # T packed tokens, B sequences, M masked positions, D hidden, V vocabulary
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,13 +10,14 @@ from torch import Tensor, nn
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.batch import PackedBatch
+from megabert.models.batch import PackedBatch, Packing
 from megabert.models.embeddings import BertEmbeddings
-from megabert.models.encoder import BertEncoder, Packing
+from megabert.models.encoder import BertEncoder
 from megabert.models.heads import BertPooler, PretrainingHeads
 from megabert.models.objectives import MLM, NSP, PretrainingOutput
 from megabert.ops.attention import plan_attention
 from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.disentangled import plan_groups
 from megabert.ops.dropout import DropoutStream
 
 
@@ -63,18 +66,22 @@ class BertModel(nn.Module):
             stream = DropoutStream.of_batch(
                 batch.instance_seeds_B ^ self.stream, batch.cu_seqlens, batch.position_ids_T
             )
-        plan = plan_attention(
-            batch.cu_seqlens,
-            tokens=batch.input_ids_T.numel(),
-            num_heads=self.config.num_attention_heads,
-            backend=self.ops.attention,
-        )
-        packing = Packing(batch.cu_seqlens, batch.max_seqlen, plan)
+        packing = self._pack(batch)
         x_TD = self.embeddings(batch, stream, input_ids_T)
         if self.embeddings_project is not None:
             x_TD = self.embeddings_project(x_TD)
         hidden_TD = self.encoder(x_TD, packing, stream)
         return hidden_TD, None if self.pooler is None else self.pooler(hidden_TD, batch.cu_seqlens)
+
+    def _pack(self, batch: PackedBatch) -> Packing:
+        """Work out once what attention needs in every layer."""
+        cu_seqlens, longest = batch.cu_seqlens, batch.max_seqlen
+        tokens, heads = batch.input_ids_T.numel(), self.config.num_attention_heads
+        if self.config.pos_att_type:
+            plan: Any = plan_groups(cu_seqlens, tokens=tokens, max_seqlen=longest, num_heads=heads)
+        else:
+            plan = plan_attention(cu_seqlens, tokens=tokens, num_heads=heads, backend=self.ops.attention)
+        return Packing(cu_seqlens, longest, plan)
 
 
 class BertForPreTraining(nn.Module):

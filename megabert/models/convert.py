@@ -16,6 +16,8 @@ from megabert.models.key_maps import to_ours, to_theirs
 
 FUSED = re.compile(r"^(.*\.attention\.self)\.qkv\.(weight|bias)$")
 SPLIT = re.compile(r"^(.*\.attention\.self)\.(query|key|value)\.(weight|bias)$")
+BY_HEAD = re.compile(r"^(.*\.attention\.self)\.in_proj\.(weight)$")
+"""Theirs: queries, keys and values of the first head, then of the second, and so on."""
 PARTS = ("query", "key", "value")
 """Their order in the fused parameter."""
 
@@ -50,7 +52,11 @@ def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig, *, pad_id: 
         if name == POSITIONS:
             unused = value.new_zeros(unused_positions(config, pad_id), value.shape[1])
             value = torch.cat([unused, value])
-        if fused := FUSED.match(name):
+        fused = FUSED.match(name)
+        if fused and not config.traits.has_key_bias:
+            theirs = to_theirs(f"{fused[1]}.in_proj.{fused[2]}", config.family)
+            result[theirs] = _swap(value, 3, config.num_attention_heads)
+        elif fused:
             prefix, kind = fused.groups()
             for part, piece in zip(PARTS, value.chunk(3), strict=True):
                 result[to_theirs(f"{prefix}.{part}.{kind}", config.family)] = piece.contiguous()
@@ -82,16 +88,14 @@ def from_huggingface(
         CheckpointError: A weight has another shape than ``config`` says, or a part of Q, K, V is missing.
     """
     renamed = {to_ours(name, naming or config.family): (name, value) for name, value in state.items()}
-    values = _fuse({name: value for name, (_, value) in renamed.items()})
+    values = _fuse({name: value for name, (_, value) in renamed.items()}, config)
     expected = parameter_shapes(config, objective=objective)
     result = {}
     for name in sorted(expected.keys() & values.keys()):
         result[name] = _fit(name, values[name].to(torch.float32), expected[name], config)
     derived = {name for name in DERIVED if name in values and _is_derived(name, values)}
     unexpected = [
-        theirs
-        for name, (theirs, _) in renamed.items()
-        if SPLIT.sub(r"\1.qkv.\3", name) not in result and name not in derived
+        theirs for name, (theirs, _) in renamed.items() if _fused_name(name) not in result and name not in derived
     ]
     return result, sorted(expected.keys() - result.keys()), sorted(unexpected)
 
@@ -177,7 +181,17 @@ def load_parameters(model: nn.Module, state: Mapping[str, Tensor], *, may_lack: 
         parameters[name].copy_(value)
 
 
-def _fuse(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _fused_name(name: str) -> str:
+    """Return the name of our parameter that holds a part of Q, K and V."""
+    return BY_HEAD.sub(r"\1.qkv.\2", SPLIT.sub(r"\1.qkv.\3", name))
+
+
+def _swap(value: Tensor, first: int, second: int) -> Tensor:
+    """Turn the order of rows from (first, second) to (second, first)."""
+    return value.unflatten(0, (first, second, -1)).transpose(0, 1).flatten(0, 2).contiguous()
+
+
+def _fuse(values: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
     """Concatenate queries, keys and values."""
     result: dict[str, Tensor] = {}
     parts: dict[str, dict[str, Tensor]] = {}
@@ -185,8 +199,10 @@ def _fuse(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if split := SPLIT.match(name):
             prefix, part, kind = split.groups()
             parts.setdefault(f"{prefix}.qkv.{kind}", {})[part] = value
+        elif BY_HEAD.match(name) and len(value) == 3 * config.hidden_size:
+            result[_fused_name(name)] = _swap(value, config.num_attention_heads, 3)
         else:
-            result[name] = value
+            result[_fused_name(name)] = value
     for name, pieces in parts.items():
         if len(pieces) < len(PARTS):
             lacking = ", ".join(part for part in PARTS if part not in pieces)

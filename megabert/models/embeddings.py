@@ -56,14 +56,15 @@ class ResidualLayerNorm(nn.Module):
 
 
 class BertEmbeddings(nn.Module):
-    """Sum of three embeddings, LayerNorm, dropout (Devlin et al. 2019, section 3)."""
+    """Sum of embeddings, in BERT of three, LayerNorm, dropout (Devlin et al. 2019, section 3)."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
         width = config.embedding_width
         self.word_embeddings = nn.Embedding(config.padded_vocab_size, width)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        has_positions, segments = config.position_biased_input, config.type_vocab_size
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width) if has_positions else None
+        self.token_type_embeddings = nn.Embedding(segments, width) if segments else None
         self.LayerNorm = LayerNorm(width, eps=config.layer_norm_eps, backend=ops.layer_norm)
         self.dropout_prob = config.hidden_dropout_prob
 
@@ -76,6 +77,13 @@ class BertEmbeddings(nn.Module):
             input_ids_T: Tokens to read instead of the batch's.
         """
         word_TE = self.word_embeddings(batch.input_ids_T if input_ids_T is None else input_ids_T)
-        place_TE = self.position_embeddings(batch.position_ids_T) + self.token_type_embeddings(batch.segment_ids_T)
-        x_TE = self.LayerNorm(word_TE, place_TE)
+        x_TE = self.LayerNorm(word_TE, self._place(batch))
         return dropout(x_TE, None if stream is None else stream.site(-1, EMBEDDINGS, self.dropout_prob))
+
+    def _place(self, batch: PackedBatch) -> Tensor | None:
+        """Return what is added to the words, of shape (T, E); DeBERTa adds nothing."""
+        position_TE = None if self.position_embeddings is None else self.position_embeddings(batch.position_ids_T)
+        if self.token_type_embeddings is None:
+            return position_TE
+        segment_TE: Tensor = self.token_type_embeddings(batch.segment_ids_T)
+        return segment_TE if position_TE is None else position_TE + segment_TE

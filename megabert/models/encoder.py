@@ -2,8 +2,7 @@
 
 # T packed tokens, N heads, D hidden, F intermediate, C = 3 * D
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
+from megabert.models.batch import Packing
+from megabert.models.disentangled import DisentangledSelfAttention, RelativeEmbedding
 from megabert.models.embeddings import ResidualLayerNorm
 from megabert.ops.attention import attention
 from megabert.ops.bias_gelu import bias_gelu
@@ -21,18 +22,6 @@ from megabert.ops.dropout import (
     Dropout,
     DropoutStream,
 )
-
-
-@dataclass(frozen=True)
-class Packing:
-    """What every layer needs to know of the sequences."""
-
-    cu_seqlens: Tensor
-    """Int32 of shape (B + 1,)."""
-    max_seqlen: int
-    """At least the longest length."""
-    plan: Any
-    """Of ``ops.attention.plan_attention``."""
 
 
 class BiasGelu(nn.Module):
@@ -103,7 +92,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
-        self.self = SelfAttention(config, ops)
+        self.self = (DisentangledSelfAttention if config.pos_att_type else SelfAttention)(config, ops)
         self.output = SubLayerOutput(config.hidden_size, config, ops)
 
     def forward(self, x_TD: Tensor, packing: Packing, sites: tuple[Dropout | None, Dropout | None]) -> Tensor:
@@ -144,10 +133,13 @@ class BertEncoder(nn.Module):
         self.num_hidden_layers = config.num_hidden_layers
         groups = config.num_hidden_groups or config.num_hidden_layers
         self.layer = nn.ModuleList(EncoderLayer(config, ops) for _ in range(groups))
+        self.relative = RelativeEmbedding(config, ops) if config.pos_att_type else None
         self.activation_checkpointing = activation_checkpointing
 
     def forward(self, x_TD: Tensor, packing: Packing, stream: DropoutStream | None) -> Tensor:
         """Return the last hidden states, of shape (T, D)."""
+        if self.relative is not None:
+            packing = replace(packing, relative=self.relative(packing.max_seqlen))
         for depth in range(self.num_hidden_layers):
             layer = self.layer[depth * len(self.layer) // self.num_hidden_layers]
             if self.activation_checkpointing and torch.is_grad_enabled():

@@ -37,6 +37,19 @@ def _decoder(head: str) -> Pairs:
 
 _ALBERT = "albert.encoder.albert_layer_groups.#.albert_layers.0"
 
+_DEBERTA: Pairs = (
+    ("bert.pooler.*", "pooler.*"),  # of a task's class, not of the encoder
+    ("bert.encoder.relative.weight", "deberta.encoder.rel_embeddings.weight"),
+    ("bert.encoder.relative.LayerNorm.*", "deberta.encoder.LayerNorm.*"),
+    *_encoder("deberta"),
+    *_transform("cls.predictions.transform"),
+    *_decoder("cls.predictions"),
+    # the authors' own files, and transformers where config.json says legacy: false
+    *_transform("lm_predictions.lm_head"),
+    *_decoder("lm_predictions.lm_head"),
+)
+_DEBERTA_SELF = "deberta.encoder.layer.#.attention.self"
+
 KEY_MAPS: dict[str, Pairs] = {
     "bert": (*_encoder("bert"), *_transform("cls.predictions.transform"), *_decoder("cls.predictions")),
     "roberta": (*_encoder("roberta"), *_transform("lm_head", "layer_norm"), *_decoder("lm_head")),
@@ -63,6 +76,21 @@ KEY_MAPS: dict[str, Pairs] = {
         ("cls.predictions.decoder.*", "generator_lm_head.*"),
         ("discriminator_predictions.activation.bias", "discriminator_predictions.dense.bias"),
     ),
+    "deberta": (
+        ("bert.encoder.layer.#.attention.self.query_bias", f"{_DEBERTA_SELF}.q_bias"),
+        ("bert.encoder.layer.#.attention.self.value_bias", f"{_DEBERTA_SELF}.v_bias"),
+        ("bert.encoder.layer.#.attention.self.position_key.*", f"{_DEBERTA_SELF}.pos_proj.*"),
+        ("bert.encoder.layer.#.attention.self.position_query.*", f"{_DEBERTA_SELF}.pos_q_proj.*"),
+        *_DEBERTA,
+    ),
+    "deberta-v2": (
+        ("bert.encoder.layer.#.attention.self.query.*", f"{_DEBERTA_SELF}.query_proj.*"),
+        ("bert.encoder.layer.#.attention.self.key.*", f"{_DEBERTA_SELF}.key_proj.*"),
+        ("bert.encoder.layer.#.attention.self.value.*", f"{_DEBERTA_SELF}.value_proj.*"),
+        ("bert.encoder.layer.#.attention.self.position_key.*", f"{_DEBERTA_SELF}.pos_key_proj.*"),
+        ("bert.encoder.layer.#.attention.self.position_query.*", f"{_DEBERTA_SELF}.pos_query_proj.*"),
+        *_DEBERTA,
+    ),
 }
 """By family."""
 
@@ -82,7 +110,8 @@ def to_ours(name: str, family: str) -> str:
     for pattern, replacement in OLD_NAMES:
         name = re.sub(pattern, replacement, name)
     return _first_fit(
-        re.sub(r"^(?=(embeddings|embeddings_project|encoder|pooler)\.)", f"{family}.", name), _rules(family)[1]
+        re.sub(r"^(?=(embeddings|embeddings_project|encoder|pooler)\.)", f"{family.partition('-')[0]}.", name),
+        _rules(family)[1],
     )
 
 

@@ -81,12 +81,17 @@ def activation_bytes_per_layer(model: ModelConfig, size: int) -> int:
 
     Its input, packed Q, K and V, context, attention output, the first LayerNorm's output, the second's input and the
     feed-forward output before and after GELU; float32 statistics of both LayerNorms and of softmax.
+    DeBERTa, without a fused op, keeps scaled queries and values, and of every pair of tokens the float32 probability,
+    whether it is dropped, and what is left of it; sequences are taken to be as long as the model allows.
 
     Args:
         model: Sizes.
         size: Bytes of an element.
     """
     elements = 8 * model.hidden_size + 2 * model.intermediate_size
+    if model.pos_att_type:
+        pairs = model.num_attention_heads * model.max_position_embeddings
+        return (elements + 2 * model.hidden_size) * size + 16 + pairs * (4 + 1 + size)
     return elements * size + 16 + 4 * model.num_attention_heads
 
 

@@ -23,6 +23,10 @@ TOKENIZER_FILES = (
 )
 
 
+SENTENCEPIECE_FILES = ("spiece.model", "spm.model")
+"""Of ALBERT, and of DeBERTa 2 and 3; not read."""
+
+
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """Read a tokenizer from a Hugging Face folder.
 
@@ -41,10 +45,11 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     for name, read in _READERS.items():
         if (folder / name).is_file():
             backend, kind = read(folder / name, settings)
-            return Tokenizer(backend, names=_names(settings, kind), where=str(folder / name))
+            return Tokenizer(backend, names=_names(settings, kind, backend.get_vocab()), where=str(folder / name))
     remedy = (
-        "This SentencePiece model has no tokenizer.json: load it with transformers' AutoTokenizer once and save it."
-        if (folder / "spiece.model").is_file()
+        "This SentencePiece model has no tokenizer.json; transformers, with sentencepiece and protobuf, makes it: "
+        f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+        if any((folder / name).is_file() for name in SENTENCEPIECE_FILES)
         else "Give a Hugging Face folder, or train a vocabulary with `megabert-data vocab`."
     )
     raise DataError(f"{folder}: no tokenizer there; looked for {', '.join(_READERS)}. {remedy}")
@@ -89,13 +94,19 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
         backend.model.save(str(folder))  # vocab.json and merges.txt
 
 
-def _names(settings: dict[str, Any], kind: Kind) -> SpecialNames:
-    return SpecialNames(**{role: _name(settings, role, default) for role, default in asdict(kind.names).items()})
+def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:
+    """Return how special pieces are written: as is said, else as is usual for the kind, or as in BERT (DeBERTa)."""
+    usual = asdict(kind.names)
+    found = {
+        role: bracketed if bracketed in vocabulary and usual[role] not in vocabulary else usual[role]
+        for role, bracketed in asdict(SpecialNames()).items()
+    }
+    return SpecialNames(**{role: _name(settings, role, default) for role, default in found.items()})
 
 
 def _read_wordpiece(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
     vocabulary = _read_vocabulary(path)
-    names = _names(settings, WORDPIECE)
+    names = _names(settings, WORDPIECE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))  # the template needs them
     return build_backend(vocabulary, _text_options(settings), names), WORDPIECE
 
@@ -105,7 +116,7 @@ def _read_byte_bpe(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tok
     if not merges.is_file():
         raise DataError(f"{path}: there is no merges.txt beside it. Fetch the folder again.")
     lines = [line for line in merges.read_text(encoding="utf-8").splitlines() if not line.startswith("#version")]
-    names = _names(settings, BYTE_BPE)
+    names = _names(settings, BYTE_BPE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))
     pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
     is_prefixed = bool(settings.get("add_prefix_space", False))

@@ -88,7 +88,7 @@ def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ..
                 f"{train.folder}: instances of up to {metadata.max_seq_length} tokens, but "
                 f"phases[{i}].max_seq_length={phase.max_seq_length}. Name shards of that length, or change the phase."
             )
-        if config.model.vocab_size not in ("auto", metadata.vocab_size):
+        if not config.model.fits_pieces(metadata.vocab_size):
             raise DataError(
                 f"{train.folder}: made with {metadata.vocab_size} pieces, but model.vocab_size="
                 f"{config.model.vocab_size}. Leave model.vocab_size at auto, or build the shards with that tokenizer."

@@ -22,6 +22,8 @@ BUILDS = {
     "roberta": [*SINGLE, "--pieces", "byte_bpe"],
     "albert": ["--objective", "sop", "--dupe-factor", "2", "--uncased"],
     "electra": [*SINGLE, "--uncased", "--lengths", "32"],
+    "deberta": [*SINGLE, "--pieces", "byte_bpe"],
+    "deberta-v2": [*SINGLE, "--uncased"],
 }
 FLAGS = {
     "roberta": {},
@@ -37,6 +39,8 @@ FLAGS = {
         "phases.0.learning_rate": "3.0e-3",
         "model.num_attention_heads": 8,
     },
+    "deberta": {},
+    "deberta-v2": {"model.position_buckets": 32},
 }
 MIN_AUC = 0.6
 
@@ -47,7 +51,7 @@ def table():
         "families",
         f"each family on the bundled corpus, instances of up to 64 tokens, killed -9 after step {KILLED_AT}, resumed; "
         f"bars: held-out masked-LM loss below the unigram baseline; ELECTRA: AUC above {MIN_AUC}",
-        f"{'family':<8} {'steps':>5} {'loss':>6} {'unigram':>8} {'below':>6}  further",
+        f"{'family':<10} {'steps':>5} {'loss':>6} {'unigram':>8} {'below':>6}  further",
     )
 
 
@@ -70,7 +74,7 @@ def test_family_learns_through_a_kill(family, table, tmp_path):
         f"{name.removeprefix('eval/')} {scores[name]:.3f}" for name in sorted(scores) if "nsp" in name or "rtd" in name
     ]
     losses = f"{report.held_out_mlm_loss:6.3f} {report.unigram.loss:8.3f} {report.margin:6.3f}"
-    table.add(f"{family:<8} {report.steps:>5} {losses}  {', '.join(further)}")
+    table.add(f"{family:<10} {report.steps:>5} {losses}  {', '.join(further)}")
     assert report.margin > 0
     if family == "electra":
         assert scores["eval/rtd_auc"] > MIN_AUC

@@ -14,7 +14,13 @@ def test_recipe_resolves(name):
 
 @pytest.mark.parametrize(
     ("name", "family"),
-    [("bert_base", "bert"), ("roberta_base", "roberta"), ("albert_base", "albert"), ("electra_small", "electra")],
+    [
+        ("bert_base", "bert"),
+        ("roberta_base", "roberta"),
+        ("albert_base", "albert"),
+        ("electra_small", "electra"),
+        ("deberta_base", "deberta"),
+    ],
 )
 def test_recipe_states_its_family(name, family):
     assert load_run_config(name).model.family == family
@@ -25,6 +31,23 @@ def test_family_has_its_usual_settings_and_what_is_stated_wins():
     assert (model.embedding_size, model.num_hidden_groups, model.hidden_act) == (64, 1, "gelu_new")
     with pytest.raises(ConfigError, match="num_hidden_groups=3 does not divide num_hidden_layers=2"):
         load_run_config("debug", flags={"model": {"num_hidden_groups": 3}})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pos_att_type": ["c2p"]}, r"goes with family=deberta, deberta-v2, not bert"),
+        ({"type_vocab_size": 0}, "type_vocab_size=0 goes with deberta, not bert"),
+        ({"position_biased_input": False}, "goes with family=deberta, deberta-v2, not bert"),
+        ({"family": "deberta", "share_att_key": True}, "share_att_key=True goes with family=deberta-v2, not deberta"),
+        ({"family": "deberta", "pos_att_type": []}, "pos_att_type is empty"),
+        ({"family": "deberta", "pos_att_type": ["c2p", "c2p"]}, "names one twice"),
+        ({"family": "deberta", "pos_att_type": ["p2p"]}, "should be 'c2p' or 'p2c'"),
+    ],
+)
+def test_relative_positions_that_do_not_fit_the_family_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        load_run_config("debug", flags={"model": settings})
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

@@ -92,6 +92,12 @@ def test_shard_of_another_build_is_named(shard_folder, tmp_path):
         ShardSet.open(folder).columns(((0, 10),))
 
 
+def test_longer_instances_than_the_metadata_say_are_named(make, tmp_path):
+    folder = make.shards(tmp_path / "long", {"train": [make.instances(50, 32, 1000, seed=3)]}, length=16)
+    with pytest.raises(DataError, match=r"rows .*more than 16 values a row.*megabert-data verify"):
+        ShardSet.open(folder).columns(((0, 50),))
+
+
 def test_missing_split_is_an_error(shard_folder):
     with pytest.raises(DataError, match="no instances of split 'test'"):
         ShardSet.open(shard_folder, "test")

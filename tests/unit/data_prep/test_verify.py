@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from data_prep.cli import main
-from data_prep.invariants import Batch, broken_rules
+from data_prep.invariants import Batch, Rules
 from data_prep.parallel import SerialExecutor
 from data_prep.tokens import tokenizer_of
 from data_prep.verify import verify
@@ -123,7 +123,7 @@ def test_rules_hold_for_a_batch_without_rows(built):
     manifest = built.manifests[64]
     with pa.ipc.open_file(built.folder / "instances" / "64" / manifest.shards[0].file) as reader:
         batch = Batch.of(reader.get_batch(0).slice(0, 0))
-    assert broken_rules(batch, manifest.metadata, tokenizer_of(built.folder / "tokenizer")) == {}
+    assert Rules.of(manifest.metadata, tokenizer_of(built.folder / "tokenizer")).broken(batch) == {}
 
 
 def test_unlike_totals_are_refused(own_copy, capsys):

@@ -196,6 +196,71 @@ def test_other_models_are_refused(changes, message, exported):
         read_huggingface(exported)
 
 
+@pytest.fixture
+def deberta_folder(tokenizer_dir, tmp_path) -> Path:
+    config = ModelConfig(family="deberta-v2", vocab_size=69, preset="tiny")
+    write(tmp_path / "deberta", model_of(config, "none"), tokenizer_dir)
+    return tmp_path / "deberta"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"relative_attention": False}, r"relative_attention=False; only True is supported. Give another deberta-v2"),
+        ({"pos_att_type": "c2p|p2p"}, "should be 'c2p' or 'p2c'"),
+        ({"pos_att_type": None}, "pos_att_type"),
+        ({"pos_att_type": []}, "pos_att_type is empty"),
+        ({"pooler_hidden_act": "tanh"}, "pooler_hidden_act='tanh'"),
+        ({"pooler_dropout": 0.1}, "pooler_dropout=0.1"),
+        ({"norm_rel_ebd": "batch_norm"}, "norm_rel_ebd"),
+    ],
+)
+def test_other_debertas_are_refused(changes, message, deberta_folder):
+    edit_config(deberta_folder, **changes)
+    with pytest.raises(ConfigError, match=message):
+        read_huggingface(deberta_folder)
+
+
+def test_the_other_generation_of_deberta_is_refused(deberta_folder):
+    edit_config(deberta_folder, model_type="deberta", max_relative_positions=256)
+    with pytest.raises(CheckpointError, match=r"says deberta, but the weights lack .*attention\.self\."):
+        read_huggingface(deberta_folder)
+
+
+def test_position_scores_are_read_as_the_authors_write_them(deberta_folder):
+    before = read_huggingface(deberta_folder).config
+    edit_config(deberta_folder, pos_att_type="p2c|c2p")
+    assert read_huggingface(deberta_folder).config == before
+
+
+def test_the_authors_masked_lm_head_is_read(deberta_folder):
+    expected = read_huggingface(deberta_folder).state
+    weights = load_file(deberta_folder / "model.safetensors")
+    head = {"cls.predictions.transform.": "lm_predictions.lm_head.", "cls.predictions.": "lm_predictions.lm_head."}
+    for ours, theirs in head.items():
+        weights = {name.replace(ours, theirs): value for name, value in weights.items()}
+    extra = {
+        "mask_predictions.dense.weight": torch.zeros(2, 2),
+        "deberta.embeddings.position_embeddings.weight": torch.zeros(1),
+    }
+    save_file({**weights, **extra}, deberta_folder / "model.safetensors")
+    found = read_huggingface(deberta_folder)
+    assert found.missing_head_names == []
+    assert found.unused.keys() == extra.keys()
+    assert all(torch.equal(found.state[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize(("pieces", "is_fit"), [(70, True), (1093, True), (1094, False), (68, False)])
+def test_a_deberta_of_the_second_version_may_have_spare_rows(pieces, is_fit, tokenizer_dir, tmp_path):
+    config = ModelConfig(family="deberta-v2", vocab_size=pieces, preset="tiny")
+    if is_fit:
+        write(tmp_path / "out", model_of(config, "none"), tokenizer_dir)
+        assert read_huggingface(tmp_path / "out").config.vocab_size == pieces
+    else:
+        with pytest.raises(DataError, match="tokenizer has 69 pieces"):
+            write(tmp_path / "out", model_of(config, "none"), tokenizer_dir)
+
+
 def test_weights_of_another_family_are_refused(exported):
     edit_config(exported, model_type="roberta", pad_token_id=1)
     with pytest.raises(CheckpointError, match=r"says roberta, but the weights lack .* roberta\.e"):

@@ -1,5 +1,6 @@
 """Every family learns a small set, saves what transformers loads with the same logits, and scores itself again."""
 
+import itertools
 import json
 import random
 from dataclasses import replace
@@ -10,7 +11,7 @@ import torch
 import transformers
 from unit.finetuning.conftest import FILLERS, random_logits, sentence
 
-from megabert.errors import DataError
+from megabert.errors import ConfigError, DataError
 from megabert.export.huggingface import TaskHead, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.finetuning.families.choice import Question
@@ -83,11 +84,15 @@ SHAPES = {
     "roberta": {"type_vocab_size": 1},
     "albert": {"embedding_size": 16, "num_hidden_groups": 1},
     "electra": {"embedding_size": 16},
+    "deberta": {"type_vocab_size": 0, "position_biased_input": False, "pos_att_type": ("c2p", "p2c")},
+    "deberta-v2": {"pos_att_type": ("c2p", "p2c"), "position_buckets": 8, "norm_rel_ebd": "layer_norm"},
 }
 
 
-@pytest.mark.parametrize("encoder", SHAPES)
-@pytest.mark.parametrize("name", [*CASES, "squad"])
+@pytest.mark.parametrize(
+    ("name", "encoder"),
+    [pair for pair in itertools.product([*CASES, "squad"], SHAPES) if pair != ("swag", "deberta")],
+)
 def test_transformers_loads_the_result_with_the_same_logits(
     name, encoder, make_family, model_config, tokenizer_dir, tmp_path
 ):
@@ -147,6 +152,11 @@ def packed(ids, segments):
         instance_seeds_B=torch.zeros(count, dtype=torch.int32),
         max_seqlen=length,
     )
+
+
+def test_head_that_transformers_has_no_class_for_is_refused():
+    with pytest.raises(ConfigError, match=r"no class of it for MultipleChoice.* such as deberta-v2"):
+        architecture_of("deberta", "MultipleChoice")
 
 
 def test_label_that_training_did_not_have_is_named(make_family):

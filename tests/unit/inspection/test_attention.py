@@ -87,6 +87,12 @@ def test_a_layer_used_again_is_recorded_each_time(tokenizer):
     assert not torch.equal(record.q_LNSH[0], record.q_LNSH[1])
 
 
+def test_a_deberta_is_refused(tokenizer):
+    config = ModelConfig(family="deberta", vocab_size=tokenizer.vocab_size, preset="tiny")
+    with pytest.raises(ConfigError, match="family deberta: its attention adds scores of relative positions"):
+        record_attention(BertForPreTraining(config, objective="none"), tokenizer, "the cat sat")
+
+
 def test_recording_leaves_no_trace_on_the_model(model, tokenizer):
     record_attention(model.train(), tokenizer, "the cat")
     assert model.training

@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from megabert.errors import ConfigError
 from megabert.inspection.fill_mask import Guess, fill_mask, render_guesses, unigram_guesses
+from megabert.models.bert import BertForPreTraining
+from megabert.models.initialization import initialize
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "[", "]", "mask", ".", "##s"]
 
@@ -24,6 +28,17 @@ def test_guesses_are_of_the_model_at_the_mask(model, tokenizer):
     with torch.no_grad():
         model.cls.predictions.decoder.bias[PIECES.index("dog")] = 20
     assert fill_mask(model, tokenizer, "the [MASK] sat", top_k=1)[0][0].piece == "dog"
+
+
+def test_rows_without_a_piece_are_never_guessed(model, tokenizer):
+    config = replace(model.config, vocab_size=len(PIECES) + 3)
+    larger = BertForPreTraining(config)
+    initialize(larger, 0)
+    with torch.no_grad():
+        larger.cls.predictions.decoder.bias[len(PIECES) :] = 20
+    (guesses,) = fill_mask(larger, tokenizer, "the [MASK] sat", top_k=len(PIECES) + 3)
+    assert {guess.piece for guess in guesses} == set(PIECES)
+    assert abs(sum(guess.probability for guess in guesses) - 1) < 1e-5
 
 
 def test_dropout_is_off_and_the_mode_restored(model, tokenizer):

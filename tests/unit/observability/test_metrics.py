@@ -52,6 +52,13 @@ def test_flops_of_bert_large_are_the_yardsticks():
         assert flops / (length * 1000) == pytest.approx(expected, rel=2e-3)
 
 
+def test_flops_of_position_scores_are_one_product_a_pair_each():
+    counts = {"tokens": 1000, "squared_lengths": 128_000, "masked": 150}
+    bert, first = (ModelConfig(family=family, vocab_size=30522) for family in ("bert", "deberta"))
+    more = training_flops(first, **counts) - training_flops(bert, **counts)
+    assert more == 2 * 6 * 12 * 768 * 128_000
+
+
 def test_peaks_are_matched_by_name():
     assert peak_flops("NVIDIA H200", "bf16") == 989e12
     assert peak_flops("NVIDIA H100 PCIe", "bf16") == 756e12

@@ -35,9 +35,13 @@ def test_time_flops_and_rate_agree():
     assert found.hours == pytest.approx(sum(p.steps * p.step.total_s for p in found.phases) / 3600)
 
 
-def saved_bytes(layers: int) -> int:
+NARROW = {"hidden_size": 128, "num_attention_heads": 2}
+SHAPES = {"bert": NARROW, "deberta": {**NARROW, "family": "deberta", "max_position_embeddings": 64}}
+
+
+def saved_bytes(layers: int, shape: dict[str, object]) -> int:
     """Return the bytes that the torch backends keep for the backward pass of 256 tokens, parameters left out."""
-    config = ModelConfig(hidden_size=128, num_hidden_layers=layers, num_attention_heads=2, vocab_size=1024)
+    config = ModelConfig(**shape, num_hidden_layers=layers, vocab_size=1024)
     model = build_model(config)
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept = {}
@@ -53,9 +57,11 @@ def saved_bytes(layers: int) -> int:
     return sum(size for size, _ in kept.values())
 
 
-def test_activations_are_what_a_layer_keeps():
-    per_token = (saved_bytes(4) - saved_bytes(2)) / 2 / 256
-    counted = activation_bytes_per_layer(ModelConfig(hidden_size=128, num_attention_heads=2, num_hidden_layers=2), 4)
+@pytest.mark.parametrize("family", SHAPES)
+def test_activations_are_what_a_layer_keeps(family):
+    shape = SHAPES[family]
+    per_token = (saved_bytes(4, shape) - saved_bytes(2, shape)) / 2 / 256
+    counted = activation_bytes_per_layer(ModelConfig(**shape, num_hidden_layers=2), 4)
     # In float32 the torch backends keep dropout's factors, too, which Triton's regenerate.
     assert counted <= per_token <= 1.1 * counted
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 import tokenizers
@@ -141,7 +142,51 @@ def test_unigram_ids_are_those_of_transformers(unigram_folder, tmp_path):
     assert not tokenizer.is_subword[tokenizer.encode("the whale")[0]]
 
 
-def test_sentencepiece_without_tokenizer_json_names_the_way(tmp_path):
-    (tmp_path / "spiece.model").write_bytes(b"")
-    with pytest.raises(DataError, match=r"SentencePiece model has no tokenizer\.json: load it with"):
+@pytest.mark.parametrize("name", ["spiece.model", "spm.model"])
+def test_sentencepiece_without_tokenizer_json_names_the_way(name, tmp_path):
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(DataError, match=r"has no tokenizer\.json.*AutoTokenizer.from_pretrained\('.*save_pretrained"):
         load_tokenizer(tmp_path)
+
+
+BRACKETED = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+PAIR = ("The whale's tail", "is  long")
+
+
+def check_deberta(folder, their_tokenizer):
+    tokenizer = load_tokenizer(folder)
+    assert asdict(tokenizer.names) == BRACKETED
+    assert tokenizer.vocab_size == len(their_tokenizer)
+    assert [ids.tolist() for ids in tokenizer.encode_batch(TEXTS)] == theirs(their_tokenizer, TEXTS)
+    one, two = (tokenizer.encode(text).tolist() for text in PAIR)
+    special = tokenizer.special_ids
+    between = [special.sep] * tokenizer.separators_in_pair
+    assert their_tokenizer(*PAIR)["input_ids"] == [special.cls, *one, *between, *two, special.sep]
+    return tokenizer
+
+
+def test_debertas_byte_bpe_is_read_with_its_special_pieces(bpe, tmp_path):
+    """With its tokenizer.json, and as its authors published it: settings that name no special piece."""
+    state = json.loads(bpe.to_json())["model"]
+    renamed = {"<s>": "[CLS]", "<pad>": "[PAD]", "</s>": "[SEP]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
+    vocabulary = {renamed.get(piece, piece): index for piece, index in state["vocab"].items()}
+    merges = [tuple(pair) for pair in state["merges"]]
+    deberta = transformers.DebertaTokenizer(vocab=vocabulary, merges=merges)
+    deberta.save_pretrained(tmp_path / "saved")
+    saved = check_deberta(tmp_path / "saved", deberta)
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "vocab.json").write_text(json.dumps(vocabulary))
+    (published / "merges.txt").write_text("".join(f"{left} {right}\n" for left, right in merges), encoding="utf-8")
+    (published / "tokenizer_config.json").write_text('{"do_lower_case": false, "vocab_type": "gpt2"}')
+    assert check_deberta(published, deberta).special_ids == saved.special_ids
+
+
+def test_debertas_unigram_is_read_with_the_mask_behind_its_pieces(unigram_folder, tmp_path):
+    pieces = json.loads((unigram_folder / "tokenizer.json").read_text())["model"]["vocab"][5:]
+    special = [(name, 0.0) for name in ("[PAD]", "[CLS]", "[SEP]", "[UNK]")]
+    deberta = transformers.DebertaV2Tokenizer(vocab=[*special, *map(tuple, pieces)])
+    deberta.save_pretrained(tmp_path)
+    assert check_deberta(tmp_path, deberta).special_ids.mask == len(pieces) + 4
+    (tmp_path / "tokenizer_config.json").unlink()  # which names the special pieces
+    check_deberta(tmp_path, deberta)

@@ -1,0 +1,192 @@
+"""Attention with scores of relative positions (He et al. 2021, section 3.1), in plain torch on any device.
+
+    score(i, j) = (q_i . k_j + q_i . pk_d + k_j . pq_d) / sqrt(H * (1 + position scores)),   d = i - j
+
+``pk`` and ``pq`` are keys and queries of relative positions; either may be left out. Contents are multiplied with the
+positions of all 2 * S - 1 distances at once, and a view of that product, each row begun one place before the one above,
+is the matrix of scores: nothing of shape (S, S) is gathered. On a CPU sequences of one length share batched products;
+elsewhere all are one padded batch, so that the device is not asked for lengths.
+"""
+
+# T packed tokens, B sequences, G sequences of a group, S tokens, N heads, H head width, D = N * H,
+# P relative positions, E = 2 * S - 1 distances, R slots (all tokens of all groups)
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from megabert.ops.backend import Backend, choose, no_obstacle
+from megabert.ops.dropout import Dropout, keep_mask
+
+BLOCK = 1 << 19
+"""Probabilities in a group: 2 MiB in float32."""
+
+
+@dataclass(frozen=True)
+class RelativePositions:
+    """Keys and queries of relative positions, and which of them a distance has."""
+
+    key_PD: Tensor | None
+    """None: no scores of contents and positions (c2p)."""
+    query_PD: Tensor | None
+    """None: no scores of positions and contents (p2c)."""
+    position_E: Tensor
+    """Int64 of shape (2 * longest - 1,): the position of each distance i - j, from -(longest - 1) on."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """How the tokens of one micro-batch are laid out in slots, group after group; the same for every layer."""
+
+    shapes: tuple[tuple[int, int], ...]
+    """(sequences, length) of each group."""
+    token_R: Tensor
+    """Int64: the token in each slot."""
+    slot_T: Tensor
+    """Int64: the slot of each token; R for tokens of no sequence."""
+    is_real_R: Tensor | None
+    """Whether a slot holds a token of its sequence; None: all do."""
+
+
+def plan_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: int) -> Groups:
+    """Sort sequences into groups: by length on a CPU, all into one elsewhere.
+
+    Args:
+        cu_seqlens: Int32 of shape (B + 1,).
+        tokens: T, padding included.
+        max_seqlen: At least the longest length.
+        num_heads: N.
+    """
+    if cu_seqlens.device.type == "cpu":
+        return groups_of_equal_length(cu_seqlens, tokens=tokens, num_heads=num_heads)
+    return one_padded_group(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen)
+
+
+def one_padded_group(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int) -> Groups:
+    """Lay all sequences out side by side, without asking the device for lengths."""
+    starts_B, ends_B = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
+    index_BS = starts_B[:, None] + torch.arange(max_seqlen, device=cu_seqlens.device)
+    real_BS = index_BS < ends_B[:, None]
+    slots = index_BS.numel()
+    slot_BS = torch.arange(slots, device=cu_seqlens.device).view_as(index_BS)
+    slot_T = torch.full((tokens + 1,), slots, device=cu_seqlens.device)
+    slot_T = slot_T.index_put((torch.where(real_BS, index_BS, tokens),), torch.where(real_BS, slot_BS, slots))
+    token_R = torch.where(real_BS, index_BS, 0).flatten()
+    return Groups(((len(starts_B), max_seqlen),), token_R, slot_T[:tokens], real_BS.flatten())
+
+
+def groups_of_equal_length(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> Groups:
+    """Put sequences of one length side by side, on the CPU; no slot is padding."""
+    lengths_B = cu_seqlens.diff()
+    slot_T = torch.full((tokens,), -1)
+    shapes, tokens_R, slots = [], [], 0
+    for length in lengths_B[lengths_B > 0].unique().tolist():
+        starts = cu_seqlens[:-1][lengths_B == length].long()
+        for some in starts.split(max(1, BLOCK // (num_heads * length * length))):
+            token_GS = some[:, None] + torch.arange(length)
+            slot_T[token_GS] = slots + torch.arange(token_GS.numel()).view_as(token_GS)
+            shapes.append((len(some), length))
+            tokens_R.append(token_GS.flatten())
+            slots += token_GS.numel()
+    if not shapes:  # one slot that nobody reads, so that gradients of zero reach every parameter
+        shapes, tokens_R, slots = [(1, 1)], [torch.zeros(1, dtype=torch.int64)], 1
+    return Groups(tuple(shapes), torch.cat(tokens_R), torch.where(slot_T < 0, slots, slot_T), None)
+
+
+def disentangled_attention(
+    qkv_TC: Tensor,
+    positions: RelativePositions,
+    *,
+    groups: Groups,
+    num_heads: int,
+    dropout: Dropout | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Mix tokens within each sequence by what they are and how far apart they stand.
+
+    Args:
+        qkv_TC: Queries, keys and values of shape (T, 3 * D), each (N, H).
+        positions: Of the same layer.
+        groups: Of ``plan_groups`` for these sequences.
+        num_heads: N.
+        dropout: Site with row keys of shape (T, N), for the probabilities; None drops nothing.
+        backend: ``auto`` or ``torch``.
+
+    Returns:
+        Shape (T, D) in the dtype of ``qkv_TC``, zero at tokens of no sequence; the softmax is float32 or better.
+
+    Raises:
+        KernelError: The backend does not have this op.
+    """
+    run = choose("disentangled_attention", backend, BACKENDS, qkv_TC.device.type)
+    return run(qkv_TC, positions, groups=groups, num_heads=num_heads, dropout=dropout)
+
+
+def disentangled_attention_torch(
+    qkv_TC: Tensor, positions: RelativePositions, *, groups: Groups, num_heads: int, dropout: Dropout | None = None
+) -> Tensor:
+    """Run ``disentangled_attention``; 16 bits on a CPU work in float32."""
+    compute = torch.promote_types(qkv_TC.dtype, torch.float32) if qkv_TC.device.type == "cpu" else qkv_TC.dtype
+    sizes = [count * length for count, length in groups.shapes]
+    # one gather and one split: the gradient of each is one pass, whatever the number of groups
+    parts = qkv_TC.to(compute).index_select(0, groups.token_R).split(sizes)
+    keys: Sequence[Tensor | None] = [None] * len(sizes)
+    if dropout is not None:
+        keys = dropout.row_keys.index_select(0, groups.token_R).split(sizes)
+    real: Sequence[Tensor | None] = [None] * len(sizes) if groups.is_real_R is None else groups.is_real_R.split(sizes)
+    contexts = []
+    for shape, part, row_keys, is_real in zip(groups.shapes, parts, keys, real, strict=True):
+        q, k, v = part.view(*shape, 3, num_heads, -1).permute(2, 3, 0, 1, 4).contiguous().unbind(0)
+        scores_NGSS = _scores(q, k, positions)
+        if is_real is not None:  # a finite number: a sequence of length 0 has no real key
+            scores_NGSS = scores_NGSS.masked_fill(~is_real.view(*shape)[:, None, :], -1e30)
+        weights_NGSS = scores_NGSS.softmax(-1)
+        if dropout is not None and row_keys is not None:
+            keys_NGS = row_keys.view(*shape, num_heads).permute(2, 0, 1)
+            weights_NGSS = weights_NGSS * keep_mask(dropout, keys_NGS, shape[1])
+            v = v * dropout.scale
+        context_NGSH = weights_NGSS.to(compute) @ v
+        contexts.append(context_NGSH.permute(1, 2, 0, 3).reshape(shape[0] * shape[1], -1))
+    nobody = qkv_TC.new_zeros(1, contexts[0].shape[1], dtype=compute)
+    return torch.cat([*contexts, nobody]).index_select(0, groups.slot_T).to(qkv_TC.dtype)
+
+
+def position_scores(x_NGSH: Tensor, position_PD: Tensor, position_E: Tensor) -> Tensor:
+    """Return for tokens a and b the product of x_a with a position of their distance, of shape (N, G, S, S).
+
+    Args:
+        x_NGSH: Contiguous.
+        position_PD: Keys or queries of positions.
+        position_E: The position of each distance, so ordered that b is ahead of a by more and more.
+    """
+    heads, count, length, width = x_NGSH.shape
+    # an embedding's gradient adds up the rows of one position in a fixed order
+    by_distance_NEH = functional.embedding(position_E, position_PD).unflatten(1, (heads, width)).transpose(0, 1)
+    row = position_E.numel()  # 2 * length - 1
+    flat = x_NGSH.view(heads, count * length, width) @ by_distance_NEH.mT
+    # element (a, b) is at place length - 1 - a + b of row a
+    strides = (count * length * row, length * row, row - 1, 1)
+    return flat.contiguous().as_strided((heads, count, length, length), strides, length - 1)
+
+
+def _scores(q_NGSH: Tensor, k_NGSH: Tensor, positions: RelativePositions) -> Tensor:
+    """Return the scaled sum of all scores, added up in float32 or better."""
+    length, longest = q_NGSH.shape[2], (positions.position_E.numel() + 1) // 2
+    near_E = positions.position_E[longest - length : longest + length - 1]
+    kinds = 1 + (positions.key_PD is not None) + (positions.query_PD is not None)
+    scale = 1 / math.sqrt(q_NGSH.shape[-1] * kinds)
+    q_NGSH = q_NGSH * scale
+    scores_NGSS = (q_NGSH @ k_NGSH.mT).to(torch.promote_types(q_NGSH.dtype, torch.float32))
+    if positions.key_PD is not None:
+        scores_NGSS = scores_NGSS + position_scores(q_NGSH, positions.key_PD.to(q_NGSH.dtype), near_E.flip(0))
+    if positions.query_PD is not None:
+        query_PD = positions.query_PD.to(q_NGSH.dtype) * scale
+        scores_NGSS = scores_NGSS + position_scores(k_NGSH, query_PD, near_E).mT
+    return scores_NGSS
+
+
+BACKENDS = {"torch": Backend("torch", disentangled_attention_torch, no_obstacle)}

@@ -1,0 +1,129 @@
+"""The fast pass over a batch accepts exactly the batches in which the rules, row by row, find nothing."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from data_prep.arrow_files import offsets_of
+from data_prep.invariant_kernels import SOUND, first_broken, is_sound
+from data_prep.invariants import RULES, Batch, Rules
+from megabert.masking import MaskingOptions, PieceTable, mask_instances
+from megabert.schema import ShardMetadata
+
+SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+VOCAB_SIZE, FIRST_SUBWORD = 40, 25
+IS_SUBWORD = np.arange(VOCAB_SIZE) >= FIRST_SUBWORD
+FORMS = [
+    {"objective": "nsp", "mask_unit": "token"},
+    {"objective": "nsp", "mask_unit": "whole_word"},
+    {"objective": "sop", "mask_unit": "span", "max_seq_length": 40},
+    {"objective": "nsp", "pairing": "google"},
+    {"objective": "none", "mask_unit": "whole_word"},
+    {"objective": "none", "masking": "dynamic"},
+    {"objective": "nsp", "vocab_size": 70_000},
+]
+
+
+def make_metadata(**changes):
+    fixed = {"pairing": "balanced", "masking": "static", "mask_unit": "token", "max_seq_length": 24}
+    shape = {"max_predictions_per_seq": 4, "vocab_size": VOCAB_SIZE, "special_ids": SPECIAL_IDS}
+    return ShardMetadata(seed=0, tokenizer_sha256="0" * 64, **{**fixed, **shape, **changes})
+
+
+def make_rules(metadata):
+    is_subword = np.zeros(metadata.vocab_size, bool)
+    is_subword[:VOCAB_SIZE] = IS_SUBWORD
+    return Rules.of(metadata, SimpleNamespace(is_subword=is_subword, kind=SimpleNamespace(keeps_spaces=False)))
+
+
+def make_side(rng, length):
+    """Return text that starts with a word and holds pieces that continue one."""
+    ids = rng.integers(5, VOCAB_SIZE, length)
+    ids[0] = rng.integers(5, FIRST_SUBWORD)
+    return ids
+
+
+def make_batch(rng, metadata, rows=3):
+    """Return sound instances."""
+    cls, sep = SPECIAL_IDS["cls"], SPECIAL_IDS["sep"]
+    ids, starts = [], []
+    for _ in range(rows):
+        a, b = make_side(rng, rng.integers(1, 9)), make_side(rng, rng.integers(1, 9))
+        row = [cls, *a, sep, *b, sep] if metadata.objective != "none" else [cls, *a, sep]
+        ids.append(np.array(row))
+        starts.append(len(a) + 2)
+    offsets = offsets_of(np.array([len(row) for row in ids]))
+    ids_T = np.concatenate(ids).astype(np.uint16 if metadata.vocab_size < 1 << 16 else np.uint32)
+    label = rng.integers(0, 1 if metadata.objective == "none" else 2, rows).astype(np.uint8)
+    none, ends = np.zeros(0, np.uint16), np.zeros(rows + 1, np.int64)
+    batch = Batch(ids_T, offsets, np.array(starts, np.uint16), none, ends, ids_T[:0], ends, label)
+    if metadata.masking == "dynamic":
+        return batch
+    pieces = PieceTable(
+        cls_id=cls, sep_id=sep, mask_id=SPECIAL_IDS["mask"], vocab_size=VOCAB_SIZE, is_subword=IS_SUBWORD
+    )
+    options = MaskingOptions(strategy=metadata.mask_unit, max_predictions_per_seq=metadata.max_predictions_per_seq)
+    keys = rng.integers(0, 1 << 62, rows).astype(np.uint64)
+    masked = mask_instances(batch.ids_T, offsets, keys=keys, pieces=pieces, options=options)
+    return dataclasses.replace(
+        batch, ids_T=masked.ids_T, positions_M=masked.positions_M, originals_M=masked.original_ids_M,
+        ends_M=masked.offsets, ends_originals=masked.offsets.copy(),
+    )  # fmt: skip
+
+
+def damage(rng, batch):
+    """Change one to three numbers of any column."""
+    columns = [column.copy() for column in batch.columns]
+    for _ in range(rng.integers(1, 4)):
+        column = columns[rng.integers(len(columns))]
+        if not len(column):
+            continue
+        place = rng.integers(len(column))
+        if column.dtype == np.int64:  # offsets stay within the values: Arrow's own business
+            column[1:-1] += rng.integers(-1, 2, len(column) - 2)
+            np.clip(column, 0, column[-1], out=column)
+        elif rng.random() < 0.5:
+            column[place] = rng.choice(column)
+        else:
+            column[place] = rng.integers(0, 8) if rng.random() < 0.8 else rng.integers(0, VOCAB_SIZE + 2)
+    return Batch(*columns)
+
+
+def judge(rules, batch):
+    """Return the verdict of the fast pass, and that of the rules."""
+    arguments = (batch.columns, rules.bounds, rules.special, rules.kinds, rules.wanted)
+    broken = np.empty(len(batch.label), np.uint8)
+    first_broken(*arguments, broken)
+    return is_sound(*arguments), broken
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(map(str, form.values())))
+def test_fast_pass_agrees_with_the_rules(form):
+    rng = np.random.default_rng(7)
+    metadata = make_metadata(**form)
+    rules, found = make_rules(metadata), set()
+    for _ in range(1500):
+        batch = make_batch(rng, metadata)
+        assert judge(rules, batch)[0]
+        damaged = damage(rng, batch)
+        is_accepted, broken = judge(rules, damaged)
+        assert is_accepted == (broken == SOUND).all(), (damaged, broken)
+        found |= set(broken.tolist())
+    assert SOUND in found
+    assert len(found) >= (5 if metadata.masking == "dynamic" else 8)
+
+
+def test_special_token_in_the_text_is_not_made_up_for_by_a_predicted_border():
+    metadata = make_metadata(objective="nsp")
+    rules = make_rules(metadata)
+    ids = np.array([2, 5, 6, 7, 3, 8, 9, 10, 3], np.uint16)
+    ends = np.array([0, 1])
+    batch = Batch(ids, np.array([0, len(ids)]), np.array([5], np.uint16), np.array([2], np.uint16), ends,
+                  np.array([6], np.uint16), ends, np.zeros(1, np.uint8))  # fmt: skip
+    assert rules.broken(batch) == {}
+    stray = dataclasses.replace(batch, ids_T=np.array([2, 5, 6, 4, 3, 8, 9, 10, 3], np.uint16))
+    assert [*rules.broken(stray)] == [RULES[6]]
+    border = dataclasses.replace(stray, positions_M=np.array([4], np.uint16))
+    assert [*rules.broken(border)] == [RULES[4]]

@@ -1,0 +1,128 @@
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from unit.ops.test_attention import LENGTHS, TOLERANCE, relative_error, site_of
+
+from megabert.errors import KernelError
+from megabert.ops.disentangled import (
+    RelativePositions,
+    disentangled_attention,
+    groups_of_equal_length,
+    one_padded_group,
+    plan_groups,
+)
+from megabert.ops.dropout import keep_mask
+
+HEADS, WIDTH, SPAN = 2, 6, 9
+
+
+def definition(qkv_TC, key_PD, query_PD, position_E, *, cu_seqlens, dropout):
+    """Return the formula of He et al. 2021, equation 4, one pair of tokens and one head at a time, as matrices."""
+    out = torch.zeros(len(qkv_TC), HEADS * WIDTH, dtype=qkv_TC.dtype)
+    longest = (len(position_E) + 1) // 2
+    kinds = 1 + (key_PD is not None) + (query_PD is not None)
+    for start, end in pairwise(cu_seqlens.tolist()):
+        place = torch.arange(end - start)
+        position_SS = position_E[place[:, None] - place + longest - 1]
+        for head in range(HEADS):
+            part = slice(head * WIDTH, (head + 1) * WIDTH)
+            q, k, v = (x[start:end, part] for x in qkv_TC.chunk(3, 1))
+            scores = q @ k.T
+            if key_PD is not None:
+                scores = scores + (q[:, None] * key_PD[:, part][position_SS]).sum(-1)
+            if query_PD is not None:
+                scores = scores + (k[None] * query_PD[:, part][position_SS]).sum(-1)
+            weights = (scores / math.sqrt(WIDTH * kinds)).softmax(-1)
+            if dropout is not None:
+                kept = keep_mask(dropout, dropout.row_keys[start:end, head], end - start)
+                weights = weights * kept * dropout.scale
+            out[start:end, part] = weights @ v
+    return out
+
+
+def inputs(lengths, padding, generator, dtype):
+    longest = max(lengths)
+    shapes = [(sum(lengths) + padding, 3 * HEADS * WIDTH), (2 * SPAN, HEADS * WIDTH), (2 * SPAN, HEADS * WIDTH)]
+    tensors = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    position_E = (torch.arange(1 - longest, longest) + SPAN).clamp(0, 2 * SPAN - 1)
+    return tensors, position_E
+
+
+def run(op, tensors, grad, kinds):
+    """Return the result and the gradients of those inputs that the kinds of scores read."""
+    qkv, key, query = (tensor.clone().requires_grad_() for tensor in tensors)
+    read = [qkv, *([key] if "c2p" in kinds else []), *([query] if "p2c" in kinds else [])]
+    out = op(qkv, key if "c2p" in kinds else None, query if "p2c" in kinds else None)
+    return [out.detach(), *torch.autograd.grad(out, read, grad.to(out.dtype))]
+
+
+def groups_of(layout, cu_seqlens, tokens):
+    if layout == "by length":
+        return groups_of_equal_length(cu_seqlens, tokens=tokens, num_heads=HEADS)
+    return one_padded_group(cu_seqlens, tokens=tokens, max_seqlen=int(cu_seqlens.diff().max()))
+
+
+@pytest.mark.parametrize("layout", ["by length", "padded"])
+@pytest.mark.parametrize("kinds", [("c2p",), ("p2c",), ("c2p", "p2c")])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", [name for name in LENGTHS if name != "none"])
+def test_scores_and_gradients_are_those_of_the_definition(name, dtype, kinds, layout, generator, boundaries):
+    lengths, padding = LENGTHS[name]
+    cu_seqlens, tokens = boundaries(lengths), sum(lengths) + padding
+    tensors, position_E = inputs(lengths, padding, generator, dtype)
+    grad = torch.randn(tokens, HEADS * WIDTH, generator=generator).to(dtype)
+    dropout = site_of(cu_seqlens, tokens, HEADS)
+    groups = groups_of(layout, cu_seqlens, tokens)
+
+    def op(qkv, key, query):
+        positions = RelativePositions(key, query, position_E)
+        return disentangled_attention(qkv, positions, groups=groups, num_heads=HEADS, dropout=dropout)
+
+    def reference(qkv, key, query):
+        return definition(qkv, key, query, position_E, cu_seqlens=cu_seqlens, dropout=dropout)
+
+    ours = run(op, tensors, grad, kinds)
+    expected = run(reference, [tensor.double() for tensor in tensors], grad, kinds)
+    for value, reference_value in zip(ours, expected, strict=True):
+        assert value.dtype == dtype
+        assert relative_error(value, reference_value) < TOLERANCE[dtype]
+    assert ours[0][sum(lengths) :].abs().sum() == 0  # padding tokens belong to no sequence
+
+
+@pytest.mark.parametrize("layout", ["by length", "padded"])
+def test_without_sequences_results_and_gradients_are_zero(layout, generator, boundaries):
+    cu_seqlens = boundaries([0, 0])
+    tensors, position_E = inputs([1], 4, generator, torch.float32)
+    groups = groups_of_equal_length(cu_seqlens, tokens=5, num_heads=HEADS)
+    if layout == "padded":
+        groups = one_padded_group(cu_seqlens, tokens=5, max_seqlen=1)
+
+    def op(qkv, key, query):
+        positions = RelativePositions(key, query, position_E)
+        return disentangled_attention(qkv, positions, groups=groups, num_heads=HEADS)
+
+    for value in run(op, tensors, torch.ones(5, HEADS * WIDTH), ("c2p", "p2c")):
+        assert torch.equal(value, torch.zeros_like(value))
+
+
+def test_groups_of_a_few_sequences_change_nothing(boundaries, generator, monkeypatch):
+    cu_seqlens = boundaries([6] * 9)
+    tensors, position_E = inputs([6] * 9, 0, generator, torch.float32)
+    found = []
+    for block in (1 << 19, 200):
+        monkeypatch.setattr("megabert.ops.disentangled.BLOCK", block)
+        groups = plan_groups(cu_seqlens, tokens=54, max_seqlen=6, num_heads=HEADS)
+        positions = RelativePositions(tensors[1], tensors[2], position_E)
+        found.append(disentangled_attention(tensors[0], positions, groups=groups, num_heads=HEADS))
+    assert len(groups.shapes) == 5
+    torch.testing.assert_close(*found)
+
+
+def test_a_backend_without_positions_is_refused(boundaries, generator):
+    tensors, position_E = inputs([6], 0, generator, torch.float32)
+    groups = plan_groups(boundaries([6]), tokens=6, max_seqlen=6, num_heads=HEADS)
+    positions = RelativePositions(*tensors[1:], position_E)
+    with pytest.raises(KernelError, match=r"disentangled_attention has no such backend. Choose auto or one of: torch"):
+        disentangled_attention(tensors[0], positions, groups=groups, num_heads=HEADS, backend="triton")
