@@ -69,7 +69,7 @@ def gather(values: NDArray[np.integer], starts: NDArray[np.int64], lengths: NDAr
 
     places = offsets_of(lengths)
     result = np.empty(int(places[-1]), values.dtype)
-    copy_ranges(values, starts, lengths, result, places)
+    copy_ranges(values, 0, np.arange(len(starts)), (starts, lengths, places), result)
     return result
 
 

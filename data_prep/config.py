@@ -93,7 +93,7 @@ class BuildConfig:
     tokenizer: str | None = None
     """Folder of an existing tokenizer in Hugging Face form; without it a vocabulary is trained."""
     pieces: Pieces = "wordpiece"
-    """Vocabulary to train: wordpiece (BERT, ALBERT, ELECTRA) or byte_bpe (RoBERTa)."""
+    """Vocabulary to train: wordpiece (BERT, ALBERT, ELECTRA) or byte_bpe (RoBERTa, DeBERTa)."""
     vocab_size: int = Field(30_522, ge=64)
     """Pieces of the vocabulary to train."""
     uncased: bool = False

@@ -215,17 +215,18 @@ class DocumentSet:
         """First sentence of each document and first token of each sentence, for compiled loops."""
         return np.asarray(self.document_starts_D), np.asarray(self.sentence_starts_S)
 
-    def by_place(self, rows: NDArray[np.int64], places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows in the order of their places in the index, window by window; it is given back after each.
+    def by_place(self, places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """Yield the rows of ``places`` in the order of the index, window by window; it is given back after each.
 
         Args:
-            rows: Any numbers.
-            places: By row, a sentence of the split near which the index will be read.
+            places: Sentences of the split near which the index will be read.
         """
+        from data_prep.kernels import order_of
+
+        rows = order_of(places)
         if self.num_sentences <= WINDOW_SENTENCES:
             yield rows
             return
-        rows = rows[np.argsort(places[rows], kind="stable")]
         borders = np.arange(WINDOW_SENTENCES, self.num_sentences, WINDOW_SENTENCES)
         for some in np.split(rows, np.searchsorted(places[rows], borders)):
             yield some
@@ -256,16 +257,13 @@ class DocumentSet:
             target: Copied to.
             places: Where in it each range goes.
         """
-        from data_prep.kernels import copy_ranges
+        from data_prep.kernels import by_part, copy_ranges
 
-        bucket_of = np.searchsorted(self.bucket_starts[:, 2], starts, side="right") - 1
-        order = np.argsort(bucket_of, kind="stable")
-        order = order[lengths[order] > 0]  # an empty range may lie behind the last bucket
-        borders = np.flatnonzero(np.diff(bucket_of[order])) + 1
-        for rows in np.split(order, borders) if len(order) else ():
-            bucket = int(bucket_of[rows[0]])
-            local = starts[rows] - self.bucket_starts[bucket, 2]
-            copy_ranges(self.bucket_tokens(bucket), local, lengths[rows], target, places[rows])
+        first_tokens = np.ascontiguousarray(self.bucket_starts[:, 2])
+        order, begins = by_part(starts, first_tokens)
+        for bucket in np.flatnonzero(np.diff(begins)).tolist():
+            rows = order[begins[bucket] : begins[bucket + 1]]
+            copy_ranges(self.bucket_tokens(bucket), first_tokens[bucket], rows, (starts, lengths, places), target)
 
     @cached_property
     def document_first_tokens_D(self) -> NDArray[np.int64]:

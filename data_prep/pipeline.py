@@ -31,7 +31,7 @@ from data_prep.parallel import Executor
 from data_prep.progress import Progress
 from data_prep.spread import Part, SpreadTask, plan_parts, spread
 from data_prep.state import lock_folder, remember
-from data_prep.tokens import SPLITS, TokenizeTask, document_schema, tokenize
+from data_prep.tokens import SPLITS, TokenizeTask, document_schema, tokenize, tokenizer_of
 from data_prep.units import Outcome, Unit, add_counts, all_finished, run_stage
 from data_prep.vocabulary import VocabularyOptions
 from data_prep.vocabulary_stage import VocabularyTask, make_tokenizer, save_tokenizer
@@ -118,7 +118,7 @@ def _make_documents(build: Build, files: list[InputFile]) -> tuple[dict[str, Any
     made = run_stage([_tokenizer_unit(build, tuple(extracted))], build.executor, _progress("tokenizer", [0]))
     tokens, token_counts = _tokenize(build, extracted)
     buckets = _count_buckets(build.config, token_counts)
-    tokenizer = load_tokenizer(build.path("tokenizer"))
+    tokenizer = tokenizer_of(build.path("tokenizer"))
     kept = _run_documents(build, tokens, buckets, document_schema(tokenizer.vocab_size))
     corpus = corpus_counts(build.config, found, token_counts, kept)
     require_pairs(build.config, corpus)
@@ -195,7 +195,7 @@ def _progress(title: str, units: list[Any], measure: str = "", scale: float = 1.
 
 def _make_instances(build: Build, corpus: dict[str, Any]) -> dict[int, Manifest]:
     """Run the instance stage for all lengths at once, then write one manifest a length."""
-    tokenizer = load_tokenizer(build.path("tokenizer"))
+    tokenizer = tokenizer_of(build.path("tokenizer"))
     units = {length: _instance_units(build, length, tokenizer) for length in build.config.lengths}
     flat = [unit for part in units.values() for unit in part]
     outcomes = iter(run_stage(flat, build.executor, _progress("instances", flat, "rows", 1e3, "k instances/s")))

@@ -1,5 +1,6 @@
 """Cutting paragraphs into sentences: an interface, and the library behind it."""
 
+from itertools import chain, repeat
 from typing import Protocol
 
 import sentencex
@@ -29,10 +30,7 @@ class SentencexSplitter:
 
     def split_paragraphs(self, paragraphs: list[str]) -> list[str]:
         """Return the sentences of paragraphs in order, none over the end of a paragraph."""
-        sentences: list[str] = []
-        for paragraph in paragraphs:
-            sentences += sentencex.segment(self._language, paragraph)
-        return sentences
+        return list(chain.from_iterable(map(sentencex.segment, repeat(self._language), paragraphs)))
 
 
 def make_splitter(language: str) -> SentenceSplitter:

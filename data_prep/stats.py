@@ -15,25 +15,22 @@ AMOUNTS = ("documents", "paragraphs", "characters")
 
 def count_instances(batch: pa.RecordBatch, metadata: ShardMetadata) -> dict[str, Any]:
     """Return the counts of a shard's instances."""
+    from data_prep.stats_kernels import count_rows
+
     ids, offsets = flat_list(batch["input_ids"])
-    positions, masked_offsets = flat_list(batch["masked_lm_positions"])
+    positions, ends = flat_list(batch["masked_lm_positions"])
     originals, _ = flat_list(batch["masked_lm_ids"])
     label = np.asarray(batch["next_sentence_label"])
-    lengths = np.diff(offsets)
-    found = ids[np.repeat(offsets[:-1], np.diff(masked_offsets)) + positions]
-    is_mask, is_same = found == metadata.special_ids["mask"], found == originals
-    bins = (lengths - 1) * LENGTH_BINS // metadata.max_seq_length
+    pieces = metadata.special_ids["mask"], metadata.special_ids["unk"], metadata.max_seq_length
+    histogram = np.zeros(LENGTH_BINS, np.int64)
+    counts = count_rows(ids, offsets, positions, originals, ends, label, pieces, histogram)
+    names = ("random_next", "random_next_tokens", "full_length", "shown_as_mask", "shown_as_original", "unknown_tokens")
     return {
         "rows": batch.num_rows,
         "tokens": len(ids),
         "masked_tokens": len(positions),
-        "random_next": int(label.sum()),
-        "random_next_tokens": int(lengths[label == 1].sum()),
-        "full_length": int(np.count_nonzero(lengths == metadata.max_seq_length)),
-        "shown_as_mask": int(np.count_nonzero(is_mask)),
-        "shown_as_original": int(np.count_nonzero(is_same & ~is_mask)),
-        "unknown_tokens": int(np.count_nonzero(ids == metadata.special_ids["unk"])),
-        "length_histogram": np.bincount(bins, minlength=LENGTH_BINS).tolist(),
+        **dict(zip(names, counts, strict=True)),
+        "length_histogram": histogram.tolist(),
     }
 
 

@@ -16,7 +16,7 @@ from megabert.masking.keyed_random import mix, string_key, uniform
 from megabert.schema import token_type
 from megabert.tokenization import Tokenizer, load_tokenizer
 
-SENTENCES_A_CALL = 131_072
+SENTENCES_A_CALL = 65_536
 SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 
 

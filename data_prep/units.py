@@ -71,7 +71,7 @@ def run_unit(unit: Unit) -> Outcome:
     if done is not None:
         return done
     require_versions(unit.root, unit.versions)
-    release_unused()
+    release_unused(unit.stage)
     paths, counts = unit.function(unit.argument)
     files = {str(path.relative_to(unit.root)): sha256_file(path) for path in paths}
     atomic_write(unit.record, json.dumps({"files": files, "counts": counts}, sort_keys=True))
@@ -85,6 +85,7 @@ def run_stage(units: Sequence[Unit], executor: Executor, progress: Progress) -> 
         outcomes[index] = outcome
         progress.advance(outcome.counts, was_skipped=outcome.was_skipped)
     progress.close()
+    release_unused("")
     return [outcome for outcome in outcomes if outcome is not None]
 
 

@@ -86,6 +86,8 @@ CASES = [
             {"position_buckets": 8, "pos_att_type": ("c2p",), "max_relative_positions": 20},
             {"position_buckets": 8, "pos_att_type": ("p2c",), "share_att_key": False},
             {"position_buckets": None, "share_att_key": False, "norm_rel_ebd": "none"},
+            {"position_buckets": 8, "conv_kernel_size": 3, "conv_act": "gelu"},
+            {"position_buckets": 8, "conv_kernel_size": 5},
         )
     ),
 ]

@@ -53,4 +53,4 @@ def read_documents(chunk: Chunk) -> Iterator[list[str]]:
 
 def paragraphs_of(text: str) -> list[str]:
     """Return the lines of a text that hold something, stripped."""
-    return [stripped for line in text.splitlines() if (stripped := line.strip())]
+    return list(filter(None, map(str.strip, text.splitlines())))

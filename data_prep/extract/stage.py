@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from data_prep.arrow_files import write_batches
+from data_prep.arrow_files import offsets_of, write_batches
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.paragraphs import DuplicateParagraphs
 from data_prep.config import CleanConfig
@@ -47,12 +48,28 @@ class _Part:
 
     hashes: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=lambda: [0])
-    sentences: list[str] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+    """Of each document, the sentences end to end."""
+    lengths: list[int] = field(default_factory=list)
+    """Bytes of each sentence."""
     characters: int = 0
 
+    def add(self, digest: int, sentences: list[str]) -> None:
+        """Take a document."""
+        text = "".join(sentences)
+        self.hashes.append(digest)
+        self.texts.append(text.encode())
+        self.lengths += map(len, sentences) if text.isascii() else [len(sentence.encode()) for sentence in sentences]
+        self.starts.append(len(self.lengths))
+        self.characters += len(text)
+
     def write(self, path: Path, source: int) -> Path:
+        """Write the documents."""
         sources = pa.array([source] * len(self.hashes), pa.uint16())
-        lists = pa.ListArray.from_arrays(pa.array(self.starts, pa.int32()), pa.array(self.sentences, pa.string()))
+        ends = offsets_of(np.array(self.lengths, np.int64)).astype(np.int32)
+        buffers = pa.py_buffer(ends), pa.py_buffer(b"".join(self.texts))
+        sentences = pa.StringArray.from_buffers(len(self.lengths), *buffers)
+        lists = pa.ListArray.from_arrays(pa.array(self.starts, pa.int32()), sentences)
         batch = pa.record_batch([pa.array(self.hashes, pa.uint64()), sources, lists], schema=SCHEMA)
         batches = [batch.slice(i, DOCUMENTS_A_BATCH) for i in range(0, batch.num_rows, DOCUMENTS_A_BATCH)]
         write_batches(path, SCHEMA, batches, compression="lz4")
@@ -73,10 +90,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
         if not sentences:
             numbers["empty_documents"] += 1
             continue
-        part.hashes.append(hash_document(paragraphs))
-        part.sentences += sentences
-        part.starts.append(len(part.sentences))
-        part.characters += sum(map(len, sentences))
+        part.add(hash_document(paragraphs), sentences)
         if part.characters >= PART_CHARACTERS:
             _add(numbers, part)
             paths.append(part.write(_part_path(task.path, len(paths)), source))
@@ -91,7 +105,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
 
 
 def _add(numbers: dict[str, int], part: _Part) -> None:
-    numbers["sentences"] += len(part.sentences)
+    numbers["sentences"] += len(part.lengths)
     numbers["characters"] += part.characters
 
 

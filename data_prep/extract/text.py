@@ -189,15 +189,15 @@ def _decode(chunk: Chunk, offset: int, data: bytes, problems: Problems) -> Itera
         data, offset = data[3:], 3  # a byte order mark is no text
     try:
         # One wide character makes a whole string wide, so lines that stand alone are decoded alone.
-        is_by_line = file.format == "jsonl" and not (data.isascii() or b"\r" in data)
-        parts = data.splitlines(keepends=True) if is_by_line else [data]
+        is_by_line = file.format == "jsonl" and b"\r" not in data
+        parts = data.removesuffix(b"\n").split(b"\n") if is_by_line else [data]
         texts = [_unix_lines(part.decode(file.encoding)) for part in parts]
     except UnicodeDecodeError:
         yield from _decode_what_can_be(chunk, offset, data, problems)
         return
     for part, text in zip(parts, texts, strict=True):
         yield offset, text
-        offset += len(part)
+        offset += len(part) + is_by_line
 
 
 def _decode_what_can_be(chunk: Chunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:

@@ -37,8 +37,8 @@ def assemble(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> I
     ids[begin] = metadata.special_ids["cls"]
     ids[begin + first + 1] = metadata.special_ids["sep"]
     ids[offsets[1:] - 1] = metadata.special_ids["sep"]
-    documents.copy_tokens(first_start, first, ids, begin + 1)
-    documents.copy_tokens(second_start, second, ids, begin + first + 2)
+    starts, pieces = np.concatenate([first_start, second_start]), np.concatenate([first, second])
+    documents.copy_tokens(starts, pieces, ids, np.concatenate([begin + 1, begin + first + 2]))
     return Instances(ids, offsets, np.where(has_second, first + 2, lengths))
 
 
@@ -80,7 +80,9 @@ def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, is_subword
         is_subword=None if metadata.mask_unit == "token" else is_subword,
     )
     keys = mix(pairs.key, MASKS)
-    return mask_instances(instances.ids_T, instances.offsets, keys=keys, pieces=pieces, options=options)
+    return mask_instances(
+        instances.ids_T, instances.offsets, keys=keys, pieces=pieces, options=options, is_in_place=True
+    )
 
 
 def to_batch(

@@ -72,8 +72,8 @@ def _draw_seconds(bucket: Bucket, rows: NDArray[np.int64], drafts: NDArray[np.in
     badness = np.full(len(rows), 1 << 62, np.int64)
     left = np.arange(len(rows))
     for attempt in range(ROUNDS):
-        places = draw_places(keys, own_first, own_length, documents.num_sentences, attempt)
-        for some in documents.by_place(left, places):
-            try_places(documents.starts, some, places, wanted, least, (b_start, b_end, badness))
+        places = draw_places(keys, own_first, own_length, left, documents.num_sentences, attempt)
+        for some in documents.by_place(places):
+            try_places(documents.starts, left[some], places[some], wanted, least, (b_start, b_end, badness))
         left = left[badness[left] > TOLERANCE_TOKENS]
     drafts[2, rows], drafts[3, rows] = b_start, b_end

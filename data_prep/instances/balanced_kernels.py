@@ -127,12 +127,12 @@ def deal(key, owed, length_range):
 
 
 @compiled
-def draw_places(keys, own_first, own_length, sentences, attempt):
-    """Return a random sentence of the split for each key that is not of its own document."""
-    places = np.empty(len(keys), np.int64)
-    for row in range(len(keys)):
+def draw_places(keys, own_first, own_length, rows, sentences, attempt):
+    """Return a random sentence of the split for each of the rows that is not of its own document."""
+    places = np.empty(len(rows), np.int64)
+    for index, row in enumerate(rows):
         place = below(mix_3(keys[row], CANDIDATE, attempt), sentences - own_length[row])
-        places[row] = place + own_length[row] if place >= own_first[row] else place
+        places[index] = place + own_length[row] if place >= own_first[row] else place
     return places
 
 
@@ -142,20 +142,22 @@ def try_places(split, rows, places, wanted, least, best):
 
     Args:
         split: First sentence of each document and first token of each sentence of the split, with their ends.
-        rows: Which to try; they index all that follows.
-        places: A sentence of the split.
+        rows: Which to try; they index what comes after the places.
+        places: A sentence of the split for each of them, ascending.
         wanted: Tokens that B should have.
         least: A shorter one is worse than any other.
         best: Read and written: start, end and badness.
     """
     document_starts, starts = split
     begin, end, badness = best
-    for row in rows:
-        place = places[row]
-        document = _last_below(document_starts, place + 1, 0, len(document_starts) - 1)
+    document = 0
+    for index, row in enumerate(rows):
+        place = places[index]
+        document = _last_from(document_starts, place + 1, document)
         first, stop = document_starts[document], document_starts[document + 1]
-        # Near the end of a document the start slides back, so that short rests are not taken for want of text.
-        place = min(place, max(_last_below(starts, starts[stop] - wanted[row] + 1, first, stop), first))
+        if starts[place] > starts[stop] - wanted[row]:
+            # Near the end of a document the start slides back, so that short rests are not taken for want of text.
+            place = min(place, max(_last_below(starts, starts[stop] - wanted[row] + 1, first, stop), first))
         up = place + 1
         while up < stop and starts[up] < starts[place] + wanted[row]:
             up += 1
@@ -166,6 +168,16 @@ def try_places(split, rows, places, wanted, least, best):
             found = abs(length - wanted[row]) + (TOO_SHORT if length < least[row] else 0)
             if found < badness[row]:
                 begin[row], end[row], badness[row] = starts[low], starts[high], found
+
+
+@inlined
+def _last_from(ascending, value, start):
+    """Return the last index whose element is below ``value``, which that at ``start`` is; quick if it is near."""
+    low, step = start, 1
+    while low + step < len(ascending) and ascending[low + step] < value:
+        low += step
+        step <<= 1
+    return _last_below(ascending, value, low, min(low + step, len(ascending)) - 1)
 
 
 @inlined

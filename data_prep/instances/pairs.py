@@ -3,6 +3,7 @@
 # I instances, S sentences of one bucket
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,12 +42,10 @@ class Bucket:
     number: int
     document_keys: NDArray[np.uint64]
     """Random key of each document of the bucket."""
-    sentence_document_S: Integers
-    """Document (over the split) of each sentence of the bucket."""
+    document_starts: Integers
+    """First sentence of each document and the end of the last, from 0 in the bucket."""
     starts_S: Integers
     """First token of each sentence, and the end of the last: one longer than S."""
-    ends_S: Integers
-    """Sentence (over the split) at which each sentence's document ends."""
     first_document: int
     first_sentence: int
 
@@ -54,30 +53,31 @@ class Bucket:
     def of(cls, documents: DocumentSet, number: int) -> "Bucket":
         """Read the part of the index that belongs to a bucket."""
         (first_d, first_s, _), (last_d, last_s, _) = documents.bucket_starts[number : number + 2].tolist()
-        document_starts = np.asarray(documents.document_starts_D[first_d : last_d + 1])
-        sentence_document = np.repeat(np.arange(first_d, last_d), np.diff(document_starts))
         return cls(
             documents,
             number,
             documents.document_keys(number),
-            sentence_document,
+            np.asarray(documents.document_starts_D[first_d : last_d + 1]) - first_s,
             np.asarray(documents.sentence_starts_S[first_s : last_s + 1]),
-            document_starts[1:][sentence_document - first_d],
             first_d,
             first_s,
         )
 
-    @property
-    def document_starts(self) -> Integers:
-        """First sentence of each document and the end of the last, from 0 in the bucket."""
-        first = self.first_document
-        found = self.documents.document_starts_D[first : first + len(self.document_keys) + 1]
-        return np.asarray(found) - self.first_sentence
+    @cached_property
+    def sentence_document_S(self) -> Integers:
+        """Document (over the split) of each sentence of the bucket."""
+        documents = np.arange(self.first_document, self.first_document + len(self.document_keys))
+        return np.repeat(documents, np.diff(self.document_starts))
+
+    @cached_property
+    def ends_S(self) -> Integers:
+        """Sentence (over the split) at which each sentence's document ends."""
+        return np.repeat(self.document_starts[1:] + self.first_sentence, np.diff(self.document_starts))
 
     @property
     def sentences(self) -> Integers:
         """Numbers of the bucket's sentences over the split."""
-        return np.arange(self.first_sentence, self.first_sentence + len(self.sentence_document_S))
+        return np.arange(self.first_sentence, self.first_sentence + len(self.starts_S) - 1)
 
     def keys_S(self, options: PairOptions) -> NDArray[np.uint64]:
         """Return a key for each sentence as the start of an instance: of its document and its place in it."""

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from data_prep.arrow_files import write_batches
 from data_prep.documents import DocumentSet
 from data_prep.instances.assemble import assemble, mask, to_batch
@@ -41,6 +39,8 @@ def documents_of(folder: Path, split: str) -> DocumentSet:
 
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
     """Make the pairs of a bucket in the order of the shard: shuffled by key."""
+    from data_prep.kernels import order_of
+
     part = Bucket.of(documents, bucket)
     if options.objective == "none":
         pairs = full_sentences(part, options)
@@ -48,7 +48,7 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
         pairs = pair_google(part, options)
     else:
         pairs = pair_balanced(part, options, tokenizer_of(tokenizer).is_subword)
-    return pairs.take(np.argsort(mix(pairs.key, ORDER), kind="stable"))
+    return pairs.take(order_of(mix(pairs.key, ORDER)))
 
 
 def make_instances(task: InstanceTask) -> tuple[list[Path], Counts]:

@@ -27,7 +27,7 @@ class Family:
     max_spare_rows: int = 0
     """By how many rows its published tables of word embeddings may exceed the tokenizer's pieces."""
     relative_fields: tuple[str, ...] = ()
-    """Fields of ``ModelConfig`` about relative positions that it may set; none: its attention knows no positions."""
+    """Fields of ``ModelConfig``, of relative positions mostly, that are its own; none: attention knows no positions."""
     has_key_bias: bool = True
     """Whether keys, those of relative positions too, have a bias; where not, ``transformers`` keeps queries, keys and
     values as one matrix, head by head."""
@@ -86,6 +86,8 @@ FAMILIES: dict[str, Family] = {
             "position_buckets",
             "share_att_key",
             "norm_rel_ebd",
+            "conv_kernel_size",
+            "conv_act",
         ),
     ),
 }

@@ -32,6 +32,7 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 RELATIVE_FIELDS = sorted({name for family in FAMILIES.values() for name in family.relative_fields})
+"""Fields that only some families may set."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -83,6 +84,10 @@ class ModelConfig:
     """DeBERTa 2: whether positions are projected with the queries' and keys' own weights."""
     norm_rel_ebd: Literal["none", "layer_norm"] = "none"
     """DeBERTa 2: whether a LayerNorm follows the embeddings of relative positions."""
+    conv_kernel_size: PositiveInt | None = None
+    """DeBERTa 2: tokens that a convolution beside the first layer reads, an odd number (xlarge: 3); none: no such."""
+    conv_act: Literal["tanh", "gelu", "gelu_new"] = "tanh"
+    """DeBERTa 2: the convolution's activation (xlarge: gelu)."""
     initializer_range: PositiveFloat = 0.02
     """Standard deviation of the truncated normal initialisation."""
     layer_norm_eps: PositiveFloat = 1e-12
@@ -136,6 +141,13 @@ class ModelConfig:
             if name not in allowed and value != getattr(type(self), name):
                 families = ", ".join(key for key, family in FAMILIES.items() if name in family.relative_fields)
                 raise ValueError(f"{name}={value} goes with family={families}, not {self.family}")
+        if (self.conv_kernel_size or 1) % 2 == 0:
+            raise ValueError(f"conv_kernel_size={self.conv_kernel_size} has no middle; choose an odd number, such as 3")
+        if allowed and (self.embedding_width != self.hidden_size or self.num_hidden_groups):
+            raise ValueError(
+                f"embedding_size={self.embedding_size} or num_hidden_groups={self.num_hidden_groups} goes not with "
+                f"family={self.family}; leave both out"
+            )
         if allowed and not self.pos_att_type:
             raise ValueError(f"pos_att_type is empty, but family={self.family} has no other positions; name c2p or p2c")
         if self.type_vocab_size == 0 and not allowed:

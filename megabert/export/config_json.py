@@ -93,7 +93,7 @@ EXCHANGES: dict[str, Exchange] = {
     "deberta-v2": Exchange(
         architectures={"none": "DebertaV2ForMaskedLM"},
         own_fields=FAMILIES["deberta-v2"].relative_fields,
-        required={**RELATIVE, "conv_kernel_size": 0},
+        required={**RELATIVE, "conv_groups": 1},
         their_defaults={
             **_DEBERTA,
             "hidden_size": 1536,
@@ -103,8 +103,10 @@ EXCHANGES: dict[str, Exchange] = {
             "position_buckets": -1,
             "share_att_key": False,
             "norm_rel_ebd": "none",
+            "conv_kernel_size": 0,
+            "conv_act": "tanh",
         },
-        optional={"max_relative_positions": -1, "position_buckets": -1},
+        optional={"max_relative_positions": -1, "position_buckets": -1, "conv_kernel_size": 0},
     ),
 }
 """By family, which is their ``model_type``."""
@@ -169,7 +171,7 @@ def read_config_json(folder: Path) -> ModelConfig:
         content["generator_size"] = None  # ELECTRA's generator alone
     names = {f.name for f in fields(ModelConfig)} - set(OURS_ALONE) | set(exchange.own_fields)
     shape = {name: value for name, value in content.items() if name in names}
-    shape |= {name: None for name in exchange.optional if (shape[name] or 0) < 1}
+    shape |= {name: None for name, none in exchange.optional.items() if shape[name] in (none, 0)}
     if isinstance(shape.get("pos_att_type"), str):
         shape["pos_att_type"] = [part.strip() for part in shape["pos_att_type"].lower().split("|")]
     activation = shape.get("hidden_act", FAMILIES[family].defaults.get("hidden_act", "gelu"))

@@ -61,16 +61,18 @@ class _Course:
     history: list[dict[str, Any]] = field(default_factory=list)
     best_score: float = -math.inf
     best_step: int = 0
+    best: Evaluation | None = None
     best_masters: list[torch.Tensor] = field(default_factory=list)
     since_best: int = 0
     """Evaluations since the best one."""
 
-    def note(self, step: int, metrics: dict[str, float], score: float, engine: Engine) -> None:
+    def note(self, step: int, found: Evaluation, score: float, engine: Engine) -> None:
         self.since_best += 1
-        if not self.history or score > self.best_score:
-            self.best_score, self.best_step, self.best_masters = score, step, copy_masters(engine)
+        if self.best is None or score > self.best_score:
+            self.best_score, self.best_step, self.best = score, step, found
+            self.best_masters = copy_masters(engine)
             self.since_best = 0
-        self.history.append({"step": step, **metrics})
+        self.history.append({"step": step, **found.metrics})
 
 
 @dataclass
@@ -85,8 +87,8 @@ class Fitting:
     world: World
     skips: int = 0
 
-    def run(self, seed: int, folder: Path) -> FitResult:
-        """Train with one seed; metrics go to ``folder``."""
+    def run(self, seed: int, folder: Path) -> tuple[FitResult, Evaluation]:
+        """Train with one seed; metrics go to ``folder``. Return also what the first set gave with the best weights."""
         config, batch_size = self.config, self.config.global_batch_size
         an_epoch = self.train.steps_an_epoch(batch_size)
         steps = max(1, math.ceil(config.epochs * an_epoch))
@@ -108,14 +110,15 @@ class Fitting:
                 self._tell(writer, seed, step, steps, {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm})
                 if step % every and step < steps:
                     continue
-                metrics = self.evaluate(self.evaluation[0]).metrics
-                course.note(step, metrics, mean_score(metrics, self.family.task.metrics), self.engine)
-                self._tell_evaluation(writer, seed, step, metrics)
+                found = self.evaluate(self.evaluation[0])
+                course.note(step, found, mean_score(found.metrics, self.family.task.metrics), self.engine)
+                self._tell_evaluation(writer, seed, step, found.metrics)
         finally:
             if writer is not None:
                 writer.close()
+        assert course.best is not None  # the last step is always evaluated
         put_back_masters(self.engine, course.best_masters)
-        return FitResult(
+        result = FitResult(
             score=course.best_score,
             best_step=course.best_step,
             steps=step,
@@ -124,6 +127,7 @@ class Fitting:
             train_cpu_s=cpu_seconds,
             history=course.history,
         )
+        return result, course.best
 
     def evaluate(self, data: EvaluationSet) -> Evaluation:
         """Score a set with the present weights; every rank calls it and gets the result."""

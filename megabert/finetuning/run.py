@@ -148,11 +148,11 @@ def _engine(model: TaskModel, config: FinetuneConfig, world: World) -> Engine:
 def _run_seed(fitting: Fitting, prepared: Prepared, seed: int, output_dir: Path, world: World) -> None:
     folder = seed_folder(output_dir, seed)
     on_main(world, lambda: folder.mkdir(parents=True, exist_ok=True))
-    fit = fitting.run(seed, folder)
+    fit, best = fitting.run(seed, folder)
     metrics: dict[str, dict[str, float]] = {}
     files: list[str] = []
-    for data in fitting.evaluation:
-        found = fitting.evaluate(data)
+    for number, data in enumerate(fitting.evaluation):
+        found = fitting.evaluate(data) if number else best
         metrics[data.name] = found.metrics
         if world.is_main:
             stem = folder / f"predictions_{data.name}"

@@ -2,10 +2,11 @@
 
 The op is fused and returns neither scores nor probabilities, so they are computed again, from the queries and keys that
 went into it: softmax(q k^T / sqrt(H)) is its definition (``ops.attention.reference``), and the record keeps what came
-out of it, so that probabilities times values can be held against it.
+out of it, so that probabilities times values can be held against it. DeBERTa adds scores of relative positions, which
+the record has by themselves (``ops.disentangled``).
 """
 
-# L layers, N heads, S tokens, H head width, D = N * H
+# L layers, N heads, G sequences (one), S tokens, H head width, D = N * H
 
 import math
 from collections.abc import Iterator
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from megabert.data.sequences import pack_sequences
-from megabert.errors import ConfigError
 from megabert.inspection.texts import encode_text, evaluating
 from megabert.models.build import PretrainingModel
+from megabert.models.disentangled import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
+from megabert.ops.disentangled import RelativePositions, position_parts
 from megabert.tokenization import Tokenizer
 
 
@@ -40,10 +42,15 @@ class AttentionRecord:
     """Values."""
     context_LSD: Tensor
     """What the op returned."""
+    position_scores_LNSS: Tensor | None = None
+    """DeBERTa: what relative positions add to the scores."""
+    kinds: int = 1
+    """DeBERTa: of how many summands a score is; the root of the head's width takes this factor."""
 
     def scores(self) -> Tensor:
-        """Return q k^T / sqrt(H), of shape (L, N, S, S)."""
-        return self.q_LNSH @ self.k_LNSH.mT / math.sqrt(self.q_LNSH.shape[-1])
+        """Return q k^T / sqrt(H), of shape (L, N, S, S), in a DeBERTa with the scores of positions."""
+        content_LNSS = self.q_LNSH @ self.k_LNSH.mT / math.sqrt(self.q_LNSH.shape[-1] * self.kinds)
+        return content_LNSS if self.position_scores_LNSS is None else content_LNSS + self.position_scores_LNSS
 
     def probabilities(self) -> Tensor:
         """Return the softmax of the scores over keys, of shape (L, N, S, S)."""
@@ -56,6 +63,7 @@ class _Seen:
 
     qkv_TC: list[Tensor] = field(default_factory=list)
     context_TD: list[Tensor] = field(default_factory=list)
+    positions: list[RelativePositions] = field(default_factory=list)
 
 
 @torch.no_grad()
@@ -71,13 +79,8 @@ def record_attention(
         second: Second text.
 
     Raises:
-        ConfigError: The text is longer than the model's positions, or the model is a DeBERTa.
+        ConfigError: The text is longer than the model's positions.
     """
-    if model.config.pos_att_type:
-        raise ConfigError(
-            f"family {model.config.family}: its attention adds scores of relative positions, which the page, made of "
-            "queries and keys alone, would leave out. Show a model of another family."
-        )
     encoded = encode_text(tokenizer, text, second, limit=model.config.max_position_embeddings)
     has_segments = model.config.type_vocab_size > 1
     batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start] if has_segments else None)
@@ -93,7 +96,21 @@ def record_attention(
         k_LNSH=k_LNSH.contiguous(),
         v_LNSH=v_LNSH.contiguous(),
         context_LSD=torch.stack(seen.context_TD).float().cpu(),
+        **_position_scores(seen, heads),
     )
+
+
+def _position_scores(seen: _Seen, heads: int) -> dict[str, Any]:
+    """Return the record's fields of relative positions, where there are any."""
+    scores_LNSS = []
+    for qkv_TC, positions in zip(seen.qkv_TC, seen.positions, strict=False):
+        q_NGSH, k_NGSH, _ = qkv_TC.unflatten(-1, (3, heads, -1)).permute(1, 2, 0, 3)[:, :, None].contiguous()
+        scale = 1 / math.sqrt(q_NGSH.shape[-1] * positions.kinds)
+        parts = position_parts(q_NGSH * scale, k_NGSH, positions, scale=scale)
+        scores_LNSS.append(torch.stack(list(parts)).sum(0)[:, 0])
+    if not scores_LNSS:
+        return {}
+    return {"position_scores_LNSS": torch.stack(scores_LNSS).float().cpu(), "kinds": seen.positions[0].kinds}
 
 
 @contextmanager
@@ -104,6 +121,12 @@ def _observing(model: nn.Module) -> Iterator[_Seen]:
     def keep_qkv(module: nn.Module, inputs: Any, output: Tensor) -> None:
         seen.qkv_TC.append(output)
 
+    def keep_contents_and_positions(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        x_TD, packing, _ = inputs
+        assert isinstance(module, DisentangledSelfAttention)
+        seen.qkv_TC.append(module.project_contents(x_TD))
+        seen.positions.append(module.project_positions(packing.relative))
+
     def keep_context(module: nn.Module, inputs: Any, output: Tensor) -> None:
         seen.context_TD.append(output)
 
@@ -111,6 +134,8 @@ def _observing(model: nn.Module) -> Iterator[_Seen]:
     for module in model.modules():
         if isinstance(module, SelfAttention):
             handles += [module.qkv.register_forward_hook(keep_qkv), module.register_forward_hook(keep_context)]
+        elif isinstance(module, DisentangledSelfAttention):
+            handles += [module.register_forward_hook(keep) for keep in (keep_contents_and_positions, keep_context)]
     try:
         yield seen
     finally:

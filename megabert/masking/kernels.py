@@ -8,7 +8,7 @@ from megabert.compiled import compiled, inlined
 from megabert.masking.draw_kernels import below, mix_2, stream, uniform
 
 TOKEN, WHOLE_WORD, SPAN = range(3)
-_1, _58 = np.uint64(1), np.uint64(58)
+_1, _11, _58 = np.uint64(1), np.uint64(11), np.uint64(58)
 # Leiserson, Prokop, Randall 1998, "Using de Bruijn sequences to index a 1 in a computer word".
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _BIT_OF = np.zeros(64, np.int64)
@@ -22,67 +22,53 @@ LONGER_SPAN = tuple(1 - 0.8**words for words in range(1, MAX_SPAN_WORDS))
 
 
 @compiled
-def mask_rows(ids_T, offsets, keys, wanted_R, pieces, is_subword, shares, out_ids_T, positions_M, originals_M, ends):
+def mask_rows(ids_T, offsets, keys, wanted_R, pieces, is_subword, bounds, positions_M, originals_M, ends):
     """Mask all rows.
 
     Args:
-        ids_T: Ids of all instances.
+        ids_T: Ids of all instances; written where masked.
         offsets: Where each instance starts, and the end.
         keys: Of the instances.
         wanted_R: How many positions to choose at most.
         pieces: Strategy, [CLS], [SEP], [MASK], size of the vocabulary.
         is_subword: By id; empty where the strategy is `TOKEN`.
-        shares: Below the first a position becomes [MASK], below the second any piece.
-        out_ids_T: Written; may be ``ids_T``.
+        bounds: Of the upper 53 bits of a draw: below the first a position becomes [MASK], below the second any piece.
         positions_M: Written, with room for all that is wanted.
         originals_M: Written, likewise.
         ends: Written: of each instance's predictions, after a 0.
     """
     strategy, cls_id, sep_id, mask_id, vocab_size = pieces
+    mask = ids_T.dtype.type(mask_id)
     longest = 0
     for row in range(len(keys)):
         longest = max(longest, offsets[row + 1] - offsets[row])
-    candidates, words, order = np.empty(longest, np.int64), np.empty(longest + 1, np.int64), np.empty(longest, np.int64)
+    work = np.arange(longest + 1), np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
     chosen = np.empty((longest >> 6) + 1, np.uint64)  # a bit a position
     made = 0
     for row in range(len(keys)):
-        length = offsets[row + 1] - offsets[row]
-        here, there = ids_T[offsets[row] : offsets[row + 1]], out_ids_T[offsets[row] : offsets[row + 1]]
-        chosen[: (length >> 6) + 1] = 0
-        count = 0
-        for position in range(length):
-            token = here[position]
-            there[position] = token
-            candidates[count] = position  # stays only if it is one
-            count += (token != cls_id) & (token != sep_id)
+        here = ids_T[offsets[row] : offsets[row + 1]]
+        chosen[: (len(here) >> 6) + 1] = 0
         if strategy == TOKEN:
-            _choose_tokens(keys[row], min(wanted_R[row], count), candidates[:count], chosen)
+            _choose_tokens(keys[row], wanted_R[row], here, (cls_id, sep_id), work, chosen)
         else:
-            num_words = 0
-            for index in range(count):
-                # A ## piece joins the candidate before it, also across the middle [SEP], as in the original.
-                if index == 0 or not is_subword[here[candidates[index]]]:
-                    words[num_words] = index
-                    num_words += 1
-            words[num_words] = count
-            room = min(wanted_R[row], count)
-            _choose_words(strategy == SPAN, keys[row], room, num_words, (words, candidates, order), chosen)
+            _choose_words(strategy == SPAN, keys[row], wanted_R[row], here, (cls_id, sep_id), is_subword, work, chosen)
         action_key, replacement_key = mix_2(keys[row], _ACTION), mix_2(keys[row], _REPLACEMENT)
-        before = deciding = -2
-        for word in range((length >> 6) + 1):
+        first = made
+        for word in range((len(here) >> 6) + 1):
             bits = chosen[word]
             while bits:
-                position = (word << 6) + _lowest_bit(bits)
+                positions_M[made] = (word << 6) + _lowest_bit(bits)
                 bits &= bits - _1
-                if strategy != SPAN or position != before + 1:
-                    deciding = position  # a span is replaced as one, else each position is drawn for itself
-                before = position
-                original = here[position]
-                positions_M[made], originals_M[made] = position, original
                 made += 1
-                action = uniform(stream(action_key, deciding))
-                other = below(stream(replacement_key, position), vocab_size)
-                there[position] = mask_id if action < shares[0] else other if action < shares[1] else original
+        before, action = np.int64(-2), np.uint64(0)
+        for prediction in range(first, made):
+            position = np.int64(positions_M[prediction])
+            if strategy != SPAN or position != before + 1:  # a span is replaced as one
+                action = stream(action_key, position) >> _11
+            before, originals_M[prediction] = position, here[position]
+            here[position] = mask if action < bounds[0] else here[position]
+            if bounds[0] <= action < bounds[1]:  # rare: drawn only then
+                here[position] = below(stream(replacement_key, position), vocab_size)
         ends[row + 1] = made
 
 
@@ -93,20 +79,50 @@ def _lowest_bit(bits):
 
 
 @inlined
-def _choose_tokens(key, room, candidates, chosen):
-    """Draw positions one after the other from those that are left (Fisher-Yates)."""
-    order_key = mix_2(key, _ORDER)
-    for index in range(room):
-        other = index + below(stream(order_key, index), len(candidates) - index)
-        position = candidates[other]
-        candidates[other] = candidates[index]
-        chosen[position >> 6] |= _1 << np.uint64(position & 63)
+def _find_special(here, special, places):
+    """Write where the ids of an instance are special ones; return how many are."""
+    first, second = here.dtype.type(special[0]), here.dtype.type(special[1])
+    found = 0
+    for position in range(len(here)):
+        if (here[position] == first) | (here[position] == second):
+            places[found] = position
+            found += 1
+    return found
 
 
 @inlined
-def _choose_words(is_span, key, room, num_words, work, chosen):
+def _choose_tokens(key, wanted, here, special, work, chosen):
+    """Draw positions one after the other from those that are left (Fisher-Yates)."""
+    order, places, taken = work  # order[place] is place between rows: only what a row changes is put back
+    specials = _find_special(here, special, places)
+    count = len(here) - specials
+    order_key, room = mix_2(key, _ORDER), min(wanted, count)
+    for index in range(room):
+        other = index + below(stream(order_key, index), count - index)
+        position = order[other]
+        order[other], taken[index] = order[index], other
+        for number in range(specials):  # from the number among the others to the place among all
+            position += position >= places[number]
+        chosen[position >> 6] |= _1 << np.uint64(position & 63)
+    for index in range(room):
+        order[taken[index]] = taken[index]
+
+
+@inlined
+def _choose_words(is_span, key, wanted, here, special, is_subword, work, chosen):
     """Take words in random order while they fit, drawn only as far as needed."""
-    words, candidates, order = work
+    order, words, candidates = work
+    count = num_words = 0
+    for position in range(len(here)):
+        candidates[count] = position  # stays only if it is one
+        count += (here[position] != special[0]) & (here[position] != special[1])
+    for index in range(count):
+        # A ## piece joins the candidate before it, also across the middle [SEP], as in the original.
+        if index == 0 or not is_subword[here[candidates[index]]]:
+            words[num_words] = index
+            num_words += 1
+    words[num_words] = count
+    room = min(wanted, count)
     for index in range(num_words):
         order[index] = index
     order_key, length_key = mix_2(key, _ORDER), mix_2(key, _SPAN_LENGTH)

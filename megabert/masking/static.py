@@ -5,6 +5,7 @@ What happens to an instance is a function of its ids and its key alone, whatever
 
 # T tokens of all instances, I instances, M predictions of all instances
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,6 +103,7 @@ def mask_instances(
     keys: NDArray[np.uint64],
     pieces: PieceTable,
     options: MaskingOptions | None = None,
+    is_in_place: bool = False,
 ) -> MaskedInstances:
     """Choose tokens to predict and mask them.
 
@@ -114,6 +116,7 @@ def mask_instances(
         keys: Uint64 of shape (I,): one random key per instance, from `keyed_random.mix`.
         pieces: What must be known of the vocabulary.
         options: How to mask; BERT's values by default.
+        is_in_place: Whether ``ids_T`` itself is masked, not a copy.
 
     Raises:
         ConfigError: The strategy works on words, and ``pieces`` does not know them.
@@ -132,11 +135,13 @@ def mask_instances(
         is_subword = np.zeros(0, np.bool_)
     wanted = count_predictions(np.diff(offsets), options)
     room = int(wanted.sum())
-    ids, positions, originals = np.empty_like(ids_T), np.empty(room, np.uint16), np.empty(room, ids_T.dtype)
+    ids = ids_T if is_in_place else ids_T.copy()
+    positions, originals = np.empty(room, np.uint16), np.empty(room, ids_T.dtype)
     ends = np.zeros(len(keys) + 1, np.int64)
     table = (STRATEGIES.index(options.strategy), pieces.cls_id, pieces.sep_id, pieces.mask_id, pieces.vocab_size)
     shares = (options.mask_share, options.mask_share + options.random_share)
-    mask_rows(ids_T, offsets, keys, wanted, table, is_subword, shares, ids, positions, originals, ends)
+    bounds = tuple(np.uint64(math.ceil(share * 2**53)) for share in shares)
+    mask_rows(ids, offsets, keys, wanted, table, is_subword, bounds, positions, originals, ends)
     return MaskedInstances(
         ids_T=ids, positions_M=positions[: ends[-1]], original_ids_M=originals[: ends[-1]], offsets=ends
     )

@@ -102,20 +102,24 @@ class DisentangledSelfAttention(nn.Module):
 
     def forward(self, x_TD: Tensor, packing: Packing, site: Dropout | None) -> Tensor:
         """Return the context of each token, of shape (T, D), before the output projection."""
-        qkv_TC = self.qkv(x_TD)
-        if self.query_bias is not None and self.value_bias is not None:
-            qkv_TC = qkv_TC + torch.cat([self.query_bias, torch.zeros_like(self.query_bias), self.value_bias])
         return disentangled_attention(
-            qkv_TC,
-            self._positions(packing.relative),
+            self.project_contents(x_TD),
+            self.project_positions(packing.relative),
             groups=packing.plan,
             num_heads=self.config.num_attention_heads,
             dropout=site,
             backend=self.backend,
         )
 
-    def _positions(self, relative: EmbeddedPositions) -> RelativePositions:
-        """Project the relative positions, in the second version with the weights of the contents."""
+    def project_contents(self, x_TD: Tensor) -> Tensor:
+        """Return queries, keys and values of shape (T, 3 * D)."""
+        qkv_TC: Tensor = self.qkv(x_TD)
+        if self.query_bias is None or self.value_bias is None:
+            return qkv_TC
+        return qkv_TC + torch.cat([self.query_bias, torch.zeros_like(self.query_bias), self.value_bias])
+
+    def project_positions(self, relative: EmbeddedPositions) -> RelativePositions:
+        """Return keys and queries of positions, in the second version by the weights of the contents."""
         key_PD, query_PD = None, None
         if self.config.share_att_key:
             query_PD, key_PD, _ = self.qkv(relative.embedded_PD).chunk(3, -1)

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import Packing
+from megabert.models.convolution import Convolution
 from megabert.models.disentangled import DisentangledSelfAttention, RelativeEmbedding
 from megabert.models.embeddings import ResidualLayerNorm
 from megabert.ops.attention import attention
@@ -134,12 +135,14 @@ class BertEncoder(nn.Module):
         groups = config.num_hidden_groups or config.num_hidden_layers
         self.layer = nn.ModuleList(EncoderLayer(config, ops) for _ in range(groups))
         self.relative = RelativeEmbedding(config, ops) if config.pos_att_type else None
+        self.convolution = Convolution(config, ops) if config.conv_kernel_size else None
         self.activation_checkpointing = activation_checkpointing
 
     def forward(self, x_TD: Tensor, packing: Packing, stream: DropoutStream | None) -> Tensor:
         """Return the last hidden states, of shape (T, D)."""
         if self.relative is not None:
             packing = replace(packing, relative=self.relative(packing.max_seqlen))
+        embedded_TD = x_TD
         for depth in range(self.num_hidden_layers):
             layer = self.layer[depth * len(self.layer) // self.num_hidden_layers]
             if self.activation_checkpointing and torch.is_grad_enabled():
@@ -147,4 +150,6 @@ class BertEncoder(nn.Module):
                 x_TD = checkpoint(layer, x_TD, packing, stream, depth, use_reentrant=False, preserve_rng_state=False)
             else:
                 x_TD = layer(x_TD, packing, stream, depth)
+            if depth == 0 and self.convolution is not None:
+                x_TD = self.convolution(embedded_TD, x_TD, packing.cu_seqlens, stream)
         return x_TD

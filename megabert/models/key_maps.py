@@ -41,6 +41,8 @@ _DEBERTA: Pairs = (
     ("bert.pooler.*", "pooler.*"),  # of a task's class, not of the encoder
     ("bert.encoder.relative.weight", "deberta.encoder.rel_embeddings.weight"),
     ("bert.encoder.relative.LayerNorm.*", "deberta.encoder.LayerNorm.*"),
+    ("bert.encoder.convolution.LayerNorm.*", "deberta.encoder.conv.LayerNorm.*"),
+    ("bert.encoder.convolution.*", "deberta.encoder.conv.conv.*"),
     *_encoder("deberta"),
     *_transform("cls.predictions.transform"),
     *_decoder("cls.predictions"),

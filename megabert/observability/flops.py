@@ -11,7 +11,8 @@ def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, mas
     ``intermediate_size`` (4h in BERT) and the embedding width e is h but for ALBERT and ELECTRA, which add their
     projection. Biases, normalisation and softmax are not counted. ELECTRA: generator, discriminator and its head.
     DeBERTa: ``6*L*h*s`` more for each kind of position scores, which is one product a pair of tokens; that more are
-    computed, of all distances, does not count, nor does the projection of positions, once a micro-batch.
+    computed, of all distances, does not count, nor does the projection of positions, once a micro-batch. Its
+    convolution, where there is one, counts.
 
     Args:
         model: Sizes; ``vocab_size`` must be resolved.
@@ -30,6 +31,7 @@ def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, mas
 def _encoder_flops(model: ModelConfig, tokens: int, squared_lengths: int) -> float:
     layers, h, f = model.num_hidden_layers, model.hidden_size, model.intermediate_size
     projection = 6 * h * model.embedding_width if model.projects_embeddings else 0
+    projection += 6 * h * h * (model.conv_kernel_size or 0)
     per_pair = 12 * h + 6 * h * len(model.pos_att_type)
     return float(((24 * h * h + 12 * h * f) * layers + projection) * tokens + per_pair * layers * squared_lengths)
 

@@ -5,14 +5,14 @@
 ``pk`` and ``pq`` are keys and queries of relative positions; either may be left out. Contents are multiplied with the
 positions of all 2 * S - 1 distances at once, and a view of that product, each row begun one place before the one above,
 is the matrix of scores: nothing of shape (S, S) is gathered. On a CPU sequences of one length share batched products;
-elsewhere all are one padded batch, so that the device is not asked for lengths.
+elsewhere all are padded to the longest, so that the device is not asked for lengths.
 """
 
 # T packed tokens, B sequences, G sequences of a group, S tokens, N heads, H head width, D = N * H,
 # P relative positions, E = 2 * S - 1 distances, R slots (all tokens of all groups)
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,9 @@ from megabert.ops.backend import Backend, choose, no_obstacle
 from megabert.ops.dropout import Dropout, keep_mask
 
 BLOCK = 1 << 19
-"""Probabilities in a group: 2 MiB in float32."""
+"""Probabilities in a group on a CPU: 2 MiB in float32."""
+PADDED_BLOCK = 1 << 26
+"""Elsewhere: 256 MiB, so that passing products do not grow with the micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class RelativePositions:
     """None: no scores of positions and contents (p2c)."""
     position_E: Tensor
     """Int64 of shape (2 * longest - 1,): the position of each distance i - j, from -(longest - 1) on."""
+
+    @property
+    def kinds(self) -> int:
+        """Summands of a score, that of contents alone among them."""
+        return 1 + (self.key_PD is not None) + (self.query_PD is not None)
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Groups:
 
 
 def plan_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: int) -> Groups:
-    """Sort sequences into groups: by length on a CPU, all into one elsewhere.
+    """Lay sequences out in groups: by length on a CPU, padded elsewhere.
 
     Args:
         cu_seqlens: Int32 of shape (B + 1,).
@@ -63,11 +70,11 @@ def plan_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: 
     """
     if cu_seqlens.device.type == "cpu":
         return groups_of_equal_length(cu_seqlens, tokens=tokens, num_heads=num_heads)
-    return one_padded_group(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen)
+    return padded_groups(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen, num_heads=num_heads)
 
 
-def one_padded_group(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int) -> Groups:
-    """Lay all sequences out side by side, without asking the device for lengths."""
+def padded_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: int) -> Groups:
+    """Give every sequence the longest one's slots, without asking the device for lengths."""
     starts_B, ends_B = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
     index_BS = starts_B[:, None] + torch.arange(max_seqlen, device=cu_seqlens.device)
     real_BS = index_BS < ends_B[:, None]
@@ -76,7 +83,9 @@ def one_padded_group(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int) -> Gro
     slot_T = torch.full((tokens + 1,), slots, device=cu_seqlens.device)
     slot_T = slot_T.index_put((torch.where(real_BS, index_BS, tokens),), torch.where(real_BS, slot_BS, slots))
     token_R = torch.where(real_BS, index_BS, 0).flatten()
-    return Groups(((len(starts_B), max_seqlen),), token_R, slot_T[:tokens], real_BS.flatten())
+    step = max(1, PADDED_BLOCK // (num_heads * max_seqlen * max_seqlen))
+    shapes = [(min(step, len(starts_B) - first), max_seqlen) for first in range(0, len(starts_B), step)]
+    return Groups(tuple(shapes), token_R, slot_T[:tokens], real_BS.flatten())
 
 
 def groups_of_equal_length(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> Groups:
@@ -175,18 +184,24 @@ def position_scores(x_NGSH: Tensor, position_PD: Tensor, position_E: Tensor) -> 
 
 def _scores(q_NGSH: Tensor, k_NGSH: Tensor, positions: RelativePositions) -> Tensor:
     """Return the scaled sum of all scores, added up in float32 or better."""
-    length, longest = q_NGSH.shape[2], (positions.position_E.numel() + 1) // 2
-    near_E = positions.position_E[longest - length : longest + length - 1]
-    kinds = 1 + (positions.key_PD is not None) + (positions.query_PD is not None)
-    scale = 1 / math.sqrt(q_NGSH.shape[-1] * kinds)
+    scale = 1 / math.sqrt(q_NGSH.shape[-1] * positions.kinds)
     q_NGSH = q_NGSH * scale
     scores_NGSS = (q_NGSH @ k_NGSH.mT).to(torch.promote_types(q_NGSH.dtype, torch.float32))
-    if positions.key_PD is not None:
-        scores_NGSS = scores_NGSS + position_scores(q_NGSH, positions.key_PD.to(q_NGSH.dtype), near_E.flip(0))
-    if positions.query_PD is not None:
-        query_PD = positions.query_PD.to(q_NGSH.dtype) * scale
-        scores_NGSS = scores_NGSS + position_scores(k_NGSH, query_PD, near_E).mT
+    for part_NGSS in position_parts(q_NGSH, k_NGSH, positions, scale=scale):
+        scores_NGSS = scores_NGSS + part_NGSS
     return scores_NGSS
+
+
+def position_parts(
+    scaled_q_NGSH: Tensor, k_NGSH: Tensor, positions: RelativePositions, *, scale: float
+) -> Iterator[Tensor]:
+    """Yield the scaled scores of contents with positions, and of positions with contents."""
+    length, longest = k_NGSH.shape[2], (positions.position_E.numel() + 1) // 2
+    near_E = positions.position_E[longest - length : longest + length - 1]
+    if positions.key_PD is not None:
+        yield position_scores(scaled_q_NGSH, positions.key_PD.to(k_NGSH.dtype), near_E.flip(0))
+    if positions.query_PD is not None:
+        yield position_scores(k_NGSH, positions.query_PD.to(k_NGSH.dtype) * scale, near_E).mT
 
 
 BACKENDS = {"torch": Backend("torch", disentangled_attention_torch, no_obstacle)}

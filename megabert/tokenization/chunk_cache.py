@@ -6,7 +6,6 @@ libraries, and stays inside a chunk, where `tokenizers` itself decides; it is as
 ASCII the normaliser is lower-casing or nothing, and every character that is no letter, digit or space is a word.
 """
 
-import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +20,8 @@ from megabert.tokenization.backend import CONTINUATION
 MAX_CHUNKS = 1 << 18
 """Different chunks remembered; about 60 bytes each."""
 _MAX_IDS = 1 << 22
+_WORDS = 1 << 18
+"""Words of printable ASCII remembered, 32 bytes each: their letters in 16 bytes and up to four ids."""
 _BATCH_BYTES = 1 << 23
 
 Encode = Callable[[list[str]], list[list[int]]]
@@ -30,12 +31,10 @@ Encode = Callable[[list[str]], list[list[int]]]
 class AsciiPieces:
     """The pieces that words of printable ASCII are cut into, for `megabert.tokenization.kernels`."""
 
-    words: tuple[NDArray[np.uint64], NDArray[np.int32]]
-    """Hash table of the pieces that start words and are short, and their ids."""
     trie: tuple[NDArray[np.uint64], NDArray[np.int32]]
     """Edges of the trie of all pieces, and the id of the piece that ends at each node."""
-    folded: NDArray[np.uint8]
-    """What each byte of a word counts as; 0 where it is no letter or digit."""
+    is_lower: bool
+    """Whether upper case counts as lower case."""
     unknown: int
     """Id of [UNK]."""
 
@@ -48,30 +47,20 @@ class AsciiPieces:
         is_inside = [piece.startswith(CONTINUATION) for piece, _ in pieces]
         texts = [piece.removeprefix(CONTINUATION) for piece, _ in pieces]
         offsets = np.cumsum([0, *map(len, texts)])
-        folded = np.zeros(256, np.uint8)
-        for character in string.ascii_letters + string.digits:
-            folded[ord(character)] = ord(character.lower() if is_lower else character)
-        made = cls(
-            (_zeros(2 * len(pieces)), np.full(len(_zeros(2 * len(pieces))), -1, np.int32)),
-            (_zeros(2 * int(offsets[-1])), np.full(int(offsets[-1]) + 2, -1, np.int32)),
-            folded,
-            unknown,
-        )
-        enter_pieces(
-            np.frombuffer("".join(texts).encode(), np.uint8),
-            offsets,
-            np.where(is_inside, INSIDE, INITIAL),
-            np.array([index for _, index in pieces], np.int32),
-            made.words,
-            made.trie,
-        )
-        return made
+        roots = np.where(is_inside, INSIDE, INITIAL)
+        entries = np.frombuffer("".join(texts).encode(), np.uint8), offsets, roots
+        ids = np.array([index for _, index in pieces], np.int32)
+        most = int(offsets[-1])
+        for _ in range(2):  # pieces share prefixes: the second time the size is known, and a small table is a fast one
+            trie = _zeros(2 * most), np.full(most + 2, -1, np.int32)
+            enter_pieces(*entries, ids, trie)
+            most = int(np.count_nonzero(trie[0]))
+        return cls(trie, is_lower, unknown)
 
     @classmethod
     def none(cls) -> "AsciiPieces":
         """Return what stands for them where all chunks are looked up."""
-        nothing = (_zeros(1), np.full(len(_zeros(1)), -1, np.int32))
-        return cls(nothing, nothing, np.zeros(256, np.uint8), 0)
+        return cls((_zeros(1), np.full(3, -1, np.int32)), False, 0)
 
 
 def _zeros(least: int) -> NDArray[np.uint64]:
@@ -108,6 +97,7 @@ class ChunkCache:
         self._held, self._ends = np.zeros(1 << 14, np.uint8), np.zeros(1 << 10, np.int64)
         self._count = np.zeros(1, np.int64)
         self._ids, self._starts = np.zeros(1 << 12, np.int32), np.zeros(1 << 10, np.int64)
+        self._words = np.zeros((_WORDS if self._has_words else 1, 4), np.uint64)
 
     def __len__(self) -> int:
         """Return the number of chunks remembered."""
@@ -115,7 +105,7 @@ class ChunkCache:
 
     def encode_flat(self, texts: Sequence[str] | pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Tokenize texts; see `Tokenizer.encode_flat`."""
-        ids, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+        ids, lengths = [], []
         for batch in _batches(texts):
             if len(self) > self._limits[0] or self._starts[len(self)] > self._limits[1]:
                 self._clear()
@@ -123,8 +113,8 @@ class ChunkCache:
             ids.append(batch_ids)
             lengths.append(batch_lengths)
         offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-        np.cumsum(np.concatenate(lengths), out=offsets[1:])
-        return np.concatenate(ids), offsets
+        np.cumsum(_joined(lengths, np.int64), out=offsets[1:])
+        return _joined(ids, np.int32), offsets
 
     def _encode_batch(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return all ids of a batch and how many each text has."""
@@ -136,8 +126,8 @@ class ChunkCache:
         slots = np.empty(count_other(text, offsets, self._has_words), np.int32)
         self._find(text, offsets, slots)
         room = int(offsets[-1] - offsets[0]) + int(np.diff(self._starts)[slots].sum())
-        ids, lengths = np.empty(room, np.int32), np.empty(len(texts), np.int64)
-        pieces = (self._pieces.words, self._pieces.trie, self._pieces.folded, np.int32(self._pieces.unknown))
+        ids, lengths = np.empty(room + 1, np.int32), np.empty(len(texts), np.int64)
+        pieces = (self._words, self._pieces.trie, self._pieces.is_lower, np.int32(self._pieces.unknown))
         chunks = (slots, self._starts, self._ids)
         made = encode(text, offsets, self._has_words, pieces, chunks, ids, lengths)
         return ids[:made], lengths
@@ -183,6 +173,11 @@ def _batches(texts: Sequence[str] | pa.StringArray) -> list[pa.StringArray]:
     borders = np.flatnonzero(np.diff(ends)) + 1
     edges = [0, *borders.tolist(), len(array)]
     return [array.slice(start, end - start) for start, end in pairwise(edges) if end > start]
+
+
+def _joined(parts: list[NDArray], dtype: type) -> NDArray:
+    """Return arrays end to end; a single one as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
 def _grown(array: NDArray, size: int) -> NDArray:

@@ -1,7 +1,8 @@
 """Attention as a web page of its own: everything in one file, nothing fetched.
 
-The page carries the queries and keys of the layers shown, float32; scores, softmax and pictures are computed from them
-in the browser. ``render_page`` fills ``page.html`` with the scripts and styles beside it.
+The page carries the queries and keys of the layers shown, float32, and of a DeBERTa the scores of positions; scores,
+softmax and pictures are computed from them in the browser. ``render_page`` fills ``page.html`` with the scripts and
+styles beside it.
 """
 
 import base64
@@ -34,7 +35,9 @@ def render_page(record: AttentionRecord, *, model: str, layers: Sequence[int] | 
     """
     chosen = _choose_layers(layers, record.q_LNSH.shape[0])
     shown = (record.q_LNSH[chosen], record.k_LNSH[chosen])
-    _check_size(sum(values.numel() for values in shown), record, len(chosen))
+    positions = None if record.position_scores_LNSS is None else record.position_scores_LNSS[chosen]
+    numbers = sum(values.numel() for values in (*shown, *([] if positions is None else [positions])))
+    _check_size(numbers, record, len(chosen))
     data = {
         "model": model,
         "tokens": record.pieces,
@@ -44,6 +47,8 @@ def render_page(record: AttentionRecord, *, model: str, layers: Sequence[int] | 
         "headWidth": record.q_LNSH.shape[-1],
         "queries": _encode_floats(shown[0]),
         "keys": _encode_floats(shown[1]),
+        "kinds": record.kinds,
+        "positionScores": None if positions is None else _encode_floats(positions),
     }
     parts = {
         "STYLE": _read("page.css"),

@@ -15,7 +15,7 @@ function drawNeuronView(stage, attention, state, change) {
   const [vectorScale, productScale, scoreScale] = [most([q, ...keys]), most(products), most([scores])];
 
   const table = make("table", { className: "neurons" });
-  const names = ["token", "k", "q \u00d7 k", `q\u00b7k / \u221a${attention.width}`, "softmax"];
+  const names = ["token", "k", "q \u00d7 k", attention.scoreName(), "softmax"];
   table.append(make("tr", {}, ...names.map((name) => make("th", { textContent: name }))));
   table.append(
     make(

@@ -1,5 +1,6 @@
 "use strict";
 // Queries and keys of every layer and head, and what follows from them: scores q.k / sqrt(H), softmax over keys.
+// In a DeBERTa a score has other summands beside q.k, all over sqrt(H * summands); positionScores is what they add.
 
 function decodeFloats(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -16,6 +17,8 @@ class Attention {
     this.width = data.headWidth;
     this.queries = decodeFloats(data.queries); // (layers, heads, tokens, width)
     this.keys = decodeFloats(data.keys);
+    this.kinds = data.kinds;
+    this.positionScores = data.positionScores === null ? null : decodeFloats(data.positionScores); // (layers, heads, tokens, tokens)
     this.cache = new Map();
   }
 
@@ -28,14 +31,21 @@ class Attention {
 
   key(layer, head, token) { return this.vector(this.keys, layer, head, token); }
 
+  // How the scores are made, as a heading.
+  scoreName() {
+    if (this.positionScores === null) return `q\u00b7k / \u221a${this.width}`;
+    return `q\u00b7k / \u221a(${this.width} \u00b7 ${this.kinds}) + positions`;
+  }
+
   // Scaled dot products of one token's query with every key.
   scores(layer, head, token) {
     const q = this.query(layer, head, token);
+    const row = ((this.layers.indexOf(layer) * this.heads + head) * this.length + token) * this.length;
     return Array.from({ length: this.length }, (_, other) => {
       const k = this.key(layer, head, other);
       let sum = 0;
       for (let index = 0; index < this.width; index += 1) sum += q[index] * k[index];
-      return sum / Math.sqrt(this.width);
+      return sum / Math.sqrt(this.width * this.kinds) + (this.positionScores === null ? 0 : this.positionScores[row + other]);
     });
   }
 

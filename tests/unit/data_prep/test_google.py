@@ -56,10 +56,14 @@ def test_single_document_keeps_the_tenth_draw(built):
     alone.bucket_starts[1] = (1, alone.document_starts_D[1], alone.sentence_starts_S[alone.document_starts_D[1]])
     options = PairOptions(objective="nsp", pairing="google", max_seq_length=64, short_seq_prob=0.1, seed=1, duplicate=0)
     bucket = Bucket(
-        alone, 0, documents.document_keys(0)[:1], np.zeros(alone.document_starts_D[1], int),
-        np.asarray(alone.sentence_starts_S[: alone.document_starts_D[1] + 1]),
-        np.full(alone.document_starts_D[1], alone.document_starts_D[1]), 0, 0,
-    )  # fmt: skip
+        documents=alone,
+        number=0,
+        document_keys=documents.document_keys(0)[:1],
+        document_starts=np.asarray(alone.document_starts_D),
+        starts_S=np.asarray(alone.sentence_starts_S[: alone.document_starts_D[1] + 1]),
+        first_document=0,
+        first_sentence=0,
+    )
     pairs = pair_google(bucket, options)
     assert pairs.label.any()
     assert (pairs.b_start + pairs.b_length <= alone.sentence_starts_S[alone.document_starts_D[1]]).all()

@@ -211,8 +211,11 @@ def deberta_folder(tokenizer_dir, tmp_path) -> Path:
         ({"pos_att_type": None}, "pos_att_type"),
         ({"pos_att_type": []}, "pos_att_type is empty"),
         ({"pooler_hidden_act": "tanh"}, "pooler_hidden_act='tanh'"),
-        ({"pooler_dropout": 0.1}, "pooler_dropout=0.1"),
+        ({"pooler_dropout": 0.1}, r"pooler_dropout=0\.1"),
+        ({"conv_kernel_size": 3, "conv_groups": 2}, "conv_groups=2; only 1 is supported"),
         ({"norm_rel_ebd": "batch_norm"}, "norm_rel_ebd"),
+        ({"position_buckets": "many"}, "position_buckets"),
+        ({"max_relative_positions": -2}, "max_relative_positions"),
     ],
 )
 def test_other_debertas_are_refused(changes, message, deberta_folder):

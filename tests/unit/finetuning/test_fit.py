@@ -97,8 +97,9 @@ def fitting(make_family, model_config, world, monkeypatch):
 
 def test_best_weights_are_left_in_the_engine(fitting, tmp_path):
     run, engine, seen = fitting([0.5, 0.9, 0.7], epochs=3)
-    result = run.run(5, tmp_path)
+    result, best = run.run(5, tmp_path)
     assert (result.score, result.best_step, result.steps) == (0.9, 6, 9)
+    assert best.metrics == {"accuracy": 0.9}
     assert torch.equal(engine.module.classifier.weight, seen[1])
     assert not torch.equal(seen[1], seen[2])
     assert [row["accuracy"] for row in result.history] == [0.5, 0.9, 0.7]
@@ -109,13 +110,13 @@ def test_best_weights_are_left_in_the_engine(fitting, tmp_path):
 
 def test_patience_ends_a_training_that_does_not_get_better(fitting, tmp_path):
     run, _, seen = fitting([0.5, 0.9, 0.9, 0.8, 1.0], epochs=5, patience=2)
-    result = run.run(5, tmp_path)
+    result, _ = run.run(5, tmp_path)
     assert (result.steps, result.best_step, len(seen)) == (12, 6, 4)
 
 
 def test_evaluations_may_fall_between_epochs(fitting, tmp_path):
     run, _, _ = fitting([0.1] * 9, epochs=1.5, evaluate_every_steps=2)
-    assert [row["step"] for row in run.run(5, tmp_path).history] == [2, 4, 5]
+    assert [row["step"] for row in run.run(5, tmp_path)[0].history] == [2, 4, 5]
 
 
 def test_steps_that_are_not_finite_are_skipped_and_then_end_it(fitting, tmp_path):

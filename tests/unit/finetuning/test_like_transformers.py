@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
-from unit.finetuning.conftest import batcher_of
-from unit.finetuning.test_families import labelled
+from unit.finetuning.conftest import batcher_of, sentence
+from unit.finetuning.test_families import labelled, rated
+from unit.finetuning.test_span import question
 
 from megabert.config.run import OptimizerConfig
-from megabert.finetuning.heads import take_head
+from megabert.finetuning.heads import architecture_of, take_head
 from megabert.finetuning.model import TaskModel
 from megabert.models.convert import to_huggingface
 from megabert.models.initialization import initialize
@@ -20,18 +21,39 @@ from megabert.optim import build_optimizer, linear_warmup_decay
 STEPS, RATE, DECAY = 20, 3e-3, 0.1
 
 
-@pytest.fixture
-def model(make_family, model_config):
-    family = make_family("classification", ("no", "yes"))
-    config = replace(model_config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model = TaskModel(config, head=family.head, num_outputs=2)
-    initialize(model, 1)
-    return family, model
+def answered(rng, count=48):
+    """Of one length: transformers' softmax over places takes in the padding, ours the sequence alone."""
+    return [question(sentence(rng, "ship", length=8), "ship", str(i)) for i in range(count)]
 
 
-def test_losses_are_those_of_transformers(model):
-    family, ours = model
-    features = family.encode(labelled(random.Random(1)), is_training=True)
+def class_labels(batch, index, _):
+    return {"labels": int(batch.inputs.next_sentence_label_B[index])}
+
+
+def score_labels(batch, index, _):
+    return {"labels": float(batch.scores[index])}
+
+
+def span_labels(batch, index, start):
+    first, last = (batch.inputs.masked_positions_M[2 * index : 2 * index + 2] - start).tolist()
+    return {"start_positions": first, "end_positions": last}
+
+
+CASES = {
+    "classification": (labelled, ("no", "yes"), class_labels, {"num_labels": 2}),
+    "regression": (rated, ("score",), score_labels, {"num_labels": 1, "problem_type": "regression"}),
+    "squad": (answered, ("start", "end"), span_labels, {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_are_those_of_transformers(name, make_family, model_config):
+    make, labels, label_row, options = CASES[name]
+    family = make_family(name, labels)
+    without_dropout = replace(model_config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    ours = TaskModel(without_dropout, head=family.head, num_outputs=family.num_outputs)
+    initialize(ours, 1)
+    features = family.encode(make(random.Random(1)), is_training=True)
     batcher = batcher_of(features, tokens=64)
     config = transformers.BertConfig(
         vocab_size=ours.config.vocab_size,
@@ -42,11 +64,11 @@ def test_losses_are_those_of_transformers(model):
         max_position_embeddings=64,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        num_labels=2,
+        **options,
     )
-    theirs = transformers.BertForSequenceClassification(config)
+    theirs = getattr(transformers, architecture_of("bert", family.head.architecture))(config)
     encoder, head = take_head(
-        {n: p.detach().clone() for n, p in ours.named_parameters()}, "bert", "SequenceClassification"
+        {n: p.detach().clone() for n, p in ours.named_parameters()}, "bert", family.head.architecture
     )
     theirs.load_state_dict({**to_huggingface(encoder, ours.config), **head})
     named = list(theirs.named_parameters())
@@ -65,7 +87,7 @@ def test_losses_are_those_of_transformers(model):
         our_optimizer.lr = linear_warmup_decay(step, steps=STEPS, warmup_ratio=0.0, peak=RATE)
         our_optimizer.bias_step = step
         our_optimizer.step()
-        their_loss = theirs(**padded(batches)).loss
+        their_loss = theirs(**padded(batches, label_row)).loss
         their_optimizer.zero_grad()
         their_loss.backward()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
@@ -74,18 +96,18 @@ def test_losses_are_those_of_transformers(model):
         assert our_loss.item() == pytest.approx(their_loss.item(), abs=2e-4), step
 
 
-def padded(batches) -> dict[str, torch.Tensor]:
+def padded(batches, label_row) -> dict[str, torch.Tensor]:
     """The sequences of packed micro-batches as one padded batch."""
-    rows = []
+    rows, labels = [], []
     for batch in batches:
         bounds = batch.inputs.cu_seqlens.tolist()
         for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
-            label = int(batch.inputs.next_sentence_label_B[index])
-            rows.append((batch.inputs.input_ids_T[start:stop], batch.inputs.segment_ids_T[start:stop], label))
+            rows.append((batch.inputs.input_ids_T[start:stop], batch.inputs.segment_ids_T[start:stop]))
+            labels.append(label_row(batch, index, start))
     pad = torch.nn.utils.rnn.pad_sequence
     return {
-        "input_ids": pad([ids for ids, _, _ in rows], batch_first=True),
-        "token_type_ids": pad([segments for _, segments, _ in rows], batch_first=True),
-        "attention_mask": pad([torch.ones_like(ids) for ids, _, _ in rows], batch_first=True),
-        "labels": torch.tensor([label for _, _, label in rows]),
+        "input_ids": pad([ids for ids, _ in rows], batch_first=True),
+        "token_type_ids": pad([segments for _, segments in rows], batch_first=True),
+        "attention_mask": pad([torch.ones_like(ids) for ids, _ in rows], batch_first=True),
+        **{name: torch.tensor([row[name] for row in labels]) for name in labels[0]},
     }

@@ -1,4 +1,5 @@
 import html
+import json
 import re
 from dataclasses import replace
 
@@ -10,10 +11,11 @@ from unit.inspection.chromium import dump_dom
 from megabert.cli.main import main
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError
+from megabert.export.config_json import config_json
 from megabert.inspection.attention import record_attention
 from megabert.inspection.attention_page import render_page
 from megabert.models.bert import BertForPreTraining
-from megabert.models.convert import from_huggingface, load_parameters
+from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
 from megabert.models.initialization import initialize
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
@@ -87,10 +89,53 @@ def test_a_layer_used_again_is_recorded_each_time(tokenizer):
     assert not torch.equal(record.q_LNSH[0], record.q_LNSH[1])
 
 
-def test_a_deberta_is_refused(tokenizer):
-    config = ModelConfig(family="deberta", vocab_size=tokenizer.vocab_size, preset="tiny")
-    with pytest.raises(ConfigError, match="family deberta: its attention adds scores of relative positions"):
-        record_attention(BertForPreTraining(config, objective="none"), tokenizer, "the cat sat")
+@pytest.fixture(params=["deberta", "deberta-v2"])
+def deberta(request, tokenizer):
+    own = {"position_buckets": 4} if request.param == "deberta-v2" else {"pos_att_type": ("p2c",)}
+    config = ModelConfig(
+        family=request.param,
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=12,
+        **own,
+    )
+    model = BertForPreTraining(config, objective="none")
+    initialize(model, 0)
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    return model
+
+
+def test_probabilities_of_a_deberta_have_its_positions(deberta, tokenizer):
+    record = record_attention(deberta, tokenizer, *TEXTS)
+    context_LNSH = record.probabilities() @ record.v_LNSH
+    torch.testing.assert_close(context_LNSH.transpose(1, 2).flatten(2), record.context_LSD, **TOLERANCE)
+    assert record.position_scores_LNSS.abs().max() > 0.1
+    config = deberta.config
+    content = json.loads(json.dumps(config_json(config, architecture="none", special_ids=tokenizer.special_ids)))
+    theirs = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**content)).eval()
+    state = {name: value.detach() for name, value in deberta.named_parameters()}
+    named = {name.removeprefix("deberta."): value for name, value in to_huggingface(state, config).items()}
+    assert not theirs.load_state_dict(named, strict=False).missing_keys
+    ids = torch.tensor([[tokenizer.vocab[piece] for piece in record.pieces]])
+    with torch.no_grad():
+        expected = theirs(input_ids=ids, output_attentions=True).attentions
+    torch.testing.assert_close(record.probabilities(), torch.cat(expected), **TOLERANCE)
+
+
+@pytest.mark.parametrize("deberta", ["deberta-v2"], indirect=True)
+def test_browser_shows_the_numbers_of_a_deberta(deberta, tokenizer, tmp_path):
+    record = record_attention(deberta, tokenizer, *TEXTS)
+    page = tmp_path / "page.html"
+    page.write_text(render_page(record, model="little", layers=[1]), encoding="utf-8")
+    neurons = dump_dom(page, "view=neuron&layer=1&heads=1&token=4", tmp_path / "profile")
+    for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
+        found = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
+        torch.testing.assert_close(torch.tensor([float(text) for text in found]), values[1, 1, 4], **TOLERANCE)
+    assert f"(8 \u00b7 {record.kinds}) + positions" in neurons
 
 
 def test_recording_leaves_no_trace_on_the_model(model, tokenizer):

@@ -132,6 +132,26 @@ def test_instances_without_candidates_get_no_predictions():
     assert masked.positions_M.tolist() == [1]
 
 
+def test_special_pieces_anywhere_are_passed_over():
+    ids, offsets, keys = make_instances([90] * 400)
+    ids[np.random.default_rng(8).random(len(ids)) < 0.5] = SEP
+    masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES)
+    places = masked.positions_M + np.repeat(offsets[:-1], np.diff(masked.offsets))
+    assert len(np.unique(places)) == len(places) == 400 * 14
+    assert not np.isin(ids[places], [CLS, SEP]).any()
+
+
+def test_masking_in_place_gives_the_same():
+    ids, offsets, keys = make_instances([60, 4, 33])
+    kept = ids.copy()
+    copied = mask_instances(ids, offsets, keys=keys, pieces=PIECES)
+    assert (ids == kept).all()
+    masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES, is_in_place=True)
+    assert masked.ids_T is ids
+    assert (ids == copied.ids_T).all()
+    assert (masked.original_ids_M == copied.original_ids_M).all()
+
+
 def test_no_instances_at_all_are_fine():
     masked = mask_instances(np.zeros(0, np.uint16), np.zeros(1, np.int64), keys=np.zeros(0, np.uint64), pieces=PIECES)
     assert masked.offsets.tolist() == [0]

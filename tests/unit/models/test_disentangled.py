@@ -29,6 +29,7 @@ CONFIGS = {
     "second, weights of its own": ModelConfig(
         family="deberta-v2", position_buckets=8, share_att_key=False, norm_rel_ebd="none", **SIZES
     ),
+    "second, convolution": ModelConfig(family="deberta-v2", position_buckets=8, conv_kernel_size=3, **SIZES),
 }
 OPTIONS = {"objective": "none"}
 

@@ -10,7 +10,7 @@ from megabert.ops.disentangled import (
     RelativePositions,
     disentangled_attention,
     groups_of_equal_length,
-    one_padded_group,
+    padded_groups,
     plan_groups,
 )
 from megabert.ops.dropout import keep_mask
@@ -61,7 +61,7 @@ def run(op, tensors, grad, kinds):
 def groups_of(layout, cu_seqlens, tokens):
     if layout == "by length":
         return groups_of_equal_length(cu_seqlens, tokens=tokens, num_heads=HEADS)
-    return one_padded_group(cu_seqlens, tokens=tokens, max_seqlen=int(cu_seqlens.diff().max()))
+    return padded_groups(cu_seqlens, tokens=tokens, max_seqlen=int(cu_seqlens.diff().max()), num_heads=HEADS)
 
 
 @pytest.mark.parametrize("layout", ["by length", "padded"])
@@ -97,7 +97,7 @@ def test_without_sequences_results_and_gradients_are_zero(layout, generator, bou
     tensors, position_E = inputs([1], 4, generator, torch.float32)
     groups = groups_of_equal_length(cu_seqlens, tokens=5, num_heads=HEADS)
     if layout == "padded":
-        groups = one_padded_group(cu_seqlens, tokens=5, max_seqlen=1)
+        groups = padded_groups(cu_seqlens, tokens=5, max_seqlen=1, num_heads=HEADS)
 
     def op(qkv, key, query):
         positions = RelativePositions(key, query, position_E)
@@ -107,13 +107,15 @@ def test_without_sequences_results_and_gradients_are_zero(layout, generator, bou
         assert torch.equal(value, torch.zeros_like(value))
 
 
-def test_groups_of_a_few_sequences_change_nothing(boundaries, generator, monkeypatch):
+@pytest.mark.parametrize("layout", ["by length", "padded"])
+def test_groups_of_a_few_sequences_change_nothing(layout, boundaries, generator, monkeypatch):
     cu_seqlens = boundaries([6] * 9)
     tensors, position_E = inputs([6] * 9, 0, generator, torch.float32)
     found = []
     for block in (1 << 19, 200):
         monkeypatch.setattr("megabert.ops.disentangled.BLOCK", block)
-        groups = plan_groups(cu_seqlens, tokens=54, max_seqlen=6, num_heads=HEADS)
+        monkeypatch.setattr("megabert.ops.disentangled.PADDED_BLOCK", block)
+        groups = groups_of(layout, cu_seqlens, 54)
         positions = RelativePositions(tensors[1], tensors[2], position_E)
         found.append(disentangled_attention(tensors[0], positions, groups=groups, num_heads=HEADS))
     assert len(groups.shapes) == 5

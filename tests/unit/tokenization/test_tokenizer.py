@@ -7,7 +7,7 @@ import tokenizers
 from tokenizers import models
 
 from megabert.errors import DataError
-from megabert.tokenization import Tokenizer
+from megabert.tokenization import Tokenizer, chunk_cache
 from megabert.tokenization.backend import TextOptions, build_backend
 from megabert.tokenization.chunk_cache import ChunkCache
 
@@ -52,6 +52,21 @@ def test_ids_with_the_cache_equal_those_of_the_library(name, stress_set, request
     for _ in range(2):  # from the library, then from the cache
         found = tokenizer.encode_batch(stress_set)
         assert [ids.tolist() for ids in found] == wanted
+
+
+@pytest.mark.parametrize("words", [1 << 18, 4])
+@pytest.mark.parametrize("name", ["cased", "uncased"])
+def test_words_of_any_length_are_remembered_as_they_are(name, words, request, monkeypatch):
+    """Around 8 and 16 letters, where texts end, and where one word takes the place of another all the time."""
+    monkeypatch.setattr(chunk_cache, "_WORDS", words)
+    tokenizer = pickle.loads(pickle.dumps(request.getfixturevalue(name)))  # its table is its own
+    generator = random.Random(1)
+    alphabet = "eatHE019-.\x7f"
+    texts = ["".join(generator.choice(alphabet) for _ in range(length)) for length in range(120) for _ in range(9)]
+    texts += ["Z", "zebra" * 3, "zebra" * 4, "[", "the", "of\u00e9", "the"]
+    wanted = [tokenizer._encode_lists([text])[0] for text in texts]
+    for _ in range(2):
+        assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == wanted
 
 
 @pytest.mark.parametrize("template", ["{}", "a {} b", "a{}b", "{0}{0}", "{0} {0}", "[{}]", "({})."])
