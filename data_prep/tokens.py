@@ -62,7 +62,7 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     schema = document_schema(tokenizer.vocab_size)
     if not table.num_rows:
         write_batches(task.path, schema, [])
-        return [task.path], {"documents": [0, 0], "tokens_by_source": {}}
+        return [task.path], {"documents": [0, 0]}
     hashes, sources = (np.asarray(table[name]) for name in ("document_hash", "source"))
     sentences = table["sentences"].combine_chunks()
     document_offsets = np.asarray(sentences.offsets).astype(np.int64)
@@ -79,7 +79,6 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     counts = {
         "documents": np.bincount(kept.splits, minlength=2).tolist(),
         "tokens": len(ids),
-        "tokens_by_source": {str(source): len(ids) for source in set(sources.tolist())},
         "unknown_tokens": int(np.count_nonzero(ids == tokenizer.special_ids.unk)),
         "empty_sentences": int(np.count_nonzero(lengths == 0)),
         "documents_without_tokens": int(len(hashes) - len(kept.hashes)),
