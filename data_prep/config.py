@@ -122,7 +122,7 @@ class BuildConfig:
     """Of all draws."""
     buckets: int | None = Field(None, ge=1, le=65_536)
     """Parts that documents are spread over; default: one for 5 million tokens, fewer where documents are few."""
-    chunk_mib: float = Field(16.0, gt=0)
+    chunk_mib: float = Field(8.0, gt=0)
     """Text that one unit of reading takes; small inputs are cut finer."""
 
     @model_validator(mode="after")

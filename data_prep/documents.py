@@ -24,8 +24,8 @@ from data_prep.units import Counts
 from megabert.masking.keyed_random import mix, string_key, uniform
 from megabert.schema import atomic_path
 
-WINDOW_SENTENCES = 1 << 22
-"""Part of a split's index that random reads hold in memory at once: 32 MiB."""
+WINDOW_SENTENCES = 1 << 21
+"""Part of a split's index that random reads hold in memory at once: 16 MiB."""
 INDEX_PARTS = ("buckets", "documents", "sentences")
 
 
@@ -74,6 +74,7 @@ def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     counts |= {
         "documents": {task.split: len(order)},
         "documents_by_source": _by_source(sources[order]),
+        "tokens_by_source": _by_source(sources[order], np.diff(id_offsets)),
         "sentences": len(lengths),
         "tokens": len(ids),
         "one_sentence_documents": int(single),
@@ -108,8 +109,9 @@ def _chosen(task: BucketTask, hashes: NDArray[np.uint64], sources: NDArray[np.ui
     return order, counts
 
 
-def _by_source(sources: NDArray[np.uint16]) -> dict[str, int]:
-    return {str(index): int(count) for index, count in enumerate(np.bincount(sources)) if count}
+def _by_source(sources: NDArray[np.uint16], sizes: NDArray[np.int64] | None = None) -> dict[str, int]:
+    """Return the number of documents of each source that has any, or the sum of their sizes."""
+    return {str(index): int(count) for index, count in enumerate(np.bincount(sources, sizes)) if count}
 
 
 def gather_lists(columns: list[pa.Array], order: NDArray[np.int64]) -> tuple[NDArray[np.integer], NDArray[np.int64]]:

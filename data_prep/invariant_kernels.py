@@ -111,7 +111,9 @@ def is_sound(columns, bounds, special, kinds, wanted):
     """Tell whether no row breaks a rule; the arguments are those of `first_broken`."""
     ids_T, offsets, b_starts, positions_M, ends_M, originals_M, ends_originals, labels = columns
     has_pairs, has_words, has_whole_sides = bounds[4:]
-    if _largest(originals_M, _largest(ids_T, special[0])) >= len(kinds) or _count_special(originals_M, special):
+    found, largest = _scan(ids_T, special)
+    found_originals, largest_original = _scan(originals_M, special)
+    if largest >= len(kinds) or largest_original >= len(kinds) or found_originals:
         return False
     allowed = len(labels) * (3 if has_pairs else 2)
     for row in range(len(labels)):
@@ -140,7 +142,7 @@ def is_sound(columns, bounds, special, kinds, wanted):
                 return False
         if has_words and _is_word_cut(ids, b_start, positions, originals_M, first_original, kinds):
             return False
-    return _count_special(ids_T, special) == allowed
+    return found == allowed
 
 
 @inlined
@@ -164,15 +166,10 @@ def _is_special(token, special):
 
 
 @inlined
-def _count_special(ids, special):
-    found = np.uint32(0)
+def _scan(ids, special):
+    """Return how many ids are special, and the largest."""
+    found, largest = np.uint32(0), special[0]
     for index in range(len(ids)):
         found = np.uint32(found + np.uint32(_is_special(ids[index], special)))
-    return found
-
-
-@inlined
-def _largest(ids, largest):
-    for index in range(len(ids)):
         largest = max(largest, ids[index])
-    return largest
+    return found, largest

@@ -76,12 +76,17 @@ def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.2f}%" if whole else "-"
 
 
+def tokens_read(corpus: dict[str, Any]) -> int:
+    """Return the tokens of all text, duplicates and weights aside; older manifests have them as ``tokens``."""
+    return int(corpus.get("tokens_read", corpus["tokens"]))
+
+
 def describe_corpus(corpus: dict[str, Any]) -> list[str]:
     """Return lines on documents, sentences, tokens, per source, and what was dropped."""
     lines = [
         f"documents {corpus['documents']:,} ({corpus['validation_documents']:,} held out), "
         f"sentences {corpus['sentences']:,}, tokens {corpus['tokens']:,}, "
-        f"[UNK] {share(corpus['unknown_tokens'], corpus['tokens'])}",
+        f"[UNK] {share(corpus['unknown_tokens'], tokens_read(corpus))}",
     ]
     tokens, kept = corpus.get("tokens_by_source", {}), corpus.get("kept_documents_by_source", {})
     for name, number in corpus["documents_by_source"].items():

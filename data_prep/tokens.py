@@ -62,7 +62,7 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     schema = document_schema(tokenizer.vocab_size)
     if not table.num_rows:
         write_batches(task.path, schema, [])
-        return [task.path], {"documents": [0, 0], "tokens_by_source": {}}
+        return [task.path], {"documents": [0, 0]}
     hashes, sources = (np.asarray(table[name]) for name in ("document_hash", "source"))
     sentences = table["sentences"].combine_chunks()
     document_offsets = np.asarray(sentences.offsets).astype(np.int64)
@@ -79,7 +79,6 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     counts = {
         "documents": np.bincount(kept.splits, minlength=2).tolist(),
         "tokens": len(ids),
-        "tokens_by_source": {str(source): len(ids) for source in set(sources.tolist())},
         "unknown_tokens": int(np.count_nonzero(ids == tokenizer.special_ids.unk)),
         "empty_sentences": int(np.count_nonzero(lengths == 0)),
         "documents_without_tokens": int(len(hashes) - len(kept.hashes)),
@@ -156,4 +155,7 @@ def read_documents_of(path: Path, split: int, low: int, high: int) -> list[pa.Re
     part = hashes[begin:end]
     first = begin + np.searchsorted(part, np.uint64(low))
     last = end if high >= 1 << 64 else begin + np.searchsorted(part, np.uint64(high))
-    return [batch.take(pa.array(np.arange(first, last)))] if last > first else []
+    if last <= first:
+        return []
+    part = batch.slice(first, last - first)
+    return [pa.ipc.read_record_batch(part.serialize(), part.schema)]  # copied as blocks; `take` goes row by row

@@ -69,7 +69,7 @@ def verify(folder: Path, executor: Executor, *, has_text: bool = False) -> Verdi
     if tokenizer.sha256 != manifest.metadata.tokenizer_sha256:
         problems.append(f"{folder / 'tokenizer'}: not the tokenizer that the manifest names")
     documents = _documents_beside(folder) if has_text else None
-    tasks = [_task(folder, entry, manifest, documents) for entry in manifest.shards]
+    tasks = shard_tasks(folder, manifest, documents)
     progress = Progress(f"verify {folder.name}", len(tasks), measure="rows", scale=1e3, label="k instances/s")
     found: dict[int, list[str]] = {}
     for index, result in executor.run(check_shard, tasks):
@@ -80,15 +80,10 @@ def verify(folder: Path, executor: Executor, *, has_text: bool = False) -> Verdi
     return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems, documents is not None)
 
 
-def _task(folder: Path, entry: ShardEntry, manifest: Manifest, documents: Path | None) -> ShardTask:
-    config = manifest.config
-    return ShardTask(
-        folder,
-        entry,
-        manifest.metadata,
-        config.get("short_seq_prob", 0.1),
-        documents,
-    )
+def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None) -> list[ShardTask]:
+    """Return a task for each shard of a manifest."""
+    short_seq_prob = manifest.config.get("short_seq_prob", 0.1)
+    return [ShardTask(folder, entry, manifest.metadata, short_seq_prob, documents) for entry in manifest.shards]
 
 
 def _documents_beside(folder: Path) -> Path:

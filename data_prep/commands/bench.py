@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"{'all, verified':28s} {seconds:8.2f} CPU s 100.0% {megabytes / seconds:9.1f} MB/s of stored input a core\n"
         f"{megabytes:.1f} MB, {rows:,} instances of {' '.join(map(str, config.lengths))} tokens, dupe factor "
         f"{config.dupe_factor}, {shard_bytes / rows:.0f} bytes an instance, {wall:.1f} s on the clock, "
-        f"peak {peak:.0f} MiB"
+        f"peak {peak:.0f} MiB; verified {shard_bytes / 1e6 / executor.seconds['check_shard']:.0f} MB of shards a second"
     )
     sys.stdout.flush()
     return 0

@@ -12,7 +12,7 @@ from data_prep.config import BuildConfig
 from data_prep.extract import find_files, plan_chunks
 from data_prep.parallel import Executor, executor_of_all_ranks
 from data_prep.pipeline import Built, build
-from data_prep.stats import describe_corpus, describe_split, share
+from data_prep.stats import describe_corpus, describe_split, share, tokens_read
 from megabert.tokenization import Pieces
 
 MAX_UNKNOWN_SHARE = 0.005
@@ -66,8 +66,8 @@ def _run(arguments: argparse.Namespace, executor: Executor) -> int:
     built = build(config, arguments.output, executor)
     print("\n".join(summary(built)))
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
-    if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * corpus["tokens"]:
-        share_text = share(corpus["unknown_tokens"], corpus["tokens"])
+    if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * tokens_read(corpus):
+        share_text = share(corpus["unknown_tokens"], tokens_read(corpus))
         print(f"warning: {share_text} of the tokens are [UNK]: the tokenizer does not fit the text", file=sys.stderr)
     return 0
 

@@ -53,6 +53,7 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
 
 def make_instances(task: InstanceTask) -> tuple[list[Path], Counts]:
     """Write the shard of a task; a bucket without an instance gives none."""
+    tokenizer_of(task.tokenizer).forget_chunks()
     documents = documents_of(task.documents, task.split)
     pairs = make_pairs(documents, task.bucket, task.options, task.tokenizer)
     if not len(pairs):

@@ -18,6 +18,8 @@ class FinetuneConfig:
     """Weights to start from: a Hugging Face folder or a run folder."""
     checkpoint: str = "last"
     """Of a run folder: last, best or a step."""
+    random_weights: bool = False
+    """Take shape and tokenizer from the model, and draw all weights anew by seed: what pre-training is worth."""
     data: str
     """Training file, or a folder with train.* and dev.* (or validation.*, valid.*, test.*)."""
     eval_data: str | None = None

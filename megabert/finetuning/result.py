@@ -98,7 +98,7 @@ def _card(folder: Path, prepared: Prepared, metrics: dict[str, dict[str, float]]
         data={f"SHA-256 of {name}": digest for name, digest in prepared.identity.items()}
         | {"training examples or windows": f"{len(prepared.train):,}"},
         recipe={
-            "started from": config.model,
+            "started from": f"{'random weights of the shape of ' * config.random_weights}{config.model}",
             "epochs": config.epochs,
             "examples a step": config.global_batch_size,
             "learning rate": f"{config.learning_rate:g}, warm-up {config.warmup_ratio:.0%}, then linear decay",

@@ -82,7 +82,7 @@ def _train(prepared: Prepared, seeds: list[int], output_dir: Path, world: World)
         activation_checkpointing=config.activation_checkpointing,
     )
     initialize(model, config.seed)
-    given = on_all(world, lambda: _load_weights(model, prepared.source.weights))
+    given = on_all(world, lambda: _given_weights(model, prepared))
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _engine(model, config, world)
     first_state = engine.state()
@@ -107,6 +107,14 @@ def _train(prepared: Prepared, seeds: list[int], output_dir: Path, world: World)
         start_over(engine, _weights_of_seed(start, given, seed, prepared))
         engine.load_state(first_state)
         _run_seed(fitting, prepared, seed, output_dir, world)
+
+
+def _given_weights(model: TaskModel, prepared: Prepared) -> set[str]:
+    """Load the weights to start from, if any, and return the names of those that do not depend on the seed."""
+    if prepared.config.random_weights:
+        logger.info("random weights: %s gives shape and tokenizer alone", prepared.config.model)
+        return set()
+    return _load_weights(model, prepared.source.weights)
 
 
 def _load_weights(model: TaskModel, source: InitialWeights) -> set[str]:

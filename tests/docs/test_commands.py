@@ -16,6 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "README.ko.md", *sorted((ROOT / "docs").glob
 LINE = re.compile(
     r"^    (?:\.venv/bin/)?(?P<program>megabert|megabert-data|deepspeed|torchrun) (?P<rest>.*)$", re.MULTILINE
 )
+FILE = re.compile(r"^```yaml\n(?P<text># (?P<name>\S+\.yaml)\n.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def shown_commands() -> list[tuple[str, str, list[str]]]:
@@ -103,6 +104,10 @@ def test_shown_pretraining_command_is_accepted(page, words, capsys, monkeypatch,
     own_file = "cluster.yaml"  # a file of the reader's
     monkeypatch.chdir(tmp_path)
     (tmp_path / own_file).write_text("seed: 7\n")
+    for path in PAGES:
+        if path.name == page:
+            for shown in FILE.finditer(path.read_text(encoding="utf-8")):
+                (tmp_path / shown["name"]).write_text(shown["text"], encoding="utf-8")
     assert main([*words, "--print-config"]) == 0, page
     assert "phases:" in capsys.readouterr().out
 

@@ -138,6 +138,9 @@ def test_weights_repeat_and_thin_out_documents(build_of, texts, tmp_path):
     corpus = build_of(tuple(sources))
     assert corpus["kept_documents_by_source"]["twice"] == 40
     assert 10 <= corpus["kept_documents_by_source"]["half"] <= 30
+    once = build_of((SourceConfig(input=sources[0].input),))["tokens"]
+    assert corpus["tokens_by_source"]["twice"] == 2 * once
+    assert sum(corpus["tokens_by_source"].values()) == corpus["tokens"] != corpus["tokens_read"]
     assert corpus["dropped"]["documents_without_weight"] == 40 - corpus["kept_documents_by_source"]["half"]
 
 

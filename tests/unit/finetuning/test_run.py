@@ -136,6 +136,20 @@ def test_two_ranks_under_zero_train_like_one(finished, glue, model_dir, tmp_path
     assert sum(p.numel() for p in model.parameters()) > 0
 
 
+def test_random_weights_take_shape_and_tokenizer_alone(glue, model_dir, tmp_path):
+    shape = shutil.copytree(model_dir, tmp_path / "shape", ignore=shutil.ignore_patterns("*.safetensors"))
+    start(glue, shape, tmp_path / "out", "--random-weights", "true", "--epochs", "0.1", "--seeds", "2")
+    models = [tmp_path / "out" / f"seed_{seed}" / "model" for seed in (5, 6)]
+    layers = [
+        transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+        .bert.encoder.layer[0]
+        .output.dense.weight
+        for folder in models
+    ]
+    assert (layers[0] - layers[1]).abs().max() > 0.02  # each seed draws its own
+    assert f"random weights of the shape of {shape}" in (models[0] / "README.md").read_text()
+
+
 def refused(capsys, code: int, expected: int, *phrases: str) -> None:
     error = capsys.readouterr().err
     assert code == expected, error

