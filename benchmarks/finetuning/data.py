@@ -63,7 +63,7 @@ def boolq(packages: Path, data: Path) -> None:
     held_out = {json.loads(line)["question"] for line in dev.splitlines()}
     rows = [json.loads(line) for line in member(packages, "nlptest", "BoolQ/combined.jsonl").decode().splitlines()]
     train = [
-        {"question": row["question"], "passage": row["passage"], "answer": bool(row["label"])}
+        {"question": row["question"], "passage": row["passage"], "answer": row["label"]}
         for row in rows
         if "label" in row and row["question"] not in held_out
     ]
