@@ -95,11 +95,12 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
         sets = [("held_out", held_out)]
     train = subset(train, config.max_train_examples)
     sets = [(name, subset(examples, config.max_eval_examples)) for name, examples in sets]
+    found_labels = reader.labels_of(train)  # of one label alone there is nothing to learn, whatever the task allows
     family = reader(
         task,
         config,
         tokenizer,
-        labels=task.labels or reader.labels_of(train),
+        labels=task.labels or found_labels,
         max_seq_length=length,
         has_segments=source.model.type_vocab_size > 1,
     )

@@ -36,7 +36,7 @@ def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_d
     write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
     prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data)))
     assert prepared.model.family == encoder
-    assert prepared.family.has_segments is (encoder != "roberta")
+    assert prepared.family.has_segments is (SHAPES[encoder].get("type_vocab_size", 2) > 1)
     model = TaskModel(prepared.model, head=prepared.family.head, num_outputs=2)
     given = _load_weights(model, prepared.source.weights)
     new = {name for name, _ in model.named_parameters()} - given
@@ -45,6 +45,17 @@ def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_d
     assert new == expected | (set() if has_pooler else {"bert.pooler.dense.weight", "bert.pooler.dense.bias"})
     name = "bert.embeddings.word_embeddings.weight"
     assert dict(model.named_parameters())[name][:100].equal(state[name][:100])
+
+
+def test_one_label_alone_is_refused_where_the_task_has_two(model_config, tokenizer_dir, data, tmp_path):
+    folder = tmp_path / "model"
+    model = build_model(model_config)
+    state = {name: value.detach() for name, value in model.named_parameters()}
+    write_huggingface(folder, state=state, config=model_config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    (data / "train.tsv").write_text("sentence\tlabel\nthe cat\t0\nsat\t0\n")
+    (data / "dev.tsv").write_text("sentence\tlabel\nthe cat\t1\n")
+    with pytest.raises(DataError, match=r"train.tsv: every example has the label '0'"):
+        prepare(find_task("sst2"), FinetuneConfig(model=str(folder), data=str(data)))
 
 
 def test_weights_without_a_layer_are_refused(model_config):
