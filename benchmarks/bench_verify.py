@@ -11,7 +11,7 @@ import argparse
 import hashlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from data_prep.invariants import Batch, Rules  # noqa: E402
 from data_prep.tokens import tokenizer_of  # noqa: E402
-from data_prep.verify import check_shard, shard_tasks  # noqa: E402
+from data_prep.verify import ShardTask, check_shard, shard_tasks  # noqa: E402
 from megabert.schema import read_manifest  # noqa: E402
 
 OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
@@ -47,9 +47,9 @@ def main() -> None:
     tasks = shard_tasks(arguments.folder, manifest)
     rules = Rules.of(manifest.metadata, tokenizer_of(arguments.folder / "tokenizer"))
 
-    def batches(task: object) -> list[pa.RecordBatch]:
-        reader = pa.ipc.open_file(pa.memory_map(str(task.path)), options=OPTIONS)  # type: ignore[attr-defined]
-        return [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    def batches(task: ShardTask) -> Iterator[pa.RecordBatch]:
+        reader = pa.ipc.open_file(pa.memory_map(str(task.path)), options=OPTIONS)
+        return map(reader.get_batch, range(reader.num_record_batches))
 
     def hash_all() -> None:
         for task in tasks:
@@ -57,9 +57,8 @@ def main() -> None:
 
     def decompress_all() -> None:
         for task in tasks:
-            reader = pa.ipc.open_file(pa.memory_map(str(task.path)), options=OPTIONS)
-            for index in range(reader.num_record_batches):
-                reader.get_batch(index)
+            for _ in batches(task):
+                pass
 
     def check_all() -> None:
         for task in tasks:

@@ -14,6 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,18 @@ def settings_of(size: str, seed: int, options: argparse.Namespace) -> tuple[str,
     return task, {**given, **COMMON, **fields}
 
 
+def finetune(task: str, settings: Mapping[str, Any], more: Sequence[str] = ()) -> None:
+    """Run megabert finetune with these flags and further ones."""
+    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    subprocess.run(
+        [sys.executable, "-m", "megabert", "finetune", task, *flags, *more], check=True, stdout=subprocess.DEVNULL
+    )
+
+
 def ours(size: str, seed: int, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run megabert finetune."""
     task, config = settings_of(size, seed, options)
-    flags = [word for name, value in config.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "megabert", "finetune", task, "--output-dir", str(folder / "run"), *flags]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    finetune(task, {"output-dir": folder / "run", **config})
     found = json.loads((folder / "run" / f"seed_{seed}" / "result.json").read_text())
     return {name: found[name] for name in ("metrics", "examples_per_s", "examples_per_cpu_s")}
 
@@ -110,14 +117,20 @@ def row(size: str, trainer: str, results: list[dict[str, Any]]) -> str:
     )
 
 
-def main() -> None:
-    """Run what is asked for, and print the table after each pair."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description: str | None, size: str) -> argparse.ArgumentParser:
+    """Return a parser of what every comparison asks for; ``size`` is run where none is named."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["film-1k"])
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=[size])
     parser.add_argument("--seeds", type=int, default=3)
+    return parser
+
+
+def main() -> None:
+    """Run what is asked for, and print the table after each pair."""
+    parser = parser_of(__doc__, "film-1k")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="of both")
     parser.add_argument("--report", action="store_true", help="run nothing")
     options = parser.parse_args()

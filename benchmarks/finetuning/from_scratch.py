@@ -10,16 +10,13 @@ the evaluation set. A seed that has finished is kept: the same command goes on.
 import argparse
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.finetuning.compare import SIZES
+from benchmarks.finetuning.compare import COMMON, SIZES, finetune, parser_of
 
 STARTS = {"ours": (), "random": ("--random-weights", "true")}
-SETTINGS = {"learning_rate": 3e-4, "global_batch_size": 32, "evaluate_every_steps": 10**9}
+SETTINGS = COMMON | {"learning_rate": 3e-4}
 """Narrow models take a high rate."""
 EPOCHS = 2
 """Times those of compare.py: random weights need more."""
@@ -31,9 +28,7 @@ def run(size: str, start: str, options: argparse.Namespace, more: Sequence[str])
     out = options.out / size / start
     given = {"model": options.model, "data": options.data / folder, "output-dir": out, "seeds": options.seeds}
     settings = given | SETTINGS | fields | {"epochs": EPOCHS * fields["epochs"]}
-    words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "megabert", "finetune", task, *words, *STARTS[start], *more]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    finetune(task, settings, [*STARTS[start], *more])
     return json.loads((out / "results.json").read_text())  # type: ignore[no-any-return]
 
 
@@ -47,13 +42,7 @@ def row(size: str, start: str, found: dict[str, Any]) -> str:
 
 def main() -> None:
     """Run what is asked for, and print the table as it grows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["film-2k"])
-    parser.add_argument("--seeds", type=int, default=3)
-    options, more = parser.parse_known_args()
+    options, more = parser_of(__doc__, "film-2k").parse_known_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     print("| set | weights | seeds | score |\n|---|---|---|---|")
     for size in options.sizes:
