@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
 
-from megabert.errors import DataError, MegabertError
+from megabert.errors import ConfigError, DataError, MegabertError
 
 # verb: (module with `add_arguments` and `run`, one line of help, example)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -48,11 +48,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; return the exit code that a shell sees."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = arguments[0] if arguments else ""
+    if verb in ("", "-h", "--help"):
+        print(_overview(), file=sys.stdout if verb else sys.stderr)
+        return 0 if verb else 2
+    return _guarded(lambda: _run(verb, arguments[1:]))
+
+
+def _run(verb: str, arguments: Sequence[str]) -> int:
     if verb not in COMMANDS:
-        print(_overview(), file=sys.stdout if verb in ("-h", "--help") else sys.stderr)
-        return 0 if verb in ("-h", "--help") else 2
+        from megabert.config.loading import nearest
+
+        raise ConfigError(f"{verb}: no such verb{nearest(verb, list(COMMANDS))}")
     module, parser = load_verb(verb)
-    return _guarded(lambda: module.run(parser.parse_args(arguments[1:])))
+    return int(module.run(parser.parse_args(arguments)))
 
 
 def load_verb(verb: str) -> tuple[ModuleType, argparse.ArgumentParser]:

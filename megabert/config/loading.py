@@ -164,5 +164,7 @@ def _describe(problem: Any, cls: type) -> str:
         others = "" if section else " (flags that are no fields, such as --run-dir, are in --help)"
         return f"{path}: unknown field{nearest(name, names)}{others}"
     message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "tuple_type":
+        message = f"is a list; write it in brackets, [{problem['input']}]"
     value = "" if problem["type"] == "missing" else f" (found {problem['input']!r})"
     return f"{path}: {message}{value if len(value) < 200 else ''}"

@@ -64,6 +64,11 @@ def test_malformed_flags_are_refused(tokens, message):
         parse_flags(tokens)
 
 
+def test_a_value_in_place_of_a_list_is_told_its_form():
+    with pytest.raises(ConfigError, match=r"model.pos_att_type: is a list; write it in brackets, \[c2p\]"):
+        build(RunConfig, {"phases": [PHASE], "model": {"pos_att_type": "c2p"}})
+
+
 def test_differences_name_leaves():
     old = to_dict(build(RunConfig, {"phases": [PHASE]}))
     new = to_dict(build(RunConfig, {"phases": [{**PHASE, "steps": 11}], "engine": "zero2"}))

@@ -34,11 +34,16 @@ def test_help_shows_defaults_and_an_example(verb, capsys):
     assert f"megabert-data {verb}" in text
 
 
-def test_no_or_unknown_verb_shows_the_table(capsys):
+def test_no_verb_shows_the_table(capsys):
     assert main([]) == 2
     assert "verify" in capsys.readouterr().err
     assert main(["--help"]) == 0
     assert "verify" in capsys.readouterr().out
+
+
+def test_a_mistyped_verb_is_guessed(capsys):
+    assert main(["bild"]) == 2
+    assert "bild: no such verb; did you mean build?" in capsys.readouterr().err
 
 
 def test_module_runs_and_help_needs_neither_torch_nor_the_tokenizer():
