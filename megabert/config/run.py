@@ -67,14 +67,9 @@ class CheckpointConfig:
     every_steps: PositiveInt = 200
     """Steps between checkpoints; one is also written at step 0 and at the end of each phase."""
     keep_last: PositiveInt = 3
-    """How many to keep; the last good one and the best of the last phase are never deleted."""
+    """How many to keep; the last good one, the best of the last phase, and the end of each phase are never deleted."""
     keep_every_steps: PositiveInt | None = None
     """Keep the first checkpoint at or after every multiple of this for good; by default none."""
-
-    def most_at_a_time(self, steps: int) -> int:
-        """Return how many a run of so many steps has on its disk at most, with the best and the one being written."""
-        for_good = steps // self.keep_every_steps + 1 if self.keep_every_steps else 0
-        return self.keep_last + 2 + for_good
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -182,6 +177,14 @@ class RunConfig:
     watchdog: WatchdogConfig = WatchdogConfig()
     rollback: RollbackConfig = RollbackConfig()
     ops: OpsConfig = OpsConfig()
+
+    @property
+    def most_checkpoints(self) -> int:
+        """How many a run has on its disk at most: those kept, and one that is being written."""
+        every = self.checkpoint.keep_every_steps
+        kept_for_good = sum(phase.steps for phase in self.phases) // every + 1 if every else 0
+        best_and_ends_of_phases = len(self.phases)  # that of the last phase is the newest
+        return self.checkpoint.keep_last + best_and_ends_of_phases + kept_for_good + 1
 
 
 ENGINE_FIELDS = (
