@@ -8,10 +8,11 @@ import torch
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.errors import ConfigError
+from megabert.export.tokenizer import fitting_tokenizer
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.families import FAMILIES, Family
 from megabert.finetuning.predicting import EvaluationSet, evaluate
-from megabert.finetuning.prepare import find_file, fitting_tokenizer, sequence_length
+from megabert.finetuning.prepare import find_file, sequence_length
 from megabert.finetuning.result import FineTuned, open_result
 from megabert.finetuning.tasks import Task, find_task
 
