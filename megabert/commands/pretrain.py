@@ -116,9 +116,9 @@ def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunCon
         if recorded.is_file():
             return read_yaml(recorded)["model"]  # type: ignore[no-any-return]
         sizes = to_dict(_source(source).model)
-        # A masked LM has no generator beside it; whether one is added is the recipe's to say.
-        kept = [name for name, value in sizes.items() if name not in fields and (name, value) != ("generator_size", None)]
-        return {name: sizes[name] for name in kept}
+        if sizes["generator_size"] is None:  # whether a generator is added to a masked LM is the recipe's to say
+            del sizes["generator_size"]
+        return {name: value for name, value in sizes.items() if name not in fields}
 
     files = [Path(name) for name in options.config]
     return load_run_config(recipe, files, flags, model_of=model_of)
