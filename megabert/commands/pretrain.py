@@ -106,6 +106,8 @@ def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunCon
         if recorded.is_file():
             return read_yaml(recorded)["model"]  # type: ignore[no-any-return]
         sizes = to_dict(_source(source).model)
+        if sizes["generator_size"] is None:  # whether a generator is added to a masked LM is the recipe's to say
+            del sizes["generator_size"]
         return {name: value for name, value in sizes.items() if name not in fields}
 
     files = [Path(name) for name in options.config]
