@@ -27,7 +27,7 @@ Bar = tuple[str, Any, Any, bool]
 
 def _parity(parts: Mapping[str, Rows]) -> Iterator[Bar]:
     for dtype in ("bfloat16", "float16", "float32"):
-        rows = [row for name, row in parts.get("parity", {}).items() if name.endswith(dtype)]
+        rows = [row for name, row in parts.get("parity", {}).items() if name.endswith(f" {dtype}")]
         if rows:
             passed = sum(row.get("passes") is True for row in rows)
             yield f"parity {dtype}", f"all of {len(rows)}", passed, passed == len(rows)

@@ -80,6 +80,7 @@ def arguments(config: RunConfig, phase: PhaseConfig, folder: Path) -> TrainingAr
         use_cpu=not on_gpu,
         dataloader_num_workers=8 if on_gpu else 0,
         dataloader_pin_memory=on_gpu,
+        remove_unused_columns=False,
         save_strategy="no",
         report_to=[],
         logging_steps=50,

@@ -1,7 +1,6 @@
 """Part (e): a pre-training that is killed with -9 and started again, beside one that is not, bit for bit."""
 
 import itertools
-import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.runs import data_of, metrics, run, start_and_kill, words
 from benchmarks.gpu.sizes import TINY, Sizes
+from megabert.schema import sha256_file
 
 FLAGS = {
     "model__hidden_dropout_prob": 0.1,
@@ -38,10 +38,9 @@ def scores(run_dir: Path) -> list[tuple[str, float]]:
 
 
 def digests(run_dir: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of the last checkpoint: masters and both moments."""
-    last = max((run_dir / "checkpoints").glob("step_*/manifest.json"))
-    manifest = json.loads(last.read_text())
-    return {f"{last.parent.name}/{name}": entry["sha256"] for name, entry in manifest["files"].items()}
+    """Return the SHA-256 of each rank's file in the last checkpoint: masters and both moments."""
+    last = max((run_dir / "checkpoints").glob("step_*"))
+    return {f"{last.name}/{file.name}": sha256_file(file) for file in sorted(last.glob("*.safetensors"))}
 
 
 def compare(unbroken: Path, killed: Path) -> Row:
