@@ -1,1 +1,1 @@
-"""DeepSpeed configurations shipped as data: ZeRO stage, buckets, offload; what a recipe owns is "auto"."""
+"""DeepSpeed configurations shipped as data: ZeRO stage and buckets; what a recipe owns is "auto"."""

@@ -41,10 +41,9 @@ def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_config_argument(parser: argparse.ArgumentParser, name: str, **options: Any) -> None:
     """Add ``--name`` for a field of BuildConfig, with its documentation and default."""
-    rows = {row[0]: row for row in loading.field_table(BuildConfig)}
-    _, default, text = rows[name]
-    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-    text = f"{text.rstrip('.')} (default: {shown})" if default is not None else text
+    (row,) = (row for row in loading.field_table(BuildConfig) if row.path == name)
+    shown = " ".join(map(str, row.default)) if isinstance(row.default, tuple) else row.default
+    text = f"{row.about.rstrip('.')} (default: {shown})" if row.default is not None else row.about
     parser.add_argument(f"--{name.replace('_', '-')}", help=text.replace("%", "%%"), **options)
 
 

@@ -83,7 +83,7 @@ def _usage() -> str:
             *lines,
             "",
             "megabert COMMAND --help says more. Example:",
-            "  megabert pretrain --recipe debug --data.path runs/demo/data --run-dir runs/first",
+            "  megabert pretrain --recipe debug --data.path runs/demo-data --run-dir runs/first",
         ]
     )
 

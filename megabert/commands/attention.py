@@ -26,10 +26,9 @@ def run(arguments: Sequence[str]) -> int:
     from megabert.inspection.attention import record_attention
     from megabert.inspection.attention_page import render_page
     from megabert.schema.files import atomic_write
-    from megabert.tokenization import load_tokenizer
 
     source = open_source(options.model, options.checkpoint)
-    tokenizer = load_tokenizer(source.tokenizer_dir)
+    tokenizer = source.load_tokenizer()
     record = record_attention(source.build_model(), tokenizer, options.text, options.second)
     page = render_page(record, model=options.model, layers=options.layers)
     atomic_write(options.output, page)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from megabert.commands.arguments import positive
 from megabert.errors import ConfigError
 
 
@@ -18,16 +19,16 @@ def run(arguments: Sequence[str]) -> int:
     from megabert.export.sources import open_source
     from megabert.inspection.embed import embed_file
     from megabert.inspection.vector_files import check_output
-    from megabert.tokenization import load_tokenizer
 
     check_output(output, has_tokens=options.pooling == "tokens")
     if output.absolute() == options.file.absolute():
         raise ConfigError(f"{output}: is the text itself. Name another file with --output.")
     source = open_source(options.model, options.checkpoint)
+    tokenizer = source.load_tokenizer()
     model = source.build_model().to("cuda" if torch.cuda.is_available() else "cpu")
     done = embed_file(
         model,
-        load_tokenizer(source.tokenizer_dir),
+        tokenizer,
         options.file,
         output,
         pooling=options.pooling,
@@ -62,13 +63,6 @@ def _parser() -> argparse.ArgumentParser:
         "tokens, in Parquet (default: mean)",
     )
     parser.add_argument(
-        "--batch-tokens", type=_positive, default=8192, metavar="N", help="tokens of a forward pass (default: 8192)"
+        "--batch-tokens", type=positive, default=8192, metavar="N", help="tokens of a forward pass (default: 8192)"
     )
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
-    return value

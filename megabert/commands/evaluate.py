@@ -12,8 +12,9 @@ def run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="megabert evaluate",
         description="Score a fine-tuned model, ours or anybody's, on a labelled file with its task's official metrics. "
-        "Settings that scoring depends on come from the model's folder; any of `megabert finetune`'s flags changes "
-        "one, such as --text-column, --null-threshold or --language.",
+        "Settings that scoring depends on come from the model's folder; their flags in `megabert finetune` change "
+        "them, such as --text-column, --null-threshold, --language or --max-eval-examples. A head whose labels have no "
+        "names takes the task's, or those of the file, sorted.",
         epilog="example: megabert evaluate --model runs/mrpc/seed_42/model --data glue/MRPC/dev.tsv",
         allow_abbrev=False,
     )

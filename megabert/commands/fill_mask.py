@@ -3,6 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
+from megabert.commands.arguments import positive
+
 
 def run(arguments: Sequence[str]) -> int:
     """Load the model, guess, print."""
@@ -14,16 +16,15 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help="run folder or Hugging Face folder")
     parser.add_argument("text", nargs="+", help="with one [MASK] or more")
     parser.add_argument("--checkpoint", default="last", help="last, best or a step, of a run folder (default: last)")
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="guesses a mask (default: 5)")
+    parser.add_argument("--top", type=positive, default=5, metavar="N", help="guesses a mask (default: 5)")
     options = parser.parse_args(arguments)
 
     from megabert.export.sources import open_source
     from megabert.inspection.fill_mask import fill_mask, render_guesses
-    from megabert.tokenization import load_tokenizer
 
     source = open_source(options.model, options.checkpoint)
-    tokenizer = load_tokenizer(source.tokenizer_dir)
-    model = source.build_model()
+    tokenizer = source.load_tokenizer()
+    model = source.build_model(fills_masks=True)
     guesses = [
         render_guesses(text, {"model": fill_mask(model, tokenizer, text, top_k=options.top)}) for text in options.text
     ]

@@ -1,13 +1,12 @@
 """``megabert finetune``: from weights and labelled examples to a score."""
 
 import argparse
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from megabert.commands.field_help import field_help
 from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import build, field_table, parse_flags, read_yaml, to_yaml
-from megabert.config.recipes import engine_names
+from megabert.config.loading import build, parse_flags, read_yaml, to_yaml
 from megabert.finetuning.tasks import TASKS, find_task
 
 EXAMPLE = """\
@@ -83,10 +82,11 @@ def _without_data(fields: Sequence[str]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
+    fields = field_help(FinetuneConfig, has_hyphens=True)
     parser = argparse.ArgumentParser(
         prog="megabert finetune",
         description="Fine-tune a BERT on labelled examples and score it with the task's official metrics.",
-        epilog=f"tasks:\n{_tasks()}\n\nfields, with defaults:\n{_fields()}\n\n{EXAMPLE}",
+        epilog=f"tasks:\n{_tasks()}\n\nfields, with defaults:\n{fields}\n\n{EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -103,14 +103,3 @@ def _parser() -> argparse.ArgumentParser:
 def _tasks() -> str:
     width = max(map(len, TASKS))
     return "\n".join(f"  {task.name:<{width}}  {task.about}" for task in TASKS.values())
-
-
-def _fields() -> str:
-    lines = []
-    for path, default, about in field_table(FinetuneConfig):
-        if path == "engine":
-            about += f" Shipped: {', '.join(engine_names())}."
-        flag = path.replace("_", "-") if "." not in path else path
-        head = f"  --{flag} (default: {default})" if default != "required" else f"  --{flag} (required)"
-        lines += [head, *textwrap.wrap(about, 100, initial_indent=" " * 8, subsequent_indent=" " * 8)]
-    return "\n".join(lines)

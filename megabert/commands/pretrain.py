@@ -1,13 +1,13 @@
 """``megabert pretrain``: start a run, or go on with it; the same command does both."""
 
 import argparse
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megabert.config.loading import field_table, parse_flags, read_yaml, to_dict, to_yaml
-from megabert.config.recipes import engine_names, load_run_config, recipe_names, split_fork
+from megabert.commands.field_help import field_help
+from megabert.config.loading import parse_flags, read_yaml, to_dict, to_yaml
+from megabert.config.recipes import load_run_config, recipe_names, split_fork
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
 from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 examples:
-  megabert pretrain --recipe debug --data.path runs/demo/data --run-dir runs/first
+  megabert pretrain --recipe debug --data.path runs/demo-data --run-dir runs/first
   deepspeed --num_gpus 8 --module megabert pretrain --recipe bert_base --data.path DATA --run-dir runs/base
   torchrun --nproc_per_node 2 -m megabert pretrain --recipe debug --data.path DATA --run-dir runs/two
   megabert pretrain --recipe bert_base_1gpu --init-from FOLDER --data.path DATA --run-dir runs/continued
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="megabert pretrain",
         description="Train a BERT on instance shards under DeepSpeed ZeRO, or go on with a run.",
-        epilog=f"{EXAMPLE}\nfields, with defaults:\n{_fields()}",
+        epilog=f"{EXAMPLE}\nfields, with defaults:\n{field_help(RunConfig)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -93,16 +93,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _fields() -> str:
-    lines = []
-    for path, default, about in field_table(RunConfig):
-        if path == "engine":
-            about += f" Shipped: {', '.join(engine_names())}."
-        head = f"  --{path} (default: {default})" if default != "required" else f"  --{path} (required)"
-        lines += [head, *textwrap.wrap(about, 100, initial_indent=" " * 8, subsequent_indent=" " * 8)]
-    return "\n".join(lines)
-
-
 def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunConfig:
     """Resolve the run; a run that exists keeps the sizes that it recorded, whatever became of its source."""
     recorded, recipe = Path(options.run_dir) / "config.yaml", options.recipe or "debug"
@@ -116,6 +106,8 @@ def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunCon
         if recorded.is_file():
             return read_yaml(recorded)["model"]  # type: ignore[no-any-return]
         sizes = to_dict(_source(source).model)
+        if sizes["generator_size"] is None:  # whether a generator is added to a masked LM is the recipe's to say
+            del sizes["generator_size"]
         return {name: value for name, value in sizes.items() if name not in fields}
 
     files = [Path(name) for name in options.config]

@@ -3,6 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
+from megabert.commands.arguments import positive
+
 
 def run(arguments: Sequence[str]) -> int:
     """Load the embeddings, search, print."""
@@ -16,16 +18,15 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("word", nargs="+", metavar="WORD", help="a word, + or -")
     parser.add_argument("--model", required=True, metavar="DIR|RUN", help="run folder or Hugging Face folder")
     parser.add_argument("--checkpoint", default="last", help="last, best or a step, of a run folder (default: last)")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="neighbours of each (default: 10)")
+    parser.add_argument("--top", type=positive, default=10, metavar="N", help="neighbours of each (default: 10)")
     options = parser.parse_args(arguments)
 
     from megabert.export.sources import open_source
     from megabert.inspection.similar import nearest, parse_queries, render_neighbours
-    from megabert.tokenization import load_tokenizer
 
     queries = parse_queries(options.word)
     source = open_source(options.model, options.checkpoint)
-    tokenizer = load_tokenizer(source.tokenizer_dir)
+    tokenizer = source.load_tokenizer()
     weight = source.build_model().bert.embeddings.word_embeddings.weight
     embeddings_VD = weight[: tokenizer.vocab_size].detach().double().numpy()
     found = [nearest(query, embeddings_VD, tokenizer, top_k=options.top) for query in queries]

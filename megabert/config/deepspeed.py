@@ -1,6 +1,6 @@
 """The DeepSpeed dictionary: an engine file, with what the recipe owns filled in.
 
-An engine file owns ZeRO stage, buckets and offload. Values that follow from the recipe or from how megabert drives
+An engine file owns ZeRO stage and buckets. Values that follow from the recipe or from how megabert drives
 DeepSpeed are ``"auto"`` or absent there; a literal that says otherwise is refused, and so is a key that is not known:
 DeepSpeed itself accepts unknown keys in silence and reads ``"auto"`` as false.
 """

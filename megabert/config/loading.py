@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -113,9 +113,21 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
 
 
-def field_table(cls: type, prefix: str = "") -> list[tuple[str, Any, str]]:
-    """Return ``(path, default, documentation)`` of every field, sections expanded, for help texts."""
-    rows: list[tuple[str, Any, str]] = []
+class FieldRow(NamedTuple):
+    """What a help text says of a field."""
+
+    path: str
+    default: Any
+    """``required`` where there is none."""
+    about: str
+    """Its documentation, in one line."""
+    choices: tuple[str, ...]
+    """The words that it takes; empty where it is no choice among words."""
+
+
+def field_table(cls: type, prefix: str = "") -> list[FieldRow]:
+    """Return a row for every field, sections expanded, for help texts."""
+    rows: list[FieldRow] = []
     for name, info in cls.__pydantic_fields__.items():  # type: ignore[attr-defined]
         element = next((a for a in get_args(info.annotation) if dataclasses.is_dataclass(a)), None)
         section = element if get_origin(info.annotation) is tuple else info.annotation
@@ -123,8 +135,16 @@ def field_table(cls: type, prefix: str = "") -> list[tuple[str, Any, str]]:
             rows += field_table(section, f"{prefix}{name}.{'N.' if element else ''}")  # type: ignore[arg-type]
         else:
             default = "required" if info.is_required() else info.get_default(call_default_factory=True)
-            rows.append((prefix + name, default, " ".join((info.description or "").split())))
+            about = " ".join((info.description or "").split())
+            rows.append(FieldRow(prefix + name, default, about, _choices(info.annotation)))
     return rows
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """Return the words that a ``Literal`` lists, perhaps inside a union or a tuple."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return next(filter(None, map(_choices, get_args(annotation))), ())
 
 
 def _merge(base: Any, update: Any, where: str) -> Any:
@@ -158,7 +178,7 @@ def _describe(problem: Any, cls: type) -> str:
     path = ".".join(str(part) for part in problem["loc"])
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         section, _, name = path.rpartition(".")
-        known = [row[0] for row in field_table(cls)]
+        known = [row.path for row in field_table(cls)]
         prefix = "".join(f"{'N' if part.isdigit() else part}." for part in section.split(".") if part)
         names = sorted({row[len(prefix) :].split(".")[0] for row in known if row.startswith(prefix)})
         others = "" if section else " (flags that are no fields, such as --run-dir, are in --help)"

@@ -42,7 +42,7 @@ class ModelConfig:
     family: FamilyName = "bert"
     """bert, roberta, albert, electra, deberta, deberta-v2; sets the defaults that are usual for it (docs/families)."""
     preset: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
-    """Sizes from the table ``PRESETS``; a size given beside it wins."""
+    """Layers, width, heads and feed-forward width together; a size given beside it wins."""
     vocab_size: int | Literal["auto"] = "auto"
     """Pieces of the tokenizer; auto: the shards' (or the imported model's)."""
     embedding_size: PositiveInt | None = None

@@ -67,14 +67,9 @@ class CheckpointConfig:
     every_steps: PositiveInt = 200
     """Steps between checkpoints; one is also written at step 0 and at the end of each phase."""
     keep_last: PositiveInt = 3
-    """How many to keep; the last good one and the best of the last phase are never deleted."""
+    """How many to keep; the last good one, the best of the last phase, and the end of each phase are never deleted."""
     keep_every_steps: PositiveInt | None = None
     """Keep the first checkpoint at or after every multiple of this for good; by default none."""
-
-    def most_at_a_time(self, steps: int) -> int:
-        """Return how many a run of so many steps has on its disk at most, with the best and the one being written."""
-        for_good = steps // self.keep_every_steps + 1 if self.keep_every_steps else 0
-        return self.keep_last + 2 + for_good
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -101,14 +96,14 @@ class LoggingConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class WatchdogConfig:
-    """After how long a rank that does not get on is ended, in seconds."""
+    """After how long a rank that does not get on is ended."""
 
     min_step_s: PositiveFloat = 60.0
-    """A step hangs after ten times the 99th percentile of the phase's steps, but not before this."""
+    """Seconds; a step hangs after ten times the 99th percentile of the phase's steps, but not before this."""
     other_s: PositiveFloat = 1800.0
-    """A validation, a checkpoint, or one of the first steps of a phase hangs after this."""
+    """Seconds after which a validation, a checkpoint, or one of the first steps of a phase hangs."""
     start_up_s: PositiveFloat = 3600.0
-    """Building the model, loading the checkpoint and finding the token budget hang after this."""
+    """Seconds after which building the model, loading the checkpoint or finding the token budget hangs."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -127,7 +122,8 @@ class RollbackConfig:
     """Losses of the running median; it begins anew in each phase, and nothing is a spike before half of them."""
 
 
-Backend = Literal["auto", "triton", "apex", "torch"]
+Backend = Literal["auto", "triton", "torch"]
+BackendOrApex = Literal["auto", "triton", "apex", "torch"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 
@@ -135,7 +131,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 class OpsConfig:
     """Backend of each fused op."""
 
-    layer_norm: Backend = "auto"
+    layer_norm: BackendOrApex = "auto"
     """Backend of bias + dropout + residual + LayerNorm."""
     attention: Backend = "auto"
     """Backend of variable-length attention."""
@@ -143,7 +139,7 @@ class OpsConfig:
     """Backend of bias + GELU."""
     cross_entropy: Backend = "auto"
     """Backend of the summed loss over the vocabulary."""
-    lamb: Backend = "auto"
+    lamb: BackendOrApex = "auto"
     """Backend of the optimizer's two passes; apex, on a GPU without sharding, replaces the optimizer."""
 
 
@@ -163,14 +159,14 @@ class RunConfig:
     precision: Precision = "auto"
     """Arithmetic of the model; auto: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
     grad_accum_dtype: Literal["fp32"] = "fp32"
-    """Accumulation and reduction of gradients over micro-steps and ranks."""
+    """Accumulation and reduction of gradients over micro-steps and ranks; only fp32."""
     init_from: str | None = None
     """Start from these weights: a run folder or a Hugging Face folder."""
     fork: Annotated[str, Field(pattern=r"^.+@\d+$")] | None = None
     """Begin with weights, moments, step and data position of another run's checkpoint, RUN@STEP. Fields that neither
     recipe nor flags name are that run's."""
     engine: str = "auto"
-    """A DeepSpeed configuration: a name of ``ds_configs/`` or a file; auto: by device."""
+    """A DeepSpeed configuration: a name of ``ds_configs/`` or a file; auto: zero1."""
     micro_batch_tokens: int | Literal["auto"] = "auto"
     """Packed tokens a rank takes in one micro-step; auto: the largest that fits, found once."""
     activation_checkpointing: bool = False
@@ -181,6 +177,14 @@ class RunConfig:
     watchdog: WatchdogConfig = WatchdogConfig()
     rollback: RollbackConfig = RollbackConfig()
     ops: OpsConfig = OpsConfig()
+
+    @property
+    def most_checkpoints(self) -> int:
+        """How many a run has on its disk at most: those kept, and one that is being written."""
+        every = self.checkpoint.keep_every_steps
+        kept_for_good = sum(phase.steps for phase in self.phases) // every + 1 if every else 0
+        best_and_ends_of_phases = len(self.phases)  # that of the last phase is the newest
+        return self.checkpoint.keep_last + best_and_ends_of_phases + kept_for_good + 1
 
 
 ENGINE_FIELDS = (

@@ -16,14 +16,15 @@ from torch import Tensor
 
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
-from megabert.errors import CheckpointError, ConfigError, DataError
+from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import EXCHANGES, config_json, is_ours, read_config_json
 from megabert.export.model_card import ModelCard, render_card
 from megabert.export.tensorflow import INDEX_SUFFIX, find_index, read_tensorflow
+from megabert.export.tokenizer import fitting_tokenizer
 from megabert.models.convert import from_huggingface, join_generator, split_generator, to_huggingface
 from megabert.models.key_maps import to_theirs
 from megabert.schema.files import NO_SPACE, disk_full, sync_file, sync_folder
-from megabert.tokenization import SpecialIds, load_tokenizer
+from megabert.tokenization import SpecialIds
 from megabert.tokenization.huggingface import TOKENIZER_FILES
 
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -127,12 +128,7 @@ def write_huggingface(
     """
     folder = Path(os.path.abspath(folder))
     _check_replaceable(folder)
-    tokenizer = load_tokenizer(tokenizer_dir)
-    if not config.fits_pieces(tokenizer.vocab_size):
-        raise DataError(
-            f"{tokenizer_dir}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {config.vocab_size:,}. "
-            "Give the tokenizer that the model was trained with."
-        )
+    tokenizer = fitting_tokenizer(Path(tokenizer_dir), config)
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
     try:

@@ -8,14 +8,18 @@ from torch import Tensor
 
 from megabert.config.model import ModelConfig
 from megabert.distributed.checkpoints import find_checkpoint, read_masters
-from megabert.errors import ConfigError
+from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import config_path
 from megabert.export.huggingface import read_huggingface
+from megabert.export.tokenizer import fitting_tokenizer
 from megabert.models.build import PretrainingModel, build_model
 from megabert.models.initialization import initialize
-from megabert.tokenization import load_tokenizer
+from megabert.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run_folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
 from megabert.training.weights import InitialWeights, load_initial_weights
+
+MASKED_LM = ("cls.predictions.", "generator.")
+"""Beginnings of the names of what guesses pieces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +37,31 @@ class Source:
         initialize(model, self.seed)
         return model
 
-    def build_model(self) -> PretrainingModel:
-        """Return the model with its weights, in float32 on the CPU."""
+    def build_model(self, *, fills_masks: bool = False) -> PretrainingModel:
+        """Return the model with its weights, in float32 on the CPU; heads that they lack are random.
+
+        Args:
+            fills_masks: Whether the head that guesses pieces is needed.
+
+        Raises:
+            CheckpointError: It is, and the weights lack it.
+        """
         model = self.build_untrained_model()
-        load_initial_weights(model, self.weights)
+        lacking = [name for name in load_initial_weights(model, self.weights) if name.startswith(MASKED_LM)]
+        if fills_masks and lacking:
+            raise CheckpointError(
+                f"{self.weights.source}: the weights have no head that guesses pieces ({lacking[0]} is missing). Give "
+                "a model as it was pre-trained, with its masked-LM head (an ELECTRA with its generator)."
+            )
         return model
+
+    def load_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer.
+
+        Raises:
+            DataError: It does not fit the model.
+        """
+        return fitting_tokenizer(self.tokenizer_dir, self.model)
 
 
 def open_source(name: str, checkpoint: str = "last") -> Source:

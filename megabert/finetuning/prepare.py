@@ -19,7 +19,6 @@ from megabert.finetuning.predicting import EvaluationSet
 from megabert.finetuning.tables import SUFFIXES
 from megabert.finetuning.tasks import Task
 from megabert.schema.files import sha256_file
-from megabert.tokenization import Tokenizer, load_tokenizer
 
 MORE_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 """Of CoNLL columns."""
@@ -84,7 +83,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     """
     source = open_source(config.model, config.checkpoint)
     architecture_of(source.model.family, FAMILIES[task.family].head.architecture)  # else the result could not be loaded
-    tokenizer = fitting_tokenizer(source.tokenizer_dir, source.model)
+    tokenizer = source.load_tokenizer()
     length = sequence_length(task, config, source.model)
     files = find_files(task, config)
     reader = FAMILIES[task.family]
@@ -123,21 +122,6 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
             **{f"evaluation file {path.name}": sha256_file(path) for path in files.evaluation},
         },
     )
-
-
-def fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
-    """Load a tokenizer.
-
-    Raises:
-        DataError: It has more or fewer pieces than the model has embeddings.
-    """
-    tokenizer = load_tokenizer(folder)
-    if not model.fits_pieces(tokenizer.vocab_size):
-        raise DataError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {model.vocab_size:,}. Put the "
-            "tokenizer's files there that the model was trained with."
-        )
-    return tokenizer
 
 
 def sequence_length(task: Task, config: FinetuneConfig, model: ModelConfig) -> int:

@@ -7,13 +7,18 @@ from typing import Any, Literal
 import torch
 
 from megabert.config.finetune import FinetuneConfig
+from megabert.config.loading import nearest
 from megabert.errors import ConfigError
+from megabert.export.tokenizer import fitting_tokenizer
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.families import FAMILIES, Family
 from megabert.finetuning.predicting import EvaluationSet, evaluate
-from megabert.finetuning.prepare import find_file, fitting_tokenizer, sequence_length
-from megabert.finetuning.result import FineTuned, open_result
+from megabert.finetuning.prepare import find_file, sequence_length, subset
+from megabert.finetuning.result import KEPT, FineTuned, open_result
 from megabert.finetuning.tasks import Task, find_task
+
+CHANGEABLE = (*KEPT, "max_eval_examples", "micro_batch_tokens")
+"""Settings that may differ from the recorded ones; the others are of training."""
 
 
 def rescore(
@@ -45,10 +50,11 @@ def rescore(
     name = task_name or found.task_name
     if name is None:
         raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
+    _check_changes(changes or {})
     config = found.config(**(changes or {}))
     task = find_task(name, text=config.text_column, pair=config.pair_column, label=config.label_column)
     path = data if data.is_file() else find_file(data, task.evaluation)
-    examples = FAMILIES[task.family].read(task, path)
+    examples = subset(FAMILIES[task.family].read(task, path), config.max_eval_examples)
     family = _family(folder, found, task, config, examples)
     place = _device(device)
     model = found.build_model(task, family.num_outputs).to(place)
@@ -66,6 +72,12 @@ def rescore(
     if predictions is not None:
         family.write(result.predictions, result.metrics, predictions)
     return result.metrics
+
+
+def _check_changes(changes: dict[str, Any]) -> None:
+    for name in changes:
+        if name not in CHANGEABLE:
+            raise ConfigError(f"{name}: no setting of an evaluation{nearest(name, CHANGEABLE)}")
 
 
 def _family(folder: Path, found: FineTuned, task: Task, config: FinetuneConfig, examples: Sequence[Any]) -> Family:

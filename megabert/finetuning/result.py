@@ -1,5 +1,6 @@
 """A fine-tuned model as a folder: written for ``transformers``, read back to be scored."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ KEPT = (
     "null_threshold",
 )
 """Settings that scoring depends on."""
+
+PLACEHOLDER = re.compile(r"LABEL_\d+")
+"""What ``transformers`` calls the outputs of a head whose labels nobody named."""
 
 
 def write_result(
@@ -178,12 +182,13 @@ def open_result(folder: Path) -> FineTuned:
     fields = read_task_fields(folder)
     settings = dict(fields.get(KEY) or {})
     names = fields.get("id2label")
+    labels = tuple(str(names[key]) for key in sorted(names, key=int)) if names else ()
     return FineTuned(
         folder=folder,
         model=replace(found.config, generator_size=None),
         task_name=settings.pop("task", None),
         settings=settings,
-        labels=tuple(str(names[key]) for key in sorted(names, key=int)) if names else None,
+        labels=None if all(PLACEHOLDER.fullmatch(label) for label in labels) else labels,
         state=found.state,
         head=found.unused,
     )

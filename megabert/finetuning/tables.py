@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,16 +40,37 @@ class Table:
         """Return a value as text; booleans and whole numbers as JSON and GLUE write them.
 
         Raises:
-            DataError: There is no value.
+            DataError: There is no value, or a list or the like.
         """
-        value = self.columns[name][index]
-        if value is None:
-            raise DataError(f"{self.where(index)}: column {name!r} is empty. Give it a value, or leave the row out.")
-        if isinstance(value, bool):
-            return str(value).lower()
-        if isinstance(value, float) and value.is_integer():
-            return str(int(value))
-        return str(value)
+        return as_text(self.columns[name][index], f"{self.where(index)}: column {name!r}")
+
+    def label(self, name: str, index: int) -> str:
+        """Return a value as text that is not empty.
+
+        Raises:
+            DataError: There is no value, or a list or the like.
+        """
+        value = self.text(name, index)
+        return as_text(value if value.strip() else None, f"{self.where(index)}: column {name!r}")
+
+
+def as_text(value: Any, where: str) -> str:
+    """Return a value of a table as text.
+
+    Raises:
+        DataError: There is no value, or a list or the like.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):  # NaN is how pandas writes "no value"
+        raise DataError(f"{where} is empty. Give it a value, or leave the row out.")
+    if isinstance(value, list | dict | bytes):
+        raise DataError(
+            f"{where} holds a {type(value).__name__}, expected text or a number: {value!r:.40}. Convert it."
+        )
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
 
 
 def read_table(
@@ -122,6 +144,9 @@ def _check_columns(where: str, found: Any, names: Sequence[str]) -> None:
             f"{where}: no column {', '.join(map(repr, missing))}; there are {shown}. Name the columns: "
             "--text-column, --pair-column, --label-column."
         )
+    twice = [name for name in names if list(found).count(name) > 1]
+    if twice:
+        raise DataError(f"{where}: column {twice[0]!r} is there twice. Rename one, or leave it out.")
 
 
 def _read_separated(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, list[str]]]:
@@ -129,6 +154,7 @@ def _read_separated(path: Path, header: Sequence[str] | None) -> Iterator[tuple[
         yield 0, list(header)
     with open(path, encoding="utf-8-sig", newline="") as file:
         if path.suffix == ".csv":
+            csv.field_size_limit(2**31 - 1)  # 131,072 if nobody says otherwise, which a long text exceeds
             reader = csv.reader(file, strict=True)
             try:
                 yield from ((reader.line_num, row) for row in reader if row)
@@ -163,14 +189,15 @@ def json_object(text: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, list[Any]]]:
     try:
         with pq.ParquetFile(path) as file:
+            yield 0, file.schema_arrow.names
             row = 0
             for batch in file.iter_batches():
-                for values in batch.to_pylist():
+                for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     row += 1
-                    yield row, values
+                    yield row, list(values)
     except pa.ArrowInvalid as error:
         raise DataError(f"{path}: is not Parquet: {error}. Name another file.") from None
 

@@ -133,12 +133,18 @@ _TABLE = [
         family="span",
         about="answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)",
         metrics=("f1",),
+        text="question",
+        pair="context",
+        label="answers",
     ),
     Task(
         name="squad2",
         family="span",
         about="answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)",
         metrics=("f1",),
+        text="question",
+        pair="context",
+        label="answers",
     ),
     Task(
         name="classification",

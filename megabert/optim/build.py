@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.nn import Parameter
 
-from megabert.config.run import Backend, OptimizerConfig
+from megabert.config.run import BackendOrApex, OptimizerConfig
 from megabert.optim.adamw import AdamW
 from megabert.optim.apex_lamb import ApexLamb
 from megabert.optim.lamb import Lamb
@@ -15,7 +15,7 @@ Optimizer = Lamb | ApexLamb | AdamW
 
 
 def build_optimizer(
-    named_parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig, *, lamb_backend: Backend = "auto"
+    named_parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig, *, lamb_backend: BackendOrApex = "auto"
 ) -> Optimizer:
     """Return LAMB or AdamW over ``named_parameters``; learning rate 0 until the trainer sets it.
 

@@ -89,7 +89,7 @@ def _cells(phase: PhaseEstimate) -> tuple[str, ...]:
 
 
 def _disk_line(found: Estimate) -> str:
-    kept = found.config.checkpoint.most_at_a_time(sum(phase.steps for phase in found.config.phases))
+    kept = found.config.most_checkpoints
     total = kept * found.checkpoint_gib
     return f"checkpoints: {found.checkpoint_gib:.2f} GiB each, up to {kept} at a time: {total:.1f} GiB of disk"
 

@@ -92,8 +92,7 @@ def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int,
 def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
     """Return what the checkpoints take and what is free; refuse a disk that has no place for a second one."""
     one = dry_run.parameters * _CHECKPOINT_BYTES_PER_PARAMETER
-    config = dry_run.inputs.config
-    kept = config.checkpoint.most_at_a_time(sum(phase.steps for phase in config.phases))
+    kept = dry_run.inputs.config.most_checkpoints
     folder = next(parent for parent in checkpoints_dir(run_dir).absolute().parents if parent.is_dir())
     free = shutil.disk_usage(folder).free
     if free < 2 * one:

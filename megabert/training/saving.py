@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from megabert.config.run import CheckpointConfig
+from megabert.config.run import RunConfig
 from megabert.distributed.checkpoint_writer import CheckpointWriter
 from megabert.distributed.checkpoints import prune
 from megabert.distributed.engine import Engine
@@ -27,7 +27,7 @@ class RunCheckpoints:
 
     def __init__(
         self,
-        config: CheckpointConfig,
+        config: RunConfig,
         *,
         engine: Engine,
         world: World,
@@ -89,8 +89,11 @@ class RunCheckpoints:
         self._status.running(step=stored["step"], phase=stored["phase"])
         if not self._world.is_main:
             return
-        protected = set() if stored["best_step"] is None else {stored["best_step"]}
+        rule, state = self._config.checkpoint, TrainerState.from_dict(stored)
+        protected = state.ends_of_phases(self._config)  # to begin the next one again, as a fork
+        if state.best_step is not None:
+            protected.add(state.best_step)
         try:
-            prune(self._folder, self._config.keep_last, protected, keep_every=self._config.keep_every_steps)
+            prune(self._folder, rule.keep_last, protected, keep_every=rule.keep_every_steps)
         except OSError as error:
             logger.warning("%s: old checkpoints were not deleted: %s", self._folder, error)

@@ -133,6 +133,14 @@ class TrainerState:
             metrics_step=None,
         )
 
+    def ends_of_phases(self, config: RunConfig) -> set[int]:
+        """Return the steps at which the phases before this one ended."""
+        end, ends = self.step - self.phase_step, set()
+        for phase in reversed(config.phases[: self.phase]):
+            ends.add(end)
+            end -= phase.steps
+        return ends
+
     def is_phase_done(self, config: RunConfig) -> bool:
         """Whether every update of the current phase was made."""
         return self.phase_step >= config.phases[self.phase].steps

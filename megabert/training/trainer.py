@@ -64,7 +64,7 @@ class Trainer:
         self.state, self.run_dir, self.world = state, run_dir, world
         self._status, self._stop, self._watchdog = status, stop, watchdog
         self._checkpoints = RunCheckpoints(
-            config.checkpoint,
+            config,
             engine=engine,
             world=world,
             run_dir=run_dir,

@@ -39,8 +39,8 @@ class InitialWeights:
             )
 
 
-def load_initial_weights(model: nn.Module, initial: InitialWeights) -> None:
-    """Copy weights into a freshly initialised model; what the source lacks stays random, and is said.
+def load_initial_weights(model: nn.Module, initial: InitialWeights) -> list[str]:
+    """Copy weights into a freshly initialised model; what the source lacks stays random, is said, and returned.
 
     Raises:
         CheckpointError: A tensor of another shape, or nothing in common.
@@ -70,3 +70,4 @@ def load_initial_weights(model: nn.Module, initial: InitialWeights) -> None:
     for what, names in (("newly initialised, not in the source", new), ("in the source, not used", unused)):
         if names:
             logger.info("initial weights: %s: %s", what, ", ".join(names))
+    return new

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from stand_ins import ALONE, StandInEngine
 
-from megabert.config.run import CheckpointConfig
+from megabert.config.recipes import load_run_config
 from megabert.distributed import checkpoint_writer
 from megabert.distributed.checkpoint_format import steps_in
 from megabert.distributed.checkpoints import find_checkpoint
@@ -17,7 +17,7 @@ from megabert.training.state import TrainerState
 @pytest.fixture
 def checkpoints(tmp_path):
     return RunCheckpoints(
-        CheckpointConfig(keep_last=1),
+        load_run_config("debug", flags={"phases": {"0": {"steps": 20}}, "checkpoint": {"keep_last": 1}}),
         engine=StandInEngine(),
         world=ALONE,
         run_dir=tmp_path,
@@ -52,3 +52,11 @@ def test_end_that_cannot_be_written_is_an_error(checkpoints, monkeypatch):
     monkeypatch.setattr(checkpoint_writer, "write_snapshot", refuse)
     with pytest.raises(CheckpointError, match="full"):
         checkpoints.settle(at(10, 10, 2.0))
+
+
+def test_end_of_a_phase_is_kept_for_those_who_begin_the_next_one_again(checkpoints, tmp_path):
+    phases = [(10, 0, 10), (20, 0, 20), (30, 1, 10), (40, 1, 20)]
+    for step, phase, phase_step in phases:
+        checkpoints.save(replace(TrainerState(), step=step, phase=phase, phase_step=phase_step))
+        checkpoints.wait()
+    assert steps_in(checkpoints_dir(tmp_path)) == [40, 20]

@@ -49,7 +49,7 @@ class Choice(Family[Question]):
                 context=table.text(task.text, index),
                 start=table.text(task.pair, index),
                 endings=tuple(table.text(name, index) for name in ENDINGS),
-                label=_label(table.text(task.label, index), table.where(index)),
+                label=_label(table.label(task.label, index), table.where(index)),
             )
             for index in range(len(table))
         ]

@@ -1,6 +1,7 @@
 """One label, or one number, for a text or a pair of texts."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ class _OfSequence(Family[LabelledText]):
                 label=label,
             )
             for index in range(len(table))
-            if (label := table.text(task.label, index)) not in task.unlabelled
+            if (label := table.label(task.label, index)) not in task.unlabelled
         ]
         if not examples:
             raise DataError(f"{path}: none of {len(table)} rows has a label. Name a file with labels.")
@@ -77,8 +78,8 @@ class Classification(_OfSequence):
                 f"{examples[0].where.rpartition(':')[0]}: every example has the label {found.pop()!r}. Training needs "
                 "two labels or more; is --label-column right?"
             )
-        are_numbers = all(label.lstrip("-").isdigit() for label in found)
-        return tuple(sorted(found, key=lambda label: (int(label), "") if are_numbers else (0, label)))
+        are_numbers = all(re.fullmatch(r"-?\d+", label) for label in found)
+        return tuple(sorted(found, key=lambda label: (int(label) if are_numbers else 0, label)))
 
     @property
     def num_outputs(self) -> int:

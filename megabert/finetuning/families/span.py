@@ -22,7 +22,7 @@ from megabert.finetuning.batches import TaskBatch
 from megabert.finetuning.families.base import Example, Family, Head
 from megabert.finetuning.features import Features
 from megabert.finetuning.metrics.answers import Gold, best_null_threshold, score_answers
-from megabert.finetuning.tables import json_object, read_table
+from megabert.finetuning.tables import as_text, json_object, read_table
 from megabert.finetuning.tasks import Task
 from megabert.ops.cross_entropy import cross_entropy
 from megabert.schema.files import atomic_write
@@ -77,7 +77,7 @@ class Span(Family[Question]):
     @classmethod
     def read(cls, task: Task, path: Path) -> list[Question]:
         """Read SQuAD's JSON, or JSON Lines or Parquet with the columns id, question, context, answers."""
-        rows = _read_squad(path) if path.suffix == ".json" else _read_rows(path)
+        rows = _read_squad(path) if path.suffix == ".json" else _read_rows(task, path)
         examples = [_checked(example, task) for example in rows]
         if not examples:
             raise DataError(f"{path}: holds no examples. Name a file with questions.")
@@ -294,30 +294,34 @@ def _read_squad(path: Path) -> Iterator[Question]:
                     yield Question(
                         where=where,
                         identity=str(row["id"]),
-                        question=row["question"],
-                        context=paragraph["context"],
-                        answers=tuple((int(answer["answer_start"]), answer["text"]) for answer in answers),
+                        question=as_text(row["question"], f"{where}: question"),
+                        context=as_text(paragraph["context"], f"{where}: context"),
+                        answers=tuple(
+                            (int(answer["answer_start"]), as_text(answer["text"], f"{where}: answer"))
+                            for answer in answers
+                        ),
                     )
     except (KeyError, TypeError, ValueError) as error:
         name = f"no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
         raise DataError(f"{where}: is not in SQuAD's form: {name}. Expected data[].paragraphs[].qas[].") from None
 
 
-def _read_rows(path: Path) -> Iterator[Question]:
-    table = read_table(path, ["id", "question", "context", "answers"])
+def _read_rows(task: Task, path: Path) -> Iterator[Question]:
+    assert task.pair is not None
+    table = read_table(path, ["id", task.text, task.pair, task.label])
     for index in range(len(table)):
-        answers = table.columns["answers"][index]
+        answers = table.columns[task.label][index]
         try:
             pairs = tuple(zip(map(int, answers["answer_start"]), map(str, answers["text"]), strict=True))
         except (KeyError, TypeError, ValueError):
             raise DataError(
-                f"{table.where(index)}: answers must be an object of two lists of one length, text and answer_start "
-                f"(found {answers!r:.80})."
+                f"{table.where(index)}: {task.label} must be an object of two lists of one length, text and "
+                f"answer_start (found {answers!r:.80})."
             ) from None
         yield Question(
             where=table.where(index),
             identity=table.text("id", index),
-            question=table.text("question", index),
-            context=table.text("context", index),
+            question=table.text(task.text, index),
+            context=table.text(task.pair, index),
             answers=pairs,
         )

@@ -1,5 +1,6 @@
 """A tag for each token of a sentence, such as named entities in BIO; a word's first piece carries its tag."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from megabert.finetuning.batches import TaskBatch
 from megabert.finetuning.families.base import Example, Family, Head, json_lines
 from megabert.finetuning.features import Features
 from megabert.finetuning.metrics.bio import OUTSIDE, score_tags
-from megabert.finetuning.tables import read_table
+from megabert.finetuning.tables import as_text, read_table
 from megabert.finetuning.tasks import Task
 from megabert.observability.logs import logger
 from megabert.ops.cross_entropy import cross_entropy
@@ -22,6 +23,8 @@ from megabert.schema.files import atomic_write
 
 DOCUMENT = "-DOCSTART-"
 """First column of CoNLL's lines between documents."""
+SPACES = re.compile(r"[ \t]+")
+"""Between CoNLL's columns; others, such as the one that does not break, may stand within a token."""
 TABLES = (".jsonl", ".json", ".parquet")
 """Suffixes of files with lists; any other is read as columns."""
 
@@ -51,6 +54,11 @@ class Tagging(Family[TaggedSentence]):
     def labels_of(cls, examples: Sequence[TaggedSentence]) -> tuple[str, ...]:
         """Return the tags, O first, the others sorted."""
         found = {tag for example in examples for tag in example.tags}
+        if len(found) < 2:
+            raise DataError(
+                f"{examples[0].where.rpartition(':')[0]}: every token has the tag {found.pop()!r}. Training needs two "
+                "tags or more; are the tags in the last column?"
+            )
         return tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
 
     @property
@@ -118,8 +126,8 @@ def _read_columns(path: Path) -> Iterator[TaggedSentence]:
     try:
         with open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
-                parts = line.split()
-                if not parts or parts[0] == DOCUMENT:
+                parts = SPACES.split(line.strip(" \t\n"))
+                if parts[0] in ("", DOCUMENT):
                     if tokens:
                         yield TaggedSentence(where=f"{path}:{first}", tokens=tuple(tokens), tags=tuple(tags))
                     tokens, tags = [], []
@@ -148,6 +156,11 @@ def _read_lists(task: Task, path: Path) -> Iterator[TaggedSentence]:
                 f"{shown[0]} and {shown[1]}). Mend the row, or name other columns."
             )
         if tokens:
-            yield TaggedSentence(where=table.where(index), tokens=tuple(map(str, tokens)), tags=tuple(map(str, tags)))
+            where = f"{table.where(index)}: a value in column"
+            yield TaggedSentence(
+                where=table.where(index),
+                tokens=tuple(as_text(token, f"{where} {task.text!r}") for token in tokens),
+                tags=tuple(as_text(tag, f"{where} {task.label!r}") for tag in tags),
+            )
         else:
             logger.warning("%s: a sentence without tokens was left out", table.where(index))

@@ -88,14 +88,14 @@ def best_null_threshold(
     """Return the threshold of "no answer" that gives the best F1: above it a question gets none.
 
     Args:
-        predicted: The best answer of each question that is not empty.
+        predicted: The best answer of each question.
         null_odds: By question, the score of "no answer" minus that of the best answer.
         gold: Questions that count.
         language: How answers are compared.
     """
     _, answered = _best_scores(predicted, gold, language, True)
-    # What answering gains over "": the question's F1, or minus one where "" is right.
-    gain = {question.identity: f1 if question.answers else -1.0 for question, f1 in zip(gold, answered, strict=True)}
+    _, silent = _best_scores(dict.fromkeys(predicted, ""), gold, language, True)
+    gain = {question.identity: a - b for question, a, b in zip(gold, answered, silent, strict=True)}
     order = sorted(gain, key=lambda identity: null_odds[identity])
     threshold, best, total = null_odds[order[0]] - 1.0, 0.0, 0.0  # below all: nothing is answered
     for place, identity in enumerate(order):

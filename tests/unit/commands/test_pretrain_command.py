@@ -1,10 +1,57 @@
-"""Which weights ``megabert pretrain`` asks for."""
+"""What ``megabert pretrain --init-from`` takes from its source: sizes, and weights."""
+
+import json
 
 import pytest
+import yaml
 
-from megabert.commands.pretrain import _initial
+from megabert.commands.pretrain import _initial, run
 from megabert.config.recipes import load_run_config
 from megabert.errors import MegabertError
+
+ELECTRA = {"model_type": "electra", "vocab_size": 5, "hidden_size": 64, "embedding_size": 32, "num_attention_heads": 4}
+
+
+@pytest.fixture
+def generator_size(tmp_path, capsys):
+    """Return a function of a source's class and flags that gives the resolved ``model.generator_size``."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+
+    def resolve(architecture: str, *flags: str) -> float | None:
+        (source / "config.json").write_text(json.dumps({**ELECTRA, "architectures": [architecture]}))
+        words = ["--recipe", "electra_small", "--init-from", str(source), "--run-dir", str(tmp_path / "run")]
+        assert run([*words, "--print-config", *flags]) == 0
+        model = yaml.safe_load(capsys.readouterr().out)["model"]
+        assert (model["hidden_size"], model["embedding_size"]) == (64, 32)
+        return model["generator_size"]
+
+    return resolve
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), 0.25),  # the recipe's: it trains an ELECTRA
+        (("--model.generator_size", "0.5"), 0.5),
+        (("--model.generator_size", "null"), None),
+    ],
+)
+def test_masked_lm_gets_the_generator_that_the_recipe_states(flags, expected, generator_size):
+    assert generator_size("ElectraForMaskedLM", *flags) == expected
+
+
+def test_generator_of_the_source_keeps_its_size(generator_size, monkeypatch):
+    monkeypatch.setitem(ELECTRA, "generator_size", 0.5)
+    assert generator_size("ElectraForPreTraining") == 0.5
+
+
+def test_run_that_began_as_a_masked_lm_stays_one(generator_size, tmp_path):
+    recorded = {"family": "electra", "hidden_size": 64, "embedding_size": 32, "generator_size": None}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({"model": recorded}))
+    assert generator_size("ElectraForMaskedLM") is None
 
 
 def test_run_with_a_checkpoint_needs_its_source_no_more(tmp_path):

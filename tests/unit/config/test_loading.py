@@ -84,5 +84,5 @@ def test_science_and_engine_fields():
 
 
 def test_every_field_is_documented():
-    undocumented = [path for path, _, about in field_table(RunConfig) if not about]
+    undocumented = [row.path for row in field_table(RunConfig) if not row.about]
     assert undocumented == []

@@ -178,6 +178,9 @@ def test_labels_are_sorted_as_numbers_where_they_are():
 
     rows = [LabelledText(where="t:1", text="", pair=None, label=label) for label in ("10", "9", "-1")]
     assert Classification.labels_of(rows) == ("-1", "9", "10")
+    odd = [LabelledText(where="t:1", text="", pair=None, label=label) for label in ("\u00b2", "--1", "01", "1")]
+    assert Classification.labels_of(odd) == ("--1", "01", "1", "\u00b2")
+    assert Classification.labels_of(odd[2:]) == ("01", "1")  # equal numbers: the same order in every process
     with pytest.raises(DataError, match="every example has the label '9'"):
         Classification.labels_of(rows[1:2])
 
@@ -203,6 +206,7 @@ def test_conll_columns_and_lists_give_the_same(tmp_path):
         ("t.conll", "\n\n", "holds no examples"),
         ("t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "found 2 values and 1 values"),
         ("t.jsonl", '{"tokens": "a b", "tags": ["O"]}\n', "must be lists"),
+        ("t.jsonl", '{"tokens": ["a"], "tags": [null]}\n', "a value in column 'tags' is empty"),
     ],
 )
 def test_bad_tags_are_named(tmp_path, name, content, phrase):
@@ -210,6 +214,14 @@ def test_bad_tags_are_named(tmp_path, name, content, phrase):
     with pytest.raises(DataError) as caught:
         Tagging.read(find_task("tagging"), tmp_path / name)
     assert phrase in str(caught.value)
+
+
+def test_conll_columns_end_at_spaces_and_tabs_alone(tmp_path):
+    (tmp_path / "t.conll").write_bytes("\ufeff10\u00a0000 \tCD\tB-SUM\r\n\u3000 O\r\n \r\nall O\r\n".encode())
+    first, second = Tagging.read(find_task("tagging"), tmp_path / "t.conll")
+    assert (first.tokens, first.tags) == (("10\u00a0000", "\u3000"), ("B-SUM", "O"))
+    with pytest.raises(DataError, match=r"t.conll: every token has the tag 'O'"):
+        Tagging.labels_of([second])
 
 
 def test_words_beyond_the_longest_sequence_are_predicted_outside(make_family, tmp_path):

@@ -114,6 +114,17 @@ def test_evaluate_gives_the_same_score(finished, glue, tmp_path, capsys):
     ]
 
 
+def test_outputs_without_names_take_the_tasks_labels(finished, glue, tmp_path, capsys):
+    model = shutil.copytree(finished[0] / "seed_6" / "model", tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}}))
+    words = ["--data", str(glue / "RTE"), "--device", "cpu"]
+    for folder in (model, finished[0] / "seed_6" / "model"):
+        assert main(["evaluate", "--model", str(folder), *words]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+
+
 def test_killed_seed_starts_anew_and_ends_alike_and_finished_ones_stay(finished, glue, model_dir, tmp_path):
     out = shutil.copytree(finished[0], tmp_path / "out")
     before = losses(out / "seed_6")
@@ -239,6 +250,21 @@ def test_folder_that_is_no_model_is_refused(glue, capsys):
 def test_evaluation_without_a_head_is_refused(glue, model_dir, capsys, task, code, phrases):
     words = ["evaluate", "--model", str(model_dir), "--data", str(glue / "RTE"), "--device", "cpu"]
     refused(capsys, main([*words, *(["--task", task] if task else [])]), code, *phrases)
+
+
+def test_settings_of_training_are_none_of_an_evaluation(glue, model_dir, capsys):
+    words = [
+        "evaluate",
+        "--model",
+        str(model_dir),
+        "--data",
+        str(glue / "RTE"),
+        "--task",
+        "rte",
+        "--learning-rate",
+        "1",
+    ]
+    refused(capsys, main(words), 2, "learning_rate: no setting of an evaluation", "max_seq_length")
 
 
 def test_evaluation_for_another_task_is_refused(finished, glue, capsys):

@@ -122,6 +122,14 @@ def test_squad_json_and_rows_give_the_same(tmp_path):
     assert (nested.identity, nested.answers, nested.context) == (flat.identity, flat.answers, flat.context)
 
 
+def test_columns_of_questions_may_have_other_names(tmp_path):
+    row = {"id": "q1", "ask": "who ?", "text": "the cat", "gold": {"text": ["cat"], "answer_start": [4]}}
+    (tmp_path / "t.jsonl").write_text(json.dumps(row) + "\n")
+    task = find_task("squad", text="ask", pair="text", label="gold")
+    (example,) = Span.read(task, tmp_path / "t.jsonl")
+    assert (example.question, example.context, example.answers) == ("who ?", "the cat", ((4, "cat"),))
+
+
 @pytest.mark.parametrize(
     ("fields", "phrases"),
     [
@@ -130,6 +138,8 @@ def test_squad_json_and_rows_give_the_same(tmp_path):
         ({"answers": []}, ["has no answer", "squad2"]),
         ({}, ["qas[0]", "no 'answers'"]),
         ({"answers": [{"answer_start": "x", "text": "cat"}]}, ["not in SQuAD's form"]),
+        ({"answers": [{"answer_start": 4, "text": None}]}, ["qas[0]: answer is empty"]),
+        ({"answers": [{"answer_start": 4, "text": "cat"}], "question": None}, ["qas[0]: question is empty"]),
     ],
 )
 def test_bad_question_is_named(tmp_path, fields, phrases):

@@ -56,6 +56,7 @@ def test_quotes_in_tsv_are_text(tmp_path):
         ("t.jsonl", "[1]\n", ["t.jsonl:1", "holds a list"]),
         ("t.csv", 'text,label\n"a"b,1\n', ["t.csv:2", "is not CSV"]),
         ("t.parquet", "PAR", ["not Parquet"]),
+        ("t.csv", "text,label,label\na,1,2\n", ["t.csv: column 'label' is there twice"]),
         ("t.xlsx", "x", ["unknown kind of table", ".parquet"]),
     ],
 )
@@ -72,10 +73,37 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
         read_table(tmp_path / "t.tsv", ["text"])
 
 
-def test_missing_value_is_named_by_line(tmp_path):
-    (tmp_path / "t.jsonl").write_text('{"text": "a", "label": null}\n')
-    with pytest.raises(DataError, match=r"t.jsonl:1: column 'label' is empty"):
-        read_table(tmp_path / "t.jsonl", ["label"]).text("label", 0)
+@pytest.mark.parametrize(
+    ("value", "phrase"),
+    [("null", "is empty"), ("NaN", "is empty"), ('" "', "is empty"), ('["a"]', "holds a list"), ("{}", "holds a dict")],
+)
+def test_value_that_is_no_label_is_named_by_line(tmp_path, value, phrase):
+    (tmp_path / "t.jsonl").write_text(f'{{"text": "a", "label": {value}}}\n')
+    with pytest.raises(DataError, match=rf"t.jsonl:1: column 'label' {phrase}"):
+        read_table(tmp_path / "t.jsonl", ["label"]).label("label", 0)
+
+
+def test_text_may_be_empty(tmp_path):
+    (tmp_path / "t.tsv").write_text("text\tlabel\n\t1\n")
+    assert read_table(tmp_path / "t.tsv", ["text"]).text("text", 0) == ""
+
+
+def test_columns_of_parquet_that_share_a_name_are_refused(tmp_path):
+    pq.write_table(pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"t.parquet: column 'text' is there twice"):
+        read_table(tmp_path / "t.parquet", ["text"])
+
+
+@pytest.mark.parametrize("content", ["\ufefftext,label\r\na b,1\r\n", "text,label\ra b,1\r"])
+def test_marks_and_line_ends_of_other_systems_are_no_text(tmp_path, content):
+    (tmp_path / "t.csv").write_bytes(content.encode())
+    table = read_table(tmp_path / "t.csv", ["text", "label"])
+    assert (table.text("text", 0), table.label("label", 0), len(table)) == ("a b", "1", 1)
+
+
+def test_long_text_fits_a_csv(tmp_path):
+    (tmp_path / "t.csv").write_text(f"text\n{'a' * 200_000}\n")
+    assert len(read_table(tmp_path / "t.csv", ["text"]).text("text", 0)) == 200_000
 
 
 def test_broken_rows_are_counted_where_a_task_says_so(tmp_path):

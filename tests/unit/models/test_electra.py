@@ -97,8 +97,8 @@ def test_draws_depend_neither_on_packing_nor_on_neighbours(make_batch):
         )
         output = model(alone, with_logits=True)
         torch.testing.assert_close(output.rtd_logits_T, whole.rtd_logits_T[first:stop], rtol=1e-4, atol=1e-5)
-        total += float(loss_of(output))
-    assert total == pytest.approx(float(loss_of(whole)), rel=1e-5)
+        total += loss_of(output).item()
+    assert total == pytest.approx(loss_of(whole).item(), rel=1e-5)
 
 
 def test_empty_micro_batch_has_no_loss_and_reaches_every_parameter(make_batch):

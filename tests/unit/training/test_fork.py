@@ -38,6 +38,13 @@ def test_other_shards_are_read_from_their_beginning():
     assert state_after_fork(STORED, CONFIG, ("c", "b")).position == DataPosition(0, 40)
 
 
+def test_end_of_a_phase_can_be_forked_to_begin_the_next_one_again():
+    end = replace(STORED, step=10, phase=0, phase_step=10)
+    state = state_after_fork(end, CONFIG, ("a", "b"))
+    assert state.is_phase_done(CONFIG)
+    assert (state.next_phase().phase, state.next_phase().step) == (1, 10)
+
+
 @pytest.mark.parametrize("phases", [CONFIG.phases[:1], (CONFIG.phases[0], replace(CONFIG.phases[1], steps=2))])
 def test_nothing_left_to_do_is_an_error(phases):
     with pytest.raises(ConfigError, match=r"runs/a@12: that checkpoint stands at step 2 of phase 2"):

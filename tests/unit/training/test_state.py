@@ -40,6 +40,15 @@ def test_phases_follow_each_other():
     assert after(state, 1).is_done(CONFIG)
 
 
+def test_ends_of_the_phases_before_are_known():
+    flags = {"phases": [{"steps": steps, "global_batch_size": 1, "learning_rate": 1.0} for steps in (2, 3, 4)]}
+    config, state = load_run_config("debug", flags=flags), after(TrainerState(), 2)
+    assert state.ends_of_phases(config) == set()
+    state = after(state.next_phase(), 3)
+    assert state.ends_of_phases(config) == {2}
+    assert after(state.next_phase(), 1).ends_of_phases(config) == {2, 5}
+
+
 def test_best_is_the_lowest_finite_loss_of_the_last_phase():
     state = after(TrainerState(), 1)
     assert state.after_validation({"eval/loss": 1.0}, is_last_phase=False).best_step is None

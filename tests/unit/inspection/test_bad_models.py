@@ -1,0 +1,41 @@
+"""Models that a command cannot show anything true of."""
+
+import json
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from megabert.cli.main import main
+
+COMMANDS = {
+    "fill-mask": lambda folder, tmp_path: ["fill-mask", folder, "the [MASK] sat"],
+    "similar": lambda folder, tmp_path: ["similar", "cat", "--model", folder],
+    "embed": lambda folder, tmp_path: ["embed", tmp_path / "text", "--model", folder, "--output", tmp_path / "x.npy"],
+    "attention": lambda folder, tmp_path: ["attention", "cat", "--model", folder, "--output", tmp_path / "x.html"],
+}
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_tokenizer_of_another_model_is_refused(verb, model_folder, tmp_path, capsys):
+    (tmp_path / "text").write_text("the cat\n")
+    config = json.loads((model_folder / "config.json").read_text())
+    (model_folder / "config.json").write_text(json.dumps({**config, "vocab_size": 999}))
+    assert main([str(word) for word in COMMANDS[verb](model_folder, tmp_path)]) == 3
+    assert "the tokenizer has 14 pieces, the model 999" in capsys.readouterr().err
+
+
+def test_model_without_a_masked_lm_head_guesses_nothing(model_folder, capsys):
+    weights = load_file(model_folder / "model.safetensors")
+    encoder = {name: value for name, value in weights.items() if not name.startswith("cls.")}
+    save_file(encoder, model_folder / "model.safetensors")
+    assert main(["fill-mask", str(model_folder), "the [MASK] sat"]) == 4
+    found = capsys.readouterr()
+    assert "no head that guesses pieces (cls.predictions." in found.err
+    assert not found.out
+
+
+@pytest.mark.parametrize("words", [["fill-mask", "model", "[MASK]"], ["similar", "cat", "--model", "model"]])
+def test_number_of_results_is_checked(words, capsys):
+    with pytest.raises(SystemExit):
+        main([*words, "--top", "-1"])
+    assert "-1 is not 1 or more" in capsys.readouterr().err
