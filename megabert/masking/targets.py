@@ -38,7 +38,7 @@ class MaskingOptions:
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         if self.mask_unit not in MASK_UNITS:
-            raise ConfigError(f"masking.mask_unit={self.mask_unit!r} is unknown. Choose one of {', '.join(MASK_UNITS)}.")
+            raise ConfigError(f"masking.mask_unit={self.mask_unit!r}: allowed are {', '.join(MASK_UNITS)}.")
         if not 0 < self.masked_lm_prob < 1:
             raise ConfigError(f"masking.masked_lm_prob={self.masked_lm_prob} must lie between 0 and 1; BERT uses 0.15.")
         if self.max_predictions_per_seq < 1:
