@@ -1,7 +1,7 @@
 """Launch configurations of megabert/ops/tiles.py beside others, by kernel: what the committed table should say.
 
 Only here is anything tuned. A better configuration goes into the table by hand: registers and spills are then held
-against its budget (tests/unit/ops), parity is shown again.
+against its budget (tests/unit/ops), parity is shown again. Compiled for sm_90, none of these spills.
 """
 
 import contextlib
@@ -178,13 +178,13 @@ KERNELS = (
     ),
     Kernel(
         "attention backward, all of 128 keys at once (queries, keys, warps, stages)",
-        ((32, 128, 8, 1), (32, 128, 8, 2), (64, 128, 8, 1), (32, 128, 4, 1), (16, 128, 4, 2), (128, 128, 8, 1)),
+        ((32, 128, 8, 1), (32, 128, 8, 2), (64, 128, 8, 1), (16, 128, 4, 2)),
         in_table(tiles.WHOLE[128]),
         functools.partial(attention_call, place=SHORT, is_backward=True),
     ),
     Kernel(
         "attention backward, key tiles (queries, keys, warps, stages)",
-        ((64, 128, 8, 1), (32, 128, 8, 2), (32, 128, 8, 3), (64, 64, 4, 2), (64, 64, 8, 2), (128, 64, 8, 1)),
+        ((64, 128, 8, 1), (32, 128, 8, 2), (32, 128, 8, 3), (64, 64, 4, 2), (64, 64, 8, 2)),
         in_table(tiles.TILED),
         functools.partial(attention_call, place=LONG, is_backward=True),
     ),
