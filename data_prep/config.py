@@ -138,6 +138,11 @@ class BuildConfig:
             raise ValueError(f"pairing=google is defined for objective=nsp, not {self.objective}; use balanced")
         return self
 
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes that one unit of reading takes."""
+        return int(self.chunk_mib * 2**20)
+
     def max_predictions(self, length: int) -> int:
         """Return the most masked positions in an instance of at most ``length`` tokens."""
         if self.max_predictions_per_seq is not None:

@@ -109,7 +109,7 @@ def _make_documents(build: Build, files: list[InputFile]) -> tuple[dict[str, Any
         units = [*_bucket_units(build, (), plan["buckets"], schema), *_index_units(build, plan["buckets"])]
         if all_finished([_tokenizer_unit(build, ()), *units], build.executor):
             return plan["corpus"], plan["report"]
-    chunks = plan_chunks(files, int(build.config.chunk_mib * 2**20))
+    chunks = plan_chunks(files, build.config.chunk_bytes)
     units = extract_units(build, chunks)
     outcomes = run_stage(units, build.executor, _progress("extract", units, "bytes", 1e6, "MB/s"))
     extracted = [build.folder / name for outcome in outcomes for name in sorted(outcome.files)]

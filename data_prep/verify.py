@@ -51,13 +51,13 @@ class Verdict:
     """Whether the build's documents were compared, too."""
 
 
-def verify(folder: Path, executor: Executor, *, has_text: bool = False) -> Verdict:
+def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdict:
     """Check all shards of a folder.
 
     Args:
         folder: One with a manifest.
         executor: Who does the work; already entered.
-        has_text: Whether to compare with the documents of the build.
+        use_text: Whether to compare with the documents of the build.
 
     Raises:
         DataError: The manifest, the tokenizer beside it or the documents that are asked for cannot be used; problems of
@@ -68,7 +68,7 @@ def verify(folder: Path, executor: Executor, *, has_text: bool = False) -> Verdi
     problems = []
     if tokenizer.sha256 != manifest.metadata.tokenizer_sha256:
         problems.append(f"{folder / 'tokenizer'}: not the tokenizer that the manifest names")
-    documents = _documents_beside(folder) if has_text else None
+    documents = _documents_beside(folder) if use_text else None
     tasks = shard_tasks(folder, manifest, documents)
     progress = Progress(f"verify {folder.name}", len(tasks), measure="rows", scale=1e3, label="k instances/s")
     found: dict[int, list[str]] = {}

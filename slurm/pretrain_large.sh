@@ -20,16 +20,16 @@
 set -euo pipefail
 
 RECIPE=${RECIPE:-bert_large}
-DATA=${DATA:-data/prepared}        # what prepare_data.sh wrote, on a file system that all nodes share
+DATA=${DATA:-data/prepared}         # what prepare_data.sh wrote, on a file system that all nodes share
 RUN_DIR=${RUN_DIR:-runs/bert_large} # likewise shared; the same folder goes on with the run
-DEVICE=${DEVICE:-cuda}             # cuda | cpu
-CHECK=${CHECK:-}                   # set: only check, even inside a job
-DOCTOR=${DOCTOR:-yes}              # yes | no: devices, limits, disk and an all-reduce before training
-VENV=${VENV:-.venv}                # virtualenv of a bare environment
-CONTAINER=${CONTAINER:-bare}       # bare | pyxis | apptainer
-IMAGE=${IMAGE:-}                   # for pyxis and apptainer
-MOUNTS=${MOUNTS:-$PWD:$PWD}        # for pyxis and apptainer: data and runs have to be inside
-SUBMIT_OPTIONS=${SUBMIT_OPTIONS:-} # what sbatch will be given, for the check: --partition=... --account=...
+DEVICE=${DEVICE:-cuda}              # cuda | cpu
+CHECK=${CHECK:-}                    # set: only check, even inside a job
+DOCTOR=${DOCTOR:-yes}               # yes | no: devices, limits, disk and an all-reduce before training
+VENV=${VENV:-.venv}                 # virtualenv of a bare environment
+CONTAINER=${CONTAINER:-bare}        # bare | pyxis | apptainer
+IMAGE=${IMAGE:-}                    # for pyxis and apptainer
+MOUNTS=${MOUNTS:-$PWD:$PWD}         # for pyxis and apptainer: data and runs have to be inside
+SUBMIT_OPTIONS=${SUBMIT_OPTIONS:-}  # what sbatch will be given, for the check: --partition=... --account=...
 
 # In a job $0 is SLURM's copy of this script.
 root=${SLURM_SUBMIT_DIR:-$(dirname "$0")/..}

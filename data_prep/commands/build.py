@@ -77,7 +77,7 @@ def _show_plan(config: BuildConfig) -> int:
     for file in files:
         kind = f"{file.compression} {file.format}".strip()
         print(f"{file.path}: {file.bytes:,} bytes, {kind}, {file.encoding}")
-    chunks = plan_chunks(files, int(config.chunk_mib * 2**20))
+    chunks = plan_chunks(files, config.chunk_bytes)
     print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes, {len(chunks)} units to read")
     return 0
 

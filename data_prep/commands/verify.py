@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, print a line a folder; problems are one error."""
     with executor_of_all_ranks(arguments.workers, is_mpi=arguments.mpi) as executor:
-        return 0 if executor is None else _run(arguments.folder, executor, has_text=arguments.text)
+        return 0 if executor is None else _run(arguments.folder, executor, use_text=arguments.text)
 
 
-def _run(folder: Path, executor: Executor, *, has_text: bool) -> int:
+def _run(folder: Path, executor: Executor, *, use_text: bool) -> int:
     with executor:
-        verdicts = {part: verify(part, executor, has_text=has_text) for part in shard_folders(folder)}
+        verdicts = {part: verify(part, executor, use_text=use_text) for part in shard_folders(folder)}
     problems = [problem for verdict in verdicts.values() for problem in verdict.problems]
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems[:SHOWN_PROBLEMS])

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output.exists() and any(arguments.output.iterdir()):
         raise DataError(f"{arguments.output}: is not empty. Give --output a new folder.")
     options = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
-    chunks = plan_chunks(find_files(config.sources), int(config.chunk_mib * 2**20))
+    chunks = plan_chunks(find_files(config.sources), config.chunk_bytes)
     tokenizer, report = train_vocabulary(_texts(config, chunks), options)
     require_bars(report)
     save_tokenizer(tokenizer, arguments.output)

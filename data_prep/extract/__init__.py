@@ -1,6 +1,5 @@
 """Reading sources: files are cut into chunks at document borders, chunks into documents."""
 
 from data_prep.extract.chunks import Chunk, InputFile, find_files, plan_chunks
-from data_prep.extract.readers import read_documents
 
-__all__ = ["Chunk", "InputFile", "find_files", "plan_chunks", "read_documents"]
+__all__ = ["Chunk", "InputFile", "find_files", "plan_chunks"]

@@ -33,7 +33,6 @@ FORMATS = {
     ".feather": "arrow",
     ".xml": "wikipedia",
 }
-MIB = float(1 << 20)
 
 
 @dataclass(frozen=True)

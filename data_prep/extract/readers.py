@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from data_prep.extract.chunks import Chunk
 from data_prep.extract.problems import Problems
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
-from megabert.tokenization import compose
 
 
 def _columns(chunk: Chunk, problems: Problems) -> Iterator[Document]:
@@ -37,18 +36,6 @@ def read_texts(chunk: Chunk, problems: Problems) -> Iterator[Document]:
         DataError: The file cannot be read, or a document cannot and none may be dropped.
     """
     return READERS[chunk.file.format](chunk, problems)
-
-
-def read_documents(chunk: Chunk) -> Iterator[list[str]]:
-    """Yield the documents of a chunk, each as its non-empty lines (paragraphs), stripped, in Unicode's composed form.
-
-    A document without any text is yielded as an empty list, so that it is counted.
-
-    Raises:
-        DataError: Bytes that are not of the encoding, a line that is no JSON object, or a missing field.
-    """
-    for _, document in read_texts(chunk, Problems()):
-        yield paragraphs_of(compose(document))
 
 
 def paragraphs_of(text: str) -> list[str]:

@@ -12,8 +12,7 @@ tell: each side is cut at its front or its back, by a coin, and half of the docu
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.instances.google import SPECIALS
-from data_prep.instances.pairs import LABELS, Bucket, PairOptions, Pairs
+from data_prep.instances.pairs import LABELS, SPECIALS_OF_A_PAIR, Bucket, PairOptions, Pairs
 from megabert.masking.keyed_random import mix
 
 ROUNDS = 8
@@ -24,7 +23,7 @@ def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.b
     """Make the pairs of one pass over a bucket; documents of one sentence give none."""
     from data_prep.instances.balanced_kernels import truncate_pairs, walk_bucket
 
-    most, longest = len(bucket.starts_S) - 1, options.max_seq_length - SPECIALS
+    most, longest = len(bucket.starts_S) - 1, options.max_seq_length - SPECIALS_OF_A_PAIR
     has_random = options.objective == "nsp"
     drafts = np.empty((7, most), np.int64)
     label, key = np.empty(most, np.uint8), np.empty(most, np.uint64)

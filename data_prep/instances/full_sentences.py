@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from data_prep.instances.google import walk
-from data_prep.instances.pairs import Bucket, PairOptions, Pairs, draw_targets
+from data_prep.instances.pairs import Bucket, PairOptions, Pairs, draw_targets, walk
 
 SPECIALS = 2
 

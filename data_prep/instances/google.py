@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from data_prep.instances.pairs import (
     CANDIDATE,
     IS_RANDOM,
+    SPECIALS_OF_A_PAIR,
     SPLIT_POINT,
     START,
     TRUNCATE,
@@ -21,16 +22,16 @@ from data_prep.instances.pairs import (
     draw_targets,
     excess_by_side,
     first_reaching,
+    walk,
 )
 from megabert.masking.keyed_random import below, mix, uniform
 
-SPECIALS = 3
 DRAWS_OF_ANOTHER_DOCUMENT = 10
 
 
 def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
     """Make the pairs of one pass over a bucket."""
-    longest = options.max_seq_length - SPECIALS
+    longest = options.max_seq_length - SPECIALS_OF_A_PAIR
     keys = bucket.keys_S(options)
     # The target is drawn once per document and pass, not per instance.
     targets = draw_targets(mix(options.key, bucket.document_keys), options, longest)
@@ -59,13 +60,6 @@ def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
         is_random[chosen].astype(np.uint8),
         keys[chosen],
     )
-
-
-def walk(bucket: Bucket, following: Integers) -> Integers:
-    """Return the sentences of the bucket (from 0) that instances start at."""
-    from data_prep.kernels import follow
-
-    return follow(following - bucket.first_sentence, bucket.ends_S - bucket.first_sentence)
 
 
 def _random_second(

@@ -13,6 +13,8 @@ from megabert.masking.keyed_random import below, mix, string_key, uniform
 
 Integers = NDArray[np.int64]
 
+SPECIALS_OF_A_PAIR = 3
+"""[CLS] A [SEP] B [SEP]."""
 # Names of the draws under a sentence's or document's key.
 SHORT, TARGET, SPLIT_POINT, IS_RANDOM, MASKS, ORDER, LABELS, CANDIDATE, START, TRUNCATE, DIRECTION = range(11)
 
@@ -121,6 +123,18 @@ def draw_targets(keys: NDArray[np.uint64], options: PairOptions, longest: int) -
     """Draw the wanted number of tokens: ``longest``, or with ``short_seq_prob`` 2 to ``longest``, each as likely."""
     is_short = uniform(mix(keys, SHORT)) < options.short_seq_prob
     return np.where(is_short, 2 + below(mix(keys, TARGET), longest - 1), longest)
+
+
+def walk(bucket: Bucket, following: Integers) -> Integers:
+    """Return the sentences of the bucket (from 0) that instances start at.
+
+    Args:
+        bucket: Its documents are walked one by one.
+        following: Of each sentence, the one that the next instance would start at.
+    """
+    from data_prep.kernels import follow
+
+    return follow(following - bucket.first_sentence, bucket.ends_S - bucket.first_sentence)
 
 
 def first_reaching(bucket: Bucket, tokens: Integers) -> Integers:

@@ -61,6 +61,20 @@ ENGINE_KEYS: dict[str, frozenset[str]] = {
     "data_types": frozenset({"grad_accum_dtype"}),
 }
 
+REQUIRED: dict[str, Any] = {
+    # Micro-steps are driven by megabert (packed, uneven, any number a step), so DeepSpeed is told of one.
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 1,
+    "managed_gradient_accumulation": False,
+    # LAMB and AdamW are ours: exact on ZeRO's flat shards, hence "untested" to DeepSpeed.
+    "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+    # Both are needed: with the first alone, 256 micro-steps lose 2.5e-3 in BF16_Optimizer.
+    "data_types.grad_accum_dtype": "fp32",
+    "communication_data_type": "fp32",
+}
+"""What every dictionary says, because of how megabert drives DeepSpeed."""
+
 
 def derive_deepspeed(path: Path, *, precision: str, max_grad_norm: float) -> dict[str, Any]:
     """Return the complete dictionary for ``deepspeed.initialize``; no ``"auto"`` survives.
@@ -77,44 +91,31 @@ def derive_deepspeed(path: Path, *, precision: str, max_grad_norm: float) -> dic
     problems = _unknown_keys(engine)
     owned = _owned(precision, max_grad_norm)
     for key, value in owned.items():
-        found = _get(engine, key)
+        found = value_at(engine, key)
         if found not in (None, "auto", value):
             problems.append(f'{key}={json.dumps(found)} contradicts {json.dumps(value)} ({_owner(key)}); write "auto"')
         _set(engine, key, value)
-    problems += _unsupported(engine, precision)
+    problems += unsupported(engine, precision)
     problems += [f'{key} is "auto", but no recipe field fills it in; give a value' for key in _autos(engine)]
     if problems:
         raise ConfigError("\n".join([f"{path}: {len(problems)} problem(s)", *(f"  {p}" for p in problems)]))
     return engine
 
 
-def _owned(precision: str, max_grad_norm: float) -> dict[str, Any]:
-    owned: dict[str, Any] = {
-        # Micro-steps are driven by megabert (packed, uneven, any number a step), so DeepSpeed is told of one.
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "managed_gradient_accumulation": False,
-        "gradient_clipping": max_grad_norm,
-        # LAMB and AdamW are ours: exact on ZeRO's flat shards, hence "untested" to DeepSpeed.
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "bf16.enabled": precision == "bf16",
-        "fp16.enabled": precision == "fp16",
-        # Both are needed: with the first alone, 256 micro-steps lose 2.5e-3 in BF16_Optimizer.
-        "data_types.grad_accum_dtype": "fp32",
-        "communication_data_type": "fp32",
-        "steps_per_print": 1_000_000_000,
-    }
-    return owned
+def value_at(values: Mapping[str, Any], path: str) -> Any:
+    """Return what stands at a dotted path, None where nothing does."""
+    for key in path.split("."):
+        values = values.get(key) if isinstance(values, Mapping) else None  # type: ignore[assignment]
+    return values
 
 
-def _owner(key: str) -> str:
-    fields = {"gradient_clipping": "optimizer.max_grad_norm", "bf16.enabled": "precision", "fp16.enabled": "precision"}
-    fields |= {"data_types.grad_accum_dtype": "grad_accum_dtype", "communication_data_type": "grad_accum_dtype"}
-    return f"the recipe's {fields[key]}" if key in fields else "how megabert drives DeepSpeed"
+def zero_stage_of(engine: Mapping[str, Any]) -> int:
+    """Return the ZeRO stage of a complete dictionary."""
+    return int(value_at(engine, "zero_optimization.stage") or 0)
 
 
-def _unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
+def unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
+    """Name what DeepSpeed would take and this package does not, with the remedy."""
     zero = engine.get("zero_optimization", {})
     if not isinstance(zero, Mapping):
         return []
@@ -138,6 +139,22 @@ def _unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
         if zero.get(key)
     ]
     return problems
+
+
+def _owned(precision: str, max_grad_norm: float) -> dict[str, Any]:
+    return {
+        **REQUIRED,
+        "gradient_clipping": max_grad_norm,
+        "bf16.enabled": precision == "bf16",
+        "fp16.enabled": precision == "fp16",
+        "steps_per_print": 1_000_000_000,
+    }
+
+
+def _owner(key: str) -> str:
+    fields = {"gradient_clipping": "optimizer.max_grad_norm", "bf16.enabled": "precision", "fp16.enabled": "precision"}
+    fields |= {"data_types.grad_accum_dtype": "grad_accum_dtype", "communication_data_type": "grad_accum_dtype"}
+    return f"the recipe's {fields[key]}" if key in fields else "how megabert drives DeepSpeed"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -174,12 +191,6 @@ def _autos(values: Mapping[str, Any], prefix: str = "") -> list[str]:
         elif value == "auto":
             found.append(prefix + key)
     return found
-
-
-def _get(values: Mapping[str, Any], path: str) -> Any:
-    for key in path.split("."):
-        values = values.get(key) if isinstance(values, Mapping) else None  # type: ignore[assignment]
-    return values
 
 
 def _set(values: dict[str, Any], path: str, value: Any) -> None:

@@ -60,17 +60,6 @@ class DataPosition:
             offset = stop
         return tuple(taken), replace(self, epoch=epoch, offset=offset)
 
-    def advance(self, count: int, num_rows: int) -> "DataPosition":
-        """Return the position after the next ``count`` instances of epochs of ``num_rows`` rows."""
-        return self.take(count, num_rows)[1]
-
-    def skip(self, count: int, num_rows: int) -> "DataPosition":
-        """Return this position with its next ``count`` instances among the skipped ones.
-
-        To leave out one bad step when going back further: ``bad.skip(...)`` gives the ranges, ``skipping`` adds them.
-        """
-        return self.skipping(self.take(count, num_rows)[0])
-
     def skipping(self, ranges: tuple[PositionRange, ...]) -> "DataPosition":
         """Return this position with more ranges skipped, merged with those that touch them."""
         merged: list[PositionRange] = []

@@ -179,10 +179,6 @@ class ShardSet:
                 found = _keep(self._decoded, spans, self._decode(spans), _CACHED_RANGES)
             return found
 
-    def lengths(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Return the tokens of the instances in rows ``first`` to ``stop - 1``."""
-        return self.columns(((first, stop),)).lengths
-
     def _decode(self, spans: tuple[tuple[int, int], ...]) -> Columns:
         rows, metadata = sum(stop - first for first, stop in spans), self.metadata
         token = token_type(metadata.vocab_size).to_pandas_dtype()

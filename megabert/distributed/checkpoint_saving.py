@@ -64,13 +64,6 @@ def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world:
     )
 
 
-def save_checkpoint(
-    checkpoints_dir: Path, step: int, engine: Engine, trainer_state: dict[str, Any], world: World
-) -> Path:
-    """Write a checkpoint while training waits; every rank calls it, between steps. See ``write_snapshot``."""
-    return write_snapshot(checkpoints_dir, snapshot_of(engine, step, trainer_state, world), world)
-
-
 def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> Path:
     """Write a checkpoint; every rank calls it.
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megabert.config.deepspeed import REQUIRED, unsupported, value_at, zero_stage_of
 from megabert.distributed.dataclass_outputs import put_together, take_apart
 from megabert.distributed.fragments import check_coverage, fragment_table, parameter_shapes
 from megabert.distributed.process_group import World
@@ -23,17 +24,6 @@ from megabert.ops.lamb.reference import sums_of_squares
 from megabert.optim import Fragment, Optimizer
 
 _ALLREDUCE_BUCKET = 500_000_000  # elements, DeepSpeed's own default
-
-REQUIRED: dict[str, Any] = {
-    "train_micro_batch_size_per_gpu": 1,
-    "gradient_accumulation_steps": 1,
-    "managed_gradient_accumulation": False,
-    "data_types.grad_accum_dtype": "fp32",
-    "communication_data_type": "fp32",
-    "zero_allow_untested_optimizer": True,
-    "zero_force_ds_cpu_optimizer": False,
-}
-"""Keys of the DeepSpeed dict that ``build_engine`` insists on; ``megabert.config.deepspeed`` derives them."""
 
 
 class LossScaleFloor(ConfigError):
@@ -215,10 +205,9 @@ def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[s
     Args:
         model: In float32, with the same weights on every rank.
         optimizer: Over ``model.named_parameters()``; it is attached to the fragment table.
-        ds_config: Complete: no ``"auto"``, with every key of ``REQUIRED``, ``gradient_clipping`` (0 does not clip) and
-            at most one of ``bf16.enabled`` and ``fp16.enabled``. Refused are round-robin gradients, offload and 16 bits
-            on stage 0. Give ``steps_per_print`` a huge value and leave ``wall_clock_breakdown`` off; the throughput
-            timer is switched off here.
+        ds_config: Complete: no ``"auto"``, with every key of ``config.deepspeed.REQUIRED``, ``gradient_clipping`` (0
+            does not clip) and at most one of ``bf16.enabled`` and ``fp16.enabled``. Give ``steps_per_print`` a huge
+            value and leave ``wall_clock_breakdown`` off; the throughput timer is switched off here.
         world: This rank.
 
     Raises:
@@ -227,17 +216,17 @@ def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[s
     _check(ds_config)
     import deepspeed
 
-    sixteen_bits = _value(ds_config, "bf16.enabled") or _value(ds_config, "fp16.enabled")
+    stage, sixteen_bits = zero_stage_of(ds_config), _precision(ds_config) != "fp32"
     initial = {name: p.detach().float().cpu().clone() for name, p in model.named_parameters()} if sixteen_bits else {}
     # The throughput timer would synchronise the GPU in every micro-step.
     complete = {**ds_config, "timers": {"throughput": {"enabled": False}}}
-    if not _value(ds_config, "zero_optimization.stage"):
+    if stage == 0:
         complete["gradient_clipping"] = 0.0  # clipped in Engine
-    if _value(ds_config, "zero_optimization.stage") == 3:
+    if stage == 3:
         take_apart(model)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints its memory use; stdout is for results
         deepspeed_engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=complete)
-    if _value(ds_config, "zero_optimization.stage") == 3:
+    if stage == 3:
         put_together(model)
     engine = Engine(deepspeed_engine, optimizer, world, float(ds_config["gradient_clipping"]))
     for fragment in engine.fragments if sixteen_bits else []:
@@ -258,28 +247,16 @@ def _peaks(gradients: list[Tensor]) -> Tensor:
 
 def _check(ds_config: dict[str, Any]) -> None:
     problems = [
-        f"{key}={_value(ds_config, key)!r} must be {value!r}"
+        f"{key}={value_at(ds_config, key)!r} must be {value!r}"
         for key, value in REQUIRED.items()
-        if _value(ds_config, key) != value
+        if value_at(ds_config, key) != value
     ]
-    stage = _value(ds_config, "zero_optimization.stage") or 0
     if "gradient_clipping" not in ds_config:
         problems.append("gradient_clipping is missing: DeepSpeed would clip at 1.0 unasked")
-    if _value(ds_config, "zero_optimization.round_robin_gradients"):
-        problems.append("zero_optimization.round_robin_gradients=true is refused: remove it")
-    problems += [
-        f"zero_optimization.{key} is not supported: remove it"
-        for key in ("offload_optimizer", "offload_param")
-        if (_value(ds_config, f"zero_optimization.{key}.device") or "none") != "none"
-    ]
-    if not stage and (_value(ds_config, "bf16.enabled") or _value(ds_config, "fp16.enabled")):
-        problems.append("zero_optimization.stage=0 trains in fp32 only: use stage 1 for 16 bits")
+    problems += unsupported(ds_config, _precision(ds_config))
     if problems:
         raise ConfigError("The DeepSpeed configuration does not fit:\n" + "\n".join(f"  {line}" for line in problems))
 
 
-def _value(config: dict[str, Any], path: str) -> Any:
-    value: Any = config
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
+def _precision(ds_config: dict[str, Any]) -> str:
+    return next((name for name in ("bf16", "fp16") if value_at(ds_config, f"{name}.enabled")), "fp32")

@@ -35,10 +35,10 @@ class World:
     size: int
     local_rank: int
     device: torch.device
-    gloo: dist.ProcessGroup
+    loader: dist.ProcessGroup
     """CPU collectives of the loader thread; nothing else may use it, or ranks would pair different calls."""
     control: dist.ProcessGroup
-    """CPU collectives of the main thread: barriers, checkpoints, small agreements."""
+    """CPU collectives of the main thread: loading checkpoints, small agreements."""
     background: dist.ProcessGroup
     """CPU collectives of the thread that writes checkpoints."""
     store: dist.Store
@@ -55,10 +55,6 @@ class World:
         """Return this world for the thread that writes checkpoints: its collectives never meet the main thread's."""
         return replace(self, control=self.background)
 
-    def barrier(self) -> None:
-        """Wait for every rank."""
-        dist.barrier(group=self.control)
-
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's ``value`` (plain data), in the order of ranks, on every rank."""
         values: list[Any] = [None] * self.size
@@ -70,16 +66,6 @@ class World:
         values = [value]
         dist.broadcast_object_list(values, src=0, group=self.control)
         return values[0]
-
-    def any(self, flag: bool) -> bool:
-        """Tell on every rank whether ``flag`` holds on any."""
-        return self.sum([float(flag)])[0] > 0
-
-    def sum(self, values: list[float]) -> list[float]:
-        """Add float64 values over ranks."""
-        total = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(total, group=self.control)
-        return [float(value) for value in total]
 
 
 @contextlib.contextmanager
@@ -104,7 +90,7 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
             size=size,
             local_rank=local_rank,
             device=place,
-            gloo=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
+            loader=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
             control=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
             background=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
             store=store,

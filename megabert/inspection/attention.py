@@ -8,7 +8,6 @@ the record has by themselves (``ops.disentangled``).
 
 # L layers, N heads, G sequences (one), S tokens, H head width, D = N * H
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from megabert.inspection.texts import encode_text, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.models.disentangled import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
-from megabert.ops.disentangled import RelativePositions, position_parts
+from megabert.ops.disentangled import RelativePositions, position_parts, score_divisor
 from megabert.tokenization import Tokenizer
 
 
@@ -45,11 +44,11 @@ class AttentionRecord:
     position_scores_LNSS: Tensor | None = None
     """DeBERTa: what relative positions add to the scores."""
     kinds: int = 1
-    """DeBERTa: of how many summands a score is; the root of the head's width takes this factor."""
+    """Summands of a score: more than one in a DeBERTa, see ``score_divisor``."""
 
     def scores(self) -> Tensor:
         """Return q k^T / sqrt(H), of shape (L, N, S, S), in a DeBERTa with the scores of positions."""
-        content_LNSS = self.q_LNSH @ self.k_LNSH.mT / math.sqrt(self.q_LNSH.shape[-1] * self.kinds)
+        content_LNSS = self.q_LNSH @ self.k_LNSH.mT / score_divisor(self.q_LNSH.shape[-1], self.kinds)
         return content_LNSS if self.position_scores_LNSS is None else content_LNSS + self.position_scores_LNSS
 
     def probabilities(self) -> Tensor:
@@ -105,7 +104,7 @@ def _position_scores(seen: _Seen, heads: int) -> dict[str, Any]:
     scores_LNSS = []
     for qkv_TC, positions in zip(seen.qkv_TC, seen.positions, strict=False):
         q_NGSH, k_NGSH, _ = qkv_TC.unflatten(-1, (3, heads, -1)).permute(1, 2, 0, 3)[:, :, None].contiguous()
-        scale = 1 / math.sqrt(q_NGSH.shape[-1] * positions.kinds)
+        scale = 1 / score_divisor(q_NGSH.shape[-1], positions.kinds)
         parts = position_parts(q_NGSH * scale, k_NGSH, positions, scale=scale)
         scores_LNSS.append(torch.stack(list(parts)).sum(0)[:, 0])
     if not scores_LNSS:

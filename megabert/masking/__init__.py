@@ -1,4 +1,4 @@
-"""Masking of many instances at once, and the keyed random numbers behind it; numpy only."""
+"""Masking of many instances at once, and the keyed random numbers behind it; no torch."""
 
 from megabert.masking.static import MaskedInstances, MaskingOptions, PieceTable, count_predictions, mask_instances
 

@@ -59,6 +59,11 @@ class Groups:
     """Whether a slot holds a token of its sequence; None: all do."""
 
 
+def score_divisor(head_width: int, kinds: int) -> float:
+    """Return sqrt(H * kinds): what the sum of so many kinds of scores is divided by."""
+    return math.sqrt(head_width * kinds)
+
+
 def plan_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: int) -> Groups:
     """Lay sequences out in groups: by length on a CPU, padded elsewhere.
 
@@ -184,7 +189,7 @@ def position_scores(x_NGSH: Tensor, position_PD: Tensor, position_E: Tensor) -> 
 
 def _scores(q_NGSH: Tensor, k_NGSH: Tensor, positions: RelativePositions) -> Tensor:
     """Return the scaled sum of all scores, added up in float32 or better."""
-    scale = 1 / math.sqrt(q_NGSH.shape[-1] * positions.kinds)
+    scale = 1 / score_divisor(q_NGSH.shape[-1], positions.kinds)
     q_NGSH = q_NGSH * scale
     scores_NGSS = (q_NGSH @ k_NGSH.mT).to(torch.promote_types(q_NGSH.dtype, torch.float32))
     for part_NGSS in position_parts(q_NGSH, k_NGSH, positions, scale=scale):

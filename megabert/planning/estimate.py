@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from megabert.config.deepspeed import derive_deepspeed
+from megabert.config.deepspeed import zero_stage_of
 from megabert.config.model import ModelConfig
-from megabert.config.recipes import engine_path, phase_data, phase_name
+from megabert.config.recipes import phase_data, phase_name
 from megabert.config.run import PhaseConfig, RunConfig
 from megabert.data.packing import InstanceStatistics
 from megabert.data.shard_set import ShardSet
@@ -15,16 +15,15 @@ from megabert.errors import ConfigError
 from megabert.models.build import build_model
 from megabert.observability.flops import training_flops
 from megabert.observability.gpus import Gpu
-from megabert.planning.memory import GIB, budgets, estimate_memory, fitting_budget
+from megabert.planning.disk import checkpoint_gib
+from megabert.planning.memory import budgets, estimate_memory, fitting_budget
 from megabert.planning.passes import passes_over
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
-from megabert.training.inputs import DEFAULT_ENGINE
+from megabert.training.inputs import deepspeed_of
 
 DEFAULT_VOCAB_SIZE = 30_522
 """Of bert-base-uncased, where there are no shards to say it."""
 MASKED_PER_TOKEN = 20 / 128
-CHECKPOINT_BYTES_PER_PARAMETER = 12
-"""Float32 masters and two moments."""
 FALLBACK_EFFICIENCY = 0.44
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
 """Share of the peak while computing, fitted on published tables (docs/scaling.md)."""
@@ -82,7 +81,7 @@ class Estimate:
     @property
     def checkpoint_gib(self) -> float:
         """One checkpoint on disk."""
-        return self.parameters * CHECKPOINT_BYTES_PER_PARAMETER / GIB
+        return checkpoint_gib(self.parameters)
 
     @property
     def passes(self) -> float | None:
@@ -123,7 +122,7 @@ def estimate(
     facts = [_data_facts(config, phase, instances) for phase in config.phases]
     model = _resolve_model(config)
     precision = _precision(config, cluster.gpu, gpu_name)
-    stage = _zero_stage(config, precision)
+    stage = zero_stage_of(deepspeed_of(config, precision))
     with torch.device("meta"):
         parameters = sum(p.numel() for p in build_model(model).parameters())
     table = _memory_table(config, model, parameters=parameters, ranks=cluster.world_size, precision=precision)
@@ -259,12 +258,6 @@ def _resolve_model(config: RunConfig) -> ModelConfig:
     if config.data.path is not None or config.phases[0].data is not None:
         vocab_size = ShardSet.open(Path(phase_data(config, config.phases[0])), "train").metadata.vocab_size
     return replace(config.model, vocab_size=vocab_size)
-
-
-def _zero_stage(config: RunConfig, precision: str) -> int:
-    engine = engine_path(DEFAULT_ENGINE if config.engine == "auto" else config.engine)
-    filled = derive_deepspeed(engine, precision=precision, max_grad_norm=config.optimizer.max_grad_norm)
-    return int(filled.get("zero_optimization", {}).get("stage", 0))
 
 
 def _memory_table(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from megabert.planning.disk import describe_checkpoints
 from megabert.planning.estimate import Estimate, PhaseEstimate, steps_that_fit
 from megabert.planning.memory import fits
 from megabert.planning.passes import warn_of
@@ -24,7 +25,7 @@ def render_estimate(found: Estimate, *, hours: float | None = None) -> str:
         "",
         f"altogether {_duration(found.hours)}, {found.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
         "start-ups are not counted",
-        _disk_line(found),
+        f"{describe_checkpoints(config, found.parameters)} of disk",
         *_pass_lines(found),
         *_launch_lines(found),
     ]
@@ -86,12 +87,6 @@ def _cells(phase: PhaseEstimate) -> tuple[str, ...]:
         f"{phase.mfu_pct:.1f}%",
         _duration(phase.hours),
     )
-
-
-def _disk_line(found: Estimate) -> str:
-    kept = found.config.most_checkpoints
-    total = kept * found.checkpoint_gib
-    return f"checkpoints: {found.checkpoint_gib:.2f} GiB each, up to {kept} at a time: {total:.1f} GiB of disk"
 
 
 def _pass_lines(found: Estimate) -> list[str]:

@@ -16,7 +16,8 @@ from megabert.errors import CheckpointError
 from megabert.models.build import build_model
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.optim.schedules import learning_rate
-from megabert.planning.memory import Memory, budgets, estimate_memory, fitting_budget
+from megabert.planning.disk import checkpoint_gib, describe_checkpoints
+from megabert.planning.memory import GIB, Memory, budgets, estimate_memory, fitting_budget
 from megabert.planning.passes import passes_over, warn_of
 from megabert.training.budget import first_budget
 from megabert.training.inputs import RunInputs, open_inputs
@@ -26,8 +27,6 @@ from megabert.training.weights import InitialWeights
 SAMPLED_STEPS = 2
 HASHED_SHARDS = 4
 """Of each split, at most; the run itself hashes all of them."""
-_CHECKPOINT_BYTES_PER_PARAMETER = 12
-"""Float32 masters and two moments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,20 +90,16 @@ def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int,
 
 def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
     """Return what the checkpoints take and what is free; refuse a disk that has no place for a second one."""
-    one = dry_run.parameters * _CHECKPOINT_BYTES_PER_PARAMETER
-    kept = dry_run.inputs.config.most_checkpoints
+    one = checkpoint_gib(dry_run.parameters)
     folder = next(parent for parent in checkpoints_dir(run_dir).absolute().parents if parent.is_dir())
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(folder).free / GIB
     if free < 2 * one:
         raise CheckpointError(
-            f"{folder}: {free / 2**30:.2f} GiB are free, but a checkpoint takes {one / 2**30:.2f} GiB and the one "
-            "before it is kept. Free some space or name another --run-dir.",
+            f"{folder}: {free:.2f} GiB are free, but a checkpoint takes {one:.2f} GiB and the one before it is kept. "
+            "Free some space or name another --run-dir.",
             see="a-checkpoint-cannot-be-written",
         )
-    return (
-        f"checkpoints: {one / 2**30:.2f} GiB each, up to {kept} at a time: {kept * one / 2**30:.2f} GiB; "
-        f"{free / 2**30:.2f} GiB are free in {folder}"
-    )
+    return f"{describe_checkpoints(dry_run.inputs.config, dry_run.parameters)}; {free:.2f} GiB are free in {folder}"
 
 
 def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:

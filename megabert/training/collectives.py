@@ -18,7 +18,7 @@ def agreement(world: World) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
 
     def agree(vector: NDArray[np.int64]) -> NDArray[np.int64]:
         rows = [torch.empty(len(vector), dtype=torch.int64) for _ in range(world.size)]
-        dist.all_gather(rows, torch.from_numpy(vector), group=world.gloo)
+        dist.all_gather(rows, torch.from_numpy(vector), group=world.loader)
         everyone = torch.stack(rows).numpy()
         return np.concatenate([everyone[:, :2].sum(axis=0), everyone[:, 2:].max(axis=0)])
 

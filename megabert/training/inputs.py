@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from megabert.config.deepspeed import derive_deepspeed
+from megabert.config.deepspeed import derive_deepspeed, zero_stage_of
 from megabert.config.families import Objective
 from megabert.config.recipes import engine_path, phase_data
 from megabert.config.run import Precision, RunConfig
@@ -34,7 +34,7 @@ class RunInputs:
     @property
     def zero_stage(self) -> int:
         """DeepSpeed's ZeRO stage."""
-        return int(self.deepspeed.get("zero_optimization", {}).get("stage", 0))
+        return zero_stage_of(self.deepspeed)
 
     @property
     def data_sha256(self) -> tuple[str, ...]:
@@ -55,9 +55,21 @@ def open_inputs(config: RunConfig, *, device: torch.device, initial: InitialWeig
         initial.check_tokenizer(shards[0][0].metadata.tokenizer_sha256, shards[0][0].folder)
     _check_shards(config, shards)
     config = _resolve(config, shards, device)
+    return RunInputs(config=config, deepspeed=deepspeed_of(config, config.precision), shards=shards)
+
+
+def deepspeed_of(config: RunConfig, precision: str) -> dict[str, Any]:
+    """Return the complete dictionary for DeepSpeed that a configuration asks for.
+
+    Args:
+        config: Its engine and clipping count.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
+
+    Raises:
+        ConfigError: The engine file contradicts the recipe.
+    """
     engine = engine_path(DEFAULT_ENGINE if config.engine == "auto" else config.engine)
-    deepspeed = derive_deepspeed(engine, precision=config.precision, max_grad_norm=config.optimizer.max_grad_norm)
-    return RunInputs(config=config, deepspeed=deepspeed, shards=shards)
+    return derive_deepspeed(engine, precision=precision, max_grad_norm=config.optimizer.max_grad_norm)
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:

@@ -24,8 +24,11 @@ def describe(state: TrainerState, rule: RollbackConfig) -> str:
     return f"{state.skipped_in_a_row} batches in a row were not finite"
 
 
-def find_target(run_dir: Path, failed: TrainerState) -> tuple[Path, int]:
-    """Return the newest good checkpoint from before the trouble, and its step; delete newer ones; rank 0 calls it."""
+def drop_trouble(run_dir: Path, failed: TrainerState) -> tuple[Path, int]:
+    """Delete the checkpoints since the trouble began; return the newest good one before, and its step.
+
+    Rank 0 calls it.
+    """
     folder = checkpoints_dir(run_dir)
     target = find_checkpoint(folder, "last", at_most=failed.step - failed.spikes_in_a_row)
     step = read_manifest(target).step

@@ -199,7 +199,7 @@ class Trainer:
             return train_step(self.engine, batch, self.world, computed=computed)
         except LossScaleFloor as floor:  # on every rank alike
             self._checkpoints.wait()
-            step = on_main(self.world, lambda: rollback.find_target(self.run_dir, self.state)[1])
+            step = on_main(self.world, lambda: rollback.drop_trouble(self.run_dir, self.state)[1])
             tried = "and no smaller loss scale is left to try"
             raise self._diverged(self.state, reason=floor.reason, tried=tried, step=step) from floor
 
@@ -272,7 +272,7 @@ class Trainer:
         """Go back to the last good checkpoint, leave out the data that is blamed, and record both at once."""
         failed, reason = self.state, rollback.describe(self.state, self.config.rollback)
         self._checkpoints.wait()
-        folder, step = on_main(self.world, lambda: rollback.find_target(self.run_dir, failed))
+        folder, step = on_main(self.world, lambda: rollback.drop_trouble(self.run_dir, failed))
         stored = TrainerState.from_dict(load_checkpoint(folder, self.engine, self.world))
         # The trouble was at the beginning of the phase after it.
         if stored.is_phase_done(self.config) and not stored.is_done(self.config):

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from saving import save_checkpoint
 from stand_ins import ALONE, StandInEngine
 
 from megabert.distributed import checkpoint_saving
 from megabert.distributed.checkpoint_format import steps_in
-from megabert.distributed.checkpoint_saving import recover, save_checkpoint
+from megabert.distributed.checkpoint_saving import recover
 from megabert.distributed.checkpoints import (
     find_checkpoint,
     forget_after,

@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
+from saving import save_checkpoint
 from toy_training import make_engine, train_step
 
-from megabert.distributed.checkpoint_saving import save_checkpoint
 from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint, read_masters
 
 # Stage and world of the run that saves and of the one that goes on; tests/soak has all pairs.

@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 from toy_training import ENGINES, batch_of, ds_config, make_engine, train_step, whole_masters
 
-from megabert.distributed.engine import REQUIRED, LossScaleFloor, build_engine
+from megabert.config.deepspeed import REQUIRED
+from megabert.distributed.engine import LossScaleFloor, build_engine
 from megabert.errors import ConfigError
 
 FLOAT_STAGES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"]
@@ -94,7 +95,7 @@ def fp16_overflow(world, engine_name):
     before = engine.loss_scale
     ids, targets = batch_of(3)
     engine.backward(engine.forward(ids, targets).loss_sum * 1e6)
-    named = world.any(bool(engine.nonfinite_gradients()))
+    named = any(world.gather(bool(engine.nonfinite_gradients())))
     engine.discard_gradients()
     after = engine.loss_scale
     losses += [train_step(engine, world, step) for step in (3, 4)]
@@ -140,19 +141,13 @@ def adamw_weights(world):
 
 def test_world_agrees(workers):
     for answer in workers(2).run(agreements):
-        assert answer == ([0, 1], True, False, [1.0, 4.0], "from rank 0")
+        assert answer == ([0, 1], "from rank 0")
 
 
 def agreements(world):
-    world.barrier()
-    dist.barrier(group=world.gloo)
-    return (
-        world.gather(world.rank),
-        world.any(world.rank == 1),
-        world.any(False),
-        world.sum([float(world.rank), 2.0]),
-        world.broadcast(f"from rank {world.rank}"),
-    )
+    for group in (world.loader, world.control, world.background):
+        dist.barrier(group=group)
+    return world.gather(world.rank), world.broadcast(f"from rank {world.rank}")
 
 
 @pytest.mark.parametrize("key", REQUIRED)

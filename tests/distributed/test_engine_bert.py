@@ -80,7 +80,7 @@ def train(world, family, engine_name, recompute):
             total += float(loss.detach()) / world.size
         assert engine.nonfinite_gradients() == []
         engine.step()
-        losses.append(world.sum([total])[0])
+        losses.append(sum(world.gather(total)))
     return losses, gather_whole(engine, world, lambda fragment: fragment.view())
 
 

@@ -54,7 +54,7 @@ def test_balanced_labels_are_even_and_do_not_show_in_length(corpus, tmp_path):
 def test_every_instance_of_every_objective_is_sound(corpus, changes, tmp_path):
     built = make(corpus, tmp_path / "out", **changes)
     for length, manifest in built.manifests.items():
-        verdict = verify(built.folder / "instances" / str(length), SerialExecutor(), has_text=True)
+        verdict = verify(built.folder / "instances" / str(length), SerialExecutor(), use_text=True)
         assert verdict.problems == []
         assert verdict.is_text_compared
         if "masked_tokens" in manifest.statistics["instances"]["train"] and manifest.metadata.masking == "static":

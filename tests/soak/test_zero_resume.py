@@ -8,11 +8,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
 
+from saving import save_checkpoint
 from soak_table import SoakTable
 from toy_training import make_engine, train_step
 from worker_group import WorkerGroups
 
-from megabert.distributed.checkpoint_saving import save_checkpoint
 from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint
 
 pytestmark = pytest.mark.soak

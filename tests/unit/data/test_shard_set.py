@@ -109,7 +109,7 @@ def test_unfinished_folder_is_an_error(tmp_path):
 
 
 def test_lengths(shard_folder, train_instances):
-    lengths = ShardSet.open(shard_folder).lengths(100, 300)
+    lengths = ShardSet.open(shard_folder).columns(((100, 300),)).lengths
     assert np.array_equal(lengths, [len(i.input_ids) for i in train_instances[100:300]])
 
 

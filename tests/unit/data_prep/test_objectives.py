@@ -24,7 +24,7 @@ def test_every_objective_gives_sound_shards(changes, make_config, tokenizer_fold
     result = build(config, tmp_path / "out", SerialExecutor())
     for length in config.lengths:
         folder = tmp_path / "out" / "instances" / str(length)
-        assert verify(folder, SerialExecutor(), has_text=True).problems == []
+        assert verify(folder, SerialExecutor(), use_text=True).problems == []
         metadata = result.manifests[length].metadata
         assert (metadata.objective, metadata.pairing, metadata.masking) == (
             config.objective,

@@ -4,13 +4,17 @@ import pytest
 
 from data_prep.config import SourceConfig
 from data_prep.extract import chunks as chunks_module
-from data_prep.extract import find_files, opening, plan_chunks, read_documents
+from data_prep.extract import find_files, opening, plan_chunks
+from data_prep.extract.problems import Problems
+from data_prep.extract.readers import paragraphs_of, read_texts
 from megabert.errors import DataError
+from megabert.tokenization import compose
 
 
 def read_all(path, chunk_bytes=1 << 30, **options):
     files = find_files((SourceConfig(input=str(path), **options),))
-    return [document for chunk in plan_chunks(files, chunk_bytes) for document in read_documents(chunk)]
+    texts = [text for chunk in plan_chunks(files, chunk_bytes) for _, text in read_texts(chunk, Problems())]
+    return [paragraphs_of(compose(text)) for text in texts]
 
 
 def test_blank_lines_part_documents(tmp_path):

@@ -16,7 +16,7 @@ from megabert.schema import read_manifest, sha256_file, write_manifest
 
 @pytest.mark.parametrize("length", [64, 128])
 def test_every_instance_is_sound(built, length):
-    verdict = verify(built.folder / "instances" / str(length), SerialExecutor(), has_text=True)
+    verdict = verify(built.folder / "instances" / str(length), SerialExecutor(), use_text=True)
     assert verdict.problems == []
     assert verdict.is_text_compared
     assert verdict.instances == sum(
@@ -104,7 +104,7 @@ def lengthen(rows):
 def test_damage_under_a_right_hash_is_found(own_copy, change, message):
     folder = own_copy / "instances" / "64"
     rewrite(folder, change)
-    (problem, *_) = verify(folder, SerialExecutor(), has_text=True).problems
+    (problem, *_) = verify(folder, SerialExecutor(), use_text=True).problems
     assert re.search(message, problem), problem
     assert read_manifest(folder).shards[0].file in problem
     assert "row 5 " in problem or "text" in problem
@@ -116,7 +116,7 @@ def test_shards_without_their_documents_are_checked_too(own_copy):
     assert verdict.problems == []
     assert not verdict.is_text_compared
     with pytest.raises(DataError, match="documents: the build's documents are not there"):
-        verify(own_copy / "instances" / "64", SerialExecutor(), has_text=True)
+        verify(own_copy / "instances" / "64", SerialExecutor(), use_text=True)
 
 
 def test_rules_hold_for_a_batch_without_rows(built):

@@ -14,7 +14,7 @@ TAKEN = (PositionRange(0, 4, 8),)
 
 def after(state: TrainerState, updates: int) -> TrainerState:
     for _ in range(updates):
-        state = state.after_update(samples=4, position=state.position.advance(4, 100))
+        state = state.after_update(samples=4, position=state.position.take(4, 100)[1])
     return state
 
 
