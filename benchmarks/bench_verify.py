@@ -1,6 +1,6 @@
 """Megabytes of shards a second and core that `megabert-data verify` checks, beside what no check can go below.
 
-    python benchmarks/bench_verify.py FOLDER/instances/128 [--repeats 5]
+    python benchmarks/bench_verify.py [FOLDER/instances/128] [--repeats 5]
 
 Stored bytes are those of the files; raw bytes are those of the Arrow buffers once decompressed. The floor is SHA-256 of
 the stored bytes alone and decompression alone. CPU seconds of this process, the least of several rounds; the files are
@@ -10,6 +10,7 @@ read once before. The bar is 500 MB/s.
 import argparse
 import hashlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,11 +20,13 @@ import pyarrow as pa
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from data_prep.cli import main as megabert_data  # noqa: E402
 from data_prep.invariants import Batch, Rules  # noqa: E402
 from data_prep.tokens import tokenizer_of  # noqa: E402
 from data_prep.verify import ShardTask, check_shard, shard_tasks  # noqa: E402
 from megabert.schema import read_manifest  # noqa: E402
 
+CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
@@ -37,15 +40,11 @@ def least_s(work: Callable[[], None], repeats: int) -> float:
     return min(taken)
 
 
-def main() -> None:
+def measure(folder: Path, repeats: int) -> None:
     """Print a line a step."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="finished instance shards")
-    parser.add_argument("--repeats", type=int, default=5, help="rounds of each step (default 5)")
-    arguments = parser.parse_args()
-    manifest = read_manifest(arguments.folder)
-    tasks = shard_tasks(arguments.folder, manifest)
-    rules = Rules.of(manifest.metadata, tokenizer_of(arguments.folder / "tokenizer"))
+    manifest = read_manifest(folder)
+    tasks = shard_tasks(folder, manifest)
+    rules = Rules.of(manifest.metadata, tokenizer_of(folder / "tokenizer"))
 
     def batches(task: ShardTask) -> Iterator[pa.RecordBatch]:
         reader = pa.ipc.open_file(pa.memory_map(str(task.path)), options=OPTIONS)
@@ -76,15 +75,31 @@ def main() -> None:
     raw = sum(batch.nbytes for task in tasks for batch in batches(task)) / 1e6
     check_all()
     seconds = {
-        "SHA-256 alone": least_s(hash_all, arguments.repeats),
-        "decompression alone": least_s(decompress_all, arguments.repeats),
-        "rules alone (of two shards)": least_s(apply_rules, arguments.repeats) * share,
-        "verify": least_s(check_all, arguments.repeats),
+        "SHA-256 alone": least_s(hash_all, repeats),
+        "decompression alone": least_s(decompress_all, repeats),
+        "rules alone (of two shards)": least_s(apply_rules, repeats) * share,
+        "verify": least_s(check_all, repeats),
     }
     seconds["floor: SHA-256 and decompression"] = seconds["SHA-256 alone"] + seconds["decompression alone"]
     print(f"{len(tasks)} shards, {rows:,} instances, {stored:.1f} MB stored, {raw:.1f} MB raw")
     for name, taken in seconds.items():
         print(f"{name:34s} {taken:7.3f} CPU s {stored / taken:8.0f} MB/s stored {raw / taken:8.0f} MB/s raw")
+
+
+def main() -> None:
+    """Measure the shards that are named, or build some."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, help="finished instance shards (default: the bundled corpus')")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds of each step (default 5)")
+    arguments = parser.parse_args()
+    if arguments.folder is not None:
+        measure(arguments.folder, arguments.repeats)
+        return
+    with tempfile.TemporaryDirectory() as built:
+        build = ["build", "--input", str(CORPUS), "--output", built, "--vocab-size", "8192", "--lengths", "128"]
+        if megabert_data([*build, "--workers", "1"]):
+            sys.exit(1)
+        measure(Path(built) / "instances" / "128", arguments.repeats)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
 
+from megabert import __version__
 from megabert.errors import ConfigError, DataError, MegabertError
 
 # verb: (module with `add_arguments` and `run`, one line of help, example)
@@ -51,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if verb in ("", "-h", "--help"):
         print(_overview(), file=sys.stdout if verb else sys.stderr)
         return 0 if verb else 2
+    if verb == "--version":
+        print(__version__)
+        return 0
     return _guarded(lambda: _run(verb, arguments[1:]))
 
 

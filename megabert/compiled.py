@@ -20,8 +20,8 @@ from numba.core.caching import FunctionCache
 logger = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).parents[1]
-_SOURCES = ("*kernels.py", "keyed_random.py")
-"""Files with kernels, and with the constants that they freeze."""
+SOURCES = ("*kernels.py", "keyed_random.py", "pairs.py", "backend.py")
+"""Files with kernels, and with the constants and functions that they freeze."""
 
 
 def _cache_folder() -> Path | None:
@@ -31,7 +31,7 @@ def _cache_folder() -> Path | None:
     """
     digest = hashlib.sha256(numba.__version__.encode())
     for package in ("megabert", "data_prep"):
-        for path in sorted(path for pattern in _SOURCES for path in (_ROOT / package).rglob(pattern)):
+        for path in sorted(path for pattern in SOURCES for path in (_ROOT / package).rglob(pattern)):
             digest.update(path.read_bytes())
     try:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())

@@ -1,20 +1,20 @@
-"""The GPU runbook: parity, speed of ops, training throughput, agreement, a pre-training. ``make bench-gpu``.
+"""The GPU runbook, measured part by part: ``make bench-gpu``. benchmarks/gpu/README.md says how to use it.
 
-    python -m benchmarks.gpu [--parts parity,ops,training,agreement,pretraining] [--output FOLDER] [--wheels FOLDER]
+    python -m benchmarks.gpu [--parts 1|parity,ops,...] [--output FOLDER] [--work FOLDER] [--wheels FOLDER]
                              [--tiny] [--again]
 
-Run from the repository's root on a machine with torch, triton and transformers. Parts training and agreement also need
-pydantic, pretraining more (NEEDS); where they are absent and no network is, --wheels names a folder of wheels, unpacked
-beside the output once. Each part runs in a process of its own inside its share of the nine minutes, writes
-FOLDER/PART.json row by row, and goes on from there when run again; bench_gpu.json and bench_gpu.md hold all of them and
-are written anew after each part.
+Run from the repository's root on a machine with torch, triton and transformers. What else a part needs is in PARTS;
+where that is absent and no network is, --wheels names a folder of wheels, unpacked into the work folder and found again
+later. Each part runs in a process of its own inside its share of the time, saves every row once measured, and goes on
+from there when run again; bench_gpu.json and bench_gpu.md hold all parts and are written anew every few seconds.
 """
 
 import argparse
+import contextlib
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import shutil
@@ -23,31 +23,50 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.report import write_report
+
 ROOT = Path(__file__).resolve().parents[2]
-WORK = ROOT / "build" / "bench-gpu-work"
-"""What is not a result: unpacked wheels, a run folder."""
-LIMITS_S = {"parity": 60, "ops": 90, "training": 240, "agreement": 45, "pretraining": 85}
-"""A part's share of the time. It starts no row after its end; what a part leaves, the parts after it have."""
+SOURCES = ("megabert/**/*.py", "benchmarks/gpu/*")
+TRAINER = ("deepspeed", "numba", "pyarrow", "pydantic", "sentencex", "tensorboard", "tokenizers", "safetensors", "yaml")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One subject, a module of this package."""
+
+    limit_s: int
+    """Its share of the time: it starts no row after its end; what a part leaves, the parts after it have."""
+    needs: tuple[str, ...] = ()
+    """Beside torch and Triton."""
+
+
+PARTS = {
+    "parity": Part(60),
+    "ops": Part(100),
+    "training": Part(230, ("transformers", "pydantic")),
+    "tuning": Part(120),
+    "trainer": Part(260, TRAINER),
+    "resume": Part(120, TRAINER),
+    "agreement": Part(70, ("pydantic",)),
+    "pretraining": Part(500, (*TRAINER, "transformers", "accelerate")),
+}
+COMMANDS = {
+    "1": ("parity", "ops", "training", "tuning"),
+    "2": ("trainer", "resume", "agreement"),
+    "3": ("pretraining",),
+}
+"""Parts that fit one command of ten minutes together, the most telling first."""
 GRACE_S = 20
 """After its time a part is ended: with the last one's grace, nine minutes in all."""
-NEEDS = {
-    "training": ("transformers", "pydantic"),
-    "agreement": ("pydantic",),
-    "pretraining": (
-        "deepspeed",
-        "pyarrow",
-        "pydantic",
-        "sentencex",
-        "tensorboard",
-        "tokenizers",
-        "safetensors",
-        "yaml",
-    ),
-}
-"""Beside torch and Triton."""
+PATIENCE = 10
+"""A rehearsal has so many times the limits: a CPU may be shared."""
+REPORT_EVERY_S = 5.0
+"""A machine that is taken away costs so many seconds of rows."""
 
 
 def settings(is_tiny: bool) -> dict[str, Any]:
@@ -67,154 +86,183 @@ def settings(is_tiny: bool) -> dict[str, Any]:
         found["cuda"] = torch.version.cuda
     else:
         found["device"] = "cpu"
-    found["revision"] = None
-    if shutil.which("git"):
-        revision = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-        found["revision"] = revision.stdout.strip() or None
-    return found
+    digest = hashlib.sha256()  # of the code: a copy of the repository may have no git beside it
+    for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern) if path.suffix in (".py", ".yaml")):
+        digest.update(path.read_bytes())
+    return found | {"code": digest.hexdigest()[:12]}
 
 
-def run_part(part: str, folder: Path, *, seconds: float, is_tiny: bool) -> None:
+def run_part(part: str, arguments: argparse.Namespace) -> None:
     """Measure one part in this process."""
     import torch
 
     from benchmarks.gpu.rows import Rows
     from benchmarks.gpu.sizes import GPU, TINY
 
-    rows = Rows(folder / f"{part}.json", settings(is_tiny), seconds=seconds)
+    rows = Rows(
+        rows_folder(arguments) / f"{part}.json",
+        settings(arguments.tiny),
+        seconds=arguments.seconds,
+        keep_failed=arguments.keep_failed,
+    )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     module = importlib.import_module(f"benchmarks.gpu.{part}")
-    module.measure(rows, device, TINY if is_tiny else GPU)
-    rows.save()
+    module.measure(rows, device, TINY if arguments.tiny else GPU)
+    rows.finish()
 
 
-def start_part(part: str, arguments: argparse.Namespace, seconds: float) -> str:
-    """Measure one part in a process of its own; return what became of it."""
-    lacking = [name for name in NEEDS.get(part, ()) if importlib.util.find_spec(name) is None]
+def rows_folder(arguments: argparse.Namespace) -> Path:
+    """Return where parts keep their rows."""
+    folder: Path = arguments.work / "rows"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def start_part(part: str, arguments: argparse.Namespace, seconds: float, report: Callable[[], object]) -> str:
+    """Measure one part in a process of its own; return what became of it.
+
+    Args:
+        part: Its name.
+        arguments: The command line.
+        seconds: After that it starts no further row.
+        report: Called every few seconds while it runs.
+    """
+    from benchmarks.gpu.rows import BROKEN
+
+    lacking = [name for name in PARTS[part].needs if importlib.util.find_spec(name) is None]
     if lacking:
         return f"not run: not importable here: {', '.join(lacking)} (--wheels names a folder of wheels)"
     if seconds <= 0:
         return "not run: no time was left; run it again"
-    command = [sys.executable, "-m", "benchmarks.gpu", "--in-this-process", part, "--output", str(arguments.output)]
-    command += ["--seconds", str(seconds)] + (["--tiny"] if arguments.tiny else [])
+    end = time.monotonic() + seconds
+    more: list[str] = []
+    while True:
+        code = wait_for(part, arguments, end, more, report)
+        if code is None:
+            return f"stopped after {seconds + GRACE_S:.0f} s; run it again"
+        if code != BROKEN or time.monotonic() >= end:
+            return "done" if code == 0 else f"ended with exit code {code}"
+        more = ["--keep-failed"]  # a kernel made the device unusable: a new process measures what is left
+
+
+def wait_for(
+    part: str, arguments: argparse.Namespace, end: float, more: list[str], report: Callable[[], object]
+) -> int | None:
+    """Run a part's process; return its exit code, None where it had to be ended."""
+    command = [sys.executable, "-m", "benchmarks.gpu", "--in-this-process", part, "--work", str(arguments.work)]
+    command += ["--seconds", str(end - time.monotonic()), *more] + (["--tiny"] if arguments.tiny else [])
     child = subprocess.Popen(command, cwd=ROOT, env=os.environ, start_new_session=True)
     try:
-        code = child.wait(seconds + GRACE_S)
-    except BaseException as error:
-        os.killpg(child.pid, signal.SIGKILL)  # and what it has started
-        child.wait()
-        if isinstance(error, subprocess.TimeoutExpired):
-            return f"stopped after {seconds + GRACE_S:.0f} s; run it again"
-        raise
-    return "done" if code == 0 else f"ended with exit code {code}"
+        while True:
+            left = end + GRACE_S - time.monotonic()
+            if left <= 0:
+                return None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(min(REPORT_EVERY_S, left))
+            report()
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)  # and what it has started
+            child.wait()
 
 
-def unpack(wheels: Path) -> Path:
-    """Install wheels, and packages that come as ``NAME.tar.xz``, into a folder of their own, and return it."""
-    site, mark = WORK / "site", WORK / "site" / ".complete"
+def unpack(wheels: Path, work: Path) -> None:
+    """Install wheels, and packages that come as ``NAME.tar.xz``, into a folder of their own below ``work``."""
+    site = work / "sites" / wheels.resolve().name.lstrip(".")
+    mark = site / ".complete"
     files = sorted(wheels.glob("*.whl"))
     if not files:
         raise SystemExit(f"--wheels {wheels}: no *.whl there")
     listing = "\n".join(path.name for path in sorted(wheels.iterdir()))
-    if not mark.exists() or mark.read_text() != listing:
-        shutil.rmtree(site, ignore_errors=True)
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile"]
-        subprocess.run([*command, "--no-cache-dir", "--target", str(site), *map(str, files)], check=True)
-        for archive in wheels.glob("*.tar.xz"):
-            with tarfile.open(archive) as content:
-                content.extractall(site, filter="data")
-        mark.write_text(listing)
-    return site
+    if mark.exists() and mark.read_text() == listing:
+        return
+    shutil.rmtree(site, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile"]
+    subprocess.run([*command, "--no-cache-dir", "--target", str(site), *map(str, files)], check=True)
+    for archive in wheels.glob("*.tar.xz"):
+        with tarfile.open(archive) as content:
+            content.extractall(site, filter="data")
+    mark.write_text(listing)
 
 
-def cell(value: Any) -> str:
-    """Return a short form for the table."""
-    if isinstance(value, float):
-        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    if isinstance(value, list):
-        return ", ".join(cell(item) for item in value) if len(value) <= 4 else f"{len(value)} values"
-    return "" if value is None else str(value)
+def use_sites(arguments: argparse.Namespace) -> None:
+    """Let this process and the parts import what was unpacked, now or by an earlier call."""
+    if arguments.wheels:
+        unpack(arguments.wheels, arguments.work)
+    sites = sorted(mark.parent for mark in arguments.work.glob("sites/*/.complete"))
+    paths = [*map(str, (ROOT, *sites))]
+    sys.path[:0] = paths
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
 
 
-def markdown(report: dict[str, Any]) -> str:
-    """Return the report as one Markdown file, a table a part."""
-    lines = ["# make bench-gpu", "", *(f"- {name}: {value}" for name, value in report["settings"].items())]
-    for part, content in report["parts"].items():
-        lines += ["", f"## {part}", "", f"{content['outcome']}; complete: {content['is_complete']}", ""]
-        columns = list(dict.fromkeys(key for row in content["rows"].values() for key in row))
-        lines += ["| row | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-        for name, row in content["rows"].items():
-            lines.append(f"| {name} | " + " | ".join(cell(row.get(column)) for column in columns) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def merge(folder: Path, outcomes: dict[str, str], is_tiny: bool) -> dict[str, Any]:
-    """Write bench_gpu.json and bench_gpu.md of the parts that were asked for, or have rows of these settings."""
-    report: dict[str, Any] = {"settings": settings(is_tiny), "parts": {}}
-    for part in LIMITS_S:
-        path = folder / f"{part}.json"
-        content = json.loads(path.read_text()) if path.exists() else {}
-        has_rows = content.get("settings") == report["settings"]
-        if not has_rows and part not in outcomes:
-            continue
-        outcome = outcomes.get(part, "of an earlier run")
-        report["parts"][part] = {
-            "outcome": outcome,
-            "is_complete": has_rows and content["is_complete"] and outcome in ("done", "of an earlier run"),
-            "rows": content["rows"] if has_rows else {},
-        }
-    (folder / "bench_gpu.json").write_text(json.dumps(report, indent=1) + "\n")
-    (folder / "bench_gpu.md").write_text(markdown(report))
-    return report
+@contextlib.contextmanager
+def gpu_log(path: Path) -> Iterator[None]:
+    """Write clocks, power and what limits them once a second, where nvidia-smi is."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        yield
+        return
+    fields = "timestamp,name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu,utilization.gpu,memory.used"
+    command = [program, f"--query-gpu={fields},clocks_event_reasons.active", "--format=csv", "--loop=1"]
+    with path.open("a") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(LIMITS_S))
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench-gpu")
+    numbered = "; ".join(f"{number}: {', '.join(parts)}" for number, parts in COMMANDS.items())
+    parser.add_argument("--parts", default=",".join(COMMANDS), help=f"numbers or names (default: all). {numbered}")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench-gpu", help="folder of the report")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench-gpu-work", help="folder of all the rest")
     parser.add_argument("--wheels", type=Path, help="folder of wheels for what is not importable here")
     parser.add_argument("--tiny", action="store_true", help="small shapes: proves the runbook on a CPU")
     parser.add_argument("--again", action="store_true", help="measure anew what an earlier run left")
     parser.add_argument("--in-this-process", metavar="PART", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--keep-failed", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.parts.split(",")) - set(LIMITS_S))
+    named = [COMMANDS.get(word, (word,)) for word in arguments.parts.split(",")]
+    arguments.parts = list(dict.fromkeys(part for parts in named for part in parts))
+    unknown = sorted(set(arguments.parts) - set(PARTS))
     if unknown:
-        parser.error(f"unknown parts {unknown}; there are {', '.join(LIMITS_S)}")
-    arguments.output = arguments.output.resolve()
+        parser.error(f"unknown parts {unknown}; there are {', '.join([*COMMANDS, *PARTS])}")
+    arguments.output, arguments.work = arguments.output.resolve(), arguments.work.resolve()
     return arguments
 
 
 def main() -> int:
     """Run the parts that were asked for."""
     arguments = parse()
-    folder = arguments.output
-    folder.mkdir(parents=True, exist_ok=True)
     if arguments.in_this_process:
-        run_part(arguments.in_this_process, folder, seconds=arguments.seconds, is_tiny=arguments.tiny)
+        run_part(arguments.in_this_process, arguments)
         return 0
-    started, due = time.monotonic(), 0.0
-    paths = [ROOT, *([unpack(arguments.wheels)] if arguments.wheels else [])]
-    sys.path[:0] = map(str, paths)
-    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    use_sites(arguments)
+    due, started = 0.0, time.monotonic()
     outcomes: dict[str, str] = {}
-    for part in arguments.parts.split(","):
-        if arguments.again:
-            (folder / f"{part}.json").unlink(missing_ok=True)
-        due += LIMITS_S[part]
-        begun = time.monotonic()
-        outcomes[part] = start_part(part, arguments, due - (begun - started))
-        report = merge(folder, outcomes, arguments.tiny)
-        print(f"== {part}: {outcomes[part]} in {time.monotonic() - begun:.0f} s", flush=True)
-    print((folder / "bench_gpu.md").read_text())
-    problems = [
-        f"{part}: {name}"
-        for part, content in report["parts"].items()
-        for name, row in content["rows"].items()
-        if "error" in row or row.get("passes") is False
-    ]
-    problems += [f"{part}: not complete" for part in outcomes if not report["parts"][part]["is_complete"]]
+    described, folder = settings(arguments.tiny), rows_folder(arguments)
+
+    def report() -> list[str]:
+        return write_report(arguments.output, folder, described, outcomes, list(PARTS))
+
+    with gpu_log(arguments.output / "gpu.csv"):
+        for part in arguments.parts:
+            if arguments.again:
+                (folder / f"{part}.json").unlink(missing_ok=True)
+            due += PARTS[part].limit_s * (PATIENCE if arguments.tiny else 1)
+            begun = time.monotonic()
+            outcomes[part] = "running"
+            outcomes[part] = start_part(part, arguments, due - (begun - started), report)
+            report()
+            print(f"== {part}: {outcomes[part]} in {time.monotonic() - begun:.0f} s", flush=True)
+    problems = report()
+    print((arguments.output / "bench_gpu.md").read_text())
     print("\n".join(["what failed, or is left for another run:", *problems]) if problems else "no row failed")
     return 1 if problems else 0
 

@@ -7,6 +7,12 @@ from typing import Any
 
 import torch
 
+L2_BYTES = 1 << 28
+"""What is written to flush a cache; several times any GPU's."""
+AHEAD, PAUSE_CYCLES = 20, 10_000_000
+"""Calls queued behind a pause of about 5 ms: the host takes up to 0.2 ms to launch an op with its gradient, the device
+50 us to run it, and without a lead the launch would be what is timed."""
+
 
 def synchronize(device: torch.device) -> None:
     """Wait for the device; nothing on a CPU."""
@@ -14,20 +20,49 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def is_broken(device: torch.device) -> bool:
+    """Tell whether an earlier kernel has made the device unusable for this process, as an illegal access does."""
+    try:
+        synchronize(device)
+        torch.zeros(1, device=device)
+    except RuntimeError:
+        return True
+    return False
+
+
 def median_ms(function: Callable[[], Any], device: torch.device, *, repeat_ms: int = 60) -> float:
     """Return the median time of a call; on a GPU by events, its L2 cache flushed before each, after warming up."""
     function()
     synchronize(device)
     if device.type == "cuda":
-        from triton.testing import do_bench
-
-        return float(do_bench(function, warmup=20, rep=repeat_ms, return_mode="median"))
+        return _median_ms_on_gpu(function, repeat_ms)
     times = []
     for _ in range(3):
         started = time.perf_counter()
         function()
         times.append(1e3 * (time.perf_counter() - started))
     return statistics.median(times)
+
+
+def _median_ms_on_gpu(function: Callable[[], Any], repeat_ms: int) -> float:
+    flushed = torch.empty(L2_BYTES, dtype=torch.uint8, device="cuda")
+
+    def times(count: int) -> list[float]:
+        events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(count)]
+        for number, (start, end) in enumerate(events):
+            if number % AHEAD == 0:
+                torch.cuda._sleep(PAUSE_CYCLES)
+            flushed.zero_()
+            start.record()
+            function()
+            end.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) for start, end in events]
+
+    estimate_ms = statistics.median(times(5))
+    count = max(10, min(200, int(repeat_ms / max(estimate_ms, 1e-3))))
+    times(count)  # the clock rises with the work
+    return statistics.median(times(count))
 
 
 def copy_gb_per_s(device: torch.device, numel: int) -> float:

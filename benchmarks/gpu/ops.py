@@ -26,6 +26,20 @@ from megabert.ops.parity import boundaries, dropout_stream
 Op = Callable[..., Tensor]
 
 
+def packed_attention(sizes: Sizes, length: int, device: torch.device, backend: str) -> tuple[Op, Tensor]:
+    """Return attention over full sequences of a length, dropout on, and packed queries, keys and values for it."""
+    heads, count = sizes.heads, max(1, sizes.tokens // length)
+    cu_seqlens = boundaries([length] * count, device)
+    stream = dropout_stream([length] * count, count * length, device)
+    options: dict[str, Any] = {
+        "max_seqlen": length,
+        "num_heads": heads,
+        "dropout": stream.site(0, ATTENTION_PROBABILITIES, 0.1, heads=heads),
+    }
+    qkv = torch.randn(count * length, 3 * sizes.hidden, device=device).to(torch.bfloat16).requires_grad_()
+    return lambda qkv: attention(qkv, cu_seqlens, backend=backend, **options), qkv
+
+
 class Ops:
     """Measures rows on one device."""
 
@@ -153,15 +167,9 @@ class Ops:
 
     def attention(self, length: int) -> None:
         """Packed QKV to context; SDPA with its layout copies. 4 T S D operations forward, 10 backward."""
-        heads, width = self.sizes.heads, self.sizes.hidden
-        count = max(1, self.sizes.tokens // length)
-        tokens, head_width = count * length, width // heads
-        cu_seqlens = boundaries([length] * count, self.device)
-        site = dropout_stream([length] * count, tokens, self.device).site(0, ATTENTION_PROBABILITIES, 0.1, heads=heads)
-
-        def ours(qkv: Tensor) -> Tensor:
-            options: dict[str, Any] = {"max_seqlen": length, "num_heads": heads, "dropout": site}
-            return attention(qkv, cu_seqlens, backend=self.ours, **options)
+        ours, qkv = packed_attention(self.sizes, length, self.device, self.ours)
+        heads, width, tokens = self.sizes.heads, self.sizes.hidden, len(qkv)
+        count, head_width = tokens // length, width // heads
 
         def sdpa(backend: SDPBackend) -> Op:
             def run(qkv: Tensor) -> Tensor:
@@ -175,10 +183,9 @@ class Ops:
         kinds = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
         kinds |= {"efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
         ops = {"megabert": ours} | {f"sdpa {name}": sdpa(backend) for name, backend in kinds.items()}
-        leaves = (self.random(tokens, 3 * width),)
-        operations, moved = 4.0 * tokens * length * width, leaves[0].nbytes / 3
+        operations, moved = 4.0 * tokens * length * width, qkv.nbytes / 3
         work = {"forward": (4 * moved, operations), "backward": (7 * moved, 2.5 * operations)}
-        self.compare(f"attention {count}x{length}x{heads}x{head_width}", ops, leaves, work)
+        self.compare(f"attention {count}x{length}x{heads}x{head_width}", ops, (qkv,), work)
 
     def lamb(self) -> None:
         """Both passes: 28 bytes a parameter, then 12; AdamW beside them for scale (28)."""

@@ -9,25 +9,33 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.clock import is_broken, synchronize
+
 Row = dict[str, Any]
+BROKEN = 77
+"""Exit code of a part whose device no longer answers: a new process measures what is left."""
 
 
 class Rows:
     """The rows of one part, in ``FOLDER/PART.json``."""
 
-    def __init__(self, path: Path, settings: dict[str, Any], *, seconds: float) -> None:
+    def __init__(self, path: Path, settings: dict[str, Any], *, seconds: float, keep_failed: bool = False) -> None:
         """Read what an earlier run left, if its settings were the same.
 
         Args:
             path: The file.
             settings: What a row depends on: device, versions, revision, size.
             seconds: After this long no further row is started.
+            keep_failed: Do not try again what failed earlier.
         """
         self.path = path
+        self.keep_failed = keep_failed
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.settings = settings
         self.deadline = time.monotonic() + seconds
         self.rows: dict[str, Row] = {}
-        self.is_complete = True
+        self.is_complete = False
+        self.left_out: list[str] = []
         if path.exists():
             earlier = json.loads(path.read_text())
             if earlier["settings"] == settings:
@@ -41,16 +49,19 @@ class Rows:
         """Return the row ``name``: an earlier run's, or ``function()``'s.
 
         An exception becomes the row's ``error``, or ``not_run`` for somebody else's code, which may not run here.
+
+        Raises:
+            SystemExit: With BROKEN, the row saved, where nothing more can run on the device in this process.
         """
-        if name in self.rows and "error" not in self.rows[name]:
+        if name in self.rows and (self.keep_failed or "error" not in self.rows[name]):
             return self.rows[name]
         if self.remaining_s() <= 0:
-            self.is_complete = False
-            self.save()
+            self.left_out.append(name)
             return None
         started = time.monotonic()
         try:
             row = function()
+            synchronize(self.device)  # a fault belongs to the row whose kernel made it
         except Exception as error:  # one failed row must not cost the others
             row = {
                 "not_run"
@@ -61,9 +72,16 @@ class Rows:
         self.rows[name] = row
         self.save()
         print(f"{self.path.stem} | {name} | " + json.dumps(row), flush=True)
+        if is_broken(self.device):
+            raise SystemExit(BROKEN)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return row
+
+    def finish(self) -> None:
+        """Record that every row had its turn, and whether none was left out for want of time."""
+        self.is_complete = not self.left_out
+        self.save()
 
     def save(self) -> None:
         """Write the file at once or not at all."""

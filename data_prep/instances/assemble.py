@@ -12,7 +12,7 @@ from data_prep.arrow_files import make_list, offsets_of
 from data_prep.documents import DocumentSet
 from data_prep.instances.pairs import MASKS, Pairs
 from megabert.masking.keyed_random import mix
-from megabert.masking.static import MaskedInstances, MaskingOptions, PieceTable, mask_instances
+from megabert.masking.targets import MaskedInstances, MaskingOptions, PieceTable, mask_instances
 from megabert.schema import ShardMetadata, instance_schema, token_type
 
 
@@ -67,7 +67,7 @@ def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, is_subword
             offsets=np.zeros(len(pairs) + 1, np.int64),
         )
     options = MaskingOptions(
-        strategy=metadata.mask_unit,
+        mask_unit=metadata.mask_unit,
         masked_lm_prob=metadata.masked_lm_prob,
         max_predictions_per_seq=metadata.max_predictions_per_seq,
     )

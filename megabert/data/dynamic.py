@@ -31,7 +31,7 @@ class DynamicMasker:
         metadata = shards.metadata
         self._seed = seed
         self._options = MaskingOptions(
-            strategy=metadata.mask_unit,
+            mask_unit=metadata.mask_unit,
             masked_lm_prob=metadata.masked_lm_prob,
             max_predictions_per_seq=metadata.max_predictions_per_seq,
         )

@@ -19,7 +19,7 @@ from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import EXCHANGES, config_json, is_ours, read_config_json
 from megabert.export.model_card import ModelCard, render_card
-from megabert.export.tensorflow import INDEX_SUFFIX, find_index, read_tensorflow
+from megabert.export.tensorflow import INDEX_PATTERN, find_index, read_tensorflow
 from megabert.export.tokenizer import fitting_tokenizer
 from megabert.models.convert import from_huggingface, join_generator, split_generator, to_huggingface
 from megabert.models.key_maps import to_theirs
@@ -229,15 +229,21 @@ def _read_weights(folder: Path) -> tuple[dict[str, Tensor], str | None]:
             return _read_file(folder / name), None
         index = folder / f"{name}.index.json"
         if index.is_file():
-            parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            return {key: value for part in parts for key, value in _read_file(folder / part).items()}, None
+            return {key: value for part in _parts(index) for key, value in _read_file(folder / part).items()}, None
     tensorflow = find_index(folder)
     if tensorflow is not None:
         return read_tensorflow(tensorflow), "bert"
     raise CheckpointError(
-        f"{folder}: no weights; looked for {', '.join(WEIGHTS_FILES)} and one *{INDEX_SUFFIX}. Fetch the folder with "
+        f"{folder}: no weights; looked for {', '.join(WEIGHTS_FILES)} and one {INDEX_PATTERN}. Fetch the folder with "
         "its weights."
     )
+
+
+def _parts(index: Path) -> list[str]:
+    try:
+        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index}: is no index of weights: {error!r}. Fetch the file again.") from None
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:

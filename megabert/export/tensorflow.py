@@ -15,7 +15,8 @@ from torch import Tensor
 
 from megabert.errors import CheckpointError
 
-INDEX_SUFFIX = ".ckpt.index"
+INDEX_PATTERN = "*.ckpt*.index"
+"""``bert_model.ckpt.index``, or with the step, as a training leaves it: ``model.ckpt-1000.index``."""
 
 NAMES = (
     (r"/", "."),
@@ -36,7 +37,7 @@ _DTYPES = {1: "<f4", 2: "<f8"}
 
 def find_index(folder: Path) -> Path | None:
     """Return the index of the one checkpoint in a folder, None where there is none or several."""
-    found = list(folder.glob(f"*{INDEX_SUFFIX}"))
+    found = list(folder.glob(INDEX_PATTERN))
     return found[0] if len(found) == 1 else None
 
 
@@ -44,7 +45,7 @@ def read_tensorflow(index: Path) -> dict[str, Tensor]:
     """Read a checkpoint of google-research/bert.
 
     Args:
-        index: ``bert_model.ckpt.index``, with its data files beside it.
+        index: Such as ``bert_model.ckpt.index``, with its data files beside it.
 
     Returns:
         Float32 tensors by Hugging Face's names, the optimizer's left out.

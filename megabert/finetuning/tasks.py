@@ -6,7 +6,7 @@ from typing import Literal
 from megabert.config.loading import nearest
 from megabert.errors import ConfigError
 
-FamilyName = Literal["sequence", "regression", "choice", "span", "tagging"]
+TaskFamily = Literal["sequence", "regression", "choice", "span", "tagging"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class Task:
 
     name: str
     """As on the command line."""
-    family: FamilyName
+    family: TaskFamily
     about: str
     """For help texts."""
     text: str = "text"

@@ -1,4 +1,4 @@
-"""Choosing and masking positions, row by row (megabert.masking.static says what is meant)."""
+"""Choosing and masking positions, row by row (megabert.masking.targets says what is meant)."""
 
 # T tokens of all instances, M predictions of all instances, R rows
 
@@ -30,14 +30,14 @@ def mask_rows(ids_T, offsets, keys, wanted_R, pieces, is_subword, bounds, positi
         offsets: Where each instance starts, and the end.
         keys: Of the instances.
         wanted_R: How many positions to choose at most.
-        pieces: Strategy, [CLS], [SEP], [MASK], size of the vocabulary.
-        is_subword: By id; empty where the strategy is `TOKEN`.
+        pieces: Unit, [CLS], [SEP], [MASK], size of the vocabulary.
+        is_subword: By id; empty where the unit is `TOKEN`.
         bounds: Of the upper 53 bits of a draw: below the first a position becomes [MASK], below the second any piece.
         positions_M: Written, with room for all that is wanted.
         originals_M: Written, likewise.
         ends: Written: of each instance's predictions, after a 0.
     """
-    strategy, cls_id, sep_id, mask_id, vocab_size = pieces
+    unit, cls_id, sep_id, mask_id, vocab_size = pieces
     mask = ids_T.dtype.type(mask_id)
     longest = 0
     for row in range(len(keys)):
@@ -48,10 +48,10 @@ def mask_rows(ids_T, offsets, keys, wanted_R, pieces, is_subword, bounds, positi
     for row in range(len(keys)):
         here = ids_T[offsets[row] : offsets[row + 1]]
         chosen[: (len(here) >> 6) + 1] = 0
-        if strategy == TOKEN:
+        if unit == TOKEN:
             _choose_tokens(keys[row], wanted_R[row], here, (cls_id, sep_id), work, chosen)
         else:
-            _choose_words(strategy == SPAN, keys[row], wanted_R[row], here, (cls_id, sep_id), is_subword, work, chosen)
+            _choose_words(unit == SPAN, keys[row], wanted_R[row], here, (cls_id, sep_id), is_subword, work, chosen)
         action_key, replacement_key = mix_2(keys[row], _ACTION), mix_2(keys[row], _REPLACEMENT)
         first = made
         for word in range((len(here) >> 6) + 1):
@@ -63,7 +63,7 @@ def mask_rows(ids_T, offsets, keys, wanted_R, pieces, is_subword, bounds, positi
         before, action = np.int64(-2), np.uint64(0)
         for prediction in range(first, made):
             position = np.int64(positions_M[prediction])
-            if strategy != SPAN or position != before + 1:  # a span is replaced as one
+            if unit != SPAN or position != before + 1:  # a span is replaced as one
                 action = stream(action_key, position) >> _11
             before, originals_M[prediction] = position, here[position]
             here[position] = mask if action < bounds[0] else here[position]

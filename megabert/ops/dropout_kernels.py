@@ -28,8 +28,9 @@ def dropout_row_keys(seeds, constants, keys, tokens, heads, ROWS: tl.constexpr, 
 @triton.jit
 def dropout_tile(x, row_keys, y, tokens, width, threshold, scale, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Drop and scale one tile; forward and backward are the same."""
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    tiles = tl.cdiv(width, COLUMNS)
+    row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < tokens)[:, None] & (column < width)[None, :]
     place = row.to(tl.int64)[:, None] * width + column[None, :]
     key = tl.load(row_keys + row, mask=row < tokens, other=0)
@@ -58,7 +59,7 @@ def dropped_triton(x_TD: Tensor, dropout: Dropout) -> Tensor:
     tiles = bias_gelu_tiles(width)
     y_TD = torch.empty_like(x_TD)
     if tokens:
-        dropout_tile[(triton.cdiv(width, tiles.columns), triton.cdiv(tokens, tiles.rows))](
+        dropout_tile[(triton.cdiv(width, tiles.columns) * triton.cdiv(tokens, tiles.rows),)](
             x_TD,
             dropout.row_keys,
             y_TD,

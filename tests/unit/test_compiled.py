@@ -18,7 +18,7 @@ def masks() -> str:
     ids = np.random.default_rng(0).integers(5, 900, 4000).astype(np.uint16)
     pieces = PieceTable(cls_id=2, sep_id=3, mask_id=4, vocab_size=1000, is_subword=np.arange(1000) % 4 == 0)
     offsets = np.arange(0, 4001, 100)
-    options = MaskingOptions(strategy="span")
+    options = MaskingOptions(mask_unit="span")
     masked = mask_instances(ids, offsets, keys=mix(1, np.arange(40)), pieces=pieces, options=options)
     return f"{mix(*masked.ids_T.tolist())} {masked.positions_M.sum()} {masked.offsets[-1]}"
 

@@ -1,9 +1,12 @@
-"""Machine code that cannot be kept still runs."""
+"""Machine code is kept as long as what it was made from is the same; where it cannot be kept it still runs."""
 
+import ast
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from megabert.compiled import SOURCES
 
 ROOT = Path(__file__).parents[2]
 KERNEL = "from megabert.compiled import compiled\n\n@compiled\ndef increase(x):\n    return x + 1\n"
@@ -34,3 +37,22 @@ def test_kernels_run_without_a_home(tmp_path):
     script = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nfrom a_kernel import increase\nprint(increase(1))"
     assert run(script, tmp_path).stdout == "2\n"
     assert not list(tmp_path.rglob("*.nbi"))
+
+
+def frozen_files(kernels: Path) -> set[Path]:
+    """Return the files of this repository that a file of kernels takes constants or functions from."""
+    found = set()
+    for node in ast.walk(ast.parse(kernels.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith(("megabert", "data_prep")):
+            folder = ROOT.joinpath(*node.module.split("."))
+            modules = [folder / f"{alias.name}.py" for alias in node.names]
+            found |= {path if path.is_file() else folder.with_suffix(".py") for path in modules}
+    return found - {ROOT / "megabert" / "compiled.py"}
+
+
+def test_whatever_a_kernel_freezes_is_a_reason_to_compile_anew():
+    files = [path for package in ("megabert", "data_prep") for path in (ROOT / package).rglob("*kernels.py")]
+    kernels = [path for path in files if "megabert.compiled" in path.read_text(encoding="utf-8")]
+    frozen = set().union(*map(frozen_files, kernels))
+    assert ROOT / "data_prep" / "instances" / "pairs.py" in frozen
+    assert [path for path in frozen if not any(path.match(pattern) for pattern in SOURCES)] == []

@@ -5,9 +5,9 @@ from megabert.finetuning.families.choice import Choice
 from megabert.finetuning.families.sequence import Classification, Regression
 from megabert.finetuning.families.span import Span
 from megabert.finetuning.families.tagging import Tagging
-from megabert.finetuning.tasks import FamilyName
+from megabert.finetuning.tasks import TaskFamily
 
-FAMILIES: dict[FamilyName, type[Family]] = {
+FAMILIES: dict[TaskFamily, type[Family]] = {
     "sequence": Classification,
     "regression": Regression,
     "choice": Choice,

@@ -7,6 +7,7 @@ and end are [CLS].
 # T packed tokens, B sequences, S tokens of a padded sequence
 
 import json
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,7 +200,8 @@ class Span(Family[Question]):
             if scores[row, column] == -np.inf:
                 return
             s, e = int(starts[row]), int(ends[column])
-            text = context[window.offsets[s, 0] : window.offsets[e, 1]].strip()  # SentencePiece counts the space
+            stop_at = _past_marks(context, int(window.offsets[e, 1]))
+            text = context[window.offsets[s, 0] : stop_at].strip()  # SentencePiece counts the space
             yield text, (float(scores[row, column]), float(start_logits[s + first]), float(end_logits[e + first]))
 
     def _prediction(
@@ -246,6 +248,13 @@ class Span(Family[Question]):
             paths.append(stem.with_name(f"{stem.name}{suffix}"))
             atomic_write(paths[-1], json.dumps(content, ensure_ascii=False, indent=1) + "\n")
         return paths
+
+
+def _past_marks(context: str, end: int) -> int:
+    """Return where an answer ends, with the accents behind its last letter that an uncased tokenizer drops."""
+    while end < len(context) and unicodedata.combining(context[end]):
+        end += 1
+    return end
 
 
 def _with_threshold(predictions: Sequence[dict[str, Any]], threshold: float) -> dict[str, str]:

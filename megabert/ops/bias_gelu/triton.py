@@ -47,8 +47,9 @@ def _gate_and_density(h, APPROXIMATE: tl.constexpr, IS_SHORT: tl.constexpr):
 @triton.jit
 def bias_gelu_forward(x, bias, y, tokens, width, APPROXIMATE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Activate one tile."""
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    tiles = tl.cdiv(width, COLUMNS)
+    row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < tokens)[:, None] & (column < width)[None, :]
     place = row.to(tl.int64)[:, None] * width + column[None, :]
     b = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
@@ -110,7 +111,8 @@ class _BiasGelu(torch.autograd.Function):
         tiles = bias_gelu_tiles(width)
         y_TF = torch.empty_like(x_TF)
         if tokens:
-            bias_gelu_forward[(triton.cdiv(width, tiles.columns), triton.cdiv(tokens, tiles.rows))](
+            # one dimension: a grid's others end at 65,535
+            bias_gelu_forward[(triton.cdiv(width, tiles.columns) * triton.cdiv(tokens, tiles.rows),)](
                 x_TF,
                 bias_F,
                 y_TF,

@@ -43,10 +43,11 @@ def cross_entropy_forward(logits, labels, log_sums, losses, correct, classes, CO
 @triton.jit
 def cross_entropy_backward(logits, labels, log_sums, grad, dlogits, classes, COLUMNS: tl.constexpr):
     """Write COLUMNS numbers of one row's gradient."""
-    row = tl.program_id(1)
+    blocks = tl.cdiv(classes, COLUMNS)
+    row = tl.program_id(0) // blocks
     place = row.to(tl.int64) * classes
     label = tl.load(labels + row)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    column = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
     x = tl.load(logits + place + column, mask=column < classes, other=float("-inf")).to(tl.float32)
     p = tl.exp(x - tl.load(log_sums + row))
     weight = tl.where(label >= 0, tl.load(grad).to(tl.float32), 0.0)
@@ -92,7 +93,8 @@ class _CrossEntropy(torch.autograd.Function):
         dlogits_MV = torch.empty_like(logits_MV)
         if rows:
             tiles = cross_entropy_tiles(classes)
-            cross_entropy_backward[(triton.cdiv(classes, tiles.columns), rows)](
+            # one dimension: a grid's others end at 65,535
+            cross_entropy_backward[(triton.cdiv(classes, tiles.columns) * rows,)](
                 logits_MV,
                 labels_M,
                 log_sums_M,

@@ -4,6 +4,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,24 @@ def test_rows_are_resumed_and_failed_ones_measured_again(rows_of):
 def test_no_row_starts_after_the_deadline(rows_of):
     rows = rows_of({}, seconds=-1.0)
     assert rows.measure("late", lambda: {"ms": 1.0}) is None
+    rows.finish()
     assert rows.is_complete is False
+
+
+def test_device_that_no_longer_answers_ends_the_process_and_keeps_the_row(rows_of, monkeypatch):
+    from benchmarks.gpu import rows as module
+
+    def fail():
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(module, "is_broken", lambda device: True)
+    with pytest.raises(SystemExit) as ended:
+        rows_of({}).measure("bad", fail)
+    assert ended.value.code == module.BROKEN
+    monkeypatch.setattr(module, "is_broken", lambda device: False)
+    after = module.Rows(rows_of({}).path, {}, seconds=60.0, keep_failed=True)
+    assert "illegal memory access" in after.measure("bad", lambda: {"ms": 1.0})["error"]  # it would break it again
+    assert after.measure("good", lambda: {"ms": 1.0})["ms"] == 1.0
 
 
 def test_reversed_batch_holds_the_same_sequences(monkeypatch):
@@ -54,43 +72,191 @@ def test_reversed_batch_holds_the_same_sequences(monkeypatch):
 
 @pytest.fixture
 def runbook(monkeypatch, tmp_path):
-    """The program as a module, and its arguments for a part that needs nothing."""
+    """The program as a module, and its arguments."""
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu import __main__ as module
 
-    return module, argparse.Namespace(output=tmp_path, tiny=True)
+    return module, argparse.Namespace(output=tmp_path, work=tmp_path, tiny=True)
+
+
+def report_of(module, arguments, outcomes):
+    """Write the report of what the work folder holds, and return it and the problems."""
+    from benchmarks.gpu.report import write_report
+
+    settings = module.settings(arguments.tiny)
+    problems = write_report(arguments.output, module.rows_folder(arguments), settings, outcomes, list(module.PARTS))
+    return json.loads((arguments.output / "bench_gpu.json").read_text()), problems
 
 
 def test_part_without_its_packages_says_what_is_lacking(runbook, monkeypatch):
     module, arguments = runbook
-    monkeypatch.setitem(module.NEEDS, "parity", ("no_such_package",))
-    assert "not importable here: no_such_package (--wheels" in module.start_part("parity", arguments, 60.0)
+    monkeypatch.setitem(module.PARTS, "parity", module.Part(60, ("no_such_package",)))
+    outcome = module.start_part("parity", arguments, 60.0, lambda: None)
+    assert "not importable here: no_such_package (--wheels" in outcome
 
 
 def test_part_that_outlasts_its_time_is_ended_and_reported(runbook, monkeypatch):
     module, arguments = runbook
     monkeypatch.setattr(module, "GRACE_S", -0.9)  # of a second: too short for Python's start
-    outcome = module.start_part("parity", arguments, 1.0)
+    outcome = module.start_part("parity", arguments, 1.0, lambda: None)
     assert outcome.startswith("stopped after")
-    report = module.merge(arguments.output, {"parity": outcome}, True)
+    report, problems = report_of(module, arguments, {"parity": outcome})
     assert report["parts"]["parity"] == {"outcome": outcome, "is_complete": False, "rows": {}}
+    assert problems == ["parity: not complete"]
     assert outcome in (arguments.output / "bench_gpu.md").read_text()
+
+
+def test_part_whose_device_broke_goes_on_in_a_new_process_without_what_failed(runbook, monkeypatch):
+    module, arguments = runbook
+    codes, more = iter([77, 77, 0]), []
+    monkeypatch.setattr(module, "wait_for", lambda *given: more.append(given[3]) or next(codes))
+    assert module.start_part("parity", arguments, 60.0, lambda: None) == "done"
+    assert more == [[], ["--keep-failed"], ["--keep-failed"]]
+
+
+def test_wheels_are_unpacked_once_each_folder_beside_the_others(runbook, monkeypatch, tmp_path):
+    module, _ = runbook
+    wheels, work = tmp_path / "wheels", tmp_path / "work"
+    wheels.mkdir()
+    (wheels / "one-1-py3-none-any.whl").touch()
+    (tmp_path / "two.py").write_text("")
+    with tarfile.open(wheels / "two.tar.xz", "w:xz") as archive:
+        archive.add(tmp_path / "two.py", "two.py")
+    installed = []
+
+    def pip(command, *, check):
+        installed.append(command[-1])
+        Path(command[command.index("--target") + 1]).mkdir(parents=True)
+
+    monkeypatch.setattr(module.subprocess, "run", pip)
+    for _ in range(2):
+        module.unpack(wheels, work)
+    assert installed == [str(wheels / "one-1-py3-none-any.whl")]
+    assert (work / "sites" / "wheels" / "two.py").exists()
+    (wheels / "three-1-py3-none-any.whl").touch()
+    module.unpack(wheels, work)
+    assert len(installed) == 2
 
 
 def test_rows_of_other_settings_are_not_reported(runbook):
     module, arguments = runbook
     other = {"settings": {"device": "another"}, "is_complete": True, "rows": {"row": {"ms": 1.0}}}
-    (arguments.output / "ops.json").write_text(json.dumps(other))
-    assert module.merge(arguments.output, {}, True)["parts"] == {}
+    (module.rows_folder(arguments) / "ops.json").write_text(json.dumps(other))
+    assert report_of(module, arguments, {})[0]["parts"] == {}
 
 
-def test_all_parts_fit_nine_minutes(runbook):
+def test_every_part_is_in_a_command_that_fits_nine_minutes(runbook):
     module, _ = runbook
-    assert sum(module.LIMITS_S.values()) + module.GRACE_S <= 540
+    assert sorted(part for parts in module.COMMANDS.values() for part in parts) == sorted(module.PARTS)
+    for parts in module.COMMANDS.values():
+        assert sum(module.PARTS[part].limit_s for part in parts) + module.GRACE_S <= 540
+
+
+def test_figures_are_held_against_their_bars(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu.bars import held_against_bars
+
+    attention = "attention 64x512x16x64"
+    found = held_against_bars(
+        {
+            "parity": {"a bfloat16": {"passes": True}, "a float16": {"passes": True}, "b float16": {"error": "E"}},
+            "ops": {
+                "layer_norm 8x8 forward megabert": {"ms": 1.0, "share_of_copy": 0.9},
+                "layer_norm 8x8 forward torch eager": {"ms": 1.0, "share_of_copy": 0.1},
+                "lamb 9 in 2 pass 1 megabert": {"ms": 1.0, "share_of_copy": 0.7},
+                f"{attention} forward megabert": {"ms": 1.0},
+                f"{attention} backward megabert": {"ms": 2.0},
+                f"{attention} forward sdpa flash": {"ms": 0.9},
+                f"{attention} backward sdpa flash": {"ms": 2.5},
+                f"{attention} forward sdpa math": {"ms": 0.1},  # no backward: no rival
+            },
+            "training": {"length 512 transformers sdpa": {"tokens_per_s": 100_000}},
+            "trainer": {"length 512 megabert pretrain": {"tokens_per_s": 260_000, "mfu_pct": 52.0}},
+            "agreement": {
+                "fused against reference": {"largest_difference": 0.03},
+                "spread of two references": {"largest_difference": 0.02},
+            },
+            "resume": {"after kill -9": {"passes": True, "first_difference": None}},
+            "pretraining": {
+                "megabert: held out": {"mlm_loss_128": 3.0},
+                "transformers: held out": {"mlm_loss_128": 3.1},
+            },
+        }
+    )
+    assert {name: bar["reached"] for name, bar in found.items()} == {
+        "parity bfloat16": True,
+        "parity float16": False,
+        "layer_norm 8x8 forward megabert: share of copy": True,
+        "lamb 9 in 2 pass 1 megabert: share of copy": False,
+        f"{attention}: ms, both ways, at most SDPA's": True,
+        "length 512 megabert pretrain: tokens/s": False,
+        "length 512 megabert pretrain: MFU": False,
+        "length 512 megabert pretrain: tokens/s, transformers": True,
+        "largest difference of a loss, fused and reference": False,
+        "resume after kill -9": True,
+        "held-out loss at 128, transformers'": True,
+    }
+
+
+def write_run(folder, losses, weights):
+    (folder / "checkpoints" / "step_00000002").mkdir(parents=True)
+    (folder / "checkpoints" / "step_00000002" / "rank_00000.safetensors").write_text(weights)
+    lines = [json.dumps({"step": step, "train/loss": loss}) + "\n" for step, loss in enumerate(losses, start=1)]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    return folder
+
+
+def test_resumed_run_is_compared_bit_by_bit(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu.resume import compare
+
+    unbroken = write_run(tmp_path / "a", [2.0, 1.0], "one")
+    assert compare(unbroken, write_run(tmp_path / "b", [2.0, 1.0], "one"))["passes"] is True
+    other = compare(unbroken, write_run(tmp_path / "c", [2.0, 1.0 + 2**-50], "one"))
+    assert (other["passes"], "train/loss at step 2" in other["first_difference"]) == (False, True)
+    assert "weights" in compare(unbroken, write_run(tmp_path / "d", [2.0, 1.0], "two"))["first_difference"]
+    assert "None" in compare(unbroken, write_run(tmp_path / "e", [2.0], "one"))["first_difference"]
+
+
+def test_killed_command_has_logged_the_step(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu.runs import metrics, start_and_kill
+
+    program = (
+        "import json, sys, time\n"
+        "for step in range(100):\n"
+        "    with open(sys.argv[1], 'a') as out: out.write(json.dumps({'step': step}) + '\\n')\n"
+        "    time.sleep(0.05)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "metrics.jsonl")]
+    step = start_and_kill(command, tmp_path / "log", tmp_path, at_step=3, limit_s=60)
+    assert 3 <= step == metrics(tmp_path)[-1]["step"] < 99
+
+
+def test_configurations_are_tried_without_a_trace(monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu.tuning import KERNELS
+    from megabert.ops import tiles
+    from megabert.ops.lamb import triton as lamb
+    from megabert.ops.layer_norm import triton as layer_norm
+
+    def table():
+        attention = [tiles.attention_tiles((9, 0), head_width=64, max_seqlen=n, itemsize=2) for n in (128, 512)]
+        others = layer_norm.LAYER_NORM_PROGRAMS, lamb.LAMB_BLOCK, lamb.LAMB_CHUNK, lamb.LAMB_WARPS
+        return attention, layer_norm.layer_norm_tiles(1024), others
+
+    committed = table()
+    for kernel in KERNELS:
+        for configuration in kernel.others:
+            with kernel.use(configuration):
+                assert kernel.name.startswith(("bias_gelu", "cross_entropy")) or table() != committed
+    assert table() == committed
 
 
 def test_parity_part_runs_on_a_cpu(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--parts", "parity", "--output", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--parts", "parity"]
+    command += ["--output", str(tmp_path), "--work", str(tmp_path / "work")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     report = json.loads((tmp_path / "bench_gpu.json").read_text())

@@ -8,7 +8,7 @@ from unit.data_prep.google_oracle import OracleOptions, create_instances
 from data_prep.documents import DocumentSet
 from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import Bucket, PairOptions
-from megabert.masking.static import MaskingOptions, count_predictions
+from megabert.masking.targets import MaskingOptions, count_predictions
 
 NAMES = (
     "instances",

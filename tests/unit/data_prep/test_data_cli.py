@@ -8,6 +8,7 @@ import pytest
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep.cli import COMMANDS, load_verb, main
+from megabert import __version__
 
 ROOT = Path(__file__).parents[3]
 SHOWN = [
@@ -39,6 +40,11 @@ def test_no_verb_shows_the_table(capsys):
     assert "verify" in capsys.readouterr().err
     assert main(["--help"]) == 0
     assert "verify" in capsys.readouterr().out
+
+
+def test_version_is_that_of_megabert(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
 
 
 def test_a_mistyped_verb_is_guessed(capsys):

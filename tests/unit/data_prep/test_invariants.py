@@ -64,7 +64,7 @@ def make_batch(rng, metadata, rows=3):
     pieces = PieceTable(
         cls_id=cls, sep_id=sep, mask_id=SPECIAL_IDS["mask"], vocab_size=VOCAB_SIZE, is_subword=IS_SUBWORD
     )
-    options = MaskingOptions(strategy=metadata.mask_unit, max_predictions_per_seq=metadata.max_predictions_per_seq)
+    options = MaskingOptions(mask_unit=metadata.mask_unit, max_predictions_per_seq=metadata.max_predictions_per_seq)
     keys = rng.integers(0, 1 << 62, rows).astype(np.uint64)
     masked = mask_instances(batch.ids_T, offsets, keys=keys, pieces=pieces, options=options)
     return dataclasses.replace(

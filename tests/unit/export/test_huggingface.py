@@ -313,6 +313,10 @@ def test_sharded_weights_are_joined(exported):
     (exported / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     found = read_huggingface(exported).state
     assert all(torch.equal(found[name], value) for name, value in expected.items())
+    for damaged in ("{", "[]", '{"weight_map": []}'):
+        (exported / "model.safetensors.index.json").write_text(damaged)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: is no index of weights"):
+            read_huggingface(exported)
 
 
 def test_an_encoder_with_holes_is_refused(exported):

@@ -114,6 +114,16 @@ def test_google_checkpoint_gives_the_logits_of_transformers(checkpoint):
     assert open_source(str(folder)).build_model().config == found.config
 
 
+def test_checkpoint_of_a_step_is_read_and_of_two_steps_refused(checkpoint):
+    folder, _ = checkpoint
+    for path in folder.glob("bert_model.ckpt.*"):
+        path.rename(path.with_name(path.name.replace("bert_model.ckpt", "model.ckpt-1000")))
+    assert read_huggingface(folder).missing_head_names == []
+    (folder / "model.ckpt-2000.index").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"and one \*.ckpt\*.index"):
+        read_huggingface(folder)
+
+
 @pytest.mark.parametrize("cut", ["index", "data-00000-of-00001"])
 def test_damaged_checkpoint_is_named(checkpoint, cut):
     folder, _ = checkpoint

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from unit.finetuning.test_families import SHAPES
+from parity_heads import ENCODERS
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.errors import CheckpointError, DataError
@@ -26,9 +26,9 @@ def data(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("encoder", SHAPES)
+@pytest.mark.parametrize("encoder", ENCODERS)
 def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_dir, data, tmp_path):
-    config = replace(model_config, family=encoder, **SHAPES[encoder])
+    config = replace(model_config, family=encoder, **ENCODERS[encoder])
     pretrained = build_model(config)
     initialize(pretrained, 3)
     state = {name: value.detach() for name, value in pretrained.named_parameters()}
@@ -36,7 +36,7 @@ def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_d
     write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
     prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data)))
     assert prepared.model.family == encoder
-    assert prepared.family.has_segments is (SHAPES[encoder].get("type_vocab_size", 2) > 1)
+    assert prepared.family.has_segments is (ENCODERS[encoder].get("type_vocab_size", 2) > 1)
     model = TaskModel(prepared.model, head=prepared.family.head, num_outputs=2)
     given = _load_weights(model, prepared.source.weights)
     new = {name for name, _ in model.named_parameters()} - given

@@ -47,8 +47,7 @@ def test_known_answers_come_back_from_any_window(make_family, stride):
         words = sentence(rng, length=rng.randint(1, 40)).split()
         start = rng.randrange(len(words))
         stop = min(len(words), start + rng.randint(1, 3))
-        words[start] = "catx" if rng.random() < 0.5 else "\u00c9t\u00e9s"  # several pieces; accents that are stripped
-        words = [f"w{number}" if number == start else word for number, word in enumerate(words)]
+        words[start] = f"w{start}"  # several pieces, and nowhere else
         examples.append(question("  ".join(words), "  ".join(words[start:stop]), str(index)))
     features = family.encode(examples, is_training=True)
     predictions = family.predict(gold_logits(features), examples, features)
@@ -56,6 +55,23 @@ def test_known_answers_come_back_from_any_window(make_family, stride):
     assert len(held) > 20
     for index in held:
         assert predictions[index]["answer"] == examples[index].answers[0][1]
+
+
+@pytest.mark.parametrize(
+    ("context", "answer"),
+    [
+        ("the \u00c9t\u00e9s sat", "\u00c9t\u00e9s"),
+        ("the E\u0301te\u0301 sat", "E\u0301te\u0301"),  # an accent of its own behind the last letter
+        ("\u0130stanbul was x\u200by .", "x\u200by"),  # a lower-case form of two characters, a space of no width
+        ("\U0001f600 \ud55c\uad6d, \u4e2d\u56fd sat", "\u4e2d\u56fd"),
+        ("the\r\n cat\tsat", "cat\tsat"),
+    ],
+)
+def test_answers_are_the_contexts_own_characters(make_family, context, answer):
+    family, example = make_family("squad"), question(context, answer)
+    features = family.encode([example], is_training=True)
+    (prediction,) = family.predict(gold_logits(features), [example], features)
+    assert prediction["answer"] == answer
 
 
 def test_windows_cover_every_token_and_one_is_best_for_each(make_family):

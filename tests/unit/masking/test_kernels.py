@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from unit.masking.test_static import CLS, MASK, SEP, VOCAB, make_instances
+from unit.masking.test_targets import CLS, MASK, SEP, VOCAB, make_instances
 
 from megabert.errors import ConfigError
 from megabert.masking import MaskingOptions, PieceTable, count_predictions, mask_instances
@@ -51,15 +51,15 @@ def in_random_order(words, key):
     return [words[index] for index in order]
 
 
-@pytest.mark.parametrize("strategy", ["token", "whole_word"])
-def test_words_are_taken_in_order_while_they_fit(strategy):
+@pytest.mark.parametrize("mask_unit", ["token", "whole_word"])
+def test_words_are_taken_in_order_while_they_fit(mask_unit):
     ids, offsets, keys = make_instances(np.random.default_rng(1).integers(4, 100, size=700))
-    options = MaskingOptions(strategy=strategy)
+    options = MaskingOptions(mask_unit=mask_unit)
     masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES, options=options)
     counts = count_predictions(np.diff(offsets), options)
     for row in range(len(keys)):
         words = google_words(ids[offsets[row] : offsets[row + 1]])
-        words = [[position] for word in words for position in word] if strategy == "token" else words
+        words = [[position] for word in words for position in word] if mask_unit == "token" else words
         wanted = []
         for word in in_random_order(words, keys[row]):
             if len(wanted) >= counts[row]:
@@ -84,7 +84,7 @@ def runs_of(chosen, words):
 
 def test_spans_are_whole_words_within_the_wanted_number():
     ids, offsets, keys = make_instances(np.random.default_rng(2).integers(20, 300, size=600))
-    options = MaskingOptions(strategy="span", max_predictions_per_seq=99)
+    options = MaskingOptions(mask_unit="span", max_predictions_per_seq=99)
     masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES, options=options)
     counts, lengths = count_predictions(np.diff(offsets), options), []
     for row in range(len(keys)):
@@ -103,7 +103,7 @@ def test_lengths_of_spans_are_geometric():
     """Of spans taken first, in instances with room for the longest: 0.2 are of one word, 0.8^9 of ten."""
     ids, offsets, keys = make_instances([200] * 20_000)
     ids[(ids != CLS) & (ids != SEP)] = int(np.flatnonzero(~IS_SUBWORD)[-1])
-    options = MaskingOptions(strategy="span", masked_lm_prob=0.05, max_predictions_per_seq=10)
+    options = MaskingOptions(mask_unit="span", masked_lm_prob=0.05, max_predictions_per_seq=10)
     masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES, options=options)
     draws = uniform(stream(mix(keys, 4), 0))
     wanted = np.minimum(1 + np.floor(np.log1p(-draws) / np.log1p(-0.2)).astype(int), MAX_SPAN_WORDS)
@@ -120,7 +120,7 @@ def test_lengths_of_spans_are_geometric():
 
 def test_a_span_is_replaced_as_one():
     ids, offsets, keys = make_instances([200] * 2000)
-    masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES, options=MaskingOptions(strategy="span"))
+    masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES, options=MaskingOptions(mask_unit="span"))
     places = masked.positions_M + np.repeat(offsets[:-1], np.diff(masked.offsets))
     is_mask = masked.ids_T[places] == MASK
     is_neighbour = np.diff(places) == 1
@@ -128,9 +128,9 @@ def test_a_span_is_replaced_as_one():
     assert (is_mask[1:] == is_mask[:-1])[is_neighbour].mean() > 0.995  # a random piece may be [MASK]
 
 
-@pytest.mark.parametrize("strategy", ["whole_word", "span"])
-def test_strategies_on_words_need_to_know_the_pieces(strategy):
+@pytest.mark.parametrize("mask_unit", ["whole_word", "span"])
+def test_units_of_words_need_to_know_the_pieces(mask_unit):
     ids, offsets, keys = make_instances([20])
     pieces = PieceTable(cls_id=CLS, sep_id=SEP, mask_id=MASK, vocab_size=VOCAB)
     with pytest.raises(ConfigError, match="is_subword"):
-        mask_instances(ids, offsets, keys=keys, pieces=pieces, options=MaskingOptions(strategy=strategy))
+        mask_instances(ids, offsets, keys=keys, pieces=pieces, options=MaskingOptions(mask_unit=mask_unit))

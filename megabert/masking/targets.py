@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from megabert.errors import ConfigError, DataError
 
-STRATEGIES = ("token", "whole_word", "span")
+MASK_UNITS = ("token", "whole_word", "span")
 """token: Devlin et al. 2019, section 3.1; whole_word: google-research/bert's whole word masking; span: runs of 1 to 10
 words, geometrically distributed (SpanBERT, Joshi et al. 2020, section 3.1)."""
 MAX_LENGTH = 1 << 16
@@ -24,7 +24,7 @@ MAX_LENGTH = 1 << 16
 class MaskingOptions:
     """How instances are masked; the names are those of google-research/bert."""
 
-    strategy: str = "token"
+    mask_unit: str = "token"
     """What is chosen as one: "token", "whole_word" or "span"."""
     masked_lm_prob: float = 0.15
     """Share of an instance's tokens, special ones counted, that is predicted."""
@@ -37,8 +37,8 @@ class MaskingOptions:
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
-        if self.strategy not in STRATEGIES:
-            raise ConfigError(f"masking.strategy={self.strategy!r} is unknown. Choose one of {', '.join(STRATEGIES)}.")
+        if self.mask_unit not in MASK_UNITS:
+            raise ConfigError(f"masking.mask_unit={self.mask_unit!r}: allowed are {', '.join(MASK_UNITS)}.")
         if not 0 < self.masked_lm_prob < 1:
             raise ConfigError(f"masking.masked_lm_prob={self.masked_lm_prob} must lie between 0 and 1; BERT uses 0.15.")
         if self.max_predictions_per_seq < 1:
@@ -65,7 +65,7 @@ class PieceTable:
     vocab_size: int
     """Random replacements are uniform over all ids below it, special ones included, as in google-research/bert."""
     is_subword: NDArray[np.bool_] | None = None
-    """Boolean array by id, whether a piece continues a word; strategies that work on words need it."""
+    """Boolean array by id, whether a piece continues a word; needed where words are masked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def mask_instances(
         is_in_place: Whether ``ids_T`` itself is masked, not a copy.
 
     Raises:
-        ConfigError: The strategy works on words, and ``pieces`` does not know them.
+        ConfigError: Words are masked, and ``pieces`` does not know them.
         DataError: Offsets and keys do not fit the ids, or an instance has 65,536 tokens or more.
     """
     from megabert.masking.kernels import mask_rows
@@ -128,9 +128,9 @@ def mask_instances(
     _check(ids_T, offsets, keys)
     is_subword = pieces.is_subword
     if is_subword is None:
-        if options.strategy != "token":
+        if options.mask_unit != "token":
             raise ConfigError(
-                f"masking.strategy={options.strategy} needs to know which pieces continue a word; give is_subword."
+                f"masking.mask_unit={options.mask_unit} needs to know which pieces continue a word; give is_subword."
             )
         is_subword = np.zeros(0, np.bool_)
     wanted = count_predictions(np.diff(offsets), options)
@@ -138,7 +138,7 @@ def mask_instances(
     ids = ids_T if is_in_place else ids_T.copy()
     positions, originals = np.empty(room, np.uint16), np.empty(room, ids_T.dtype)
     ends = np.zeros(len(keys) + 1, np.int64)
-    table = (STRATEGIES.index(options.strategy), pieces.cls_id, pieces.sep_id, pieces.mask_id, pieces.vocab_size)
+    table = (MASK_UNITS.index(options.mask_unit), pieces.cls_id, pieces.sep_id, pieces.mask_id, pieces.vocab_size)
     shares = (options.mask_share, options.mask_share + options.random_share)
     bounds = tuple(np.uint64(math.ceil(share * 2**53)) for share in shares)
     mask_rows(ids, offsets, keys, wanted, table, is_subword, bounds, positions, originals, ends)

@@ -1,0 +1,99 @@
+"""What the figures have to reach: each bar beside what was measured, as far as the rows are there."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Rows = Mapping[str, Mapping[str, Any]]
+
+COPY_SHARE = {"layer_norm": 0.85, "bias_gelu": 0.85, "lamb": 0.80}
+"""Share of the measured copy bandwidth."""
+TOKENS_PER_S = {128: (285_000, 266_000), 512: (269_000, 251_000)}
+"""BERT-Large in bfloat16 on one H200, by length: the aim, ahead of every published Hopper result, and the floor, ahead
+of those in 16 bits."""
+MFU_PCT = 54.0
+
+
+def held_against_bars(parts: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
+    """Return, by what is aimed at, the bar, what was found, and whether it is reached."""
+    found: dict[str, dict[str, Any]] = {}
+    for bars in (_parity, _copy_shares, _attention, _throughput, _agreement, _resume, _pretraining):
+        for name, bar, value, is_reached in bars(parts):
+            found[name] = {"bar": bar, "found": value, "reached": is_reached}
+    return found
+
+
+Bar = tuple[str, Any, Any, bool]
+
+
+def _parity(parts: Mapping[str, Rows]) -> Iterator[Bar]:
+    for dtype in ("bfloat16", "float16", "float32"):
+        rows = [row for name, row in parts.get("parity", {}).items() if name.endswith(f" {dtype}")]
+        if rows:
+            passed = sum(row.get("passes") is True for row in rows)
+            yield f"parity {dtype}", f"all of {len(rows)}", passed, passed == len(rows)
+
+
+def _copy_shares(parts: Mapping[str, Rows]) -> Iterator[Bar]:
+    for name, row in parts.get("ops", {}).items():
+        bar = COPY_SHARE.get(name.split()[0])
+        if bar is not None and name.endswith("megabert") and row.get("share_of_copy") is not None:
+            yield f"{name}: share of copy", bar, row["share_of_copy"], row["share_of_copy"] >= bar
+
+
+def _attention(parts: Mapping[str, Rows]) -> Iterator[Bar]:
+    """Forward and backward together, beside the best backend of SDPA with its layout copies."""
+    both: dict[str, dict[str, float]] = {}
+    for name, row in parts.get("ops", {}).items():
+        for way in ("forward", "backward"):
+            shape, _, who = name.partition(f" {way} ")
+            if shape.startswith("attention") and who and "ms" in row:
+                both.setdefault(f"{shape} {who}", {})[way] = row["ms"]
+    totals = {name: sum(ways.values()) for name, ways in both.items() if len(ways) == 2}
+    for name, ours in totals.items():
+        shape, _, who = name.rpartition(" megabert")
+        peers = [ms for other, ms in totals.items() if other.startswith(f"{shape} sdpa")]
+        if not who and shape and peers:
+            yield f"{shape}: ms, both ways, at most SDPA's", round(min(peers), 4), round(ours, 4), ours <= min(peers)
+
+
+def _throughput(parts: Mapping[str, Rows]) -> Iterator[Bar]:
+    rows = {**parts.get("training", {}), **parts.get("trainer", {})}
+    for length, (aim, floor) in TOKENS_PER_S.items():
+        theirs = [row.get("tokens_per_s", 0) for name, row in rows.items() if name.startswith(f"length {length} trans")]
+        for name, row in rows.items():
+            if not name.startswith(f"length {length} megabert") or "tokens_per_s" not in row:
+                continue
+            found = row["tokens_per_s"]
+            yield f"{name}: tokens/s", f"{aim} (floor {floor})", found, found >= aim
+            yield f"{name}: MFU", MFU_PCT, row.get("mfu_pct"), (row.get("mfu_pct") or 0.0) >= MFU_PCT
+            if theirs:
+                yield f"{name}: tokens/s, transformers", max(theirs), found, found > max(theirs)
+
+
+def _agreement(parts: Mapping[str, Rows]) -> Iterator[Bar]:
+    rows = parts.get("agreement", {})
+    found, spread = (rows.get(name, {}) for name in ("fused against reference", "spread of two references"))
+    if "largest_difference" in found and "largest_difference" in spread:
+        bar, value = spread["largest_difference"], found["largest_difference"]
+        yield "largest difference of a loss, fused and reference", bar, value, value <= bar
+
+
+def _resume(parts: Mapping[str, Rows]) -> Iterator[Bar]:
+    row = parts.get("resume", {}).get("after kill -9", {})
+    if "passes" in row:
+        yield "resume after kill -9", "bit-identical", row.get("first_difference") or "equal", row["passes"]
+
+
+def _pretraining(parts: Mapping[str, Rows]) -> Iterator[Bar]:
+    rows = parts.get("pretraining", {})
+    ours, theirs = (rows.get(f"{who}: held out", {}) for who in ("megabert", "transformers"))
+    for length in (128, 512):
+        key = f"mlm_loss_{length}"
+        if key in ours and key in theirs:
+            yield f"held-out loss at {length}, transformers'", theirs[key], ours[key], ours[key] <= theirs[key]
+    seconds = [rows.get(f"{who}: trained", {}).get("seconds") for who in ("megabert", "transformers")]
+    if None not in seconds:
+        yield "seconds of the pre-training, transformers'", seconds[1], seconds[0], seconds[0] < seconds[1]
+    scores = [rows.get(f"SNLI from {start}", {}).get("accuracy_pct") for start in ("megabert", "random weights")]
+    if None not in scores:
+        yield "SNLI, random weights", scores[1], scores[0], scores[0] > scores[1]

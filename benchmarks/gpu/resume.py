@@ -1,0 +1,81 @@
+"""Part (e): a pre-training that is killed with -9 and started again, beside one that is not, bit for bit."""
+
+import itertools
+import shutil
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu.rows import Row, Rows
+from benchmarks.gpu.runs import data_of, metrics, run, start_and_kill, words
+from benchmarks.gpu.sizes import TINY, Sizes
+from megabert.schema import sha256_file
+
+FLAGS = {
+    "model__hidden_dropout_prob": 0.1,
+    "model__attention_probs_dropout_prob": 0.1,
+    "checkpoint__every_steps": 20,
+    "validation__every_steps": 40,
+    "validation__max_instances": 64,
+    "logging__every_steps": 1,
+}
+STEPS = {"phases__0__steps": 60, "phases__1__steps": 30}
+TINY_STEPS = {"phases__0__steps": 24, "phases__1__steps": 4, "checkpoint__every_steps": 10}
+TINY_SIZES = {"model__hidden_size": 32, "model__intermediate_size": 64, "micro_batch_tokens": 2048}
+KILLED_AT_STEP = {False: 50, True: 15}
+
+
+def command_of(run_dir: Path, is_tiny: bool) -> list[str]:
+    """Return the command, the same for every start."""
+    flags = FLAGS | STEPS | ({**TINY_STEPS, **TINY_SIZES} if is_tiny else {})
+    return words("pretrain", recipe="debug", data__path=data_of(), run_dir=run_dir, **flags)
+
+
+def scores(run_dir: Path) -> list[tuple[str, float]]:
+    """Return every loss, norm and accuracy that the run logged, in order."""
+    kinds = ("train/loss", "train/mlm_loss", "train/grad_norm", "eval/loss", "eval/mlm_loss")
+    return [(f"{kind} at step {row['step']}", row[kind]) for row in metrics(run_dir) for kind in kinds if kind in row]
+
+
+def digests(run_dir: Path) -> dict[str, str]:
+    """Return the SHA-256 of each rank's file in the last checkpoint: masters and both moments."""
+    last = max((run_dir / "checkpoints").glob("step_*"))
+    return {f"{last.name}/{file.name}": sha256_file(file) for file in sorted(last.glob("*.safetensors"))}
+
+
+def compare(unbroken: Path, killed: Path) -> Row:
+    """Return the first place where two runs differ, if any."""
+    pairs = itertools.zip_longest(scores(unbroken), scores(killed))
+    difference = next((f"{a} and {b}" for a, b in pairs if a != b), None)
+    if difference is None and digests(unbroken) != digests(killed):
+        difference = "the weights or moments of the last checkpoint"
+    return {"passes": difference is None, "first_difference": difference, "values": len(scores(unbroken))}
+
+
+def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
+    """Fill the rows of part (e)."""
+    is_tiny = sizes is TINY
+    folder = rows.path.parents[1] / "runs"
+    unbroken, killed = folder / "unbroken", folder / "killed"
+
+    def train(run_dir: Path) -> Row:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        return {"seconds": round(run(command_of(run_dir, is_tiny), run_dir.with_suffix(".log"), rows.remaining_s()), 1)}
+
+    def kill_and_go_on() -> Row:
+        shutil.rmtree(killed, ignore_errors=True)
+        command = command_of(killed, is_tiny)
+        step = start_and_kill(
+            command,
+            folder / "killed_first.log",
+            killed,
+            at_step=KILLED_AT_STEP[is_tiny],
+            limit_s=rows.remaining_s(),
+        )
+        seconds = run(command, killed.with_suffix(".log"), rows.remaining_s())
+        return {"killed_after_step": step, "seconds": round(seconds, 1)}
+
+    first = rows.measure("unbroken", lambda: train(unbroken))
+    second = rows.measure("killed and started again", kill_and_go_on)
+    if all(row is not None and "seconds" in row for row in (first, second)):
+        rows.measure("after kill -9", lambda: compare(unbroken, killed))

@@ -1,0 +1,275 @@
+"""Launch configurations of megabert/ops/tiles.py beside others, by kernel: what the committed table should say.
+
+Only here is anything tuned. A better configuration goes into the table by hand: registers and spills are then held
+against its budget (tests/unit/ops), parity is shown again. Compiled for sm_90, none of these spills.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.clock import median_ms
+from benchmarks.gpu.ops import packed_attention
+from benchmarks.gpu.rows import Row, Rows
+from benchmarks.gpu.sizes import Sizes
+from benchmarks.gpu.warm import compile_beside
+from megabert.ops import tiles
+from megabert.ops.bias_gelu import bias_gelu
+from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.dropout import ATTENTION_OUTPUT
+from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.ops.layer_norm import layer_norm
+from megabert.ops.parity import dropout_stream
+from megabert.ops.tiles import Tiles
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch and what to try for it."""
+
+    name: str
+    others: Sequence[tuple[int, ...]]
+    """Configurations beside the committed one."""
+    use: Callable[[tuple[int, ...]], AbstractContextManager[Any]]
+    """Configuration -> context in which it is the table's."""
+    prepare: Callable[[Sizes, torch.device], Call]
+    """Return what is timed; called in that context."""
+
+
+def backward_of(out: Tensor, leaves: Sequence[Tensor]) -> Call:
+    """Return the backward pass alone."""
+    gradient = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, leaves, gradient, retain_graph=True)
+
+
+def attention_call(sizes: Sizes, device: torch.device, *, place: int, is_backward: bool) -> Call:
+    """Return attention at the length in that place of ``sizes.lengths``."""
+    op, qkv = packed_attention(sizes, sizes.lengths[place], device, "auto")
+    return backward_of(op(qkv), [qkv]) if is_backward else functools.partial(op, qkv)
+
+
+def layer_norm_call(sizes: Sizes, device: torch.device, *, is_backward: bool) -> Call:
+    """Return LayerNorm with all it fuses."""
+    tokens, width = sizes.tokens, sizes.hidden
+    site = dropout_stream([tokens], tokens, device).site(0, ATTENTION_OUTPUT, 0.1)
+    x, residual, weight, bias, input_bias = leaves = [
+        torch.randn(*shape, device=device).bfloat16().requires_grad_()
+        for shape in ((tokens, width), (tokens, width), (width,), (width,), (width,))
+    ]
+    options: dict[str, Any] = {"input_bias_D": input_bias, "residual_TD": residual, "dropout": site}
+    op = functools.partial(layer_norm, x, weight, bias, eps=1e-12, **options)
+    return backward_of(op(), leaves) if is_backward else op
+
+
+def bias_gelu_call(sizes: Sizes, device: torch.device, *, is_backward: bool) -> Call:
+    """Return GELU with its bias."""
+    x = torch.randn(sizes.tokens, sizes.intermediate, device=device).bfloat16().requires_grad_()
+    bias = torch.randn(sizes.intermediate, device=device).bfloat16().requires_grad_()
+    return backward_of(bias_gelu(x, bias), [x, bias]) if is_backward else functools.partial(bias_gelu, x, bias)
+
+
+def cross_entropy_call(sizes: Sizes, device: torch.device) -> Call:
+    """Return the loss over the vocabulary and its gradient, one after the other."""
+    rows, classes = max(8, sizes.tokens // 8), -(-sizes.vocabulary // 64) * 64
+    logits = torch.randn(rows, classes, device=device).bfloat16().requires_grad_()
+    labels = torch.randint(0, sizes.vocabulary, (rows,), device=device)
+    return lambda: torch.autograd.grad(cross_entropy(logits, labels)[0], logits)
+
+
+def lamb_call(sizes: Sizes, device: torch.device) -> Call:
+    """Return both passes over one flat of a few large parameters."""
+    numel = sizes.lamb_numel
+    flats = [torch.rand(numel, device=device) for _ in range(4)]
+    segments = [Segment(begin, min(1 << 22, numel - begin), i) for i, begin in enumerate(range(0, numel, 1 << 22))]
+    squares = torch.zeros(2, len(segments), dtype=torch.float64, device=device)
+    scales = torch.full((len(segments),), -1e-9, dtype=torch.float64, device=device)
+    coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01)
+
+    def run() -> None:
+        compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares)
+        apply_update(flats[0], flats[1], segments=segments, scales=scales)
+
+    return run
+
+
+def in_table(table: dict[int, tuple[int, ...]]) -> Callable[[tuple[int, ...]], AbstractContextManager[Any]]:
+    """Return what puts a configuration into a table of ``tiles`` for the card that is here."""
+    return lambda configuration: mock.patch.dict(table, {family(): configuration})
+
+
+def family() -> int:
+    """Return the column of this card."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return tiles.FAMILIES.get(tiles.capability_of(device), 86)
+
+
+@contextlib.contextmanager
+def replaced(module: str, **values: Any) -> Iterator[None]:
+    """Give names of an op's module other values, where the op has kernels."""
+    with contextlib.ExitStack() as stack:
+        for name, value in values.items():
+            stack.enter_context(mock.patch(f"megabert.ops.{module}.triton.{name}", value))
+        yield
+
+
+def layer_norm_forward(configuration: tuple[int, ...]) -> AbstractContextManager[None]:
+    """Use (rows, warps)."""
+    rows, warps = configuration
+    committed = tiles.layer_norm_tiles
+    return replaced(
+        "layer_norm",
+        layer_norm_tiles=lambda width: (Tiles(rows, tiles.power_of_two(width), warps), committed(width)[1]),
+    )
+
+
+def layer_norm_backward(configuration: tuple[int, ...]) -> AbstractContextManager[None]:
+    """Use (warps, stages, programs a multiprocessor)."""
+    warps, stages, programs = configuration
+    committed = tiles.layer_norm_tiles
+    return replaced(
+        "layer_norm",
+        layer_norm_tiles=lambda width: (committed(width)[0], Tiles(1, tiles.power_of_two(width), warps, stages)),
+        LAYER_NORM_PROGRAMS=programs,
+    )
+
+
+def bias_gelu_launch(configuration: tuple[int, ...]) -> AbstractContextManager[None]:
+    """Use (rows, columns, warps, programs a multiprocessor in the backward pass)."""
+    rows, columns, warps, programs = configuration
+    return replaced("bias_gelu", bias_gelu_tiles=lambda width: Tiles(rows, columns, warps), BIAS_GELU_PROGRAMS=programs)
+
+
+def cross_entropy_launch(configuration: tuple[int, ...]) -> AbstractContextManager[None]:
+    """Use (columns, warps)."""
+    return replaced("cross_entropy", cross_entropy_tiles=lambda classes: Tiles(1, *configuration))
+
+
+@contextlib.contextmanager
+def lamb_launch(configuration: tuple[int, ...]) -> Iterator[None]:
+    """Use (chunk, block, warps)."""
+    chunk, block, warps = configuration
+    from megabert.ops.lamb.triton import cut
+
+    cut.cache_clear()  # segments are cut by chunk
+    with replaced("lamb", LAMB_CHUNK=chunk, LAMB_BLOCK=block, LAMB_WARPS=warps):
+        yield
+    cut.cache_clear()
+
+
+SHORT, LONG = 0, 1
+KERNELS = (
+    *(
+        Kernel(
+            f"attention forward, {('shorter', 'longer')[place]} length (queries, keys, warps, stages)",
+            ((64, 64, 4, 2), (128, 64, 4, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 128, 4, 2), (128, 32, 4, 3)),
+            in_table(tiles.FORWARD),
+            functools.partial(attention_call, place=place, is_backward=False),
+        )
+        for place in (SHORT, LONG)
+    ),
+    Kernel(
+        "attention backward, all of 128 keys at once (queries, keys, warps, stages)",
+        ((32, 128, 8, 1), (32, 128, 8, 2), (64, 128, 8, 1), (16, 128, 4, 2)),
+        in_table(tiles.WHOLE[128]),
+        functools.partial(attention_call, place=SHORT, is_backward=True),
+    ),
+    Kernel(
+        "attention backward, key tiles (queries, keys, warps, stages)",
+        ((64, 128, 8, 1), (32, 128, 8, 2), (32, 128, 8, 3), (64, 64, 4, 2), (64, 64, 8, 2)),
+        in_table(tiles.TILED),
+        functools.partial(attention_call, place=LONG, is_backward=True),
+    ),
+    Kernel(
+        "layer_norm forward (rows, warps)",
+        ((1, 2), (1, 4), (2, 2), (2, 4)),
+        layer_norm_forward,
+        functools.partial(layer_norm_call, is_backward=False),
+    ),
+    Kernel(
+        "layer_norm backward (warps, stages, programs)",
+        ((4, 1, 4), (4, 3, 4), (4, 2, 3), (4, 2, 5), (4, 2, 8), (8, 2, 2), (8, 2, 4)),
+        layer_norm_backward,
+        functools.partial(layer_norm_call, is_backward=True),
+    ),
+    *(
+        Kernel(
+            f"bias_gelu {'backward' if is_backward else 'forward'} (rows, columns, warps, programs)",
+            others,
+            bias_gelu_launch,
+            functools.partial(bias_gelu_call, is_backward=is_backward),
+        )
+        for is_backward, others in (
+            (False, ((4, 256, 4, 16), (4, 512, 4, 16), (16, 256, 8, 16), (2, 1024, 4, 16))),
+            (
+                True,
+                ((8, 256, 4, 7), (8, 256, 4, 14), (8, 256, 4, 28), (4, 256, 4, 16), (4, 512, 4, 14), (16, 256, 8, 7)),
+            ),
+        )
+    ),
+    Kernel(
+        "cross_entropy, both ways (columns, warps)",
+        ((2048, 4), (4096, 4), (8192, 8), (8192, 16)),
+        cross_entropy_launch,
+        cross_entropy_call,
+    ),
+    Kernel(
+        "lamb, both passes (chunk, block, warps)",
+        ((16_384, 512, 4), (16_384, 1024, 8), (16_384, 2048, 8), (8192, 1024, 4), (32_768, 1024, 4)),
+        lamb_launch,
+        lamb_call,
+    ),
+)
+
+
+def cases() -> list[tuple[Kernel, tuple[int, ...] | None]]:
+    """Return every kernel with None, the committed configuration, and with each other one."""
+    return [(kernel, configuration) for kernel in KERNELS for configuration in (None, *kernel.others)]
+
+
+def context(kernel: Kernel, configuration: tuple[int, ...] | None) -> AbstractContextManager[Any]:
+    """Return the context of a case."""
+    return contextlib.nullcontext() if configuration is None else kernel.use(configuration)
+
+
+def compile_share(sizes: Sizes, number: int, of: int) -> None:
+    """Run every ``of``-th case for the sake of its kernel."""
+    for kernel, configuration in cases()[number::of]:
+        with contextlib.suppress(Exception), context(kernel, configuration):
+            kernel.prepare(sizes, torch.device("cuda"))()
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+
+def timed(kernel: Kernel, configuration: tuple[int, ...] | None, sizes: Sizes, device: torch.device) -> Row:
+    """Return the time of a case."""
+    with context(kernel, configuration):
+        return {"ms": round(median_ms(kernel.prepare(sizes, device), device, repeat_ms=40), 4)}
+
+
+def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
+    """Fill the rows; a configuration that does not fit the card is not an error."""
+    compile_beside(compile_share, (sizes,), limit_s=0.6 * rows.remaining_s())
+    for kernel in KERNELS:
+        found: dict[str, float] = {}
+        for configuration in (None, *kernel.others):
+            label = "committed" if configuration is None else str(configuration)
+            row = rows.measure(
+                f"{kernel.name}: {label}",
+                lambda kernel=kernel, configuration=configuration: timed(kernel, configuration, sizes, device),
+                is_peer=configuration is not None,
+            )
+            if row is not None and "ms" in row:
+                found[label] = row["ms"]
+        if "committed" in found:
+            best = min(found, key=lambda label: found[label])
+            gain = round(100 * (1 - found[best] / found["committed"]), 1)
+            rows.measure(f"{kernel.name}: best", lambda best=best, gain=gain: {"best": best, "gain_pct": gain})

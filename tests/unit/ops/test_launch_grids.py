@@ -1,0 +1,50 @@
+"""Launches of kernels at sizes that no test can run, recorded on meta tensors."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from triton.runtime.jit import JITFunction
+
+from megabert.ops.attention.triton import attention_triton
+from megabert.ops.bias_gelu.triton import bias_gelu_triton
+from megabert.ops.cross_entropy.triton import cross_entropy_triton
+from megabert.ops.dropout import Dropout
+from megabert.ops.dropout_kernels import dropped_triton, row_keys_triton
+from megabert.ops.layer_norm.triton import layer_norm_triton
+
+TOKENS, HEADS = 1_200_000, 16
+MOST_BEYOND_THE_FIRST = 65_535  # CUDA C++ programming guide, technical specifications by compute capability
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Return (kernel, grid) of every launch; nothing runs."""
+    found = []
+    monkeypatch.setattr(
+        JITFunction, "run", lambda kernel, *_, grid, **__: found.append((kernel.fn.__name__, tuple(grid)))
+    )
+    return found
+
+
+def meta(*shape, dtype=torch.bfloat16):
+    return torch.empty(*shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
+
+
+def test_grids_of_a_million_tokens_can_be_launched(launches):
+    keys = row_keys_triton(meta(TOKENS, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
+    x, bias = meta(TOKENS, 256), meta(256)
+    site = Dropout(0.1, keys[:, 0])
+    dropped_triton(x, site)
+    cu_seqlens = meta(TOKENS // 128 + 1, dtype=torch.int32)
+    options = {"max_seqlen": 128, "num_heads": HEADS, "dropout": Dropout(0.1, keys)}
+    for out in (
+        bias_gelu_triton(x, bias, approximate=False),
+        layer_norm_triton(x, bias, bias, eps=1e-12, residual_TD=meta(TOKENS, 256), dropout=site),
+        attention_triton(meta(TOKENS, 3 * 256), cu_seqlens, **options),
+        cross_entropy_triton(meta(TOKENS // 6, 256), meta(TOKENS // 6, dtype=torch.int64))[0],
+    ):
+        out.backward(torch.empty_like(out))
+    assert {"dropout_tile", "bias_gelu_forward", "cross_entropy_backward"} <= {name for name, _ in launches}
+    assert [launch for launch in launches if max(launch[1][1:], default=1) > MOST_BEYOND_THE_FIRST] == []
