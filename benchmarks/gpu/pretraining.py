@@ -17,7 +17,7 @@ from benchmarks.gpu.runs import LENGTHS, ROOT, data_of, metrics, run, words
 from benchmarks.gpu.sizes import TINY, Sizes
 
 RECIPE = ROOT / "benchmarks" / "gpu" / "small.yaml"
-HELD_OUT = 2048
+HELD_OUT, TINY_HELD_OUT = 2048, 32
 """Instances of each length that are scored."""
 TINY_MODEL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 TINY_PHASES = ({"steps": 4, "global_batch_size": 8}, {"steps": 2, "global_batch_size": 2})
@@ -129,14 +129,15 @@ def finetune(folder: Path, start: str, rows: Rows, is_tiny: bool) -> Row:
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     """Fill the rows of part (g)."""
     is_tiny = sizes is TINY
+    instances = TINY_HELD_OUT if is_tiny else HELD_OUT
     folder = rows.path.parents[1] / "runs" / "small"
     folder.mkdir(parents=True, exist_ok=True)
     ours = rows.measure("megabert: trained", lambda: train_ours(folder, rows, is_tiny))
     if ours is not None and "seconds" in ours:
-        rows.measure("megabert: held out", lambda: held_out(folder / "export", device, HELD_OUT))
+        rows.measure("megabert: held out", lambda: held_out(folder / "export", device, instances))
     theirs = rows.measure("transformers: trained", lambda: train_theirs(folder, rows, is_tiny), is_peer=True)
     if theirs is not None and "seconds" in theirs:
-        rows.measure("transformers: held out", lambda: held_out(folder / "peer", device, HELD_OUT))
+        rows.measure("transformers: held out", lambda: held_out(folder / "peer", device, instances))
     if ours is not None and "seconds" in ours:
         for start in ("megabert", "random weights"):
             rows.measure(f"SNLI from {start}", lambda start=start: finetune(folder, start, rows, is_tiny))

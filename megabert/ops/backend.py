@@ -94,7 +94,9 @@ def _compiler_obstacle() -> str | None:
     named = os.environ.get("CC")
     if not any(shutil.which(name) for name in ([named] if named else ["gcc", "clang"])):
         return f"Triton needs a C compiler, and {named or 'gcc or clang'} is not on the PATH (apt-get install gcc)"
-    include = Path(sysconfig.get_path("include"))
+    scheme = sysconfig.get_default_scheme()
+    # as Triton does: Debian's own scheme names a local folder, which has no headers
+    include = Path(sysconfig.get_path("include", "posix_prefix" if scheme == "posix_local" else scheme))
     if not (include / "Python.h").exists():
         return f"Triton needs Python's headers, and {include} has no Python.h (apt-get install python3-dev)"
     return None

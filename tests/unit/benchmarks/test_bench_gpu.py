@@ -4,6 +4,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,30 @@ def test_part_whose_device_broke_goes_on_in_a_new_process_without_what_failed(ru
     monkeypatch.setattr(module, "wait_for", lambda *given: more.append(given[3]) or next(codes))
     assert module.start_part("parity", arguments, 60.0, lambda: None) == "done"
     assert more == [[], ["--keep-failed"], ["--keep-failed"]]
+
+
+def test_wheels_are_unpacked_once_each_folder_beside_the_others(runbook, monkeypatch, tmp_path):
+    module, _ = runbook
+    wheels, work = tmp_path / "wheels", tmp_path / "work"
+    wheels.mkdir()
+    (wheels / "one-1-py3-none-any.whl").touch()
+    (tmp_path / "two.py").write_text("")
+    with tarfile.open(wheels / "two.tar.xz", "w:xz") as archive:
+        archive.add(tmp_path / "two.py", "two.py")
+    installed = []
+
+    def pip(command, *, check):
+        installed.append(command[-1])
+        Path(command[command.index("--target") + 1]).mkdir(parents=True)
+
+    monkeypatch.setattr(module.subprocess, "run", pip)
+    for _ in range(2):
+        module.unpack(wheels, work)
+    assert installed == [str(wheels / "one-1-py3-none-any.whl")]
+    assert (work / "sites" / "wheels" / "two.py").exists()
+    (wheels / "three-1-py3-none-any.whl").touch()
+    module.unpack(wheels, work)
+    assert len(installed) == 2
 
 
 def test_rows_of_other_settings_are_not_reported(runbook):

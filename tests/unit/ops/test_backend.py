@@ -73,7 +73,9 @@ def test_triton_needs_a_compiler_and_headers(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "gcc or clang is not on the PATH" in triton_obstacle("cuda")
     (tmp_path / "gcc").touch(mode=0o755)
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    folders = {"posix_prefix": tmp_path, "posix_local": tmp_path / "local"}
+    monkeypatch.setattr("sysconfig.get_default_scheme", lambda: "posix_local")  # of a Debian's own Python
+    monkeypatch.setattr("sysconfig.get_path", lambda name, scheme: str(folders[scheme]))
     assert f"{tmp_path} has no Python.h" in triton_obstacle("cuda")
     (tmp_path / "Python.h").touch()
     assert triton_obstacle("cuda") is None
