@@ -18,7 +18,6 @@ from benchmarks.gpu.sizes import Sizes
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.bert import BertForPreTraining
-from megabert.models.initialization import initialize
 from megabert.observability.flops import peak_flops, training_flops
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.optim.no_decay import no_decay
@@ -68,6 +67,21 @@ class Shard:
         self.weights.copy_(self.master)
 
 
+@torch.no_grad()
+def random_model(config: ModelConfig, ops: OpsConfig, device: torch.device) -> BertForPreTraining:
+    """Return a model with BERT's deviation of weights, drawn where it lies; the same one each time.
+
+    335 million random numbers take a CPU seconds, and each row has a model of its own.
+    """
+    torch.manual_seed(0)
+    with device:
+        model = BertForPreTraining(config, ops=ops)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.normal_(std=config.initializer_range)
+    return model
+
+
 class MegabertStep:
     """A whole optimizer step on one batch, eager or as one CUDA graph."""
 
@@ -75,9 +89,7 @@ class MegabertStep:
         self, config: ModelConfig, batch: Batch, *, backend: str, device: torch.device, dtype: torch.dtype
     ) -> None:
         options: dict[str, Any] = dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy"), backend)
-        self.model = BertForPreTraining(config, ops=OpsConfig(**options))
-        initialize(self.model, 0)
-        self.model.to(device, dtype)
+        self.model = random_model(config, OpsConfig(**options), device).to(dtype)
         named = list(self.model.named_parameters())
         self.shards = [
             Shard([parameter for name, parameter in named if no_decay(name) == is_free], decay, backend)
@@ -152,7 +164,8 @@ def transformers_step(
         intermediate_size=config.intermediate_size,
         attn_implementation="sdpa",
     )
-    model = TheirBert(their_config).to(device, dtype).train()
+    with device:
+        model = TheirBert(their_config).to(dtype).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device.type == "cuda")
     forward = torch.compile(model, backend="inductor" if device.type == "cuda" else "eager") if is_compiled else model
     count, length = batch.next_sentence_label_B.numel(), batch.max_seqlen

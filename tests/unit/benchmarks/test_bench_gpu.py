@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -68,6 +69,16 @@ def test_reversed_batch_holds_the_same_sequences(monkeypatch):
         assert (some.input_ids_T[some.masked_positions_M] == 4).all()
     pairs = [sorted(zip(b.masked_positions_M % 16, b.masked_ids_M, strict=True)) for b in (batch, turned)]
     assert [(int(a), int(b)) for a, b in pairs[0]] == [(int(a), int(b)) for a, b in pairs[1]]
+
+
+def test_every_row_trains_the_same_weights(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu.sizes import TINY
+    from benchmarks.gpu.training import model_config, random_model
+    from megabert.config.run import OpsConfig
+
+    one, two = (random_model(model_config(TINY), OpsConfig(), torch.device("cpu")) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 @pytest.fixture
