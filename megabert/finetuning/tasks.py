@@ -1,6 +1,7 @@
 """The tasks, as a table: family, files, columns, labels, metrics."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from megabert.config.loading import nearest
@@ -182,3 +183,15 @@ def find_task(name: str, *, text: str | None = None, pair: str | None = None, la
         raise ConfigError(f"{name}: no such task{nearest(name, list(TASKS))}")
     task = TASKS[name]
     return replace(task, text=text or task.text, pair=pair or task.pair, label=label or task.label)
+
+
+def refuse_columns(task: Task, path: Path) -> None:
+    """Refuse columns that were given for a file without named columns.
+
+    Raises:
+        ConfigError: One differs from the task's own.
+    """
+    given = [name for name in ("text", "pair", "label") if getattr(task, name) != getattr(TASKS[task.name], name)]
+    if given:
+        flags = ", ".join(f"--{name}-column {getattr(task, name)}" for name in given)
+        raise ConfigError(f"{path}: has no named columns, so {flags} means nothing. Leave it out, or give a table.")

@@ -24,12 +24,15 @@ from megabert.finetuning.families.base import Example, Family, Head
 from megabert.finetuning.features import Features
 from megabert.finetuning.metrics.answers import Gold, best_null_threshold, score_answers
 from megabert.finetuning.tables import as_text, json_object, read_table
-from megabert.finetuning.tasks import Task
+from megabert.finetuning.tasks import Task, refuse_columns
 from megabert.ops.cross_entropy import cross_entropy
 from megabert.schema.files import atomic_write
 
 MAY_BE_UNANSWERABLE = ("squad2",)
 """Tasks in which a question may have no answer."""
+
+_Scores = tuple[float, float, float]
+"""Sum of the logits, start's, end's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,7 @@ class Span(Family[Question]):
     @classmethod
     def read(cls, task: Task, path: Path) -> list[Question]:
         """Read SQuAD's JSON, or JSON Lines or Parquet with the columns id, question, context, answers."""
-        rows = _read_squad(path) if path.suffix == ".json" else _read_rows(task, path)
+        rows = _read_squad(task, path) if path.suffix == ".json" else _read_rows(task, path)
         examples = [_checked(example, task) for example in rows]
         if not examples:
             raise DataError(f"{path}: holds no examples. Name a file with questions.")
@@ -167,10 +170,10 @@ class Span(Family[Question]):
     ) -> list[dict[str, Any]]:
         """Return for each question its best answers, and how much likelier "no answer" is than the best."""
         assert isinstance(features, WindowFeatures)
-        found: list[dict[str, tuple[float, float, float]]] = [{} for _ in examples]
-        null = [np.inf] * len(examples)
+        found: list[dict[str, _Scores]] = [{} for _ in examples]
+        null = [(np.inf, 0.0, 0.0)] * len(examples)
         for rows, window in zip(logits, features.windows, strict=True):
-            null[window.question] = min(null[window.question], float(rows[0].sum()))
+            null[window.question] = min(null[window.question], (float(rows[0].sum()), *rows[0].tolist()))
             best = found[window.question]
             for text, scores in self._answers(rows, window, examples[window.question].context):
                 if text not in best or scores[0] > best[text][0]:
@@ -180,7 +183,7 @@ class Span(Family[Question]):
             for example, answers, score in zip(examples, found, null, strict=True)
         ]
 
-    def _answers(self, rows: NDArray, window: Window, context: str) -> Iterator[tuple[str, tuple[float, float, float]]]:
+    def _answers(self, rows: NDArray, window: Window, context: str) -> Iterator[tuple[str, _Scores]]:
         """Yield the best answers of a window: text, and the logits' sum, start's and end's."""
         start_logits, end_logits = np.asarray(rows, np.float64).T
         first = window.first + window.shift
@@ -204,21 +207,20 @@ class Span(Family[Question]):
             text = context[window.offsets[s, 0] : stop_at].strip()  # SentencePiece counts the space
             yield text, (float(scores[row, column]), float(start_logits[s + first]), float(end_logits[e + first]))
 
-    def _prediction(
-        self, example: Question, answers: dict[str, tuple[float, float, float]], null: float
-    ) -> dict[str, Any]:
-        ranked = sorted(answers.items(), key=lambda item: -item[1][0])[: self.config.n_best]
-        if not ranked:
-            ranked = [("", (null, null / 2, null / 2))]
-        scores = np.array([score[0] for _, score in ranked])
+    def _prediction(self, example: Question, answers: dict[str, _Scores], null: _Scores) -> dict[str, Any]:
+        ranked = sorted(answers.items(), key=_by_score)[: self.config.n_best] or [("", null)]
+        listed = ranked
+        if self.may_be_unanswerable and answers:  # beside the n best, as in google-research/bert
+            listed = sorted([*ranked, ("", null)], key=_by_score)
+        scores = np.array([score[0] for _, score in listed])
         weights = np.exp(scores - scores.max())
         return {
             "id": example.identity,
             "answer": ranked[0][0],
-            "null_odds": null - ranked[0][1][0],
+            "null_odds": null[0] - ranked[0][1][0],
             "n_best": [
                 {"text": text, "probability": float(w), "start_logit": start, "end_logit": end}
-                for (text, (_, start, end)), w in zip(ranked, weights / weights.sum(), strict=True)
+                for (text, (_, start, end)), w in zip(listed, weights / weights.sum(), strict=True)
             ],
         }
 
@@ -248,6 +250,10 @@ class Span(Family[Question]):
             paths.append(stem.with_name(f"{stem.name}{suffix}"))
             atomic_write(paths[-1], json.dumps(content, ensure_ascii=False, indent=1) + "\n")
         return paths
+
+
+def _by_score(answer: tuple[str, _Scores]) -> float:
+    return -answer[1][0]
 
 
 def _past_marks(context: str, end: int) -> int:
@@ -286,7 +292,8 @@ def _checked(example: Question, task: Task) -> Question:
     return example
 
 
-def _read_squad(path: Path) -> Iterator[Question]:
+def _read_squad(task: Task, path: Path) -> Iterator[Question]:
+    refuse_columns(task, path)
     try:
         content = json_object(path.read_text(encoding="utf-8-sig"), str(path))
     except UnicodeDecodeError as error:

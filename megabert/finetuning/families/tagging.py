@@ -16,7 +16,7 @@ from megabert.finetuning.families.base import Example, Family, Head, json_lines
 from megabert.finetuning.features import Features
 from megabert.finetuning.metrics.bio import OUTSIDE, score_tags
 from megabert.finetuning.tables import as_text, read_table
-from megabert.finetuning.tasks import Task
+from megabert.finetuning.tasks import Task, refuse_columns
 from megabert.observability.logs import logger
 from megabert.ops.cross_entropy import cross_entropy
 from megabert.schema.files import atomic_write
@@ -45,7 +45,7 @@ class Tagging(Family[TaggedSentence]):
     @classmethod
     def read(cls, task: Task, path: Path) -> list[TaggedSentence]:
         """Read CoNLL columns (token first, tag last, a blank line after a sentence), or a table with lists."""
-        examples = list(_read_lists(task, path) if path.suffix in TABLES else _read_columns(path))
+        examples = list(_read_lists(task, path) if path.suffix in TABLES else _read_columns(task, path))
         if not examples:
             raise DataError(f"{path}: holds no examples. Name a file with sentences.")
         return examples
@@ -119,7 +119,8 @@ class Tagging(Family[TaggedSentence]):
         return [lines, columns]
 
 
-def _read_columns(path: Path) -> Iterator[TaggedSentence]:
+def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
+    refuse_columns(task, path)
     tokens: list[str] = []
     tags: list[str] = []
     first = 0

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from unit.finetuning.conftest import FILLERS, random_logits, sentence
 
-from megabert.errors import DataError
+from megabert.errors import ConfigError, DataError
 from megabert.finetuning.families.choice import Question
 from megabert.finetuning.families.sequence import LabelledText
+from megabert.finetuning.families.span import Span
 from megabert.finetuning.families.tagging import TaggedSentence, Tagging
 from megabert.finetuning.tasks import find_task
 
@@ -107,6 +108,13 @@ def test_conll_columns_and_lists_give_the_same(tmp_path):
     assert [(e.tokens, e.tags) for e in columns] == [(e.tokens, e.tags) for e in lists]
     assert [e.where for e in columns] == [f"{tmp_path / 't.conll'}:3", f"{tmp_path / 't.conll'}:6"]
     assert Tagging.labels_of(columns) == ("O", "B-ANIMAL")
+
+
+@pytest.mark.parametrize(("name", "family", "file"), [("tagging", Tagging, "t.conll"), ("squad", Span, "t.json")])
+def test_columns_of_a_file_without_names_are_refused(tmp_path, name, family, file):
+    (tmp_path / file).write_text(CONLL)
+    with pytest.raises(ConfigError, match=rf"{file}: has no named columns, so --label-column ner means nothing"):
+        family.read(find_task(name, label="ner"), tmp_path / file)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,24 @@ def test_threshold_decides_whether_there_is_an_answer(make_family, tmp_path):
     assert strict.score(predictions, examples)["exact"] == 0.5
 
 
+def test_no_answer_stands_among_the_best_answers(make_family):
+    family, plain = make_family("squad2", n_best=12), make_family("squad", n_best=12)
+    example = question("the cat sat on a mat .", "cat")
+    features = family.encode([example], is_training=False)
+    logits = random_logits(features, 2)
+    (found,), (expected,) = (each.predict(logits, [example], features) for each in (family, plain))
+    assert {name: found[name] for name in ("answer", "null_odds")} == {
+        name: expected[name] for name in ("answer", "null_odds")
+    }
+    (none,) = [row for row in found["n_best"] if not row["text"]]
+    assert (none["start_logit"], none["end_logit"]) == pytest.approx(tuple(logits[0][0]))
+    texts = [row["text"] for row in found["n_best"]]
+    assert [text for text in texts if text] == [row["text"] for row in expected["n_best"]]
+    chances = [row["probability"] for row in found["n_best"]]
+    assert chances == sorted(chances, reverse=True)
+    assert sum(chances) == pytest.approx(1)
+
+
 SQUAD = {"data": [{"paragraphs": [{"context": "the cat sat", "qas": [{"id": "q1", "question": "who ?"}]}]}]}
 
 
