@@ -11,10 +11,10 @@ def run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="megabert fill-mask",
         description="Guess what stands behind each [MASK] of a text, with a run's checkpoint or a Hugging Face folder.",
-        epilog='example: megabert fill-mask runs/demo "The whale is a [MASK] animal."',
+        epilog='example: megabert fill-mask --model runs/demo "The whale is a [MASK] animal."',
     )
-    parser.add_argument("model", metavar="MODEL", help="run folder or Hugging Face folder")
-    parser.add_argument("text", nargs="+", help="with one [MASK] or more")
+    parser.add_argument("text", nargs="+", metavar="TEXT", help="with one [MASK] or more")
+    parser.add_argument("--model", required=True, metavar="DIR|RUN", help="run folder or Hugging Face folder")
     parser.add_argument("--checkpoint", default="last", help="last, best or a step, of a run folder (default: last)")
     parser.add_argument("--top", type=positive, default=5, metavar="N", help="guesses a mask (default: 5)")
     options = parser.parse_args(arguments)

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from megabert.cli.main import main
 
 COMMANDS = {
-    "fill-mask": lambda folder, tmp_path: ["fill-mask", folder, "the [MASK] sat"],
+    "fill-mask": lambda folder, tmp_path: ["fill-mask", "--model", folder, "the [MASK] sat"],
     "similar": lambda folder, tmp_path: ["similar", "cat", "--model", folder],
     "embed": lambda folder, tmp_path: ["embed", tmp_path / "text", "--model", folder, "--output", tmp_path / "x.npy"],
     "attention": lambda folder, tmp_path: ["attention", "cat", "--model", folder, "--output", tmp_path / "x.html"],
@@ -28,13 +28,13 @@ def test_model_without_a_masked_lm_head_guesses_nothing(model_folder, capsys):
     weights = load_file(model_folder / "model.safetensors")
     encoder = {name: value for name, value in weights.items() if not name.startswith("cls.")}
     save_file(encoder, model_folder / "model.safetensors")
-    assert main(["fill-mask", str(model_folder), "the [MASK] sat"]) == 4
+    assert main(["fill-mask", "--model", str(model_folder), "the [MASK] sat"]) == 4
     found = capsys.readouterr()
     assert "no head that guesses pieces (cls.predictions." in found.err
     assert not found.out
 
 
-@pytest.mark.parametrize("words", [["fill-mask", "model", "[MASK]"], ["similar", "cat", "--model", "model"]])
+@pytest.mark.parametrize("words", [["fill-mask", "[MASK]", "--model", "model"], ["similar", "cat", "--model", "model"]])
 def test_number_of_results_is_checked(words, capsys):
     with pytest.raises(SystemExit):
         main([*words, "--top", "-1"])
