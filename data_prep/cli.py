@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -88,16 +89,18 @@ def _overview() -> str:
 
 def _guarded(run: Callable[[], int]) -> int:
     try:
-        return run()
+        code = run()
+        sys.stdout.flush()  # else a closed pipe shows only at Python's end
+        return code
     except MegabertError as error:
         print(f"megabert-data: error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("megabert-data: stopped; the same command continues where it was.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # such as `| head`
+    except BrokenPipeError:  # the reader, such as head, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 128 + signal.SIGPIPE
     except OSError as error:
         place = error.filename or "a file"
         print(

@@ -181,7 +181,8 @@ def unpack(wheels: Path, work: Path) -> None:
     subprocess.run([*command, "--no-cache-dir", "--target", str(site), *map(str, files)], check=True)
     for archive in wheels.glob("*.tar.xz"):
         with tarfile.open(archive) as content:
-            content.extractall(site, filter="data")
+            content.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has none
+            content.extractall(site)
     mark.write_text(listing)
 
 

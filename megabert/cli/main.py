@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -25,8 +26,6 @@ COMMANDS = {
     "embed": ("megabert.commands.embed", "write a vector for each line of a file, or for each of its tokens"),
 }
 
-_SIGPIPE = 128 + 13
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
@@ -46,13 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         verb = _known(arguments[0])
-        return importlib.import_module(COMMANDS[verb][0]).run(arguments[1:]) or 0
+        code = importlib.import_module(COMMANDS[verb][0]).run(arguments[1:]) or 0
+        sys.stdout.flush()  # else a closed pipe shows only at Python's end
+        return code
     except MegabertError as error:
         _report(error)
         return error.exit_code
     except BrokenPipeError:  # the reader, such as head, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
-        return _SIGPIPE
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         print("megabert: interrupted", file=sys.stderr)
         return 130

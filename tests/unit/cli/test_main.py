@@ -39,11 +39,22 @@ def test_errors_become_exit_codes(capsys):
     assert "no run folder" in capsys.readouterr().err
 
 
-def test_reader_that_has_enough_gets_no_traceback():
-    command = [sys.executable, "-m", "megabert", "estimate", "--scaling"]
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "command", ["megabert estimate --scaling", "data_prep build --input x --output y --print-config"]
+)
+def test_reader_that_has_enough_gets_no_traceback(command, unbuffered):
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split()],
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
 
