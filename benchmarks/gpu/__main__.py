@@ -216,7 +216,9 @@ def gpu_log(path: Path) -> Iterator[None]:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     numbered = "; ".join(f"{number}: {', '.join(parts)}" for number, parts in COMMANDS.items())
     parser.add_argument("--parts", default=",".join(COMMANDS), help=f"numbers or names (default: all). {numbered}")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench-gpu", help="folder of the report")

@@ -45,11 +45,14 @@ def digests(run_dir: Path) -> dict[str, str]:
 
 def compare(unbroken: Path, killed: Path) -> Row:
     """Return the first place where two runs differ, if any."""
-    pairs = itertools.zip_longest(scores(unbroken), scores(killed))
+    values, files = scores(unbroken), digests(unbroken)
+    pairs = itertools.zip_longest(values, scores(killed))
     difference = next((f"{a} and {b}" for a, b in pairs if a != b), None)
-    if difference is None and digests(unbroken) != digests(killed):
+    if difference is None and files != digests(killed):
         difference = "the weights or moments of the last checkpoint"
-    return {"passes": difference is None, "first_difference": difference, "values": len(scores(unbroken))}
+    if not (values and files):
+        difference = "nothing was logged or saved"
+    return {"passes": difference is None, "first_difference": difference, "values": len(values), "files": len(files)}
 
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:

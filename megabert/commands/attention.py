@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from megabert.commands.arguments import add_model
+
 
 def run(arguments: Sequence[str]) -> int:
     """Load the model, record, write the page."""
@@ -16,8 +18,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("text", metavar="TEXT", help="the text")
     parser.add_argument("second", nargs="?", metavar="TEXT_B", help="a second text, as segment B")
-    parser.add_argument("--model", required=True, metavar="DIR|RUN", help="run folder or Hugging Face folder")
-    parser.add_argument("--checkpoint", default="last", help="last, best or a step, of a run folder (default: last)")
+    add_model(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="PAGE.html", help="file to write")
     parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers to show, from 0 (default: all)")
     options = parser.parse_args(arguments)

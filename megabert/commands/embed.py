@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from megabert.commands.arguments import positive
+from megabert.commands.arguments import add_model, positive
 from megabert.errors import ConfigError
 
 
@@ -52,8 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: megabert embed sentences.txt --model runs/demo --output sentences.npy --pooling cls",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a text a line")
-    parser.add_argument("--model", required=True, metavar="DIR|RUN", help="run folder or Hugging Face folder")
-    parser.add_argument("--checkpoint", default="last", help="last, best or a step, of a run folder (default: last)")
+    add_model(parser)
     parser.add_argument("--output", type=Path, metavar="X", help="X.parquet or X.npy (default: FILE with .parquet)")
     parser.add_argument(
         "--pooling",

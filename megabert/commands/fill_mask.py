@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from megabert.commands.arguments import positive
+from megabert.commands.arguments import add_model, positive
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -14,8 +14,7 @@ def run(arguments: Sequence[str]) -> int:
         epilog='example: megabert fill-mask --model runs/demo "The whale is a [MASK] animal."',
     )
     parser.add_argument("text", nargs="+", metavar="TEXT", help="with one [MASK] or more")
-    parser.add_argument("--model", required=True, metavar="DIR|RUN", help="run folder or Hugging Face folder")
-    parser.add_argument("--checkpoint", default="last", help="last, best or a step, of a run folder (default: last)")
+    add_model(parser)
     parser.add_argument("--top", type=positive, default=5, metavar="N", help="guesses a mask (default: 5)")
     options = parser.parse_args(arguments)
 

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from megabert.commands.arguments import positive
+from megabert.commands.arguments import add_model, positive
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -16,8 +16,7 @@ def run(arguments: Sequence[str]) -> int:
         epilog="example: megabert similar --model runs/demo ship king - man + woman",
     )
     parser.add_argument("word", nargs="+", metavar="WORD", help="a word, + or -")
-    parser.add_argument("--model", required=True, metavar="DIR|RUN", help="run folder or Hugging Face folder")
-    parser.add_argument("--checkpoint", default="last", help="last, best or a step, of a run folder (default: last)")
+    add_model(parser)
     parser.add_argument("--top", type=positive, default=10, metavar="N", help="neighbours of each (default: 10)")
     options = parser.parse_args(arguments)
 

@@ -227,6 +227,8 @@ def test_resumed_run_is_compared_bit_by_bit(monkeypatch, tmp_path):
     assert (other["passes"], "train/loss at step 2" in other["first_difference"]) == (False, True)
     assert "weights" in compare(unbroken, write_run(tmp_path / "d", [2.0, 1.0], "two"))["first_difference"]
     assert "None" in compare(unbroken, write_run(tmp_path / "e", [2.0], "one"))["first_difference"]
+    empty = [write_run(tmp_path / name, [], "one") for name in ("f", "g")]
+    assert compare(*empty)["first_difference"] == "nothing was logged or saved"
 
 
 def test_killed_command_has_logged_the_step(monkeypatch, tmp_path):
