@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import torch
 
+from megabert.checkpoints.background_writer import CheckpointWriter
 from megabert.config.model import ModelConfig
-from megabert.distributed.checkpoint_writer import CheckpointWriter
 from megabert.models.bert import BertForPreTraining
 from megabert.optim import Fragment
 

@@ -23,11 +23,11 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from data_prep.checks.verify import verify  # noqa: E402
 from data_prep.config import BuildConfig, SourceConfig  # noqa: E402
-from data_prep.parallel import ProcessExecutor  # noqa: E402
+from data_prep.execution.executors import ProcessExecutor  # noqa: E402
+from data_prep.execution.work_units import Unit  # noqa: E402
 from data_prep.pipeline import build  # noqa: E402
-from data_prep.units import Unit  # noqa: E402
-from data_prep.verify import verify  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 LIMIT_MIB = 512

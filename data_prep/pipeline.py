@@ -14,8 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.config import BuildConfig
-from data_prep.corpus import corpus_counts, extract_units, require_documents, require_pairs
-from data_prep.documents import (
+from data_prep.execution.build_state import lock_folder, remember
+from data_prep.execution.executors import Executor
+from data_prep.execution.progress import Progress
+from data_prep.execution.work_units import Outcome, Unit, add_counts, all_finished, run_stage
+from data_prep.extract import InputFile, find_files, plan_chunks
+from data_prep.instances.pairs import PairOptions
+from data_prep.steps.corpus import corpus_counts, extract_units, require_documents, require_pairs
+from data_prep.steps.step2_vocabulary import VocabularyTask, make_tokenizer, save_tokenizer
+from data_prep.steps.step3_tokenize import SPLITS, TokenizeTask, document_schema, tokenize, tokenizer_of
+from data_prep.steps.step4_merge_chunks import Part, SpreadTask, plan_parts, spread
+from data_prep.steps.step5_bucket import (
     BucketTask,
     DocumentSet,
     IndexTask,
@@ -24,17 +33,8 @@ from data_prep.documents import (
     fill_bucket,
     hash_range,
 )
-from data_prep.extract import InputFile, find_files, plan_chunks
-from data_prep.instances.pairs import PairOptions
-from data_prep.instances.stage import InstanceTask, make_instances
-from data_prep.parallel import Executor
-from data_prep.progress import Progress
-from data_prep.spread import Part, SpreadTask, plan_parts, spread
-from data_prep.state import lock_folder, remember
-from data_prep.tokens import SPLITS, TokenizeTask, document_schema, tokenize, tokenizer_of
-from data_prep.units import Outcome, Unit, add_counts, all_finished, run_stage
-from data_prep.vocabulary import VocabularyOptions
-from data_prep.vocabulary_stage import VocabularyTask, make_tokenizer, save_tokenizer
+from data_prep.steps.step6_instances import InstanceTask, make_instances
+from data_prep.vocabulary_training import VocabularyOptions
 from megabert.errors import DataError
 from megabert.schema import Manifest, ShardEntry, ShardMetadata, atomic_write, read_manifest, write_manifest
 from megabert.tokenization import Tokenizer, load_tokenizer

@@ -1,6 +1,6 @@
 """Loops over numpy arrays, compiled to machine code at first use and kept on disk; the one home of `numba`.
 
-Kernels live in files named ``kernels.py`` or ``*_kernels.py`` and are imported where they are called, so that a command
+Kernels live in files named ``*_loops.py`` and are imported where they are called, so that a command
 that needs none does not wait for the compiler. They hold scalars and loops, and no floating-point
 arithmetic that rounds, so every machine computes the same bytes, compiled just now or taken from the disk.
 """
@@ -20,7 +20,7 @@ from numba.core.caching import FunctionCache
 logger = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).parents[1]
-SOURCES = ("*kernels.py", "keyed_random.py", "pairs.py", "backend.py")
+SOURCES = ("*_loops.py", "keyed.py", "pairs.py", "backend.py")
 """Files with kernels, and with the constants and functions that they freeze."""
 
 

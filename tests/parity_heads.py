@@ -14,9 +14,9 @@ from megabert.config.model import ModelConfig
 from megabert.export.huggingface import TaskHead, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.finetuning.families import FAMILIES, Head
+from megabert.finetuning.folder import open_result
 from megabert.finetuning.heads import NO_CLASS, architecture_of, take_head
 from megabert.finetuning.model import TaskModel
-from megabert.finetuning.result import open_result
 from megabert.finetuning.tasks import Task, find_task
 
 ENCODERS = {

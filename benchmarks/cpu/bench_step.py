@@ -32,8 +32,8 @@ from megabert.config.model import ModelConfig
 from megabert.config.recipes import engine_path
 from megabert.config.run import OptimizerConfig
 from megabert.data import IGNORED, MicroBatch, PackedLoader, ShardSet, StepBatch, shape_for
-from megabert.distributed.engine import build_engine
 from megabert.distributed.process_group import World, distributed_world
+from megabert.engine.engine import build_engine
 from megabert.models.bert import BertForPreTraining
 from megabert.models.convert import to_huggingface
 from megabert.models.initialization import initialize

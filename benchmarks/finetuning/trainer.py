@@ -22,7 +22,7 @@ from transformers import (
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import build
 from megabert.finetuning.features import Features
-from megabert.finetuning.prepare import prepare
+from megabert.finetuning.setup import prepare
 from megabert.finetuning.tasks import find_task
 
 CLASSES = {

@@ -1,4 +1,4 @@
-"""Launch configurations of megabert/ops/tiles.py beside others, by kernel: what the committed table should say.
+"""Launch configurations of ops.triton_support.tile_sizes beside others, by kernel: what the table should say.
 
 Only here is anything tuned. A better configuration goes into the table by hand: registers and spills are then held
 against its budget (tests/unit/ops), parity is shown again. Compiled for sm_90, none of these spills.
@@ -20,14 +20,14 @@ from benchmarks.gpu.ops import packed_attention
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.warm import compile_beside
-from megabert.ops import tiles
 from megabert.ops.bias_gelu import bias_gelu
 from megabert.ops.cross_entropy import cross_entropy
 from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.ops.layer_norm import layer_norm
 from megabert.ops.parity import dropout_stream
-from megabert.ops.tiles import Tiles
+from megabert.ops.triton_support import tile_sizes as tiles
+from megabert.ops.triton_support.tile_sizes import Tiles
 
 Call = Callable[[], Any]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.units import Counts
+from data_prep.execution.work_units import Counts
 from megabert.schema import atomic_path
 
 KNOWN = np.dtype([("hash", np.uint64), ("owner", np.uint32)])

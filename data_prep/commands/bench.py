@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from data_prep.checks.verify import verify
 from data_prep.commands.build import FIELDS
 from data_prep.commands.options import add_config_argument, add_source_arguments, make_config
+from data_prep.execution.executors import SerialExecutor
 from data_prep.extract import find_files
-from data_prep.parallel import SerialExecutor
 from data_prep.pipeline import build
-from data_prep.verify import verify
 from megabert.errors import DataError
 
 

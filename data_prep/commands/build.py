@@ -7,12 +7,12 @@ from typing import Any, get_args
 
 import yaml
 
+from data_prep.checks.stats import describe_corpus, describe_split, share, tokens_read
 from data_prep.commands.options import add_config_argument, add_source_arguments, add_worker_arguments, make_config
 from data_prep.config import BuildConfig
+from data_prep.execution.executors import Executor, executor_of_all_ranks
 from data_prep.extract import find_files, plan_chunks
-from data_prep.parallel import Executor, executor_of_all_ranks
 from data_prep.pipeline import Built, build
-from data_prep.stats import describe_corpus, describe_split, share, tokens_read
 from megabert.tokenization import Pieces
 
 MAX_UNKNOWN_SHARE = 0.005

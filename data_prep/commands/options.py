@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfig
-from data_prep.parallel import available_cores
+from data_prep.execution.executors import available_cores
 from megabert.config import loading
 from megabert.errors import ConfigError
 

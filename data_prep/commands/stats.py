@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
+from data_prep.checks.stats import show_stats
 from data_prep.folders import shard_folders
-from data_prep.stats import show_stats
 from megabert.schema import read_manifest
 
 
@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     manifests = [read_manifest(folder) for folder in folders]
     print("\n".join(show_stats(folders, manifests)))
     if arguments.plots is not None:
-        from data_prep.plots import write_plots
+        from data_prep.checks.plots import write_plots
 
         for path in write_plots(arguments.plots, [folder.name for folder in folders], manifests):
             print(f"picture {path}")

@@ -3,10 +3,10 @@
 import argparse
 from pathlib import Path
 
+from data_prep.checks.verify import Verdict, verify
 from data_prep.commands.options import add_worker_arguments
+from data_prep.execution.executors import Executor, executor_of_all_ranks
 from data_prep.folders import shard_folders
-from data_prep.parallel import Executor, executor_of_all_ranks
-from data_prep.verify import Verdict, verify
 from megabert.errors import DataError
 
 SHOWN_PROBLEMS = 20

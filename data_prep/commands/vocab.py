@@ -8,9 +8,9 @@ from typing import get_args
 from data_prep.commands.options import add_config_argument, add_source_arguments, make_config
 from data_prep.config import BuildConfig
 from data_prep.extract import Chunk, find_files, plan_chunks
-from data_prep.extract.stage import DocumentReader, ExtractTask, hash_document
-from data_prep.vocabulary import VocabularyOptions, require_bars, train_vocabulary
-from data_prep.vocabulary_stage import save_tokenizer
+from data_prep.steps.step1_extract import DocumentReader, ExtractTask, hash_document
+from data_prep.steps.step2_vocabulary import save_tokenizer
+from data_prep.vocabulary_training import VocabularyOptions, require_bars, train_vocabulary
 from megabert.errors import DataError
 from megabert.tokenization import Pieces
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import make_list, offsets_of
-from data_prep.documents import DocumentSet
 from data_prep.instances.pairs import MASKS, Pairs
-from megabert.masking.keyed_random import mix
-from megabert.masking.targets import MaskedInstances, MaskingOptions, PieceTable, mask_instances
+from data_prep.steps.step5_bucket import DocumentSet
+from megabert.masking.masking import MaskedInstances, MaskingOptions, PieceTable, mask_instances
+from megabert.randomness.keyed import mix
 from megabert.schema import ShardMetadata, instance_schema, token_type
 
 

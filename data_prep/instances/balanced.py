@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.instances.pairs import LABELS, SPECIALS_OF_A_PAIR, Bucket, PairOptions, Pairs
-from megabert.masking.keyed_random import mix
+from megabert.randomness.keyed import mix
 
 ROUNDS = 8
 TOLERANCE_TOKENS = 2
@@ -21,7 +21,7 @@ TOLERANCE_TOKENS = 2
 
 def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.bool_]) -> Pairs:
     """Make the pairs of one pass over a bucket; documents of one sentence give none."""
-    from data_prep.instances.balanced_kernels import truncate_pairs, walk_bucket
+    from data_prep.instances.balanced_loops import truncate_pairs, walk_bucket
 
     most, longest = len(bucket.starts_S) - 1, options.max_seq_length - SPECIALS_OF_A_PAIR
     has_random = options.objective == "nsp"
@@ -61,7 +61,7 @@ def _draw_seconds(bucket: Bucket, rows: NDArray[np.int64], drafts: NDArray[np.in
 
     A place is a sentence of the split, uniform over all that are not of the own document.
     """
-    from data_prep.instances.balanced_kernels import draw_places, try_places
+    from data_prep.instances.balanced_loops import draw_places, try_places
 
     documents = bucket.documents
     a_start, a_end, b_start, b_end, target, own_first, own_end = drafts[:, rows]

@@ -24,7 +24,7 @@ from data_prep.instances.pairs import (
     first_reaching,
     walk,
 )
-from megabert.masking.keyed_random import below, mix, uniform
+from megabert.randomness.keyed import below, mix, uniform
 
 DRAWS_OF_ANOTHER_DOCUMENT = 10
 

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.documents import DocumentSet
-from megabert.masking.keyed_random import below, mix, string_key, uniform
+from data_prep.steps.step5_bucket import DocumentSet
+from megabert.randomness.keyed import below, mix, string_key, uniform
 
 Integers = NDArray[np.int64]
 
@@ -132,7 +132,7 @@ def walk(bucket: Bucket, following: Integers) -> Integers:
         bucket: Its documents are walked one by one.
         following: Of each sentence, the one that the next instance would start at.
     """
-    from data_prep.kernels import follow
+    from data_prep.array_loops import follow
 
     return follow(following - bucket.first_sentence, bucket.ends_S - bucket.first_sentence)
 

@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the differences as JSON")
     options = parser.parse_args(arguments)
 
-    from megabert.inspection.compare import compare_runs, render_comparison
+    from megabert.reports.compare import compare_runs, render_comparison
 
     found = compare_runs(options.first, options.second, tolerance=options.tolerance)
     if options.json:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megabert.distributed.environments import own_rank
-from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
+from megabert.training.recovery.stop_signals import EXIT_STOPPED, StopSignals
 
 EXIT_UNFIT = 2
 """That of ConfigError: something of the machine or the job has to be changed."""

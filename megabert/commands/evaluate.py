@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     options, fields = parser.parse_known_args(arguments)
     changes = parse_flags(fields)
 
-    from megabert.finetuning.rescoring import rescore
+    from megabert.finetuning.rescore import rescore
 
     metrics = rescore(
         options.model,

@@ -35,14 +35,14 @@ def run(arguments: Sequence[str]) -> int:
         return _run_glue(options, fields, Path(config.data))
     output_dir = Path(options.output_dir or f"runs/{options.task}")
     if options.dry_run:
-        from megabert.finetuning.prepare import prepare
+        from megabert.finetuning.setup import prepare
 
         prepared = prepare(task, config)
         sizes = ", ".join(f"{len(found)} of {name}" for name, found, _ in prepared.evaluation)
         print(f"{task.name}: {len(prepared.train)} items to train on, {sizes} to evaluate on; nothing was written")
         return 0
     from megabert.distributed.environments import own_rank
-    from megabert.finetuning.run import finetune
+    from megabert.finetuning.finetune import finetune
 
     summary = finetune(task, config, output_dir, device=options.device)
     if own_rank() == "0":

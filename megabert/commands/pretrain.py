@@ -10,11 +10,11 @@ from megabert.config.loading import parse_flags, read_yaml, to_dict, to_yaml
 from megabert.config.recipes import load_run_config, recipe_names, split_fork
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
-from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
+from megabert.training.recovery.stop_signals import EXIT_STOPPED, StopSignals
 
 if TYPE_CHECKING:
     from megabert.export.sources import Source
-    from megabert.training.weights import InitialWeights
+    from megabert.models.initial_weights import InitialWeights
 
 EXAMPLE = """\
 examples:
@@ -118,8 +118,8 @@ def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
     """Return the weights to start from; a run that has a checkpoint needs them no more."""
     if config.init_from is None or config.fork is not None:
         return None
-    from megabert.distributed.checkpoints import has_checkpoint
-    from megabert.training.run_folder import checkpoints_dir
+    from megabert.checkpoints.loading import has_checkpoint
+    from megabert.training.run.folder import checkpoints_dir
 
     if has_checkpoint(checkpoints_dir(run_dir)):
         return None

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from megabert.errors import DataError
 
 if TYPE_CHECKING:
-    from megabert.inspection.report import PhaseReport
+    from megabert.reports.report import PhaseReport
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the table and the fill-mask examples, write the loss curve."""
     options = _parser().parse_args(arguments)
 
-    from megabert.inspection.report import draw_losses, report_run
+    from megabert.reports.report import draw_losses, report_run
 
     reports = report_run(options.run_dir)
     tables = _tables(options, reports)
@@ -62,9 +62,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _tables(options: argparse.Namespace, reports: "list[PhaseReport]") -> list[tuple[str, str]]:
     """Return headings and texts; positions and guesses are set beside the last validated phase's word frequencies."""
-    from megabert.inspection.guesses import compare_guesses
-    from megabert.inspection.positions import losses_by_position, render_positions
-    from megabert.inspection.report import render_table
+    from megabert.inspection.unigram_guesses import compare_guesses
+    from megabert.reports.loss_by_position import losses_by_position, render_positions
+    from megabert.reports.report import render_table
 
     run_dir, checkpoint, last = options.run_dir, options.checkpoint, reports[-1]
     positions = losses_by_position(run_dir, last.unigram, phase=last.index, checkpoint=checkpoint)
@@ -75,7 +75,7 @@ def _tables(options: argparse.Namespace, reports: "list[PhaseReport]") -> list[t
 
 
 def _write_page(options: argparse.Namespace, reports: "list[PhaseReport]", tables: list[tuple[str, str]]) -> None:
-    from megabert.inspection.page import draw_page, render_page
+    from megabert.reports.html_report import draw_page, render_page
     from megabert.schema import atomic_write
 
     curves = draw_page(options.run_dir, reports)

@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.interval <= 0:
         raise ConfigError(f"--interval {options.interval:g} must be above 0 seconds.")
 
-    from megabert.inspection.watch import render_snapshot, take_snapshot
+    from megabert.reports.watch import render_snapshot, take_snapshot
 
     is_repeated = sys.stdout.isatty() and not options.once
     while True:

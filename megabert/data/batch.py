@@ -13,7 +13,7 @@ from torch import Tensor
 
 from megabert.data.packing import MicroShape
 from megabert.data.shard_set import Columns
-from megabert.masking.keyed_random import mix, string_key
+from megabert.randomness.keyed import mix, string_key
 
 IGNORED = -100
 """Label of padding, as in torch's cross entropy."""
@@ -199,7 +199,7 @@ def probe_batch(*, tokens: int, length: int) -> MicroBatch:
 
 def _gather(parts: Sequence[tuple[Columns, NDArray[np.int64]]], gathered: tuple[NDArray, ...]) -> int:
     """Fill arrays with the instances of all parts, end to end; return the longest one's tokens."""
-    from megabert.data.kernels import gather_rows
+    from megabert.data.gather_loops import gather_rows
 
     boundaries = gathered[3]
     boundaries[0] = b = t = m = 0

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from megabert.data.batch import BatchFormat, MicroBatch, Piece, assemble, instance_seeds
-from megabert.data.dynamic import DynamicMasker, make_masker
+from megabert.data.dynamic_masking import DynamicMasker, make_masker
 from megabert.data.packing import MicroShape, Plan, plan
 from megabert.data.permutation import EpochOrder
 from megabert.data.position import DataPosition, PositionRange

@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.masking.keyed_random import mix, string_key
+from megabert.randomness.keyed import mix, string_key
 
 BLOCK_ROWS = 8192
 """Rows of a block: those of a full record batch. A change changes the order of every run."""

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from megabert.distributed.environments import describe_place, find_launcher
-from megabert.distributed.first_failure import ARRIVED, FirstFailure
-from megabert.distributed.launcher_death import die_with_launcher
+from megabert.distributed.failure_propagation import ARRIVED, FirstFailure
+from megabert.distributed.parent_death import die_with_launcher
 from megabert.errors import ConfigError
 
 logger = logging.getLogger(__name__)

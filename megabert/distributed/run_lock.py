@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from megabert.distributed.all_or_none import on_all
 from megabert.distributed.process_group import World
-from megabert.distributed.together import on_all
 from megabert.errors import CheckpointError
 from megabert.schema import try_lock
 

@@ -19,7 +19,7 @@ from megabert.doctor.storage import check_disk, existing
 from megabert.errors import ConfigError
 
 if TYPE_CHECKING:
-    from megabert.distributed.probe import Answer
+    from megabert.doctor.probe import Answer
 
 EXCLUDE = "Leave the node out (sbatch --exclude=NODE), and tell whoever looks after it."
 SHARED = "run folder"
@@ -55,7 +55,7 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
 
     import torch
 
-    from megabert.distributed.probe import probe_locally, probe_world
+    from megabert.doctor.probe import probe_locally, probe_world
 
     kind = "cuda" if device != "cpu" and torch.cuda.device_count() else "cpu"
     if launcher is None:

@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+from megabert.checkpoints.format import read_manifest
+from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.loading import to_dict
 from megabert.config.recipes import phase_data, phase_name
 from megabert.config.run import RunConfig
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.checkpoint_format import read_manifest
-from megabert.distributed.checkpoints import find_checkpoint, read_masters
 from megabert.errors import MegabertError
 from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.observability.environment import describe_environment
-from megabert.training.run_folder import checkpoints_dir, read_config, tokenizer_dir
+from megabert.training.run.folder import checkpoints_dir, read_config, tokenizer_dir
 from megabert.training.state import TrainerState
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from torch import Tensor
 
+from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.model import ModelConfig
-from megabert.distributed.checkpoints import find_checkpoint, read_masters
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import config_path
 from megabert.export.huggingface import read_huggingface
 from megabert.export.tokenizer import fitting_tokenizer
 from megabert.models.build import PretrainingModel, build_model
+from megabert.models.initial_weights import InitialWeights, load_initial_weights
 from megabert.models.initialization import initialize
 from megabert.tokenization import Tokenizer, load_tokenizer
-from megabert.training.run_folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
-from megabert.training.weights import InitialWeights, load_initial_weights
+from megabert.training.run.folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
 
 MASKED_LM = ("cls.predictions.", "generator.")
 """Beginnings of the names of what guesses pieces."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from megabert.distributed.environments import describe_place, find_launcher
 from megabert.errors import ConfigError, DataError, MegabertError
-from megabert.finetuning.run import SUMMARY_NAME
+from megabert.finetuning.finetune import SUMMARY_NAME
 from megabert.finetuning.tasks import GLUE, Task
 from megabert.observability.logs import logger
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from megabert.data.sequences import pack_sequences
-from megabert.inspection.texts import encode_text, evaluating
+from megabert.inspection.encode_text import encode_text, evaluating
 from megabert.models.build import PretrainingModel
-from megabert.models.disentangled import DisentangledSelfAttention
+from megabert.models.deberta.disentangled import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
 from megabert.ops.disentangled import RelativePositions, position_parts, score_divisor
 from megabert.tokenization import Tokenizer

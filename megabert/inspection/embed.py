@@ -18,7 +18,7 @@ from torch import Tensor
 
 from megabert.data.sequences import pack_sequences
 from megabert.errors import DataError
-from megabert.inspection.texts import evaluating
+from megabert.inspection.encode_text import evaluating
 from megabert.inspection.vector_files import open_vectors
 from megabert.models.build import PretrainingModel
 from megabert.tokenization import Tokenizer

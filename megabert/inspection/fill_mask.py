@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from megabert.data.sequences import pack_sequences
 from megabert.errors import ConfigError
-from megabert.inspection.texts import encode_text, evaluating
+from megabert.inspection.encode_text import encode_text, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.tokenization import Tokenizer
 

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import Packing
-from megabert.models.convolution import Convolution
-from megabert.models.disentangled import DisentangledSelfAttention, RelativeEmbedding
+from megabert.models.deberta.convolution import Convolution
+from megabert.models.deberta.disentangled import DisentangledSelfAttention, RelativeEmbedding
 from megabert.models.embeddings import ResidualLayerNorm
 from megabert.ops.attention import attention
 from megabert.ops.bias_gelu import bias_gelu

@@ -195,11 +195,11 @@ def dropped_torch(x_RC: Tensor, dropout: Dropout) -> Tensor:
 
 
 KEY_BACKENDS = {
-    "triton": Backend("triton", "megabert.ops.dropout_kernels:row_keys_triton", triton_obstacle),
+    "triton": Backend("triton", "megabert.ops.triton_support.dropout_kernels:row_keys_triton", triton_obstacle),
     "torch": Backend("torch", row_keys_torch, no_obstacle),
 }
 BACKENDS = {
-    "triton": Backend("triton", "megabert.ops.dropout_kernels:dropped_triton", triton_obstacle),
+    "triton": Backend("triton", "megabert.ops.triton_support.dropout_kernels:dropped_triton", triton_obstacle),
     "torch": Backend("torch", dropped_torch, no_obstacle),
 }
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megabert.optim.base import Stepped, moments_in
 from megabert.optim.fragment import Fragment
-from megabert.optim.stepped import Stepped, moments_in
 
 
 class AdamW(Stepped, torch.optim.AdamW):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from megabert.errors import ConfigError, KernelError
 from megabert.ops.backend import APEX_LAMB, apex_obstacle
+from megabert.optim.base import Stepped, moments_in
 from megabert.optim.fragment import Fragment
-from megabert.optim.stepped import Stepped, moments_in
 
 VARIANTS = {
     "nvlamb": {"is_corrected": True, "adapts_all": True},

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.optim.base import Stepped, moments_in
 from megabert.optim.fragment import Fragment
 from megabert.optim.no_decay import no_decay
-from megabert.optim.stepped import Stepped, moments_in
 
 Variant = Literal["nvlamb", "paper", "deepspeed"]
 AllReduce = Callable[[Tensor], None]

@@ -1,7 +1,7 @@
 """The disk that a run's checkpoints take."""
 
+from megabert.checkpoints.format import KINDS
 from megabert.config.run import RunConfig
-from megabert.distributed.checkpoint_format import KINDS
 from megabert.planning.memory import GIB
 
 BYTES_PER_PARAMETER = 4 * len(KINDS)

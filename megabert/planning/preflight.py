@@ -14,15 +14,15 @@ from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.errors import CheckpointError
 from megabert.models.build import build_model
+from megabert.models.initial_weights import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.optim.schedules import learning_rate
 from megabert.planning.disk import checkpoint_gib, describe_checkpoints
 from megabert.planning.memory import GIB, Memory, budgets, estimate_memory, fitting_budget
 from megabert.planning.passes import passes_over, warn_of
-from megabert.training.budget import first_budget
 from megabert.training.inputs import RunInputs, open_inputs
-from megabert.training.run_folder import checkpoints_dir
-from megabert.training.weights import InitialWeights
+from megabert.training.micro_batch_size import first_budget
+from megabert.training.run.folder import checkpoints_dir
 
 SAMPLED_STEPS = 2
 HASHED_SHARDS = 4

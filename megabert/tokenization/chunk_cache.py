@@ -29,7 +29,7 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 @dataclass(frozen=True, eq=False)
 class AsciiPieces:
-    """The pieces that words of printable ASCII are cut into, for `megabert.tokenization.kernels`."""
+    """The pieces that words of printable ASCII are cut into, for `megabert.tokenization.wordpiece_loops`."""
 
     trie: tuple[NDArray[np.uint64], NDArray[np.int32]]
     """Edges of the trie of all pieces, and the id of the piece that ends at each node."""
@@ -41,7 +41,7 @@ class AsciiPieces:
     @classmethod
     def of(cls, vocabulary: Mapping[str, int], unknown: int, *, is_lower: bool) -> "AsciiPieces":
         """Enter a vocabulary (ids by piece)."""
-        from megabert.tokenization.kernels import INITIAL, INSIDE, enter_pieces
+        from megabert.tokenization.wordpiece_loops import INITIAL, INSIDE, enter_pieces
 
         pieces = [(piece, index) for piece, index in vocabulary.items() if piece.isascii()]
         is_inside = [piece.startswith(CONTINUATION) for piece, _ in pieces]
@@ -118,7 +118,7 @@ class ChunkCache:
 
     def _encode_batch(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return all ids of a batch and how many each text has."""
-        from megabert.tokenization.kernels import count_other, encode
+        from megabert.tokenization.wordpiece_loops import count_other, encode
 
         _, borders, data = texts.buffers()
         offsets = np.frombuffer(borders, np.int32)[texts.offset : texts.offset + len(texts) + 1]
@@ -134,7 +134,7 @@ class ChunkCache:
 
     def _find(self, text: NDArray[np.uint8], offsets: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
         """Number the chunks that are looked up, and let `tokenizers` encode those that are new."""
-        from megabert.tokenization.kernels import find_chunks
+        from megabert.tokenization.wordpiece_loops import find_chunks
 
         if not len(slots):
             return
@@ -159,7 +159,7 @@ class ChunkCache:
 
     def _rehashed(self, size: int) -> NDArray[np.int32]:
         """Return a larger table with the chunks that are known."""
-        from megabert.tokenization.kernels import enter_all
+        from megabert.tokenization.wordpiece_loops import enter_all
 
         table = np.full(1 << size.bit_length(), -1, np.int32)
         enter_all(table, self._held, self._ends, len(self))

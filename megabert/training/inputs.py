@@ -11,7 +11,7 @@ from megabert.config.recipes import engine_path, phase_data
 from megabert.config.run import Precision, RunConfig
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
-from megabert.training.weights import InitialWeights
+from megabert.models.initial_weights import InitialWeights
 
 DEFAULT_ENGINE = "zero1"
 

@@ -4,39 +4,39 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from megabert.checkpoints.format import Manifest, read_manifest
+from megabert.checkpoints.loading import find_checkpoint, has_checkpoint, load_checkpoint
+from megabert.checkpoints.saving import recover
 from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.checkpoint_format import Manifest, read_manifest
-from megabert.distributed.checkpoint_saving import recover
-from megabert.distributed.checkpoints import find_checkpoint, has_checkpoint, load_checkpoint
-from megabert.distributed.engine import Engine, build_engine
+from megabert.distributed.all_or_none import on_all, on_main
+from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
-from megabert.distributed.together import on_all, on_main
+from megabert.engine.engine import Engine, build_engine
 from megabert.errors import CheckpointError
 from megabert.models.build import build_model
+from megabert.models.initial_weights import InitialWeights, load_initial_weights
 from megabert.models.initialization import initialize
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.optim import build_optimizer, learning_rate
-from megabert.training.budget import find_budgets
-from megabert.training.fork import changes_since_fork, find_fork, state_after_fork
-from megabert.training.host import share_host
 from megabert.training.inputs import RunInputs, open_inputs
-from megabert.training.run_folder import (
+from megabert.training.micro_batch_size import find_budgets
+from megabert.training.recovery.stop_signals import EXIT_STOPPED, StopSignals
+from megabert.training.recovery.watchdog import Watchdog
+from megabert.training.run.folder import (
     checkpoints_dir,
     claim_run_folder,
     fork_command,
     record_run,
     tokenizer_dir,
 )
+from megabert.training.run.fork import changes_since_fork, find_fork, state_after_fork
+from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
-from megabert.training.status import RunStatus
-from megabert.training.stop_signals import EXIT_STOPPED, StopSignals
 from megabert.training.trainer import PhaseData, Trainer
-from megabert.training.watchdog import Watchdog
-from megabert.training.weights import InitialWeights, load_initial_weights
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from megabert.config.run import RollbackConfig, RunConfig
 from megabert.data.position import DataPosition
-from megabert.training.bad_data import BadData, Ranges
-from megabert.training.budget import Budgets
+from megabert.training.micro_batch_size import Budgets
+from megabert.training.recovery.blamed_data import BadData, Ranges
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from megabert.data.loader import StepBatch
-from megabert.distributed.engine import Engine
+from megabert.distributed.collectives import sum_over_ranks
 from megabert.distributed.process_group import World
+from megabert.engine.engine import Engine
 from megabert.models.objectives import terms_of
 from megabert.observability.logs import logger
-from megabert.training.collectives import sum_over_ranks
 from megabert.training.losses import Counts, Means, means_of, no_sums, sums_of, weighted_loss
 
 

@@ -5,32 +5,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.recipes import phase_name
 from megabert.config.run import PhaseConfig, RunConfig
 from megabert.data.loader import PackedLoader, StepBatch
 from megabert.data.packing import MicroShape
 from megabert.data.position import PositionRange
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.checkpoints import load_checkpoint
-from megabert.distributed.engine import Engine, LossScaleFloor
+from megabert.distributed.all_or_none import on_main
+from megabert.distributed.collectives import agreement
 from megabert.distributed.process_group import World
-from megabert.distributed.together import on_main
+from megabert.engine.engine import Engine, LossScaleFloor
 from megabert.errors import ConfigError
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.profiler import StepProfiler
 from megabert.observability.progress import Progress
 from megabert.optim import learning_rate
-from megabert.training import rollback
-from megabert.training.collectives import agreement
 from megabert.training.meter import Meter
-from megabert.training.saving import RunCheckpoints
+from megabert.training.recovery import rollback
+from megabert.training.recovery.stop_signals import StopSignals
+from megabert.training.recovery.watchdog import Watchdog
+from megabert.training.run.checkpoint_schedule import RunCheckpoints
+from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
-from megabert.training.status import RunStatus
 from megabert.training.step import StepResult, train_step
-from megabert.training.stop_signals import StopSignals
 from megabert.training.validation import validate
-from megabert.training.watchdog import Watchdog
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ import torch
 from megabert.data.loader import validation_batches
 from megabert.data.packing import MicroShape
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.engine import Engine
+from megabert.distributed.collectives import sum_over_ranks
 from megabert.distributed.process_group import World
+from megabert.engine.engine import Engine
 from megabert.models.objectives import terms_of
-from megabert.training.collectives import sum_over_ranks
 from megabert.training.losses import Counts, means_of, no_sums, sums_of
 
 

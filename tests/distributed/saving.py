@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from megabert.distributed.checkpoint_saving import snapshot_of, write_snapshot
+from megabert.checkpoints.saving import snapshot_of, write_snapshot
 
 
 def save_checkpoint(checkpoints_dir: Path, step: int, engine: Any, trainer_state: dict[str, Any], world: Any) -> None:

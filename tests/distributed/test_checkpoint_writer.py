@@ -5,9 +5,9 @@ import pytest
 import torch
 from stand_ins import ALONE, StandInEngine
 
-from megabert.distributed import checkpoint_writer
-from megabert.distributed.checkpoint_writer import CheckpointWriter
-from megabert.distributed.checkpoints import find_checkpoint, read_masters
+from megabert.checkpoints import background_writer as checkpoint_writer
+from megabert.checkpoints.background_writer import CheckpointWriter
+from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.errors import CheckpointError
 
 

@@ -11,10 +11,9 @@ import torch
 from saving import save_checkpoint
 from stand_ins import ALONE, StandInEngine
 
-from megabert.distributed import checkpoint_saving
-from megabert.distributed.checkpoint_format import steps_in
-from megabert.distributed.checkpoint_saving import recover
-from megabert.distributed.checkpoints import (
+from megabert.checkpoints import saving as checkpoint_saving
+from megabert.checkpoints.format import steps_in
+from megabert.checkpoints.loading import (
     find_checkpoint,
     forget_after,
     has_checkpoint,
@@ -22,6 +21,7 @@ from megabert.distributed.checkpoints import (
     prune,
     read_masters,
 )
+from megabert.checkpoints.saving import recover
 from megabert.errors import CheckpointError
 
 

@@ -4,7 +4,7 @@ import pytest
 from saving import save_checkpoint
 from toy_training import make_engine, train_step
 
-from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint, read_masters
+from megabert.checkpoints.loading import find_checkpoint, load_checkpoint, read_masters
 
 # Stage and world of the run that saves and of the one that goes on; tests/soak has all pairs.
 PAIRS = [("zero1", "zero3", 2), ("zero3", "zero0", 2), ("zero0", "zero2", 3), ("zero2", "zero1", 3)]

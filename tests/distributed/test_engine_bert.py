@@ -7,7 +7,7 @@ from toy_training import ENGINES, ds_config, gather_whole
 from megabert.config.model import ModelConfig
 from megabert.config.run import OptimizerConfig
 from megabert.data.batch import MicroBatch
-from megabert.distributed.engine import build_engine
+from megabert.engine.engine import build_engine
 from megabert.models.build import build_model
 from megabert.models.initialization import initialize
 from megabert.models.objectives import terms_of

@@ -4,13 +4,13 @@ from types import SimpleNamespace
 import pytest
 from stand_ins import ALONE, StandInEngine
 
+from megabert.checkpoints import background_writer as checkpoint_writer
+from megabert.checkpoints.format import steps_in
+from megabert.checkpoints.loading import find_checkpoint
 from megabert.config.recipes import load_run_config
-from megabert.distributed import checkpoint_writer
-from megabert.distributed.checkpoint_format import steps_in
-from megabert.distributed.checkpoints import find_checkpoint
 from megabert.errors import CheckpointError
-from megabert.training.run_folder import checkpoints_dir
-from megabert.training.saving import RunCheckpoints
+from megabert.training.run.checkpoint_schedule import RunCheckpoints
+from megabert.training.run.folder import checkpoints_dir
 from megabert.training.state import TrainerState
 
 

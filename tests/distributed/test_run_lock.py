@@ -94,7 +94,7 @@ def hold(world, folder: Path) -> int:
 
 LAUNCHED = """
 import os, sys, time
-from megabert.distributed.launcher_death import die_with_launcher
+from megabert.distributed.parent_death import die_with_launcher
 die_with_launcher()
 open(sys.argv[1], "w").write(str(os.getpid()))
 time.sleep(60)

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from megabert.config.run import OptimizerConfig
-from megabert.distributed.engine import Engine, build_engine
+from megabert.engine.engine import Engine, build_engine
 from megabert.optim import build_optimizer
 
 ENGINES = {

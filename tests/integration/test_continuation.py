@@ -5,7 +5,7 @@ import shutil
 import pytest
 from integration.runs import Run
 
-from megabert.distributed.checkpoint_format import steps_in
+from megabert.checkpoints.format import steps_in
 
 
 def check_continuation(run: Run, step: int) -> int:

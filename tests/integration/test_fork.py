@@ -4,8 +4,8 @@ import json
 
 from integration.runs import TINY, Run
 
-from megabert.distributed.checkpoints import find_checkpoint, read_masters
-from megabert.training.run_folder import read_config
+from megabert.checkpoints.loading import find_checkpoint, read_masters
+from megabert.training.run.folder import read_config
 
 SAME: dict[str, object] = {**dict.fromkeys(TINY), "data.path": None}  # every field is the forked run's
 

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from integration.runs import Run
 
-from megabert.distributed.checkpoints import find_checkpoint
+from megabert.checkpoints.loading import find_checkpoint
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from integration.conftest import build_shards
 from integration.runs import TINY, Run
 
-from megabert.distributed.checkpoints import find_checkpoint, read_masters
+from megabert.checkpoints.loading import find_checkpoint, read_masters
 
 # The sizes come from the source.
 SHORT: dict[str, object] = {name: None for name in TINY if name.startswith("model.")}

@@ -4,7 +4,7 @@ import json
 
 from integration.runs import Run
 
-from megabert.distributed.checkpoint_format import read_manifest
+from megabert.checkpoints.format import read_manifest
 
 
 def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from unit.data_prep.google_comparison import of_fast, of_oracle, z_scores
 
+from data_prep.checks.verify import verify
 from data_prep.config import BuildConfig, SourceConfig
-from data_prep.parallel import SerialExecutor
+from data_prep.execution.executors import SerialExecutor
 from data_prep.pipeline import build
-from data_prep.verify import verify
 
 CORPORA = Path(__file__).parents[2] / "examples" / "corpus"
 PASSES = 60

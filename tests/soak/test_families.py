@@ -12,9 +12,9 @@ from integration.conftest import CORPUS
 from integration.runs import TINY, Run, kill_everything
 from soak_table import SoakTable
 
-from megabert.data.dynamic import make_masker
+from megabert.data.dynamic_masking import make_masker
 from megabert.data.shard_set import ShardSet
-from megabert.inspection.report import report_run
+from megabert.reports.report import report_run
 from megabert.schema import read_manifest
 
 pytestmark = pytest.mark.soak

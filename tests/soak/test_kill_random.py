@@ -9,7 +9,7 @@ import pytest
 from integration.conftest import build_shards, small_corpus
 from integration.runs import Run, kill_everything, ranks_of
 
-from megabert.distributed.checkpoint_format import damage, steps_in
+from megabert.checkpoints.format import damage, steps_in
 
 pytestmark = pytest.mark.soak
 

@@ -13,7 +13,7 @@ from soak_table import SoakTable
 from toy_training import make_engine, train_step
 from worker_group import WorkerGroups
 
-from megabert.distributed.checkpoints import find_checkpoint, load_checkpoint
+from megabert.checkpoints.loading import find_checkpoint, load_checkpoint
 
 pytestmark = pytest.mark.soak
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from megabert.masking import MaskingOptions, PieceTable, mask_instances
-from megabert.masking.keyed_random import mix
+from megabert.randomness.keyed import mix
 
 ROOT = Path(__file__).parents[2]
 ASK = "import unit.test_compiled as t; print(t.masks())"

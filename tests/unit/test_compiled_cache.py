@@ -51,7 +51,7 @@ def frozen_files(kernels: Path) -> set[Path]:
 
 
 def test_whatever_a_kernel_freezes_is_a_reason_to_compile_anew():
-    files = [path for package in ("megabert", "data_prep") for path in (ROOT / package).rglob("*kernels.py")]
+    files = [path for package in ("megabert", "data_prep") for path in (ROOT / package).rglob("*_loops.py")]
     kernels = [path for path in files if "megabert.compiled" in path.read_text(encoding="utf-8")]
     frozen = set().union(*map(frozen_files, kernels))
     assert ROOT / "data_prep" / "instances" / "pairs.py" in frozen

@@ -18,8 +18,8 @@ Tokens past the last sequence form one more "sequence" whose programs write zero
 import triton
 import triton.language as tl
 
-from megabert.ops.fast_math import exp2
-from megabert.ops.kept import is_kept
+from megabert.ops.triton_support.dropout_hash import is_kept
+from megabert.ops.triton_support.fast_math import exp2
 
 
 @triton.jit

@@ -17,8 +17,8 @@ from megabert.ops.attention.kernels import (
     attention_sum_tiles,
 )
 from megabert.ops.dropout import Dropout
-from megabert.ops.supported import require
-from megabert.ops.tiles import AttentionTiles, attention_tiles, capability_of, power_of_two
+from megabert.ops.triton_support.input_checks import require
+from megabert.ops.triton_support.tile_sizes import AttentionTiles, attention_tiles, capability_of, power_of_two
 
 WIDEST_HEAD = 128
 LOG2_E = 1.4426950408889634

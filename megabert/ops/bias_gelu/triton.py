@@ -18,10 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from megabert.ops.column_sums import column_sums
-from megabert.ops.fast_math import exp2, reciprocal
-from megabert.ops.supported import require
-from megabert.ops.tiles import BIAS_GELU_PROGRAMS, bias_gelu_tiles, multiprocessors_of, split_rows
+from megabert.ops.triton_support.column_sums import column_sums
+from megabert.ops.triton_support.fast_math import exp2, reciprocal
+from megabert.ops.triton_support.input_checks import require
+from megabert.ops.triton_support.tile_sizes import BIAS_GELU_PROGRAMS, bias_gelu_tiles, multiprocessors_of, split_rows
 
 
 @triton.jit

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from megabert.ops.supported import require
-from megabert.ops.tiles import cross_entropy_tiles
+from megabert.ops.triton_support.input_checks import require
+from megabert.ops.triton_support.tile_sizes import cross_entropy_tiles
 
 
 @triton.jit

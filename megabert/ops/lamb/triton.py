@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from megabert.ops.lamb.types import Coefficients, Segment
-from megabert.ops.supported import require
-from megabert.ops.tiles import LAMB_BLOCK, LAMB_CHUNK, LAMB_WARPS
+from megabert.ops.triton_support.input_checks import require
+from megabert.ops.triton_support.tile_sizes import LAMB_BLOCK, LAMB_CHUNK, LAMB_WARPS
 
 
 @triton.jit

@@ -15,11 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from megabert.ops.column_sums import column_sums
 from megabert.ops.dropout import Dropout
-from megabert.ops.kept import is_kept
-from megabert.ops.supported import require
-from megabert.ops.tiles import LAYER_NORM_PROGRAMS, layer_norm_tiles, multiprocessors_of, split_rows
+from megabert.ops.triton_support.column_sums import column_sums
+from megabert.ops.triton_support.dropout_hash import is_kept
+from megabert.ops.triton_support.input_checks import require
+from megabert.ops.triton_support.tile_sizes import LAYER_NORM_PROGRAMS, layer_norm_tiles, multiprocessors_of, split_rows
 
 
 @triton.jit

@@ -250,9 +250,9 @@ def test_configurations_are_tried_without_a_trace(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu.tuning import KERNELS
-    from megabert.ops import tiles
     from megabert.ops.lamb import triton as lamb
     from megabert.ops.layer_norm import triton as layer_norm
+    from megabert.ops.triton_support import tile_sizes as tiles
 
     def table():
         attention = [tiles.attention_tiles((9, 0), head_width=64, max_seqlen=n, itemsize=2) for n in (128, 512)]

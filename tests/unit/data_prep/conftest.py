@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.config import BuildConfig, SourceConfig
-from data_prep.parallel import SerialExecutor
+from data_prep.execution.executors import SerialExecutor
 from data_prep.pipeline import Built, build
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"

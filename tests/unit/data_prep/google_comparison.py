@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 from unit.data_prep.google_oracle import OracleOptions, create_instances
 
-from data_prep.documents import DocumentSet
 from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import Bucket, PairOptions
-from megabert.masking.targets import MaskingOptions, count_predictions
+from data_prep.steps.step5_bucket import DocumentSet
+from megabert.masking.masking import MaskingOptions, count_predictions
 
 NAMES = (
     "instances",

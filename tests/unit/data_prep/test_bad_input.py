@@ -7,7 +7,7 @@ import pytest
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep.cli import main
-from data_prep.parallel import ProcessExecutor
+from data_prep.execution.executors import ProcessExecutor
 
 SENTENCES = "The first sentence is here. The second one follows it. A third one ends the text."
 FLAGS = ["--vocab-size", "200", "--lengths", "32", "--dupe-factor", "1", "--workers", "1", "--validation-share", "0"]

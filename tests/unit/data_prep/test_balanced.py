@@ -5,18 +5,18 @@ import numpy as np
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
+from data_prep.checks.verify import untrue_pairs
 from data_prep.config import SourceConfig
-from data_prep.documents import DocumentSet
+from data_prep.execution.executors import SerialExecutor
 from data_prep.instances.assemble import in_order
 from data_prep.instances.balanced import pair_balanced
-from data_prep.instances.balanced_kernels import LABEL_DELAY, deal, new_owed
+from data_prep.instances.balanced_loops import LABEL_DELAY, deal, new_owed
 from data_prep.instances.pairs import Bucket, PairOptions, excess_by_side
-from data_prep.instances.stage import make_pairs
-from data_prep.parallel import SerialExecutor
 from data_prep.pipeline import build
-from data_prep.tokens import tokenizer_of
-from data_prep.verify import untrue_pairs
-from megabert.masking.keyed_random import mix
+from data_prep.steps.step3_tokenize import tokenizer_of
+from data_prep.steps.step5_bucket import DocumentSet
+from data_prep.steps.step6_instances import make_pairs
+from megabert.randomness.keyed import mix
 
 PASSES = 6
 

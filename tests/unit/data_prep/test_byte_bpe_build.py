@@ -4,9 +4,9 @@ import json
 
 import pyarrow as pa
 
-from data_prep.parallel import SerialExecutor
+from data_prep.checks.verify import verify
+from data_prep.execution.executors import SerialExecutor
 from data_prep.pipeline import build
-from data_prep.verify import verify
 from megabert.tokenization import load_tokenizer
 
 

@@ -8,7 +8,7 @@ from data_prep.clean import Cleaner
 from data_prep.clean.mojibake import repair
 from data_prep.cli import main
 from data_prep.config import CleanConfig, SourceConfig
-from data_prep.parallel import SerialExecutor
+from data_prep.execution.executors import SerialExecutor
 from data_prep.pipeline import build
 from megabert.config import loading
 from megabert.errors import ConfigError

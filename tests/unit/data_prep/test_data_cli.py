@@ -136,7 +136,7 @@ def test_vocab_writes_a_tokenizer_once(texts, tmp_path, capsys):
 
 
 def test_unknown_tokens_that_the_sample_missed_are_warned_of(texts, tokenizer_folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("data_prep.vocabulary_stage.require_fit", lambda report, where: None)
+    monkeypatch.setattr("data_prep.steps.step2_vocabulary.require_fit", lambda report, where: None)
     write_jsonl(tmp_path / "in.jsonl", [text.replace("the", "\u4e16\u754c") for text in texts[:20]])
     flags = ["--tokenizer", str(tokenizer_folder), "--lengths", "64", "--dupe-factor", "1", "--validation-share", "0"]
     arguments = ["--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from unit.data_prep.test_build import hashes
 
-from data_prep import parallel
-from data_prep.parallel import executor_of_all_ranks
+from data_prep.execution import executors as parallel
+from data_prep.execution.executors import executor_of_all_ranks
 from megabert.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]

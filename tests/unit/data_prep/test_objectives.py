@@ -1,9 +1,9 @@
 import pyarrow as pa
 import pytest
 
-from data_prep.parallel import SerialExecutor
+from data_prep.checks.verify import verify
+from data_prep.execution.executors import SerialExecutor
 from data_prep.pipeline import build
-from data_prep.verify import verify
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import re
 import pyarrow as pa
 import pytest
 
+from data_prep.checks.invariants import Batch, Rules
+from data_prep.checks.verify import verify
 from data_prep.cli import main
-from data_prep.invariants import Batch, Rules
-from data_prep.parallel import SerialExecutor
-from data_prep.tokens import tokenizer_of
-from data_prep.verify import verify
+from data_prep.execution.executors import SerialExecutor
+from data_prep.steps.step3_tokenize import tokenizer_of
 from megabert.errors import DataError
 from megabert.schema import read_manifest, sha256_file, write_manifest
 

@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from data_prep.vocabulary import VocabularyOptions, check_vocabulary, require_bars, train_vocabulary
+from data_prep.vocabulary_training import VocabularyOptions, check_vocabulary, require_bars, train_vocabulary
 from megabert.errors import ConfigError, DataError
 from megabert.tokenization import Tokenizer, load_tokenizer, train_wordpiece
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from megabert.cli.main import main
-from megabert.distributed.probe import Answer, probe_world
 from megabert.doctor.devices import check_devices
 from megabert.doctor.examination import SHARED, judge
 from megabert.doctor.finding import Finding, is_fit, merge, render
+from megabert.doctor.probe import Answer, probe_world
 from megabert.doctor.software import check_ops, explain
 from megabert.doctor.storage import check_disk
 from megabert.errors import ConfigError

@@ -12,9 +12,9 @@ from megabert.config.model import ModelConfig
 from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.finetuning.batches import Batcher
+from megabert.finetuning.evaluate import EvaluationSet, evaluate
 from megabert.finetuning.families import FAMILIES
 from megabert.finetuning.model import TaskModel
-from megabert.finetuning.predicting import EvaluationSet, evaluate
 from megabert.finetuning.tasks import find_task
 from megabert.models.bert import BertForPreTraining
 from megabert.models.initialization import initialize

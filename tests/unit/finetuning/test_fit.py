@@ -13,9 +13,9 @@ from unit.finetuning.test_families import labelled
 from megabert.config.run import OptimizerConfig
 from megabert.distributed.process_group import distributed_world
 from megabert.errors import DataError
-from megabert.finetuning.fit import Fitting
+from megabert.finetuning.evaluate import Evaluation
 from megabert.finetuning.model import TaskModel
-from megabert.finetuning.predicting import Evaluation
+from megabert.finetuning.trainer import Fitting
 from megabert.models.initialization import initialize
 from megabert.observability.metrics import read_metrics
 from megabert.optim import Fragment, build_optimizer

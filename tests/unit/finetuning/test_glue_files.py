@@ -6,7 +6,7 @@ from megabert.cli.main import main
 from megabert.errors import ConfigError, DataError
 from megabert.finetuning.families import FAMILIES
 from megabert.finetuning.glue import glue_table, run_glue
-from megabert.finetuning.prepare import find_file
+from megabert.finetuning.setup import find_file
 from megabert.finetuning.tasks import GLUE, find_task
 
 # Header (none for CoLA) and one row of each file, the texts being "one" and "two".

@@ -9,13 +9,13 @@ from megabert.config.finetune import FinetuneConfig
 from megabert.errors import CheckpointError, DataError
 from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
+from megabert.finetuning.finetune import _load_weights
 from megabert.finetuning.model import TaskModel
-from megabert.finetuning.prepare import find_files, prepare, split, subset
-from megabert.finetuning.run import _load_weights
+from megabert.finetuning.setup import find_files, prepare, split, subset
 from megabert.finetuning.tasks import find_task
 from megabert.models.build import build_model
+from megabert.models.initial_weights import InitialWeights
 from megabert.models.initialization import initialize
-from megabert.training.weights import InitialWeights
 
 
 @pytest.fixture

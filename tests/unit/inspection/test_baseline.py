@@ -7,7 +7,7 @@ from unit.data.conftest import make_instances, write_shards
 from megabert.data.loader import validation_batches
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
-from megabert.inspection.baseline import fit_unigram
+from megabert.reports.unigram_baseline import fit_unigram
 
 
 @pytest.mark.parametrize("masking", ["static", "dynamic"])

@@ -4,7 +4,7 @@ import pytest
 from unit.inspection.run_folders import eval_row, train_row, write_run
 
 from megabert.cli.main import main
-from megabert.inspection.compare import compare_runs, relative_difference
+from megabert.reports.compare import compare_runs, relative_difference
 
 
 def rows(*losses: float) -> list[dict]:

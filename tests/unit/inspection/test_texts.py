@@ -4,8 +4,8 @@ import transformers
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError
 from megabert.inspection.attention import record_attention
+from megabert.inspection.encode_text import encode_text
 from megabert.inspection.similar import word_ids
-from megabert.inspection.texts import encode_text
 from megabert.models.bert import BertForPreTraining
 from megabert.models.initialization import initialize
 from megabert.tokenization import load_tokenizer, save_huggingface, train_byte_bpe, train_wordpiece

@@ -8,8 +8,8 @@ import yaml
 from unit.inspection.run_folders import eval_row, train_row, write_run
 
 from megabert.cli.main import main
-from megabert.inspection.watch import render_snapshot, take_snapshot
-from megabert.training.heartbeat import Beat
+from megabert.reports.watch import render_snapshot, take_snapshot
+from megabert.training.recovery.heartbeat import Beat
 
 RUNNING = {"status": "running", "step": 2, "phase": 1, "host": socket.gethostname(), "pid": os.getpid()}
 

@@ -85,7 +85,7 @@ def layer_norm(dtype: torch.dtype, width: int, dropout: bool) -> None:
 
 def keyed_dropout(dtype: torch.dtype, width: int) -> None:
     from megabert.ops.dropout import Dropout
-    from megabert.ops.dropout_kernels import dropped_triton, row_keys_triton
+    from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 
     keys = row_keys_triton(meta(TOKENS, dtype=torch.int32), meta(16, dtype=torch.int32))
     dropped_triton(meta(TOKENS, width, dtype=dtype), Dropout(0.1, keys[:, 0]))
@@ -158,7 +158,7 @@ def cases(everything: bool):
 
 def compile_all(card: int, *, everything: bool, only: str) -> dict[str, dict[str, int]]:
     """Return what each kernel takes on one card."""
-    from megabert.ops import tiles
+    from megabert.ops.triton_support import tile_sizes as tiles
 
     compiler = Compiler(card)
     with (

@@ -11,8 +11,8 @@ from megabert.ops.attention.triton import attention_triton
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
 from megabert.ops.cross_entropy.triton import cross_entropy_triton
 from megabert.ops.dropout import Dropout
-from megabert.ops.dropout_kernels import dropped_triton, row_keys_triton
 from megabert.ops.layer_norm.triton import layer_norm_triton
+from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 
 TOKENS, HEADS = 1_200_000, 16
 MOST_BEYOND_THE_FIRST = 65_535  # CUDA C++ programming guide, technical specifications by compute capability

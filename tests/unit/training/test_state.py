@@ -3,7 +3,7 @@ import json
 from megabert.config.recipes import load_run_config
 from megabert.config.run import RollbackConfig
 from megabert.data.position import DataPosition, PositionRange
-from megabert.training.budget import Budgets
+from megabert.training.micro_batch_size import Budgets
 from megabert.training.state import TrainerState
 
 CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 2}, "1": {"steps": 1}}})

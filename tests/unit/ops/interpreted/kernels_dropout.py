@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from megabert.ops.dropout import Dropout, dropped_torch, row_keys_torch
-from megabert.ops.dropout_kernels import dropped_triton, row_keys_triton
+from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 
 
 @pytest.mark.parametrize(("tokens", "heads"), [(1, 1), (37, 12), (0, 4)])

@@ -3,7 +3,7 @@ import torch
 
 from megabert.errors import KernelError
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
-from megabert.ops.tiles import LAMB_CHUNK
+from megabert.ops.triton_support.tile_sizes import LAMB_CHUNK
 
 COEFFICIENTS = Coefficients(
     beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=1 / 0.19, exp_avg_sq_scale=1 / 0.002

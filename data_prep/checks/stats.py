@@ -1,0 +1,132 @@
+"""What a build contains, counted while it is made and shown from the manifests without reading a shard."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from data_prep.arrow_files import flat_list
+from megabert.schema import Manifest, ShardMetadata
+
+LENGTH_BINS = 16
+AMOUNTS = ("documents", "paragraphs", "characters")
+
+
+def count_instances(batch: pa.RecordBatch, metadata: ShardMetadata) -> dict[str, Any]:
+    """Return the counts of a shard's instances."""
+    from data_prep.checks.stats_loops import count_rows
+
+    ids, offsets = flat_list(batch["input_ids"])
+    positions, ends = flat_list(batch["masked_lm_positions"])
+    originals, _ = flat_list(batch["masked_lm_ids"])
+    label = np.asarray(batch["next_sentence_label"])
+    pieces = metadata.special_ids["mask"], metadata.special_ids["unk"], metadata.max_seq_length
+    histogram = np.zeros(LENGTH_BINS, np.int64)
+    counts = count_rows(ids, offsets, positions, originals, ends, label, pieces, histogram)
+    names = ("random_next", "random_next_tokens", "full_length", "shown_as_mask", "shown_as_original", "unknown_tokens")
+    return {
+        "rows": batch.num_rows,
+        "tokens": len(ids),
+        "masked_tokens": len(positions),
+        **dict(zip(names, counts, strict=True)),
+        "length_histogram": histogram.tolist(),
+    }
+
+
+def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]:
+    """Return lines on the instances of one split."""
+    rows, tokens, masked = counts["rows"], counts["tokens"], counts["masked_tokens"]
+    length = metadata.max_seq_length
+    padding = share(rows * length - tokens, rows * length)
+    lines = [
+        f"{rows:,} instances, {tokens:,} tokens, mean length {tokens / rows:.1f}, "
+        f"full {share(counts['full_length'], rows)}, padding if padded to {length}: {padding}",
+    ]
+    if metadata.objective != "none":
+        ones = counts["random_next"]
+        name = "random next" if metadata.objective == "nsp" else "swapped"
+        means = [
+            counts["random_next_tokens"] / max(ones, 1),
+            (tokens - counts["random_next_tokens"]) / max(rows - ones, 1),
+        ]
+        lines.append(f"{name} {share(ones, rows)}, mean length {means[0]:.2f} against {means[1]:.2f} of the others")
+    if masked:
+        mask, same = counts["shown_as_mask"], counts["shown_as_original"]
+        lines.append(
+            f"masked {masked:,} ({share(masked, tokens)} of tokens): [MASK] {share(mask, masked)}, "
+            f"unchanged {share(same, masked)}, other piece {share(masked - mask - same, masked)}"
+        )
+    return lines
+
+
+def histogram_lines(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]:
+    """Return a bar for each range of lengths."""
+    histogram, rows, length = counts["length_histogram"], counts["rows"], metadata.max_seq_length
+    lines = []
+    for index, number in enumerate(histogram):
+        low, high = -(-index * length // LENGTH_BINS) + 1, -(-(index + 1) * length // LENGTH_BINS)
+        bar = "#" * round(40 * number / max(histogram))
+        lines.append(f"{low:5d}-{high:<5d} {number:10,d} {share(number, rows):>7s} {bar}")
+    return lines
+
+
+def share(part: float, whole: float) -> str:
+    """Return a percentage as text."""
+    return f"{100 * part / whole:.2f}%" if whole else "-"
+
+
+def tokens_read(corpus: dict[str, Any]) -> int:
+    """Return the tokens of all text, duplicates and weights aside; older manifests have them as ``tokens``."""
+    return int(corpus.get("tokens_read", corpus["tokens"]))
+
+
+def describe_corpus(corpus: dict[str, Any]) -> list[str]:
+    """Return lines on documents, sentences, tokens, per source, and what was dropped."""
+    lines = [
+        f"documents {corpus['documents']:,} ({corpus['validation_documents']:,} held out), "
+        f"sentences {corpus['sentences']:,}, tokens {corpus['tokens']:,}, "
+        f"[UNK] {share(corpus['unknown_tokens'], tokens_read(corpus))}",
+    ]
+    tokens, kept = corpus.get("tokens_by_source", {}), corpus.get("kept_documents_by_source", {})
+    for name, number in corpus["documents_by_source"].items():
+        line = f"source {name}: {number:,} documents"
+        if name in tokens:
+            line += f", {kept[name]:,} kept, {tokens[name]:,} tokens ({share(tokens[name], corpus['tokens'])})"
+        lines.append(line)
+    if corpus.get("read"):
+        lines.append("read: " + ", ".join(f"{what.replace('_', ' ')} {n:,}" for what, n in corpus["read"].items()))
+    dropped = [f"{reason.replace('_', ' ')} {number:,}" for reason, number in corpus["dropped"].items() if number]
+    lines.append("dropped: " + (", ".join(dropped) if dropped else "nothing"))
+    for rule, counts in corpus.get("rules", {}).items():
+        amounts = ", ".join(f"{counts[what]:,} {what}" for what in AMOUNTS if what in counts)
+        lines.append(f"cleaned by {rule.replace('_', ' ')}: {amounts}")
+    return lines
+
+
+def example_lines(corpus: dict[str, Any]) -> list[str]:
+    """Return lines with the first places of what each rule or problem dropped."""
+    examples = corpus.get("examples", {})
+    return [f"  {rule.replace('_', ' ')}: {text}" for rule, texts in examples.items() for text in texts]
+
+
+def show_stats(folders: list[Path], manifests: list[Manifest]) -> list[str]:
+    """Return the whole report on some folders of shards of one build."""
+    lines = []
+    if manifests[0].statistics:
+        corpus = manifests[0].statistics["corpus"]
+        examples = example_lines(corpus)
+        lines = [*describe_corpus(corpus), *(["examples:", *examples] if examples else [])]
+    for folder, manifest in zip(folders, manifests, strict=True):
+        metadata = manifest.metadata
+        lines += [
+            "",
+            f"{folder}: {metadata.objective}, {metadata.pairing}, {metadata.masking} masks, "
+            f"length {metadata.max_seq_length}, at most {metadata.max_predictions_per_seq} predictions",
+        ]
+        for split, counts in manifest.statistics.get("instances", {}).items():
+            shards = len(manifest.of_split(split))
+            lines += [f"  {split} ({shards} shards): {line}" for line in describe_split(counts, metadata)]
+            if split == "train":
+                lines += [f"    {line}" for line in histogram_lines(counts, metadata)]
+    return lines

@@ -1,0 +1,192 @@
+"""Checking finished shards: bytes against the manifest, every instance against the rules; on demand against the text.
+
+While the documents of the build are there, each instance can be compared with them: its sides must be runs of
+tokens of the documents that the pairing names, and the label must be true of those. That makes the pairs anew.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from data_prep.checks.invariants import Batch, Rules
+from data_prep.execution.executors import Executor
+from data_prep.execution.progress import Progress
+from data_prep.instances.assemble import assemble
+from data_prep.instances.pairs import PairOptions, Pairs
+from data_prep.steps.step3_tokenize import tokenizer_of
+from data_prep.steps.step5_bucket import DocumentSet, index_path
+from data_prep.steps.step6_instances import documents_of, make_pairs
+from megabert.errors import DataError
+from megabert.schema import MAX_BATCH_ROWS, Manifest, ShardEntry, ShardMetadata, read_manifest
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One shard to check."""
+
+    folder: Path
+    entry: ShardEntry
+    metadata: ShardMetadata
+    short_seq_prob: float
+    documents: Path | None
+
+    @property
+    def path(self) -> Path:
+        """The shard's file."""
+        return self.folder / self.entry.file
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found."""
+
+    shards: int
+    instances: int
+    problems: list[str]
+    is_text_compared: bool
+    """Whether the build's documents were compared, too."""
+
+
+def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdict:
+    """Check all shards of a folder.
+
+    Args:
+        folder: One with a manifest.
+        executor: Who does the work; already entered.
+        use_text: Whether to compare with the documents of the build.
+
+    Raises:
+        DataError: The manifest, the tokenizer beside it or the documents that are asked for cannot be used; problems of
+            shards are returned.
+    """
+    manifest = read_manifest(folder)
+    tokenizer = tokenizer_of(folder / "tokenizer")
+    problems = []
+    if tokenizer.sha256 != manifest.metadata.tokenizer_sha256:
+        problems.append(f"{folder / 'tokenizer'}: not the tokenizer that the manifest names")
+    documents = _documents_beside(folder) if use_text else None
+    tasks = shard_tasks(folder, manifest, documents)
+    progress = Progress(f"verify {folder.name}", len(tasks), measure="rows", scale=1e3, label="k instances/s")
+    found: dict[int, list[str]] = {}
+    for index, result in executor.run(check_shard, tasks):
+        found[index] = result
+        progress.advance({"rows": tasks[index].entry.rows}, was_skipped=False)
+    progress.close()
+    problems += [problem for index in sorted(found) for problem in found[index]]
+    return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems, documents is not None)
+
+
+def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None) -> list[ShardTask]:
+    """Return a task for each shard of a manifest."""
+    short_seq_prob = manifest.config.get("short_seq_prob", 0.1)
+    return [ShardTask(folder, entry, manifest.metadata, short_seq_prob, documents) for entry in manifest.shards]
+
+
+def _documents_beside(folder: Path) -> Path:
+    documents = folder.resolve().parent.parent / "documents"
+    if not index_path(documents, "train", "buckets").is_file():
+        raise DataError(f"{documents}: the build's documents are not there to compare with. Verify without --text.")
+    return documents
+
+
+def check_shard(task: ShardTask) -> list[str]:
+    """Return the problems of a shard, each with its place; a wrong hash is the only one named then."""
+    try:
+        with pa.memory_map(str(task.path)) as stored:  # hashed and decoded from the same pages
+            content = stored.read_buffer()
+    except OSError as error:
+        return [f"{task.path}: cannot be read ({str(error).splitlines()[0]}). Check its permissions."]
+    found = hashlib.sha256(content).hexdigest()
+    if found != task.entry.sha256:
+        return [
+            f"{task.path}: its bytes changed: SHA-256 {found[:16]}..., the manifest says {task.entry.sha256[:16]}... "
+            "Copy the shard again, or delete it and run the same `megabert-data build` command, which makes it anew."
+        ]
+    try:
+        return _check_content(task, content)
+    except (DataError, pa.ArrowInvalid) as error:
+        return [f"{task.path}: {str(error).removeprefix(f'{task.path}: ').splitlines()[0]}"]
+
+
+def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
+    reader = pa.ipc.open_file(content, options=pa.ipc.IpcReadOptions(use_threads=False))
+    if ShardMetadata.from_arrow(reader.schema, str(task.path)) != task.metadata:
+        return [f"{task.path}: its metadata differs from the manifest's"]
+    rules, pairs = Rules.of(task.metadata, tokenizer_of(task.folder / "tokenizer")), _pairs(task)
+    totals, problems, first = np.zeros(3, np.int64), [], 0
+    for index in range(reader.num_record_batches):
+        batch = Batch.of(reader.get_batch(index))
+        rows = len(batch.label)
+        if rows > MAX_BATCH_ROWS:
+            problems.append(f"{task.path}: batch {index} has {rows} rows; allowed are {MAX_BATCH_ROWS}")
+        part = None if pairs is None else pairs.take(np.arange(first, min(first + rows, len(pairs))))
+        problems += _check_batch(task, batch, first, rules, part)
+        totals += [rows, len(batch.ids_T), len(batch.positions_M)]
+        first += rows
+    said = [task.entry.rows, task.entry.tokens, task.entry.masked_tokens]
+    if totals.tolist() != said:
+        problems.append(f"{task.path}: rows, tokens, masked tokens are {totals.tolist()}, the manifest says {said}")
+    return problems
+
+
+def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs: Pairs | None) -> list[str]:
+    found = rules.broken(batch)
+    if not found and pairs is not None:  # the text of a broken row cannot be told
+        found = _compare_text(task, batch, pairs)
+    return [_name(task, rows, first, rule) for rule, rows in found.items()]
+
+
+def _name(task: ShardTask, bad: np.ndarray, first: int, rule: str) -> str:
+    return f"{task.path}: row {first + int(bad[0])} ({len(bad)} rows in its batch): {rule}"
+
+
+def _pairs(task: ShardTask) -> Pairs | None:
+    if task.documents is None:
+        return None
+    metadata = task.metadata
+    options = PairOptions(
+        objective=metadata.objective,
+        pairing=metadata.pairing,
+        max_seq_length=metadata.max_seq_length,
+        short_seq_prob=task.short_seq_prob,
+        seed=metadata.seed,
+        duplicate=task.entry.duplicate,
+    )
+    documents = documents_of(task.documents, task.entry.split)
+    return make_pairs(documents, task.entry.bucket, options, task.folder / "tokenizer")
+
+
+def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, NDArray[np.int64]]:
+    """Compare a sound batch with the ranges of the documents that it was made from, and those with the label."""
+    documents = documents_of(task.documents, task.entry.split)  # type: ignore[arg-type]
+    expected = assemble(documents, pairs, task.metadata)
+    if not np.array_equal(expected.offsets, batch.offsets):
+        return {"its length is not that of its pair in the documents": np.arange(len(batch.label))}
+    is_other = batch.rows_of(batch.restored() != expected.ids_T) | (batch.b_start != expected.segment_b_start)
+    checks = {
+        "its text is not that of its pair in the documents": is_other,
+        **untrue_pairs(documents, pairs, task.metadata),
+        "its label is not that of its pair": batch.label != pairs.label,
+    }
+    return {rule: np.flatnonzero(bad) for rule, bad in checks.items() if bad.any()}
+
+
+def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> dict[str, NDArray[np.bool_]]:
+    """Return the pairs that are not what their label says, or are no runs of one document."""
+    a, b = documents.document_of_token(pairs.a_start), documents.document_of_token(pairs.b_start)
+    a_last = documents.document_of_token(pairs.a_start + pairs.a_length - 1)
+    has_b = pairs.b_length > 0
+    b_last = documents.document_of_token(pairs.b_start + np.maximum(pairs.b_length, 1) - 1)
+    checks = {"a side spans two documents": (a != a_last) | (has_b & (b != b_last))}
+    follows = (a == b) & (pairs.b_start >= pairs.a_start + pairs.a_length)
+    adjacent = pairs.b_start == pairs.a_start + pairs.a_length
+    is_true = pairs.label == 0 if metadata.objective == "nsp" else np.ones(len(pairs), bool)
+    checks["B does not follow A in its document"] = has_b & is_true & ~follows
+    if (metadata.objective, metadata.pairing) == ("nsp", "balanced"):
+        checks["B is not adjacent to A"] = has_b & is_true & ~adjacent
+        checks["a random B comes from A's own document"] = has_b & ~is_true & (a == b)
+    return checks

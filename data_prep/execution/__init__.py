@@ -1,0 +1,1 @@
+"""How a build runs: units of work, executors, progress, memory, and what a restart finds."""

@@ -1,0 +1,326 @@
+"""Train a vocabulary, or check an existing one, and measure it on text that it has not seen."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from megabert.errors import ConfigError, DataError
+from megabert.randomness.keyed import mix, string_key, uniform
+from megabert.tokenization import (
+    DEFAULT_VOCAB_SIZE,
+    Pieces,
+    Tokenizer,
+    compose,
+    has_hangul,
+    train_byte_bpe,
+    train_wordpiece,
+)
+
+MAX_UNKNOWN_WORDS_PCT = 0.5
+MIN_COVERAGE_PCT = 99.95
+_STAGE = string_key("vocabulary held-out")
+_WHITESPACE = re.compile(r"\s+")
+_BATCH = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyOptions:
+    """How to train a vocabulary and on which documents to measure it."""
+
+    pieces: Pieces = "wordpiece"
+    """WordPiece or byte-level BPE."""
+    vocab_size: int = DEFAULT_VOCAB_SIZE
+    """Most pieces, special ones counted."""
+    uncased: bool = False
+    """Lower-case the text and strip accents; Hangul syllables stay whole."""
+    strip_accents: bool | None = None
+    """Strip accents; by default they are stripped with the case."""
+    min_frequency: int = 2
+    """Pairs of pieces seen less often are not merged."""
+    held_out_share: float = 0.05
+    """Share of the documents, chosen by a hash of their id, that is measured and not trained on."""
+    max_held_out_characters: int = 5_000_000
+    """Held-out documents beyond so many characters are neither trained on nor measured."""
+    seed: int = 0
+    """Chooses other held-out documents."""
+
+    def __post_init__(self) -> None:
+        """Refuse impossible shares and combinations."""
+        if self.pieces == "byte_bpe" and (self.uncased or self.strip_accents):
+            raise ConfigError(
+                "uncased: a byte_bpe vocabulary keeps case and accents. Train wordpiece, or leave it out."
+            )
+        if not 0 < self.held_out_share < 1:
+            raise ConfigError(
+                f"vocabulary.held_out_share={self.held_out_share} must lie between 0 and 1; the default is 0.05."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyReport:
+    """What a tokenizer does with held-out text. Words are what normalising and splitting at punctuation gives."""
+
+    vocab_size: int
+    tokenizer_sha256: str
+    trained_documents: int
+    held_out_documents: int
+    held_out_words: int
+    held_out_characters: int
+    unknown_words_pct: float
+    """Words that become [UNK]."""
+    unknown_pieces_pct: float
+    """[UNK] among all pieces."""
+    pieces_per_word: float
+    coverage_pct: float
+    """Characters of all documents, trained and held out, that are in the vocabulary as pieces."""
+    held_out_coverage_pct: float
+    """Held-out characters for which there is a piece for their place in the word. A small text has too few
+    characters for a bar here: what one rare character does to it is chance."""
+    round_trip_pct: float
+    """Paragraphs that decode to their normalised text, white space apart."""
+    split_hangul_pct: float
+    """Words whose Hangul syllables the tokenizer takes apart into jamo."""
+    is_held_out: bool = True
+    """False where there were too few documents to hold one out: then a trained one was measured."""
+    frequent_unknown: tuple[str, ...] = field(default=())
+    """The most frequent words that become [UNK]."""
+
+    def lines(self) -> list[str]:
+        """Return the report as lines to print."""
+        place = f"{self.held_out_documents:,} held-out documents" if self.is_held_out else "one TRAINED document"
+        unknown = f" (most frequent: {' '.join(self.frequent_unknown)})" if self.frequent_unknown else ""
+        return [
+            f"vocabulary      {self.vocab_size:,} pieces, sha256 {self.tokenizer_sha256[:16]}",
+            f"measured on     {place}, {self.held_out_words:,} words, {self.held_out_characters:,} characters",
+            f"[UNK]           {self.unknown_words_pct:.4f}% of words, {self.unknown_pieces_pct:.4f}% of pieces "
+            f"(at most {MAX_UNKNOWN_WORDS_PCT}% of words){unknown}",
+            f"coverage        {self.coverage_pct:.4f}% of all characters (at least {MIN_COVERAGE_PCT}%), "
+            f"{self.held_out_coverage_pct:.4f}% of those held out",
+            f"pieces per word {self.pieces_per_word:.3f}",
+            f"round trip      {self.round_trip_pct:.2f}% of paragraphs decode to their normalised text",
+        ]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fields as plain values, for JSON."""
+        return asdict(self)
+
+
+@dataclass(kw_only=True)
+class _HeldOut:
+    """Held-out text, gathered while the rest streams by."""
+
+    options: VocabularyOptions
+    texts: list[str] = field(default_factory=list)
+    characters: int = 0
+    trained: int = 0
+    all_characters: Counter[str] = field(default_factory=Counter)
+    fallback: tuple[float, str] | None = None
+
+    def take_rest(self, documents: Iterable[tuple[str, str]]) -> Iterator[str]:
+        """Keep the held-out documents and yield the others."""
+        for name, original in documents:
+            text = compose(original)
+            self.all_characters.update(text)
+            draw = float(uniform(mix(self.options.seed, _STAGE, string_key(name))))
+            if draw < self.options.held_out_share:
+                if self.characters < self.options.max_held_out_characters:
+                    self.texts.append(text)
+                    self.characters += len(text)
+                continue
+            if self.fallback is None or draw < self.fallback[0]:
+                self.fallback = (draw, text)
+            self.trained += 1
+            yield text
+
+    def measured(self) -> list[str]:
+        """Return the texts to measure: the held-out ones, or the trained one next in line."""
+        return self.texts or ([self.fallback[1]] if self.fallback else [])
+
+
+def train_vocabulary(
+    documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None
+) -> tuple[Tokenizer, VocabularyReport]:
+    """Train a vocabulary on all but a held-out part of the documents and measure it there.
+
+    Nothing is written; save the tokenizer after `require_bars` let the report pass.
+
+    Args:
+        documents: (id, text) of each document, read once. Which are held out depends on ids and seed alone.
+        options: Size, case, share held out.
+
+    Returns:
+        The tokenizer and what it does with the held-out documents.
+
+    Raises:
+        DataError: There is no text, or it has too many different characters for the size.
+    """
+    options = options or VocabularyOptions()
+    held_out = _HeldOut(options=options)
+    sizes = {"vocab_size": options.vocab_size, "min_frequency": options.min_frequency}
+    texts = held_out.take_rest(documents)
+    if options.pieces == "byte_bpe":
+        tokenizer = train_byte_bpe(texts, **sizes)
+    else:
+        tokenizer = train_wordpiece(texts, cased=not options.uncased, strip_accents=options.strip_accents, **sizes)
+    return tokenizer, _measure(tokenizer, held_out)
+
+
+def check_vocabulary(
+    tokenizer: Tokenizer, documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None
+) -> VocabularyReport:
+    """Measure an existing tokenizer on the documents that `train_vocabulary` would hold out.
+
+    Args:
+        tokenizer: Any tokenizer.
+        documents: (id, text) of each document, read once.
+        options: Of these only the held-out share, its limit and the seed matter.
+
+    Raises:
+        DataError: There is no text.
+    """
+    held_out = _HeldOut(options=options or VocabularyOptions())
+    for _ in held_out.take_rest(documents):
+        pass
+    return _measure(tokenizer, held_out)
+
+
+def require_bars(report: VocabularyReport, *, where: str = "vocabulary") -> None:
+    """Refuse a vocabulary that loses text.
+
+    Args:
+        report: What was measured.
+        where: Names the tokenizer in the message.
+
+    Raises:
+        DataError: More than 0.5% of the held-out words become [UNK], fewer than 99.95% of all characters can
+            be written, or more than 0.5% of the words are Hangul split into jamo.
+    """
+    problems = []
+    if report.unknown_words_pct > MAX_UNKNOWN_WORDS_PCT:
+        problems.append(
+            f"{report.unknown_words_pct:.3f}% of held-out words become [UNK], allowed is {MAX_UNKNOWN_WORDS_PCT}%"
+        )
+    if report.coverage_pct < MIN_COVERAGE_PCT:
+        problems.append(
+            f"it can write {report.coverage_pct:.3f}% of the characters, at least {MIN_COVERAGE_PCT}% are needed"
+        )
+    if report.split_hangul_pct > MAX_UNKNOWN_WORDS_PCT:
+        problems.append(f"it splits the Hangul of {report.split_hangul_pct:.3f}% of the words into jamo")
+    if problems:
+        seen = f" Frequent unknown words: {' '.join(report.frequent_unknown)}." if report.frequent_unknown else ""
+        raise DataError(
+            f"{where}: {'; '.join(problems)}.{seen} Nothing was written. Train a vocabulary on more of this "
+            "text, raise vocab_size, or remove documents in other scripts."
+        )
+
+
+def require_fit(report: VocabularyReport, *, where: str) -> None:
+    """Refuse a given tokenizer that does not know the text.
+
+    Args:
+        report: What was measured on a part of the text.
+        where: Names the tokenizer in the message.
+
+    Raises:
+        DataError: More than 0.5% of the words become [UNK].
+    """
+    if report.unknown_words_pct > MAX_UNKNOWN_WORDS_PCT:
+        raise DataError(
+            f"{where}: {report.unknown_words_pct:.3f}% of the words become [UNK], allowed is {MAX_UNKNOWN_WORDS_PCT}% "
+            f"(frequent ones: {' '.join(report.frequent_unknown)}). No instance was made. Give the tokenizer of this "
+            "text's language and script, or leave --tokenizer out to train a vocabulary, with a new --output."
+        )
+
+
+def _measure(tokenizer: Tokenizer, held_out: _HeldOut) -> VocabularyReport:
+    texts = held_out.measured()
+    words = _count_words(tokenizer, texts)
+    if not words:
+        raise DataError(
+            "vocabulary: the held-out documents have no words. Give more documents, or raise held_out_share."
+        )
+    names = list(words)
+    counts = np.array([words[name] for name in names], dtype=np.int64)
+    pieces, unknown = _count_pieces(tokenizer, names)
+    unknown_words = int((counts * unknown).sum())
+    total_pieces = int((counts * pieces).sum())
+    worst = sorted(np.flatnonzero(unknown).tolist(), key=lambda index: (-counts[index], names[index]))[:10]
+    return VocabularyReport(
+        vocab_size=tokenizer.vocab_size,
+        tokenizer_sha256=tokenizer.sha256,
+        trained_documents=held_out.trained,
+        held_out_documents=len(held_out.texts),
+        held_out_words=int(counts.sum()),
+        held_out_characters=sum(map(len, texts)),
+        unknown_words_pct=100 * unknown_words / int(counts.sum()),
+        unknown_pieces_pct=100 * unknown_words / total_pieces,
+        pieces_per_word=total_pieces / int(counts.sum()),
+        coverage_pct=100 * _coverage(tokenizer, _normalize_characters(tokenizer, held_out.all_characters)),
+        held_out_coverage_pct=100 * _coverage(tokenizer, words),
+        round_trip_pct=100 * _round_trip(tokenizer, texts),
+        split_hangul_pct=100 * _count_split_hangul(words) / int(counts.sum()),
+        is_held_out=bool(held_out.texts),
+        frequent_unknown=tuple(names[index] for index in worst),
+    )
+
+
+def _count_words(tokenizer: Tokenizer, texts: list[str]) -> Counter[str]:
+    chunks: Counter[str] = Counter()
+    for text in texts:
+        chunks.update(text.split())
+    words: Counter[str] = Counter()
+    for chunk, count in chunks.items():
+        for word in tokenizer.split_words(chunk):
+            words[word] += count
+    return words
+
+
+def _count_split_hangul(words: Counter[str]) -> int:
+    """Count words with jamo that form a syllable; the text itself was composed before."""
+    return sum(count for word, count in words.items() if compose(word) != word and has_hangul(word))
+
+
+def _count_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of pieces of each word, and whether it is one [UNK]."""
+    pieces, unknown = [], []
+    for first in range(0, len(words), _BATCH):
+        ids, offsets = tokenizer.encode_flat(words[first : first + _BATCH])
+        pieces.append(np.diff(offsets))
+        totals = np.concatenate([[0], np.cumsum(ids == tokenizer.special_ids.unk)])
+        unknown.append(totals[offsets[1:]] - totals[offsets[:-1]])
+    return np.concatenate(pieces), np.concatenate(unknown)
+
+
+def _normalize_characters(tokenizer: Tokenizer, characters: Counter[str]) -> Counter[str]:
+    """Return what the tokenizer makes of single characters; white space and control characters vanish."""
+    normalized: Counter[str] = Counter()
+    for character, count in characters.items():
+        for made in _squeeze(tokenizer.normalize(character)):
+            normalized[made] += count
+    return normalized
+
+
+def _coverage(tokenizer: Tokenizer, words: Counter[str]) -> float:
+    places: Counter[tuple[str, bool]] = Counter()
+    for word, count in words.items():
+        for index, character in enumerate(word):
+            places[character, index == 0] += count
+    written = sum(n for (character, first), n in places.items() if tokenizer.can_write(character, is_first=first))
+    return written / sum(places.values())
+
+
+def _round_trip(tokenizer: Tokenizer, texts: list[str]) -> float:
+    paragraphs = [line for text in texts for line in text.splitlines() if line.strip()]
+    whole = 0
+    for first in range(0, len(paragraphs), _BATCH):
+        batch = paragraphs[first : first + _BATCH]
+        for text, ids in zip(batch, tokenizer.encode_batch(batch), strict=True):
+            whole += _squeeze(tokenizer.decode(ids)) == _squeeze(tokenizer.normalize(text))
+    return whole / max(len(paragraphs), 1)
+
+
+def _squeeze(text: str) -> str:
+    return _WHITESPACE.sub("", text)

@@ -1,0 +1,132 @@
+"""Checkpoints written beside the training: it stands still for the copy of its tensors, not for the disk.
+
+A thread does what ``checkpoint_saving`` does in the foreground, with collectives on a process group of its own, so that
+all ranks learn alike whether a checkpoint was written, and none waits for another at a step.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megabert.checkpoints.saving import Snapshot, snapshot_of, write_snapshot
+from megabert.distributed.process_group import World
+from megabert.engine.engine import Engine
+from megabert.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class WriterCounts:
+    """What checkpoints have cost since the start of this process."""
+
+    stall_s: float = 0.0
+    """Training stood still: for copies, and for earlier writes that were still going on."""
+    waits: int = 0
+    """Saves that had to wait for the one before."""
+    failures: int = 0
+    """Checkpoints that could not be written."""
+
+
+class CheckpointWriter:
+    """Writes a run's checkpoints, one at a time; ``save``, ``wait`` and ``close`` belong to the main thread."""
+
+    def __init__(
+        self, checkpoints_dir: Path, engine: Engine, world: World, *, written: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """Bind the parts; the buffers are allocated by the first ``save``.
+
+        Args:
+            checkpoints_dir: Folder of the run's checkpoints, on a file system that all ranks share.
+            engine: Whose masters and moments are written.
+            world: Ranks.
+            written: Called on every rank, by the thread, with the trainer's state after each complete checkpoint.
+        """
+        self.counts = WriterCounts()
+        self._folder, self._engine = checkpoints_dir, engine
+        self._world, self._writing_world = world, world.in_background()
+        self._written = written
+        self._buffer: Tensor | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: Exception | None = None
+
+    def save(self, step: int, trainer_state: dict[str, Any]) -> None:
+        """Copy what belongs to a step and let the thread write it; every rank calls it, between steps.
+
+        Where the checkpoint before is still being written, this waits for it first.
+        """
+        self.make_way()
+        started = time.monotonic()
+        snapshot = self._copied(snapshot_of(self._engine, step, trainer_state, self._world))
+        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="megabert-checkpoint", daemon=True)
+        self._failure = None
+        stall_s = time.monotonic() - started
+        self.counts.stall_s += stall_s
+        logger.debug("checkpoint of step %d: training stood still for %.3f s", step, stall_s)
+        self._thread.start()
+
+    def make_way(self) -> CheckpointError | None:
+        """Wait for the checkpoint before, count that, and return why it was not written, or None."""
+        started = time.monotonic()
+        if self._thread is not None and self._thread.is_alive():
+            self.counts.waits += 1
+            if self._world.is_main:
+                logger.warning(
+                    "training waits for the checkpoint before to be written (%d so far): write less often "
+                    "(checkpoint.every_steps), or to a faster disk",
+                    self.counts.waits,
+                )
+        failure = self.wait()
+        self.counts.stall_s += time.monotonic() - started
+        return failure
+
+    def wait(self) -> CheckpointError | None:
+        """Return once nothing is being written: why the last checkpoint was not, alike on every rank, or None.
+
+        Raises:
+            Exception: Whatever else ended the thread, such as the death of another rank.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        if self._failure is not None and not isinstance(self._failure, CheckpointError):
+            raise self._failure
+        return self._failure
+
+    def close(self, timeout_s: float) -> None:
+        """On the way out with an error: let the checkpoint that is being written be completed, if it can be."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _copied(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot that training leaves alone: its tensors lie in this writer's buffer."""
+        on_gpu = self._world.device.type == "cuda"
+        if self._buffer is None:  # page-locked memory is what a GPU copies into at full speed
+            numel = sum(tensor.numel() for _, tensor in snapshot.tensors)
+            self._buffer = torch.empty(numel, dtype=torch.float32, pin_memory=on_gpu)
+        copies, position = [], 0
+        for key, tensor in snapshot.tensors:
+            copy = self._buffer[position : position + tensor.numel()]
+            copies.append((key, copy.copy_(tensor.detach(), non_blocking=True)))
+            position += tensor.numel()
+        if on_gpu:
+            torch.cuda.synchronize(self._world.device)
+        return replace(snapshot, tensors=copies)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        started = time.monotonic()
+        try:
+            write_snapshot(self._folder, snapshot, self._writing_world)
+            self._written(snapshot.trainer_state)
+            logger.debug("checkpoint of step %d: written in %.3f s", snapshot.step, time.monotonic() - started)
+        except Exception as error:  # handed to the main thread by ``wait``
+            self._failure = error
+            self.counts.failures += 1
+            if isinstance(error, CheckpointError) and self._world.is_main:
+                logger.warning("CHECKPOINT NOT WRITTEN, the last good one stays: %s", error)

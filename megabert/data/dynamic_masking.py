@@ -1,0 +1,71 @@
+"""Masks made while loading: the same instance is masked anew each epoch, and alike on every rank and after a resume."""
+
+# I instances, T their tokens
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megabert.data.shard_set import Columns, ShardSet
+from megabert.masking import MaskingOptions, PieceTable, mask_instances
+from megabert.randomness.keyed import mix, string_key
+from megabert.tokenization import load_tokenizer
+
+_STAGE = string_key("data/dynamic_masks")
+
+
+class DynamicMasker:
+    """Masks instances as a function of (seed, epoch, row): no generator, so nothing to save."""
+
+    def __init__(self, shards: ShardSet, seed: int) -> None:
+        """Read what masking needs to know of the vocabulary.
+
+        Args:
+            shards: Their masks are left to the loader.
+            seed: Of the run.
+
+        Raises:
+            DataError: Words are masked whole, and the tokenizer beside the shards cannot be read.
+        """
+        metadata = shards.metadata
+        self._seed = seed
+        self._options = MaskingOptions(
+            mask_unit=metadata.mask_unit,
+            masked_lm_prob=metadata.masked_lm_prob,
+            max_predictions_per_seq=metadata.max_predictions_per_seq,
+        )
+        is_token = metadata.mask_unit == "token"
+        self._pieces = PieceTable(
+            cls_id=metadata.special_ids["cls"],
+            sep_id=metadata.special_ids["sep"],
+            mask_id=metadata.special_ids["mask"],
+            vocab_size=metadata.vocab_size,
+            is_subword=None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword,
+        )
+
+    def mask(self, columns: Columns, indices: NDArray[np.int64], epoch: int) -> Columns:
+        """Return the chosen instances alone, in the order of ``indices``, masked for an epoch."""
+        lengths = columns.lengths[indices]
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        source = np.arange(starts[-1]) + np.repeat(columns.token_starts[indices] - starts[:-1], lengths)
+        keys = mix(_STAGE, self._seed, epoch, columns.rows[indices])
+        masked = mask_instances(
+            columns.input_ids[source], starts, keys=keys, pieces=self._pieces, options=self._options
+        )
+        return replace(
+            columns,
+            input_ids=masked.ids_T,
+            token_starts=starts,
+            segment_b_starts=columns.segment_b_starts[indices],
+            masked_positions=masked.positions_M,
+            masked_ids=masked.original_ids_M,
+            masked_starts=masked.offsets,
+            next_sentence_labels=columns.next_sentence_labels[indices],
+            rows=columns.rows[indices],
+        )
+
+
+def make_masker(shards: ShardSet, seed: int) -> DynamicMasker | None:
+    """Return the masker of shards whose masks are left to the loader, None where they are in the shards."""
+    return DynamicMasker(shards, seed) if shards.metadata.masking == "dynamic" else None

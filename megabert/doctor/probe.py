@@ -1,0 +1,244 @@
+"""Do the ranks of a job find each other, and do they add up right? Asked before DeepSpeed, with short patience.
+
+Every rank tells a key-value store where it runs and what it found on its host. Rank 0 knows from that who is missing,
+before any collective could hang. Then each backend all-reduces once, and every rank tells how that went.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megabert.distributed.environments import describe_place
+from megabert.errors import ConfigError
+
+MEETING_S = 120.0
+"""How long rank 0 waits for the others: importing torch from a shared disk on many nodes takes its time."""
+COLLECTIVE_S = 60.0
+"""How long an all-reduce may take."""
+_NUMEL = 4 * 2**20
+_LEAVING_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What one rank said."""
+
+    rank: int
+    host: str = "?"
+    local: Any = None
+    """What it was given to tell; None where it never came."""
+    collectives: dict[str, str] | None = None
+    """Backend, or further check, -> "" where it was right, else what went wrong; None where it never answered."""
+    all_reduce_ms: dict[str, float] | None = None
+
+    @property
+    def has_come(self) -> bool:
+        """Whether the rank reached the meeting point."""
+        return self.local is not None
+
+
+Checks = Mapping[str, Callable[[], None]]
+
+
+def probe_world(local: Any, *, device: str, checks: Checks | None = None, meeting_s: float = MEETING_S) -> list[Answer]:
+    """Meet the other ranks of this job and all-reduce with them.
+
+    Args:
+        local: JSON-able findings of this rank, told to the others.
+        device: "cpu" tries gloo, "cuda" gloo and NCCL.
+        checks: Run on each rank once all have come; what they raise is part of the answer.
+        meeting_s: Patience for ranks that do not come.
+
+    Returns:
+        The same answers on every rank, in order of ranks; where some did not come, nothing was reduced.
+
+    Raises:
+        ConfigError: The meeting point of rank 0 cannot be reached.
+    """
+    place = describe_place()
+    rank, size = int(place["RANK"]), int(place["WORLD_SIZE"])
+    store = _open_store(place, meeting_s)
+    store.set(f"here/{rank}", json.dumps({"host": socket.gethostname(), "local": local}))
+    have_come: dict[int, Any] = {}
+    if rank == 0:
+        have_come = _collect(store, "here", size, meeting_s)
+        store.set("all", "yes" if len(have_come) == size else "no")
+    store.wait(["all"], datetime.timedelta(seconds=meeting_s + _LEAVING_S))
+    reduced: dict[int, Any] = {}
+    patience_s = 2 * COLLECTIVE_S + _LEAVING_S
+    if store.get("all") == b"yes":
+        outcome = _reduce_all(store, rank, size, device, int(place["LOCAL_RANK"]))
+        outcome["collectives"] |= {name: _outcome(check) for name, check in (checks or {}).items()}
+        store.set(f"reduced/{rank}", json.dumps(outcome))
+        if rank == 0:
+            reduced = _collect(store, "reduced", size, patience_s)
+    if rank == 0:
+        store.set("answers", json.dumps([have_come, reduced]))
+    store.wait(["answers"], datetime.timedelta(seconds=patience_s + _LEAVING_S))
+    come, results = json.loads(store.get("answers"))
+    _leave(store, rank, size)
+    return [_answer(number, come.get(str(number)), results.get(str(number))) for number in range(size)]
+
+
+def probe_locally(ranks: int, *, device: str, timeout_s: float = 180.0) -> list[Answer]:
+    """Start ranks on this machine, have them meet and all-reduce; they are gone when this returns."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    command = [sys.executable, "-m", "megabert.doctor.probe", device]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        shown, errors = processes[0].communicate(timeout=timeout_s)
+        return [Answer(**answer) for answer in json.loads(shown.splitlines()[-1])]
+    except (subprocess.TimeoutExpired, ValueError, IndexError):
+        last = "no answer in time" if processes[0].returncode is None else (errors.strip().splitlines() or ["?"])[-1]
+        return [
+            Answer(rank=rank, host=socket.gethostname(), local={}, collectives={"start": last}) for rank in range(ranks)
+        ]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _open_store(place: dict[str, str], meeting_s: float) -> dist.Store:
+    if place["WORLD_SIZE"] == "1":
+        return dist.HashStore()
+    has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun listens on the port itself
+    is_host = place["RANK"] == "0" and not has_agent
+    address, port = place["MASTER_ADDR"], int(place["MASTER_PORT"])
+    if not is_host:
+        _wait_for_host(address, port, place["RANK"], meeting_s)
+    timeout = datetime.timedelta(seconds=meeting_s)
+    store = dist.TCPStore(address, port, is_master=is_host, timeout=timeout, wait_for_workers=False)
+    return dist.PrefixStore("megabert-probe", store)
+
+
+def _wait_for_host(address: str, port: int, rank: str, meeting_s: float) -> None:
+    """Return once rank 0 listens; torch's own client would say so in fifty lines of C++."""
+    deadline = time.monotonic() + meeting_s
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=5).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"{socket.gethostname()} (rank {rank}): rank 0 at MASTER_ADDR={address}, MASTER_PORT={port} cannot "
+                    f"be reached: {error}. Check that its node is well, that the name means the same host on every "
+                    "node, and that no firewall is between them.",
+                    see="ranks-do-not-find-each-other",
+                ) from None
+        time.sleep(0.2)
+
+
+def _collect(store: dist.Store, kind: str, size: int, timeout_s: float) -> dict[int, Any]:
+    """Return what the ranks said under ``kind``, those that said nothing in time left out."""
+    deadline = time.monotonic() + timeout_s
+    said: dict[int, Any] = {}
+    while len(said) < size and time.monotonic() < deadline:
+        for rank in range(size):
+            if rank not in said and store.check([f"{kind}/{rank}"]):
+                said[rank] = json.loads(store.get(f"{kind}/{rank}"))
+        if len(said) < size:
+            time.sleep(0.05)
+    return said
+
+
+def _reduce_all(store: dist.Store, rank: int, size: int, device: str, local_rank: int) -> dict[str, Any]:
+    milliseconds: dict[str, float] = {}
+
+    def reduce(backend: str) -> None:
+        milliseconds[backend] = _reduce(dist.PrefixStore(backend, store), backend, rank, size, local_rank)
+
+    backends = ("gloo",) if device == "cpu" else ("gloo", "nccl")
+    collectives = {backend: _outcome(lambda backend=backend: reduce(backend)) for backend in backends}  # type: ignore[misc]
+    return {"collectives": collectives, "all_reduce_ms": milliseconds}
+
+
+def _outcome(check: Callable[[], None]) -> str:
+    """Return what went wrong, or nothing; any way in which a check fails is the answer."""
+    try:
+        check()
+    except Exception as error:
+        return f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}"
+    return ""
+
+
+def _reduce(store: dist.Store, backend: str, rank: int, size: int, local_rank: int) -> float:
+    """All-reduce twice and check the sum; return the milliseconds of the second time."""
+    place = torch.device("cuda", local_rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(place)
+    timeout = datetime.timedelta(seconds=COLLECTIVE_S)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    try:
+        for _ in range(2):
+            values = torch.full((_NUMEL,), float(rank + 1), device=place)
+            started = time.perf_counter()
+            _finish(dist.all_reduce(values, async_op=True), place)
+            elapsed_ms = 1000 * (time.perf_counter() - started)
+        expected = size * (size + 1) / 2
+        low, high = float(values.min()), float(values.max())
+        if (low, high) != (expected, expected):
+            raise RuntimeError(f"the sum over ranks is {low:g} to {high:g}, not {expected:g}")
+        return elapsed_ms
+    finally:
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
+
+
+def _finish(work: Any, place: torch.device) -> None:
+    """Wait for a collective; NCCL's own wait returns at once and would abort the process long after."""
+    if place.type == "cpu":
+        work.wait()
+        return
+    deadline = time.monotonic() + COLLECTIVE_S
+    while not work.is_completed():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the all-reduce was not done in {COLLECTIVE_S:g} s")
+        time.sleep(0.001)
+    torch.cuda.synchronize(place)
+
+
+def _leave(store: dist.Store, rank: int, size: int) -> None:
+    """Rank 0 hosts the store and goes last."""
+    with contextlib.suppress(Exception):
+        store.set(f"left/{rank}", "{}")
+        if rank == 0:
+            _collect(store, "left", size, _LEAVING_S)
+
+
+def _answer(rank: int, come: Any, reduced: Any) -> Answer:
+    if come is None:
+        return Answer(rank=rank)
+    return Answer(rank=rank, host=come["host"], local=come["local"], **(reduced or {}))
+
+
+def _describe(answers: Sequence[Answer]) -> str:
+    return json.dumps([vars(answer) for answer in answers])
+
+
+if __name__ == "__main__":
+    print(_describe(probe_world({}, device=sys.argv[1])))

@@ -1,0 +1,99 @@
+"""A fine-tuned model on a labelled file: predictions and metrics, without a trainer."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from megabert.config.finetune import FinetuneConfig
+from megabert.config.loading import nearest
+from megabert.errors import ConfigError
+from megabert.export.tokenizer import fitting_tokenizer
+from megabert.finetuning.batches import Batcher
+from megabert.finetuning.evaluate import EvaluationSet, evaluate
+from megabert.finetuning.families import FAMILIES, Family
+from megabert.finetuning.folder import KEPT, FineTuned, open_result
+from megabert.finetuning.setup import find_file, sequence_length, subset
+from megabert.finetuning.tasks import Task, find_task
+
+CHANGEABLE = (*KEPT, "max_eval_examples", "micro_batch_tokens")
+"""Settings that may differ from the recorded ones; the others are of training."""
+
+
+def rescore(
+    folder: Path,
+    data: Path,
+    *,
+    task_name: str | None = None,
+    changes: dict[str, Any] | None = None,
+    predictions: Path | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> dict[str, float]:
+    """Score a fine-tuned model.
+
+    Args:
+        folder: Its folder, written by ``megabert finetune`` or by anybody.
+        data: Labelled file, or a folder with dev.* or the like.
+        task_name: For a folder that does not say it.
+        changes: Settings to use instead of the recorded ones, such as columns.
+        predictions: Where to write predictions; without a suffix.
+        device: ``auto``, ``cpu`` or ``cuda``.
+
+    Returns:
+        The task's metrics.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: Named place, value and remedy.
+    """
+    found = open_result(folder)
+    name = task_name or found.task_name
+    if name is None:
+        raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
+    _check_changes(changes or {})
+    config = found.config(**(changes or {}))
+    task = find_task(name, text=config.text_column, pair=config.pair_column, label=config.label_column)
+    path = data if data.is_file() else find_file(data, task.evaluation)
+    examples = subset(FAMILIES[task.family].read(task, path), config.max_eval_examples)
+    family = _family(folder, found, task, config, examples)
+    place = _device(device)
+    model = found.build_model(task, family.num_outputs).to(place)
+    features = family.encode(examples, is_training=False)
+    batcher = Batcher(
+        features=features,
+        micro_batch_tokens=config.micro_batch_tokens,
+        pad_id=family.tokenizer.special_ids.pad,
+        rank=0,
+        world_size=1,
+    )
+    evaluated = EvaluationSet(name=path.stem, examples=examples, features=features, batcher=batcher)
+    with torch.no_grad():
+        result = evaluate(model, family, evaluated, device=place)
+    if predictions is not None:
+        family.write(result.predictions, result.metrics, predictions)
+    return result.metrics
+
+
+def _check_changes(changes: dict[str, Any]) -> None:
+    for name in changes:
+        if name not in CHANGEABLE:
+            raise ConfigError(f"{name}: no setting of an evaluation{nearest(name, CHANGEABLE)}")
+
+
+def _family(folder: Path, found: FineTuned, task: Task, config: FinetuneConfig, examples: Sequence[Any]) -> Family:
+    reader = FAMILIES[task.family]
+    return reader(
+        task,
+        config,
+        fitting_tokenizer(folder, found.model),
+        labels=found.labels or task.labels or reader.labels_of(examples),
+        max_seq_length=sequence_length(task, config, found.model),
+        has_segments=found.model.type_vocab_size > 1,
+    )
+
+
+def _device(name: str) -> torch.device:
+    device = torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    if name == "cuda" and device.type == "cpu":
+        raise ConfigError("--device cuda: this machine shows no GPU. Use --device cpu.")
+    return device

@@ -1,0 +1,194 @@
+"""What a fine-tuning reads, checked before anything is written: model, tokenizer, files, labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megabert.config.finetune import FinetuneConfig
+from megabert.config.model import ModelConfig
+from megabert.errors import ConfigError, DataError
+from megabert.export.sources import Source, open_source
+from megabert.finetuning.batches import Batcher
+from megabert.finetuning.evaluate import EvaluationSet
+from megabert.finetuning.families import FAMILIES, Family
+from megabert.finetuning.features import Features
+from megabert.finetuning.heads import architecture_of
+from megabert.finetuning.tables import SUFFIXES
+from megabert.finetuning.tasks import Task
+from megabert.schema.files import sha256_file
+
+MORE_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
+"""Of CoNLL columns."""
+USUAL_LENGTHS = {"span": 384}
+"""``max_seq_length=auto`` by family; 128 for others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Where the examples are."""
+
+    train: Path
+    evaluation: tuple[Path, ...]
+    """The first picks the best weights; none: a share of the training file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A fine-tuning, ready to run."""
+
+    task: Task
+    config: FinetuneConfig
+    source: Source
+    model: ModelConfig
+    """With the fine-tuning's dropout."""
+    family: Family
+    train: Features
+    evaluation: tuple[tuple[str, Sequence[Any], Features], ...]
+    """Name, examples, features."""
+    identity: dict[str, str]
+    """SHA-256 of every file, and of the tokenizer."""
+
+    def batcher(self, features: Features, *, rank: int, world_size: int) -> Batcher:
+        """Return the dealer of features to ranks."""
+        return Batcher(
+            features=features,
+            micro_batch_tokens=self.config.micro_batch_tokens,
+            pad_id=self.family.tokenizer.special_ids.pad,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def evaluation_sets(self, *, rank: int, world_size: int) -> list[EvaluationSet]:
+        """Return the sets to score."""
+        return [
+            EvaluationSet(
+                name=name,
+                examples=examples,
+                features=features,
+                batcher=self.batcher(features, rank=rank, world_size=world_size),
+            )
+            for name, examples, features in self.evaluation
+        ]
+
+
+def prepare(task: Task, config: FinetuneConfig) -> Prepared:
+    """Read and encode everything; a pure function of its arguments and the files.
+
+    Raises:
+        ConfigError: The model is none that can be fine-tuned, or a setting does not fit it.
+        DataError: Files, labels, or the tokenizer.
+    """
+    source = open_source(config.model, config.checkpoint)
+    architecture_of(source.model.family, FAMILIES[task.family].head.architecture)  # else the result could not be loaded
+    tokenizer = source.load_tokenizer()
+    length = sequence_length(task, config, source.model)
+    files = find_files(task, config)
+    reader = FAMILIES[task.family]
+    train = reader.read(task, files.train)
+    sets = [(path.stem, reader.read(task, path)) for path in files.evaluation]
+    if not sets:
+        train, held_out = split(train, config.held_out, files.train)
+        sets = [("held_out", held_out)]
+    train = subset(train, config.max_train_examples)
+    sets = [(name, subset(examples, config.max_eval_examples)) for name, examples in sets]
+    found_labels = reader.labels_of(train)  # of one label alone there is nothing to learn, whatever the task allows
+    family = reader(
+        task,
+        config,
+        tokenizer,
+        labels=task.labels or found_labels,
+        max_seq_length=length,
+        has_segments=source.model.type_vocab_size > 1,
+    )
+    return Prepared(
+        task=task,
+        config=config,
+        source=source,
+        model=replace(
+            source.model,
+            hidden_dropout_prob=config.hidden_dropout_prob,
+            attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+            generator_size=None,  # ELECTRA's discriminator alone goes on
+        ),
+        family=family,
+        train=family.encode(train, is_training=True),
+        evaluation=tuple((name, found, family.encode(found, is_training=False)) for name, found in sets),
+        identity={
+            "tokenizer": tokenizer.sha256,
+            "training file": sha256_file(files.train),
+            **{f"evaluation file {path.name}": sha256_file(path) for path in files.evaluation},
+        },
+    )
+
+
+def sequence_length(task: Task, config: FinetuneConfig, model: ModelConfig) -> int:
+    """Return the longest sequence.
+
+    Raises:
+        ConfigError: The model has not so many positions.
+    """
+    limit = model.max_position_embeddings
+    if config.max_seq_length == "auto":
+        return min(USUAL_LENGTHS.get(task.family, 128), limit)
+    if config.max_seq_length > limit:
+        raise ConfigError(
+            f"max_seq_length={config.max_seq_length} is above the {limit} positions of the model in {config.model}. "
+            f"Set it to {limit} or less."
+        )
+    return config.max_seq_length
+
+
+def find_files(task: Task, config: FinetuneConfig) -> Files:
+    """Find training and evaluation files.
+
+    Raises:
+        DataError: There is none.
+    """
+    data = Path(config.data)
+    given = (Path(config.eval_data),) if config.eval_data else ()
+    if data.is_file():
+        return Files(train=data, evaluation=given)
+    train = find_file(data, (task.train,))
+    evaluation = given or (find_file(data, task.evaluation), *(find_file(data, (stem,)) for stem in task.also))
+    return Files(train=train, evaluation=evaluation)
+
+
+def find_file(folder: Path, stems: Sequence[str]) -> Path:
+    """Return the first table of these stems.
+
+    Raises:
+        DataError: There is none.
+    """
+    for stem in stems:
+        for suffix in (*SUFFIXES, *MORE_SUFFIXES):
+            if (folder / f"{stem}{suffix}").is_file():
+                return folder / f"{stem}{suffix}"
+    wanted = " or ".join(f"{stem}.*" for stem in stems)
+    raise DataError(
+        f"{folder}: {'no ' + wanted if folder.is_dir() else 'no such file or folder'}. Name a folder that holds it "
+        f"(suffixes {', '.join((*SUFFIXES, *MORE_SUFFIXES))}), or files: --data FILE --eval-data FILE."
+    )
+
+
+def split(examples: list[Any], share: float, path: Path) -> tuple[list[Any], list[Any]]:
+    """Set a share of the examples aside, the same ones each time."""
+    held_out = max(1, round(len(examples) * share))
+    if held_out >= len(examples):
+        raise DataError(f"{path}: {len(examples)} example is too few to hold any out. Name --eval-data, or add more.")
+    order = np.random.default_rng(0).permutation(len(examples))
+    chosen = set(order[:held_out].tolist())
+    return (
+        [example for index, example in enumerate(examples) if index not in chosen],
+        [example for index, example in enumerate(examples) if index in chosen],
+    )
+
+
+def subset(examples: list[Any], size: int) -> list[Any]:
+    """Return a fixed random subset, in the order of the file; 0 takes all."""
+    if not size or size >= len(examples):
+        return examples
+    chosen = np.sort(np.random.default_rng(0).permutation(len(examples))[:size])
+    return [examples[index] for index in chosen]

@@ -1,0 +1,161 @@
+"""Masked language model targets for many instances at once (Devlin et al. 2019, section 3.1).
+
+What happens to an instance is a function of its ids and its key alone, whatever it is batched with.
+"""
+
+# T tokens of all instances, I instances, M predictions of all instances
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megabert.errors import ConfigError, DataError
+
+MASK_UNITS = ("token", "whole_word", "span")
+"""token: Devlin et al. 2019, section 3.1; whole_word: google-research/bert's whole word masking; span: runs of 1 to 10
+words, geometrically distributed (SpanBERT, Joshi et al. 2020, section 3.1)."""
+MAX_LENGTH = 1 << 16
+"""Instances are shorter: positions are stored in 16 bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskingOptions:
+    """How instances are masked; the names are those of google-research/bert."""
+
+    mask_unit: str = "token"
+    """What is chosen as one: "token", "whole_word" or "span"."""
+    masked_lm_prob: float = 0.15
+    """Share of an instance's tokens, special ones counted, that is predicted."""
+    max_predictions_per_seq: int = 20
+    """Most predictions in one instance."""
+    mask_share: float = 0.8
+    """Share of the predicted tokens that becomes [MASK]."""
+    random_share: float = 0.1
+    """Share that becomes a piece drawn from the whole vocabulary; the rest stays as it is."""
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        if self.mask_unit not in MASK_UNITS:
+            raise ConfigError(f"masking.mask_unit={self.mask_unit!r}: allowed are {', '.join(MASK_UNITS)}.")
+        if not 0 < self.masked_lm_prob < 1:
+            raise ConfigError(f"masking.masked_lm_prob={self.masked_lm_prob} must lie between 0 and 1; BERT uses 0.15.")
+        if self.max_predictions_per_seq < 1:
+            raise ConfigError(
+                f"masking.max_predictions_per_seq={self.max_predictions_per_seq} must be at least 1; "
+                "BERT uses 20 for length 128 and 80 for 512."
+            )
+        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
+            raise ConfigError(
+                f"masking.mask_share={self.mask_share} and masking.random_share={self.random_share} must be "
+                "shares that add up to 1 at most; BERT uses 0.8 and 0.1."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceTable:
+    """What masking knows of a vocabulary."""
+
+    cls_id: int
+    """Never predicted."""
+    sep_id: int
+    """Never predicted."""
+    mask_id: int
+    vocab_size: int
+    """Random replacements are uniform over all ids below it, special ones included, as in google-research/bert."""
+    is_subword: NDArray[np.bool_] | None = None
+    """Boolean array by id, whether a piece continues a word; needed where words are masked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedInstances:
+    """Instances with their targets."""
+
+    ids_T: NDArray[np.integer]
+    """Ids after masking, in the dtype of the input."""
+    positions_M: NDArray[np.uint16]
+    """Predicted positions, counted from the start of their instance, ascending within it."""
+    original_ids_M: NDArray[np.integer]
+    """Ids before masking at those positions, in the dtype of the input."""
+    offsets: NDArray[np.int64]
+    """Shape (I + 1,): instance i has the predictions ``offsets[i]`` to ``offsets[i + 1]``."""
+
+
+def count_predictions(lengths: NDArray[np.integer], options: MaskingOptions) -> NDArray[np.int64]:
+    """Return how many tokens google-research/bert predicts in instances of these lengths.
+
+    Args:
+        lengths: Tokens of an instance, its special ones included.
+        options: The share and the cap.
+
+    Returns:
+        ``min(max_predictions_per_seq, max(1, round(length * masked_lm_prob)))``, halves rounded to even.
+    """
+    wanted = np.rint(np.asarray(lengths, dtype=np.float64) * options.masked_lm_prob).astype(np.int64)
+    return np.minimum(options.max_predictions_per_seq, np.maximum(1, wanted))
+
+
+def mask_instances(
+    ids_T: NDArray[np.integer],
+    offsets: NDArray[np.int64],
+    *,
+    keys: NDArray[np.uint64],
+    pieces: PieceTable,
+    options: MaskingOptions | None = None,
+    is_in_place: bool = False,
+) -> MaskedInstances:
+    """Choose tokens to predict and mask them.
+
+    Words are taken in random order until the wanted number is reached; one that would exceed it is passed over, so
+    an instance may end with fewer where words are masked whole.
+
+    Args:
+        ids_T: Ids of all instances end to end, ``[CLS] A [SEP] B [SEP]`` each.
+        offsets: Int64 of shape (I + 1,): instance i is ``ids_T[offsets[i]:offsets[i + 1]]``.
+        keys: Uint64 of shape (I,): one random key per instance, from `keyed_random.mix`.
+        pieces: What must be known of the vocabulary.
+        options: How to mask; BERT's values by default.
+        is_in_place: Whether ``ids_T`` itself is masked, not a copy.
+
+    Raises:
+        ConfigError: Words are masked, and ``pieces`` does not know them.
+        DataError: Offsets and keys do not fit the ids, or an instance has 65,536 tokens or more.
+    """
+    from megabert.masking.masking_loops import mask_rows
+
+    options = options or MaskingOptions()
+    _check(ids_T, offsets, keys)
+    is_subword = pieces.is_subword
+    if is_subword is None:
+        if options.mask_unit != "token":
+            raise ConfigError(
+                f"masking.mask_unit={options.mask_unit} needs to know which pieces continue a word; give is_subword."
+            )
+        is_subword = np.zeros(0, np.bool_)
+    wanted = count_predictions(np.diff(offsets), options)
+    room = int(wanted.sum())
+    ids = ids_T if is_in_place else ids_T.copy()
+    positions, originals = np.empty(room, np.uint16), np.empty(room, ids_T.dtype)
+    ends = np.zeros(len(keys) + 1, np.int64)
+    table = (MASK_UNITS.index(options.mask_unit), pieces.cls_id, pieces.sep_id, pieces.mask_id, pieces.vocab_size)
+    shares = (options.mask_share, options.mask_share + options.random_share)
+    bounds = tuple(np.uint64(math.ceil(share * 2**53)) for share in shares)
+    mask_rows(ids, offsets, keys, wanted, table, is_subword, bounds, positions, originals, ends)
+    return MaskedInstances(
+        ids_T=ids, positions_M=positions[: ends[-1]], original_ids_M=originals[: ends[-1]], offsets=ends
+    )
+
+
+def _check(ids_T: NDArray[np.integer], offsets: NDArray[np.int64], keys: NDArray[np.uint64]) -> None:
+    lengths = np.diff(offsets)
+    fits = len(offsets) == len(keys) + 1 and offsets[0] == 0 and offsets[-1] == len(ids_T)
+    if not fits or np.any(lengths < 0):
+        raise DataError(
+            f"masking: {len(offsets)} offsets and {len(keys)} keys do not describe {len(ids_T)} tokens. Offsets "
+            "ascend from 0 to the number of tokens, one more than there are instances; one key an instance."
+        )
+    if np.any(lengths >= MAX_LENGTH):
+        raise DataError(
+            f"masking: an instance has {int(lengths.max()):,} tokens; at most {MAX_LENGTH - 1:,} are allowed."
+        )

@@ -1,0 +1,1 @@
+"""Looking at a run: its progress, its report, and its difference to another run."""

@@ -1,0 +1,189 @@
+"""Two runs side by side, step by step: where they part, and by how much."""
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megabert.config.loading import differences, to_dict
+from megabert.config.run import is_science
+from megabert.errors import CheckpointError
+from megabert.observability.metrics import read_metrics
+from megabert.training.run.folder import read_config
+
+COMPARED = ("train/", "eval/")
+"""Tags that a run's data and arithmetic decide; rates and memory are the machine's."""
+RATES = ("perf/sequences_per_s", "perf/tokens_per_s", "perf/mfu_pct")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagDifference:
+    """One tag over all steps that both runs logged it at."""
+
+    tag: str
+    steps: int
+    """Compared."""
+    first: tuple[int, float, float] | None
+    """Step and both values where they first differ by more than the tolerance; None where they never do."""
+    largest: tuple[int, float, float]
+    """Step and both values where they differ most."""
+
+    @property
+    def largest_relative(self) -> float:
+        """The largest difference over the greater of the two values; infinite where one is not finite."""
+        return relative_difference(*self.largest[1:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What two runs have in common and what not."""
+
+    run_dirs: tuple[Path, Path]
+    config: dict[str, tuple[Any, Any]]
+    """Path of a field -> both values."""
+    steps: tuple[int, int]
+    """Steps logged by each."""
+    common_steps: int
+    tags: tuple[TagDifference, ...]
+    one_sided: dict[str, tuple[int, int]]
+    """Tag -> at how many of the common steps the first run alone logged it, and the second alone."""
+    rates: dict[str, tuple[float, float]]
+    """Medians over all rows."""
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether both logged the same tags at the same steps with the same values, within the tolerance."""
+        same_steps = self.steps == (self.common_steps, self.common_steps)
+        return same_steps and not self.one_sided and all(tag.first is None for tag in self.tags)
+
+    @property
+    def first(self) -> tuple[str, int, float, float] | None:
+        """Tag, step and values of the earliest difference, the loss before other tags of that step."""
+        found = [(tag.tag, *tag.first) for tag in self.tags if tag.first is not None]
+        return min(found, key=lambda entry: (entry[1], entry[0] != "train/loss"), default=None)
+
+
+def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Comparison:
+    """Compare two runs' metrics at the steps that both logged.
+
+    Args:
+        first: Run folder.
+        second: Run folder.
+        tolerance: Relative difference that still counts as equal; 0: bit for bit.
+
+    Raises:
+        CheckpointError: A folder is no run folder, or has logged nothing.
+    """
+    tables = [_table(run_dir) for run_dir in (first, second)]
+    steps = [{step for step, _ in table} for table in tables]
+    tags = sorted({tag for table in tables for _, tag in table if tag.startswith(COMPARED)})
+    compared = [_compare_tag(tag, tables[0], tables[1], tolerance) for tag in tags]
+    return Comparison(
+        run_dirs=(first, second),
+        config=differences(to_dict(read_config(first)), to_dict(read_config(second))),
+        steps=(len(steps[0]), len(steps[1])),
+        common_steps=len(steps[0] & steps[1]),
+        tags=tuple(found for found in compared if found is not None),
+        one_sided=_one_sided(tables[0], tables[1], steps[0] & steps[1]),
+        rates={
+            tag: (_median(tables[0], tag), _median(tables[1], tag))
+            for tag in RATES
+            if all(any(name == tag for _, name in table) for table in tables)
+        },
+    )
+
+
+def render_comparison(found: Comparison) -> str:
+    """Return the comparison as text."""
+    a, b = found.run_dirs
+    lines = [f"A: {a}, {found.steps[0]} logged steps", f"B: {b}, {found.steps[1]} logged steps", ""]
+    lines += _config_lines(found.config)
+    lines.append(f"steps that both logged: {found.common_steps}")
+    if found.first is None:
+        lines.append("the values that both have are equal" if found.common_steps else "nothing can be compared")
+    else:
+        tag, step, value_a, value_b = found.first
+        lines.append(f"first difference: step {step}, {tag}: {value_a:.9g} and {value_b:.9g}")
+    lines += [
+        f"{tag}: at {only_a} of these steps in A alone, at {only_b} in B alone"
+        for tag, (only_a, only_b) in found.one_sided.items()
+    ]
+    differing = [tag for tag in found.tags if tag.first is not None]
+    if differing:
+        lines += ["", f"{'tag':<28}{'first at':>9}{'largest at':>12}{'A':>14}{'B':>14}{'relative':>11}"]
+        lines += [_tag_line(tag) for tag in differing]
+    equal = [tag.tag for tag in found.tags if tag.first is None]
+    if differing and equal:
+        lines += ["", f"equal at all steps: {', '.join(equal)}"]
+    if found.rates:
+        lines.append("")
+    for tag, (rate_a, rate_b) in found.rates.items():
+        lines.append(f"{tag}: {rate_a:,.1f} and {rate_b:,.1f} (median), B is {rate_b / rate_a:.2f} times A")
+    return "\n".join(lines)
+
+
+def relative_difference(a: float, b: float) -> float:
+    """Return |a - b| over the greater of both; 0 for equal values, two NaNs included."""
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return math.inf
+    return abs(a - b) / max(abs(a), abs(b))
+
+
+Table = Mapping[tuple[int, str], float]
+
+
+def _table(run_dir: Path) -> Table:
+    """Return the numbers of a run by step and tag; a histogram's summary becomes three."""
+    table: dict[tuple[int, str], float] = {}
+    for row in read_metrics(run_dir):
+        for tag, value in row.items():
+            parts = value if isinstance(value, dict) else {"": value}
+            for part, number in parts.items():
+                if isinstance(number, int | float):
+                    table[row["step"], f"{tag}.{part}" if part else tag] = float(number)
+    if not table:
+        raise CheckpointError(f"{run_dir}: has logged no step yet. Let it run, then compare again.")
+    return table
+
+
+def _compare_tag(tag: str, a: Table, b: Table, tolerance: float) -> TagDifference | None:
+    steps = sorted(step for step, name in a if name == tag and (step, tag) in b)
+    if not steps:
+        return None
+    found = [(step, a[step, tag], b[step, tag]) for step in steps]
+    first = next((entry for entry in found if relative_difference(*entry[1:]) > tolerance), None)
+    largest = max(found, key=lambda entry: relative_difference(*entry[1:]))
+    return TagDifference(tag=tag, steps=len(steps), first=first, largest=largest)
+
+
+def _one_sided(a: Table, b: Table, steps: Set[int]) -> dict[str, tuple[int, int]]:
+    """Count, by tag, the steps among those given at which one run alone has a value."""
+    counts: dict[str, tuple[int, int]] = {}
+    for step, tag in sorted(a.keys() ^ b.keys(), key=lambda entry: entry[1]):
+        if step in steps and tag.startswith(COMPARED):
+            only_a, only_b = counts.get(tag, (0, 0))
+            is_of_a = (step, tag) in a
+            counts[tag] = (only_a + is_of_a, only_b + (not is_of_a))
+    return counts
+
+
+def _config_lines(config: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    if not config:
+        return ["configurations: equal", ""]
+    lines = ["configurations (* makes it another experiment):"]
+    lines += [f"  {'*' if is_science(path) else ' '} {path}: {a!r} and {b!r}" for path, (a, b) in config.items()]
+    return [*lines, ""]
+
+
+def _tag_line(tag: TagDifference) -> str:
+    assert tag.first is not None
+    step, a, b = tag.largest
+    return f"{tag.tag:<28}{tag.first[0]:>9}{step:>12}{a:>14.6g}{b:>14.6g}{tag.largest_relative:>11.1e}"
+
+
+def _median(table: Table, tag: str) -> float:
+    values: Sequence[float] = sorted(value for (_, name), value in table.items() if name == tag)
+    return values[len(values) // 2]

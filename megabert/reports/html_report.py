@@ -1,0 +1,112 @@
+"""One page about a run: a PNG of its curves, and an HTML file that holds everything and needs nothing else."""
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from megabert.observability.metrics import read_metrics
+from megabert.reports.report import PhaseReport, plot_losses
+from megabert.reports.watch import render_snapshot, take_snapshot
+
+Row = dict[str, Any]
+CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
+    # Label of the axis; tags, their names and factors.
+    (
+        "accuracy (%)",
+        (
+            ("train/mlm_accuracy", "masked-LM, training", 100),
+            ("eval/mlm_accuracy", "masked-LM, held out", 100),
+            ("eval/nsp_accuracy", "next sentence, held out", 100),
+        ),
+    ),
+    ("learning rate", (("train/lr", "", 1),)),
+    ("gradient norm", (("train/grad_norm", "", 1),)),
+    ("sequences/s", (("perf/sequences_per_s", "", 1),)),
+    (
+        "share of the time or peak (%)",
+        (("perf/data_wait_pct", "waiting for data", 1), ("perf/mfu_pct", "MFU", 1)),
+    ),
+)
+_STYLE = (
+    "body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
+    "img{width:100%;height:auto}pre{background:#f6f6f6;padding:.8rem;overflow-x:auto;font-size:13px}"
+    "h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}"
+)
+
+
+def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
+    """Return a PNG of loss, accuracies, learning rate, gradient norm, throughput and waiting over steps.
+
+    Args:
+        run_dir: Run folder.
+        reports: Of the phases that were validated; perhaps none.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = read_metrics(run_dir)
+    figure, grid = pyplot.subplots(3, 2, figsize=(11, 10), dpi=110, sharex=True)
+    axes = list(grid.flat)
+    plot_losses(axes[0], rows, reports)
+    for pair, (label, tags) in zip(axes[1:], CURVES, strict=True):
+        _plot_tags(pair, rows, tags)
+        pair.set_ylabel(label)
+    for pair in grid[-1]:
+        pair.set_xlabel("step")
+    figure.tight_layout()
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    pyplot.close(figure)
+    return picture.getvalue()
+
+
+def render_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]) -> str:
+    """Return the page as HTML, picture and all.
+
+    Args:
+        run_dir: Run folder.
+        picture: PNG of ``draw_page``.
+        tables: Title and plain text of what stands between curves and configuration.
+    """
+    sections = [("How it stands", render_snapshot(take_snapshot(run_dir))), *tables]
+    parts = [f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(text)}</pre>" for title, text in sections]
+    files = [_file_section(run_dir / name) for name in ("config.yaml", "command.txt", "environment.json")]
+    encoded = base64.b64encode(picture).decode("ascii")
+    return "\n".join(
+        [
+            "<!doctype html>",
+            f'<html lang="en"><head><meta charset="utf-8"><title>{html.escape(run_dir.name)}</title>',
+            f"<style>{_STYLE}</style></head><body>",
+            f"<h1>{html.escape(str(run_dir))}</h1>",
+            f'<img alt="curves over steps" src="data:image/png;base64,{encoded}">',
+            *parts,
+            *files,
+            "</body></html>",
+            "",
+        ]
+    )
+
+
+def _plot_tags(axes: Any, rows: list[Row], tags: Sequence[tuple[str, str, float]]) -> None:
+    is_named = False
+    for tag, name, factor in tags:
+        points = [(row["step"], factor * row[tag]) for row in rows if tag in row]
+        if not points:
+            continue
+        is_rare = tag.startswith("eval/")
+        axes.plot(*zip(*points, strict=True), linewidth=1, marker="o" if is_rare else None, markersize=3, label=name)
+        is_named = is_named or bool(name)
+    if is_named:
+        axes.legend(framealpha=0.6)
+
+
+def _file_section(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    text = html.escape(path.read_text(encoding="utf-8", errors="replace"))
+    return f"<details><summary>{path.name}</summary><pre>{text}</pre></details>"

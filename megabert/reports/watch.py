@@ -1,0 +1,221 @@
+"""How a run stands, from the files that it writes: for a terminal, while it runs or after."""
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megabert.config.recipes import phase_name
+from megabert.config.run import RunConfig
+from megabert.observability.metrics import read_metrics
+from megabert.training.recovery.heartbeat import read_beats, whom_they_wait_for
+from megabert.training.run.folder import checkpoints_dir, read_config
+from megabert.training.run.status import read_status
+
+RECENT_ROWS = 20
+"""The rate is their median: one slow interval does not move it."""
+_CURVE_LEVELS = " .:-=+*#%@"
+_CURVE_WIDTH = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A run at one moment; None or empty where it has not said anything yet."""
+
+    run_dir: Path
+    verdict: str
+    error: str | None
+    step: int
+    total_steps: int
+    phase: str
+    phase_step: int
+    phase_steps: int
+    losses: tuple[float, ...]
+    """Masked-LM loss of every logged step, in order."""
+    last: dict[str, Any]
+    """The newest training row."""
+    held_out: dict[str, Any]
+    """The newest validation row."""
+    sequences_per_s: float | None
+    left_s: float | None
+    """Seconds until the end at the present rate."""
+    checkpoint_step: int | None
+    checkpoint_age_s: float | None
+    row_age_s: float | None
+    """Since the newest row."""
+    starts: int
+    waiting: str
+    """Who holds the other ranks up, from their heartbeats; empty where nobody does."""
+
+
+def take_snapshot(run_dir: Path) -> Snapshot:
+    """Read a run's files.
+
+    Raises:
+        CheckpointError: The folder is no run folder.
+    """
+    config, rows, status = read_config(run_dir), read_metrics(run_dir), read_status(run_dir)
+    train = [row for row in rows if "train/mlm_loss" in row]
+    held_out = [row for row in rows if "eval/mlm_loss" in row]
+    last = train[-1] if train else {}
+    index = min(int(last.get("phase", status.get("phase") or 1)), len(config.phases)) - 1
+    phase = config.phases[index]
+    rate = _median([row["perf/sequences_per_s"] for row in train[-RECENT_ROWS:] if row["phase"] == last["phase"]])
+    step, latest = _checkpoint(run_dir)
+    verdict = _verdict(status)
+    return Snapshot(
+        run_dir=run_dir,
+        verdict=verdict,
+        error=status.get("error"),
+        step=int(rows[-1]["step"]) if rows else 0,
+        total_steps=sum(phase.steps for phase in config.phases),
+        phase=phase_name(config, index),
+        phase_step=int(last.get("phase_step", 0)),
+        phase_steps=phase.steps,
+        losses=tuple(row["train/mlm_loss"] for row in train),
+        last=last,
+        held_out=held_out[-1] if held_out else {},
+        sequences_per_s=rate,
+        left_s=_seconds_left(config, index, int(last.get("phase_step", 0)), rate) if rate else None,
+        checkpoint_step=step,
+        checkpoint_age_s=_age(latest),
+        row_age_s=_age(run_dir / "metrics.jsonl"),
+        starts=_starts(run_dir),
+        waiting=whom_they_wait_for(read_beats(run_dir), now=time.time()) if verdict == "running" else "",
+    )
+
+
+def render_snapshot(found: Snapshot) -> str:
+    """Return the snapshot as text."""
+    done = 100 * found.step / found.total_steps
+    lines = [
+        f"{found.run_dir}: {found.verdict}",
+        f"step {found.step:,} of {found.total_steps:,} ({done:.0f}%), {found.phase} {found.phase_step:,} of "
+        f"{found.phase_steps:,}" + (f"; {_left(found)}" if found.left_s is not None else ""),
+    ]
+    if found.error:
+        lines.append(f"  {found.error}")
+    if found.waiting:
+        lines.append(f"  {found.waiting}")
+    if found.last:
+        lines += ["", *_numbers(found), "", *_curve(found.losses)]
+    restarts = max(0, found.starts - 1)
+    skipped, rollbacks = (found.last.get(f"train/{name}", 0) for name in ("skipped_steps", "rollbacks"))
+    checkpoint = "none yet"
+    if found.checkpoint_step is not None:
+        checkpoint = f"step {found.checkpoint_step:,}, {_ago(found.checkpoint_age_s)}"
+    lines += [
+        "",
+        f"last checkpoint  {checkpoint}",
+        f"last row         {_ago(found.row_age_s)}",
+        f"restarts         {restarts}",
+        f"skipped steps    {skipped}, rollbacks {rollbacks}",
+    ]
+    return "\n".join(lines)
+
+
+def _numbers(found: Snapshot) -> list[str]:
+    row, held_out = found.last, found.held_out
+    lines = [
+        f"loss             {row['train/loss']:.4f} (masked-LM {row['train/mlm_loss']:.4f})",
+        f"learning rate    {row['train/lr']:.3e}, gradient norm {row['train/grad_norm']:.3f}",
+        f"rate             {found.sequences_per_s:,.0f} sequences/s, {row['perf/tokens_per_s']:,.0f} tokens/s"
+        + (f", MFU {row['perf/mfu_pct']:.1f}%" if "perf/mfu_pct" in row else "")
+        + f", waiting for data {row['perf/data_wait_pct']:.1f}%",
+    ]
+    if held_out:
+        lines.append(
+            f"held out         masked-LM {held_out['eval/mlm_loss']:.4f}, accuracy "
+            f"{100 * held_out['eval/mlm_accuracy']:.2f}% at step {held_out['step']:,}"
+        )
+    return lines
+
+
+def _curve(losses: tuple[float, ...]) -> list[str]:
+    """Draw the losses as one line of characters, the higher the darker, a character a few steps."""
+    width = min(_CURVE_WIDTH, len(losses))
+    parts = [losses[i * len(losses) // width : (i + 1) * len(losses) // width] for i in range(width)]
+    means = [sum(part) / len(part) for part in parts]
+    low, high = min(means), max(means)
+    span = high - low if high > low else 1.0
+    top = len(_CURVE_LEVELS) - 1
+    drawn = "".join(_CURVE_LEVELS[round(top * (mean - low) / span)] if mean == mean else "?" for mean in means)
+    return [f"masked-LM loss   |{drawn}| {means[0]:.3f} to {means[-1]:.3f}"]
+
+
+def _verdict(status: dict[str, Any]) -> str:
+    """Return what the run said, and whether a run that says it goes on is still there."""
+    verdict = str(status.get("status", "not started"))
+    if verdict == "running" and status.get("host") == socket.gethostname() and not _is_alive(status.get("pid")):
+        return "killed (it said running, but its process is gone): the same command goes on"
+    if verdict == "stopped":
+        return "stopped on a signal, saved: the same command goes on"
+    if verdict == "failed":
+        return f"failed, exit code {status.get('exit_code')}, rank {status.get('rank')}"
+    return verdict
+
+
+def _is_alive(pid: Any) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, TypeError, ValueError):  # somebody else's process, or no number at all
+        return True
+    return True
+
+
+def _seconds_left(config: RunConfig, index: int, phase_step: int, rate: float) -> float:
+    """Return the seconds that all steps left take; a later phase's rate falls with its length."""
+    present = config.phases[index]
+    left = (present.steps - phase_step) * present.global_batch_size / rate
+    for phase in config.phases[index + 1 :]:
+        left += phase.steps * phase.global_batch_size / rate * phase.max_seq_length / present.max_seq_length
+    return left
+
+
+def _checkpoint(run_dir: Path) -> tuple[int | None, Path]:
+    """Return the step that ``latest`` names, and that file."""
+    latest = checkpoints_dir(run_dir) / "latest"
+    try:
+        return int(latest.read_text(encoding="ascii").strip().removeprefix("step_")), latest
+    except (OSError, ValueError):
+        return None, latest
+
+
+def _starts(run_dir: Path) -> int:
+    try:
+        return len((run_dir / "command.txt").read_text(encoding="utf-8").splitlines())
+    except OSError:
+        return 0
+
+
+def _age(path: Path) -> float | None:
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime)
+    except OSError:
+        return None
+
+
+def _median(values: list[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None
+
+
+def _left(found: Snapshot) -> str:
+    if found.verdict == "done" or not found.left_s:
+        return "done"
+    return f"about {_span(found.left_s)} left"
+
+
+def _ago(seconds: float | None) -> str:
+    return "none yet" if seconds is None else f"{_span(seconds)} ago"
+
+
+def _span(seconds: float) -> str:
+    """Return a time as a person would say it."""
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

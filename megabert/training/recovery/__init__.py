@@ -1,0 +1,1 @@
+"""What a run does when something goes wrong: hangs, stop signals, divergence, data to blame."""

@@ -1,0 +1,144 @@
+"""Ends a rank that hangs: a time limit for whatever it is doing, and the stacks of its threads when that has passed."""
+
+import faulthandler
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from megabert.config.run import WatchdogConfig
+from megabert.observability.logs import log_path
+from megabert.training.recovery.heartbeat import Heartbeat, read_beats, whom_they_wait_for
+
+EXIT_HUNG = 76
+"""EX_PROTOCOL of sysexits.h: ended by the watchdog; the same command goes on at the last checkpoint."""
+EXIT_HOPELESS = 70
+"""EX_SOFTWARE: ended by the watchdog once too often without a newer checkpoint."""
+GRACE_S = 5.0
+"""Between the stacks and the end of the process: the other ranks write theirs; a launcher would kill them."""
+_KNOWN_STEPS = 3  # the first ones of a phase compile and allocate
+_REMEMBERED_STEPS = 1000
+_HANGS_AFTER_P99 = 10
+
+
+class Watchdog:
+    """Context manager with a thread that ends the process, unless a limit is set anew before the last one passes.
+
+    All ranks wait for a hung one in the next collective, so that all of them are ended, each by its own thread.
+    """
+
+    def __init__(
+        self,
+        limits: WatchdogConfig,
+        run_dir: Path,
+        rank: int,
+        *,
+        record: Callable[[str], int],
+        size: int = 1,
+        end: Any = os._exit,
+    ) -> None:
+        """Bind the parts.
+
+        Args:
+            limits: Seconds.
+            run_dir: The stacks go to this rank's log there, and its heartbeat lies there.
+            rank: This rank.
+            record: Is given the message and returns the exit code.
+            size: Ranks.
+            end: Ends the process with an exit code.
+        """
+        self._limits, self._log, self._rank, self._size = limits, log_path(run_dir, rank), rank, size
+        self._run_dir, self._heartbeat, self._step = run_dir, Heartbeat(run_dir, rank), 0
+        self._record, self._end = record, end
+        self._steps: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._watch, name="megabert-watchdog", daemon=True)
+
+    def __enter__(self) -> "Watchdog":
+        self._expect("starting", self._limits.start_up_s)
+        self._thread.start()
+        self._heartbeat.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._heartbeat.__exit__()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def start_phase(self) -> None:
+        """Forget the steps before: another phase has another pace."""
+        self._steps.clear()
+
+    def end_step(self) -> None:
+        """Take the time since ``expect_step`` into account."""
+        self._steps.append(time.monotonic() - self._begun)
+
+    def expect_step(self, step: int = 0) -> None:
+        """Give a step ten times the 99th percentile of the phase's, and the first ones the limit of everything else."""
+        self._step = step
+        if len(self._steps) < _KNOWN_STEPS:
+            self.expect("making the first steps of a phase")
+            return
+        p99 = sorted(self._steps)[(len(self._steps) * 99 - 1) // 100]
+        self._expect("making a step", max(self._limits.min_step_s, _HANGS_AFTER_P99 * p99))
+
+    def expect(self, doing: str) -> None:
+        """Give something that is no step, such as a validation, its time."""
+        self._expect(doing, self._limits.other_s)
+
+    def wait_for_others(self) -> None:
+        """Note that this rank's own part is done: if the step hangs now, another one holds it up."""
+        self._heartbeat.note(self._step, "waiting for the other ranks", is_waiting=True)
+
+    def _expect(self, doing: str, seconds: float) -> None:
+        self._heartbeat.note(self._step, doing)
+        with self._changed:
+            self._begun = time.monotonic()
+            self._doing, self._deadline = f"{doing} takes more than {seconds:.0f} s", self._begun + seconds
+            self._changed.notify()
+
+    def _watch(self) -> None:
+        with self._changed:
+            while not self._is_closed and (remaining := self._deadline - time.monotonic()) > 0:
+                self._changed.wait(remaining)
+            if self._is_closed:
+                return
+            doing = self._doing
+        self._bark(doing)
+
+    def _bark(self, doing: str) -> None:
+        """Write the stacks, record the verdict, end; nothing here takes a lock that the hung thread may hold."""
+        message = f"rank {self._rank} hangs: {doing}"
+        try:
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}; the stacks of all threads:\n")
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+        except OSError:
+            faulthandler.dump_traceback(all_threads=True)
+        os.write(2, f"megabert: {message}; its stacks are in {self._log}\n".encode())
+        code = [EXIT_HUNG]
+        # In a thread: the file system may be what hangs.
+        recorder = threading.Thread(target=lambda: code.insert(0, self._diagnose(message)), daemon=True)
+        recorder.start()
+        time.sleep(GRACE_S)
+        recorder.join(GRACE_S)
+        self._end(code[0])
+
+    def _diagnose(self, message: str) -> int:
+        """Record the message, and for whom the ranks wait; return the exit code."""
+        self._heartbeat.beat()
+        time.sleep(0.4 * GRACE_S)  # the others write theirs
+        beats = [beat for beat in read_beats(self._run_dir) if beat.rank < self._size]
+        held_up = whom_they_wait_for(beats, now=time.time())
+        return self._record(f"{message}; {held_up}" if held_up else message)

@@ -1,0 +1,1 @@
+"""The run folder: configuration, status, forks, and which checkpoints are kept."""

@@ -1,0 +1,90 @@
+"""The run folder: what a run is, written once, and what may change when it goes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from megabert.checkpoints.format import steps_in
+from megabert.config.loading import build, differences, to_dict, to_yaml
+from megabert.config.run import RunConfig, is_science
+from megabert.errors import CheckpointError
+from megabert.observability.environment import command_line, describe_environment
+from megabert.schema import atomic_write
+
+CONFIG_NAME = "config.yaml"
+
+
+def checkpoints_dir(run_dir: Path) -> Path:
+    """Return where the run's checkpoints lie."""
+    return run_dir / "checkpoints"
+
+
+def tokenizer_dir(run_dir: Path) -> Path:
+    """Return the run's copy of the tokenizer that its shards were made with."""
+    return run_dir / "tokenizer"
+
+
+def read_config(run_dir: Path) -> RunConfig:
+    """Return the resolved configuration that a run recorded.
+
+    Raises:
+        CheckpointError: The folder is no run folder.
+    """
+    path = run_dir / CONFIG_NAME
+    if not path.is_file():
+        raise CheckpointError(f"{run_dir}: has no {CONFIG_NAME}, so it is no run folder. Name one: runs/NAME.")
+    return build(RunConfig, path)
+
+
+def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
+    """Check a run folder against the configuration, before anything is written.
+
+    Args:
+        run_dir: New, empty, or the folder of an earlier run.
+        config: Resolved configuration.
+
+    Returns:
+        Lines that say what changed since, engine fields only; empty for a new run.
+
+    Raises:
+        CheckpointError: A science field differs, or the folder holds something else.
+    """
+    if not run_dir.exists() or not any(path.name != ".lock" for path in run_dir.iterdir()):
+        return []
+    if not (run_dir / CONFIG_NAME).is_file():
+        if _has_only_own_beginnings(run_dir):
+            return []
+        raise CheckpointError(
+            f"{run_dir}: is not empty and has no {CONFIG_NAME}, so it is no run folder. Choose another --run-dir."
+        )
+    changed = differences(to_dict(read_config(run_dir)), to_dict(config))
+    science = {path: change for path, change in changed.items() if is_science(path)}
+    if science:
+        lines = "\n".join(f"  {path}: {old!r} -> {new!r}" for path, (old, new) in science.items())
+        raise CheckpointError(
+            f"{run_dir}: was begun with another configuration; these fields make it another experiment:\n{lines}\n"
+            f"Go on with the recorded values, or begin a new run with these, from a checkpoint of this one:\n"
+            f"  {fork_command(run_dir)}",
+            see="the-run-folder-holds-another-experiment",
+        )
+    return [f"{path}: {old!r} -> {new!r}" for path, (old, new) in changed.items()]
+
+
+def fork_command(run_dir: Path) -> str:
+    """Return the beginning of the command that forks a run at its newest checkpoint."""
+    steps = steps_in(checkpoints_dir(run_dir))
+    return f"megabert pretrain --fork {run_dir}@{steps[0] if steps else 'STEP'} --run-dir NEW ..."
+
+
+def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> None:
+    """Write configuration, command, environment and DeepSpeed dictionary into the run folder."""
+    atomic_write(run_dir / CONFIG_NAME, to_yaml(config))
+    with (run_dir / "command.txt").open("a", encoding="utf-8") as file:
+        file.write(command_line() + "\n")
+    atomic_write(run_dir / "environment.json", json.dumps(describe_environment(), indent=2) + "\n")
+    atomic_write(run_dir / "deepspeed.json", json.dumps(deepspeed, indent=2) + "\n")
+
+
+def _has_only_own_beginnings(run_dir: Path) -> bool:
+    """Whether a start was killed before it wrote its configuration."""
+    return all(path.name in (".lock", "logs", "heartbeats") or path.suffix == ".tmp" for path in run_dir.iterdir())

@@ -1,0 +1,81 @@
+import threading
+
+import pytest
+import torch.distributed as dist
+
+from megabert.distributed import failure_propagation as first_failure
+from megabert.distributed.failure_propagation import FirstFailure, RankFailed
+from megabert.errors import CheckpointError, DataError, MegabertError
+
+LOST = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:34688.\nmore")
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch):
+    monkeypatch.setattr(first_failure, "_SILENCE_S", 0.05)
+
+
+@pytest.fixture
+def ranks():
+    store = dist.HashStore()
+    return [FirstFailure(store, rank, 3) for rank in range(3)]
+
+
+def test_first_error_is_its_ranks_own_and_all_others_echo_it(ranks):
+    torn = DataError("torn shard")
+    assert ranks[1].report(torn) is torn
+    assert torn.is_echo is False
+    for other in (ranks[0], ranks[2]):
+        echo = other.report(LOST)
+        assert isinstance(echo, RankFailed)
+        assert (echo.rank, echo.exit_code, echo.is_echo, str(echo)) == (1, 3, True, "DataError: torn shard")
+    assert isinstance(ranks[0].report(CheckpointError("later")), RankFailed)
+
+
+def test_bug_is_reported_by_its_rank_with_code_1(ranks):
+    bug = KeyError("x")
+    assert ranks[2].report(bug) is bug
+    assert ranks[0].report(LOST).exit_code == 1
+
+
+def test_an_error_that_follows_from_another_waits_for_that_one(ranks, monkeypatch):
+    monkeypatch.setattr(first_failure, "_SILENCE_S", 20.0)
+    echo = DataError("the loader of another rank failed")
+    echo.is_echo = True
+    threading.Timer(0.2, lambda: ranks[1].report(CheckpointError("the cause"))).start()
+    found = ranks[0].report(echo)
+    assert (found.rank, found.exit_code, str(found)) == (1, 4, "CheckpointError: the cause")
+
+
+def test_rank_that_died_without_a_word_is_reported_once(ranks):
+    error = ranks[0].report(LOST)
+    assert type(error) is MegabertError
+    assert "lost another rank" in str(error)
+    assert "Connection closed by peer" in str(error)
+    assert "more" not in str(error)
+    assert error.is_echo is False
+    assert isinstance(ranks[2].report(LOST), RankFailed)
+
+
+def test_store_that_is_gone_hides_no_error(ranks, monkeypatch):
+    torn = DataError("torn shard")
+    monkeypatch.setattr(ranks[1], "_store", None)
+    assert ranks[1].report(torn) is torn
+    assert torn.is_echo is False
+
+
+def test_rank_that_waits_for_ever_is_ended_with_the_first_ones_code(ranks, monkeypatch):
+    monkeypatch.setattr(first_failure, "_POLL_S", 0.02)
+    monkeypatch.setattr(first_failure, "_GRACE_S", 0.02)
+    ended, codes = threading.Event(), []
+    monkeypatch.setattr(first_failure.os, "_exit", lambda code: (codes.append(code), ended.set()))
+    with ranks[2].watching():
+        ranks[1].report(DataError("torn shard"))
+        assert ended.wait(20)
+    assert codes[0] == 3
+
+
+def test_interrupt_and_a_world_of_one_stay_as_they_are():
+    alone = FirstFailure(dist.HashStore(), 0, 1)
+    for error in (KeyboardInterrupt(), DataError("x"), LOST):
+        assert alone.report(error) is error

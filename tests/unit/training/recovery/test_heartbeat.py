@@ -1,0 +1,55 @@
+import time
+
+from megabert.training.recovery.heartbeat import SILENT_S, Beat, Heartbeat, read_beats, whom_they_wait_for
+
+
+def beat(rank: int, step: int = 7, is_waiting: bool = True, age_s: float = 1.0) -> Beat:
+    doing = "waiting for the other ranks" if is_waiting else "making a step"
+    return Beat(
+        rank=rank, host=f"n{rank}", step=step, doing=doing, is_waiting=is_waiting, since=935.0, time=1000.0 - age_s
+    )
+
+
+def test_place_is_written_and_read_back(tmp_path):
+    with Heartbeat(tmp_path, 3) as heartbeat:
+        heartbeat.note(7, "making a step")
+        heartbeat.beat()
+        (found,) = read_beats(tmp_path)
+        assert (found.rank, found.step, found.doing, found.is_waiting) == (3, 7, "making a step", False)
+        heartbeat.note(12_345_678, "x", is_waiting=True)
+    (found,) = read_beats(tmp_path)
+    assert (found.step, found.doing, found.is_waiting) == (12_345_678, "x", True)
+    assert abs(found.time - time.time()) < 60
+
+
+def test_torn_file_is_left_out(tmp_path):
+    for rank in (0, 1):
+        with Heartbeat(tmp_path, rank):
+            pass
+    (tmp_path / "heartbeats" / "rank_000.json").write_text('{"rank": 0, "ho')
+    assert [found.rank for found in read_beats(tmp_path)] == [1]
+
+
+def test_rank_that_still_computes_is_named():
+    found = whom_they_wait_for([beat(0), beat(1, is_waiting=False), beat(2)], now=1000.0)
+    assert found == "the others wait for rank 1 (n1), making a step at step 7 for 65 s"
+
+
+def test_rank_that_is_a_step_behind_is_named():
+    assert "wait for rank 2 (n2)" in whom_they_wait_for([beat(0), beat(1), beat(2, step=6)], now=1000.0)
+
+
+def test_silent_rank_is_named():
+    found = whom_they_wait_for([beat(0), beat(1, age_s=SILENT_S + 50)], now=1000.0)
+    assert found == "no sign of life from rank 1 (n1) for 80 s"
+
+
+def test_nobody_is_named_where_all_are_alike():
+    assert whom_they_wait_for([beat(0), beat(1)], now=1000.0) == ""
+    assert whom_they_wait_for([beat(0, is_waiting=False), beat(1, is_waiting=False)], now=1000.0) == ""
+    assert whom_they_wait_for([], now=1000.0) == ""
+
+
+def test_long_lists_are_cut():
+    beats = [beat(rank, is_waiting=rank > 7) for rank in range(12)]
+    assert whom_they_wait_for(beats, now=1000.0).endswith("; and 3 more")

@@ -1,0 +1,101 @@
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from megabert.config.run import WatchdogConfig
+from megabert.training.recovery import watchdog as module
+from megabert.training.recovery.watchdog import EXIT_HUNG, Watchdog
+
+
+@pytest.fixture(autouse=True)
+def no_grace(monkeypatch):
+    monkeypatch.setattr(module, "GRACE_S", 0.05)
+
+
+class Guarded:
+    """A watchdog whose bite sets an event."""
+
+    def __init__(self, run_dir, record=lambda message: EXIT_HUNG, **limits: float) -> None:
+        self.codes: list[int] = []
+        self.has_ended = threading.Event()
+        (run_dir / "logs").mkdir()
+        self.log = run_dir / "logs" / "rank_002.log"
+        config = WatchdogConfig(**{"min_step_s": 0.1, "other_s": 30, "start_up_s": 30, **limits})
+        self.watchdog = Watchdog(config, run_dir, 2, record=record, end=self.end)
+
+    def end(self, code: int) -> None:
+        self.codes.append(code)
+        self.has_ended.set()
+
+
+def test_hang_writes_stacks_and_ends_with_the_recorded_code(tmp_path):
+    messages: list[str] = []
+    guarded = Guarded(tmp_path, lambda message: messages.append(message) or 70, other_s=0.1)
+    with guarded.watchdog as watchdog:
+        watchdog.expect("validating")
+        assert guarded.has_ended.wait(10)
+    assert guarded.codes == [70]
+    assert messages == ["rank 2 hangs: validating takes more than 0 s"]
+    log = guarded.log.read_text()
+    assert "validating takes more than" in log
+    assert "test_hang_writes_stacks" in log
+
+
+def test_record_that_hangs_does_not_save_the_process(tmp_path):
+    guarded = Guarded(tmp_path, lambda message: time.sleep(60) or 70, start_up_s=0.1)
+    with guarded.watchdog:
+        assert guarded.has_ended.wait(10)
+    assert guarded.codes == [EXIT_HUNG]
+
+
+def test_limit_of_a_step_follows_the_phase(tmp_path):
+    guarded = Guarded(tmp_path, min_step_s=60)
+    watchdog = guarded.watchdog
+    watchdog.expect_step()
+    assert "first steps" in watchdog._doing
+    for _ in range(100):
+        watchdog.end_step()
+    watchdog.expect_step()
+    assert "making a step takes more than 60 s" in watchdog._doing
+    watchdog._steps.extend([30.0] * 5)
+    watchdog.expect_step()
+    assert "making a step takes more than 300 s" in watchdog._doing
+    watchdog.start_phase()
+    watchdog.expect_step()
+    assert "first steps" in watchdog._doing
+
+
+class Waiting:
+    """The watchdog's condition, on a clock of its own: while it waits, the work gets on just before the limit."""
+
+    def __init__(self, monkeypatch, rounds: int) -> None:
+        self.now, self.waits, self.rounds = 0.0, [], rounds
+        monkeypatch.setattr(module, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: self.now}))
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def notify(self) -> None: ...
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += 0.75 * seconds
+        if len(self.waits) < self.rounds:
+            self.watchdog.expect("working")
+        else:
+            self.watchdog._is_closed = True
+
+
+def test_work_that_gets_on_is_left_alone(tmp_path, monkeypatch):
+    condition = Waiting(monkeypatch, rounds=5)
+    guarded = Guarded(tmp_path, other_s=2)
+    condition.watchdog = guarded.watchdog
+    monkeypatch.setattr(guarded.watchdog, "_changed", condition)
+    guarded.watchdog.expect("working")
+    guarded.watchdog._watch()  # what its thread does
+    assert condition.waits == [2] * 5, "each time the whole limit is left"
+    assert not guarded.codes
+    assert not guarded.log.exists()

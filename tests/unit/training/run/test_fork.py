@@ -1,0 +1,69 @@
+from dataclasses import replace
+
+import pytest
+
+from megabert.config.recipes import load_run_config, split_fork
+from megabert.data.position import DataPosition
+from megabert.errors import CheckpointError, ConfigError
+from megabert.training.run.folder import record_run
+from megabert.training.run.fork import find_fork, state_after_fork
+from megabert.training.state import TrainerState
+
+CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 10}, "1": {"steps": 5}}, "fork": "runs/a@12"})
+STORED = TrainerState(
+    step=12,
+    phase=1,
+    phase_step=2,
+    batches=13,
+    samples=99,
+    position=DataPosition(0, 40),
+    skipped_steps=1,
+    rollbacks=2,
+    best_step=11,
+    best_loss=3.0,
+    data_sha256=("a", "b"),
+)
+
+
+def test_fork_keeps_the_place_and_leaves_the_other_runs_troubles_behind():
+    state = state_after_fork(STORED, CONFIG, ("a", "b"))
+    assert (state.step, state.phase, state.phase_step, state.batches, state.samples) == (12, 1, 2, 13, 99)
+    assert state.position == DataPosition(0, 40)
+    assert (state.best_step, state.rollbacks, state.skipped_steps) == (None, 0, 0)
+
+
+def test_other_shards_are_read_from_their_beginning():
+    state = state_after_fork(STORED, CONFIG, ("a", "c"))
+    assert (state.position, state.data_sha256) == (DataPosition(), ("a", "c"))
+    assert state_after_fork(STORED, CONFIG, ("c", "b")).position == DataPosition(0, 40)
+
+
+def test_end_of_a_phase_can_be_forked_to_begin_the_next_one_again():
+    end = replace(STORED, step=10, phase=0, phase_step=10)
+    state = state_after_fork(end, CONFIG, ("a", "b"))
+    assert state.is_phase_done(CONFIG)
+    assert (state.next_phase().phase, state.next_phase().step) == (1, 10)
+
+
+@pytest.mark.parametrize("phases", [CONFIG.phases[:1], (CONFIG.phases[0], replace(CONFIG.phases[1], steps=2))])
+def test_nothing_left_to_do_is_an_error(phases):
+    with pytest.raises(ConfigError, match=r"runs/a@12: that checkpoint stands at step 2 of phase 2"):
+        state_after_fork(STORED, replace(CONFIG, phases=phases), ("a", "b"))
+
+
+def test_missing_run_and_missing_step_are_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"nowhere: has no config\.yaml"):
+        find_fork(f"{tmp_path}/nowhere@3")
+    record_run(tmp_path, CONFIG, {})
+    (tmp_path / "checkpoints" / "step_00000005").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"no such checkpoint.*\[5\]"):
+        find_fork(f"{tmp_path}@3")
+
+
+def test_form_of_a_fork():
+    assert split_fork("runs/a@b@30")[1] == 30
+    for wrong in ("runs/a", "runs/a@last", "@3"):
+        with pytest.raises(ConfigError, match="RUN@STEP"):
+            split_fork(wrong)
+        with pytest.raises(ConfigError, match="fork"):
+            load_run_config("debug", flags={"fork": wrong})

@@ -1,0 +1,98 @@
+from types import SimpleNamespace
+
+import pytest
+
+from megabert.errors import DataError
+from megabert.training.run.status import RunStatus, read_status
+
+
+def status_on(run_dir, rank: int, start: str = "first") -> RunStatus:
+    world = SimpleNamespace(rank=rank, is_main=rank == 0, broadcast=lambda value: start)
+    return RunStatus(run_dir, world)
+
+
+@pytest.fixture
+def main_rank(tmp_path) -> RunStatus:
+    status = status_on(tmp_path, 0)
+    status.open()
+    return status
+
+
+def test_nothing_is_written_before_the_folder_is_ours(tmp_path):
+    status = status_on(tmp_path, 0)
+    status.running(step=0, phase=0)
+    status.failed(DataError("refused"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_verdicts_name_place_and_code(tmp_path, main_rank):
+    main_rank.running(step=7, phase=1)
+    running = read_status(tmp_path)
+    assert (running["status"], running["step"], running["phase"], running["exit_code"]) == ("running", 7, 2, None)
+    main_rank.ended("stopped", step=9, phase=1, exit_code=75)
+    stopped = read_status(tmp_path)
+    assert (stopped["status"], stopped["step"], stopped["exit_code"]) == ("stopped", 9, 75)
+    assert stopped["time"] >= running["time"]
+
+
+def test_a_checkpoint_that_is_completed_late_does_not_revive_a_run(tmp_path, main_rank):
+    main_rank.running(step=7, phase=0)
+    main_rank.hung("rank 0 hangs")
+    main_rank.running(step=8, phase=0)
+    assert (read_status(tmp_path)["status"], read_status(tmp_path)["exit_code"]) == ("failed", 76)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(DataError("torn shard"), 3), (ValueError("bug"), 1), (KeyboardInterrupt(), 130)]
+)
+def test_error_is_recorded_with_the_last_place(tmp_path, main_rank, error, code):
+    main_rank.running(step=7, phase=0)
+    main_rank.failed(error)
+    failed = read_status(tmp_path)
+    assert (failed["status"], failed["exit_code"], failed["step"], failed["rank"]) == ("failed", code, 7, 0)
+    assert failed["error"] == f"{type(error).__name__}: {error}"
+
+
+def test_first_error_stands_until_the_next_start(tmp_path, main_rank):
+    other = status_on(tmp_path, 3)
+    other.open()
+    other.failed(DataError("the cause"))
+    main_rank.failed(RuntimeError("connection closed by peer"))
+    assert (read_status(tmp_path)["error"], read_status(tmp_path)["rank"]) == ("DataError: the cause", 3)
+    second = status_on(tmp_path, 0, start="second")
+    second.open()
+    second.failed(RuntimeError("another"))
+    assert read_status(tmp_path)["error"] == "RuntimeError: another"
+
+
+def test_echo_of_another_ranks_error_is_rank_0s_to_write(tmp_path):
+    echo = DataError("the cause")
+    echo.is_echo = True
+    other = status_on(tmp_path, 1)
+    other.open()
+    other.failed(echo)
+    assert read_status(tmp_path) == {}
+
+
+def test_full_disk_does_not_end_a_run(tmp_path, main_rank, monkeypatch):
+    def full(*_: object) -> None:
+        raise DataError("no space left")
+
+    monkeypatch.setattr("megabert.training.run.status.atomic_write", full)
+    main_rank.running(step=1, phase=0)
+    main_rank.failed(DataError("first"))
+
+
+def test_fourth_hang_at_one_checkpoint_is_not_tried_again(tmp_path):
+    codes = []
+    for start in range(5):
+        status = status_on(tmp_path, 0, start=str(start))
+        status.open()
+        status.running(step=6, phase=0)
+        codes.append(status.hung("rank 0 hangs"))
+    assert codes == [76, 76, 76, 70, 70]
+    assert "for the 5th time since the checkpoint of step 6" in read_status(tmp_path)["error"]
+    status = status_on(tmp_path, 0, start="later")
+    status.open()
+    status.running(step=9, phase=0)
+    assert status.hung("rank 0 hangs") == 76
