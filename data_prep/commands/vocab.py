@@ -7,7 +7,7 @@ from typing import get_args
 
 from data_prep.commands.options import add_config_argument, add_source_arguments, make_config
 from data_prep.config import BuildConfig
-from data_prep.extract import Chunk, find_files, plan_chunks
+from data_prep.extract import InputChunk, find_files, plan_chunks
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask, hash_document
 from data_prep.steps.step2_vocabulary import save_tokenizer
 from data_prep.vocabulary_training import VocabularyOptions, require_bars, train_vocabulary
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _texts(config: BuildConfig, chunks: list[Chunk]) -> Iterator[tuple[str, str]]:
+def _texts(config: BuildConfig, chunks: list[InputChunk]) -> Iterator[tuple[str, str]]:
     for number, chunk in enumerate(chunks):
         task = ExtractTask(chunk, number, config.language, config.clean, config.max_bad_share == 0, Path())
         for paragraphs in DocumentReader(task).documents():

@@ -1,5 +1,5 @@
 """Reading sources: files are cut into chunks at document borders, chunks into documents."""
 
-from data_prep.extract.chunks import Chunk, InputFile, find_files, plan_chunks
+from data_prep.extract.chunks import InputChunk, InputFile, find_files, plan_chunks
 
-__all__ = ["Chunk", "InputFile", "find_files", "plan_chunks"]
+__all__ = ["InputChunk", "InputFile", "find_files", "plan_chunks"]

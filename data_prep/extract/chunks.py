@@ -56,7 +56,7 @@ class InputFile:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class InputChunk:
     """A part of a file; what ``start`` and ``end`` count depends on the format.
 
     Bytes as stored (documents that start there belong to the chunk), row groups of Parquet, record batches of Arrow,
@@ -118,7 +118,7 @@ def _kind(path: str, source: SourceConfig) -> tuple[str, str]:
     return kind, compression
 
 
-def plan_chunks(files: list[InputFile], chunk_bytes: int) -> list[Chunk]:
+def plan_chunks(files: list[InputFile], chunk_bytes: int) -> list[InputChunk]:
     """Cut files into chunks of about ``chunk_bytes``, smaller for small inputs so that several workers share them.
 
     The plan depends on the files alone, never on the number of workers. Compressed files are one chunk each, but
@@ -129,7 +129,7 @@ def plan_chunks(files: list[InputFile], chunk_bytes: int) -> list[Chunk]:
     return [chunk for file in files for chunk in _chunks_of(file, size)]
 
 
-def _chunks_of(file: InputFile, size: int) -> Iterator[Chunk]:
+def _chunks_of(file: InputFile, size: int) -> Iterator[InputChunk]:
     if not file.bytes:
         return
     if file.format in ("parquet", "arrow"):
@@ -143,26 +143,26 @@ def _chunks_of(file: InputFile, size: int) -> Iterator[Chunk]:
         starts = stream_starts(file.path, file.bytes)
         borders = [*starts, file.bytes]
         groups = list(_grouped(file, [b - a for a, b in pairwise(borders)], size))
-        yield from (Chunk(file, borders[group.start], borders[group.end], group.bytes) for group in groups)
+        yield from (InputChunk(file, borders[group.start], borders[group.end], group.bytes) for group in groups)
     elif file.compression or file.format == "book" or UNCUTTABLE.match(file.encoding):
-        yield Chunk(file, 0, file.bytes, file.bytes)
+        yield InputChunk(file, 0, file.bytes, file.bytes)
     else:
         for start in range(0, file.bytes, size):
             end = min(start + size, file.bytes)
-            yield Chunk(file, start, end, end - start)
+            yield InputChunk(file, start, end, end - start)
 
 
-def _grouped(file: InputFile, sizes: list[int], wanted: int) -> Iterator[Chunk]:
+def _grouped(file: InputFile, sizes: list[int], wanted: int) -> Iterator[InputChunk]:
     """Yield runs of consecutive parts of at least ``wanted`` bytes, the last perhaps less."""
     first = held = 0
     for index, size in enumerate(sizes):
         held += size
         if held >= wanted or index + 1 == len(sizes):
-            yield Chunk(file, first, index + 1, held)
+            yield InputChunk(file, first, index + 1, held)
             first, held = index + 1, 0
 
 
-def chunk_bounds(chunk: Chunk, stream: BinaryIO) -> tuple[int, int]:
+def chunk_bounds(chunk: InputChunk, stream: BinaryIO) -> tuple[int, int]:
     """Return the first and last byte of the documents that start in the chunk.
 
     A document belongs to the chunk in which the border before it ends, so each has exactly one.

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.extract.chunks import Chunk, InputFile
+from data_prep.extract.chunks import InputChunk, InputFile
 from data_prep.extract.opening import is_url, open_stored
 from megabert.errors import DataError
 
@@ -35,7 +35,7 @@ def parts_of(file: InputFile) -> list[int]:
         source.close()
 
 
-def column_documents(chunk: Chunk) -> Iterator[tuple[int, str]]:
+def column_documents(chunk: InputChunk) -> Iterator[tuple[int, str]]:
     """Yield (row within the chunk's parts, text); a null is an empty document.
 
     Raises:

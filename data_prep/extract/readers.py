@@ -2,24 +2,24 @@
 
 from collections.abc import Callable, Iterator
 
-from data_prep.extract.chunks import Chunk
+from data_prep.extract.chunks import InputChunk
 from data_prep.extract.problems import Problems
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
 
 
-def _columns(chunk: Chunk, problems: Problems) -> Iterator[Document]:
+def _columns(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     from data_prep.extract.columns import column_documents
 
     return column_documents(chunk)
 
 
-def _wikipedia(chunk: Chunk, problems: Problems) -> Iterator[Document]:
+def _wikipedia(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     from data_prep.extract.wikipedia import wikipedia_documents
 
     return wikipedia_documents(chunk, problems)
 
 
-READERS: dict[str, Callable[[Chunk, Problems], Iterator[Document]]] = {
+READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
     "text": text_documents,
     "book": book_documents,
     "jsonl": jsonl_documents,
@@ -29,7 +29,7 @@ READERS: dict[str, Callable[[Chunk, Problems], Iterator[Document]]] = {
 }
 
 
-def read_texts(chunk: Chunk, problems: Problems) -> Iterator[Document]:
+def read_texts(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     """Yield (place, text) of the documents of a chunk, as they stand in the file.
 
     Raises:

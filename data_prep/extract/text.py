@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from data_prep.extract.chunks import BORDERS, UNCUTTABLE, Chunk, chunk_bounds
+from data_prep.extract.chunks import BORDERS, UNCUTTABLE, InputChunk, chunk_bounds
 from data_prep.extract.opening import content_blocks, open_stored
 from data_prep.extract.problems import Problems
 
@@ -22,7 +22,7 @@ Document = tuple[int, str]
 """Where it begins (byte, line or row), and its text."""
 
 
-def text_documents(chunk: Chunk, problems: Problems) -> Iterator[Document]:
+def text_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     """Yield documents that blank lines part."""
     for offset, text in decoded_groups(chunk, problems):
         start = 0
@@ -34,7 +34,7 @@ def text_documents(chunk: Chunk, problems: Problems) -> Iterator[Document]:
             start = following
 
 
-def book_documents(chunk: Chunk, problems: Problems) -> Iterator[Document]:
+def book_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     """Yield the whole file as one document: blank lines part paragraphs, lines of one are joined."""
     blocks: list[bytes] = []
     size = 0
@@ -51,7 +51,7 @@ def book_documents(chunk: Chunk, problems: Problems) -> Iterator[Document]:
         yield 0, "\n".join(" ".join(part.split("\n")) for part in BLANK_LINE.split(text))
 
 
-def jsonl_documents(chunk: Chunk, problems: Problems) -> Iterator[Document]:
+def jsonl_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     """Yield the text of each line's object."""
     for offset, text in decoded_groups(chunk, problems):
         following = offset
@@ -96,7 +96,7 @@ def _text_of(line: str, field: str) -> tuple[str, str]:
     return "", content
 
 
-def decoded_groups(chunk: Chunk, problems: Problems) -> Iterator[tuple[int, str]]:
+def decoded_groups(chunk: InputChunk, problems: Problems) -> Iterator[tuple[int, str]]:
     """Yield (offset, text) of groups of whole documents, line ends unified."""
     start, blocks = chunk_blocks(chunk, problems)
     if UNCUTTABLE.match(chunk.file.encoding):
@@ -106,7 +106,7 @@ def decoded_groups(chunk: Chunk, problems: Problems) -> Iterator[tuple[int, str]
         yield from _decode(chunk, offset, data, problems)
 
 
-def _recoded(chunk: Chunk, blocks: Iterator[bytes], problems: Problems) -> Iterator[bytes]:
+def _recoded(chunk: InputChunk, blocks: Iterator[bytes], problems: Problems) -> Iterator[bytes]:
     """Yield content as UTF-8, block by block; places in it are then counted in bytes of UTF-8."""
     file = chunk.file
     decoder = codecs.getincrementaldecoder(file.encoding)()
@@ -126,7 +126,7 @@ def _recoded(chunk: Chunk, blocks: Iterator[bytes], problems: Problems) -> Itera
         yield text.encode("utf-8", "surrogatepass")
 
 
-def chunk_blocks(chunk: Chunk, problems: Problems) -> tuple[int, Iterator[bytes]]:
+def chunk_blocks(chunk: InputChunk, problems: Problems) -> tuple[int, Iterator[bytes]]:
     """Return the offset at which the chunk's documents start, and its content in blocks."""
     file = chunk.file
     if file.compression or UNCUTTABLE.match(file.encoding):
@@ -136,7 +136,7 @@ def chunk_blocks(chunk: Chunk, problems: Problems) -> tuple[int, Iterator[bytes]
     return start, content_blocks(file.path, "", start, end, problems)
 
 
-def grouped(chunk: Chunk, offset: int, blocks: Iterator[bytes], problems: Problems) -> Iterator[Group]:
+def grouped(chunk: InputChunk, offset: int, blocks: Iterator[bytes], problems: Problems) -> Iterator[Group]:
     """Cut content into groups of whole documents; the last may lack its border.
 
     A document above ``MAX_DOCUMENT_BYTES`` is left out without being held.
@@ -179,7 +179,7 @@ def _last_border(border: re.Pattern[bytes], held: bytes, start: int) -> int:
     return 0
 
 
-def _decode(chunk: Chunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
+def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
     file = chunk.file
     if (
         offset == 0
@@ -200,7 +200,7 @@ def _decode(chunk: Chunk, offset: int, data: bytes, problems: Problems) -> Itera
         offset += len(part) + is_by_line
 
 
-def _decode_what_can_be(chunk: Chunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
+def _decode_what_can_be(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
     """Raise an error with the place of the first wrong byte, or leave out the documents that have some."""
     file = chunk.file
     try:
@@ -218,7 +218,7 @@ def _decode_what_can_be(chunk: Chunk, offset: int, data: bytes, problems: Proble
         )
 
 
-def _decode_each(chunk: Chunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
+def _decode_each(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
     """Decode a group document by document, and leave out those with wrong bytes."""
     border, file = BORDERS[chunk.file.format], chunk.file
     ends = [match.end() for match in border.finditer(data)]
@@ -236,7 +236,7 @@ def _unix_lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _line_number(chunk: Chunk, place: int) -> int:
+def _line_number(chunk: InputChunk, place: int) -> int:
     """Count lines up to a byte of the content, from 1; only done for a message."""
     lines, read = 1, 0
     file = chunk.file

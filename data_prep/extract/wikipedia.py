@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from data_prep.extract.chunks import Chunk, InputFile
+from data_prep.extract.chunks import InputChunk, InputFile
 from data_prep.extract.opening import BLOCK_BYTES, content_blocks
 from data_prep.extract.problems import Problems
 from data_prep.extract.text import Document, chunk_blocks, grouped
@@ -20,7 +20,7 @@ REDIRECT = re.compile(r"<redirect\b|<text\b[^>]*>\s*#\s*[^\W\d_]+[^\[\n]{0,20}\[
 FILE_NAMESPACE, CATEGORY_NAMESPACE = 6, 14
 
 
-def wikipedia_documents(chunk: Chunk, problems: Problems) -> Iterator[Document]:
+def wikipedia_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     """Yield the articles of a part of a dump; what is left out is counted."""
     path = chunk.file.path
     site = _site(chunk.file)

@@ -8,7 +8,7 @@ from data_prep.clean.paragraphs import RangeTask, count_ranges, find_duplicates,
 from data_prep.config import BuildConfig
 from data_prep.execution.progress import Progress
 from data_prep.execution.work_units import Counts, Unit, add_counts, run_stage
-from data_prep.extract import Chunk
+from data_prep.extract import InputChunk
 from data_prep.extract.problems import EXAMPLES
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask, extract
 from megabert.errors import DataError
@@ -21,7 +21,7 @@ UNREADABLE = ("undecodable_documents", "bad_lines", "unparsable_pages")
 """Problems that ``max_bad_share`` bounds; cut ends and documents above the size limit are counted only."""
 
 
-def extract_units(build: "Build", chunks: Sequence[Chunk]) -> list[Unit]:
+def extract_units(build: "Build", chunks: Sequence[InputChunk]) -> list[Unit]:
     """Return the units of the first stage, after the pass that finds duplicate paragraphs, where it is asked for."""
     config = build.config
     known = None
@@ -31,7 +31,12 @@ def extract_units(build: "Build", chunks: Sequence[Chunk]) -> list[Unit]:
 
 
 def _unit(
-    build: "Build", stage: str, function: Callable[[Any], Any], chunk: Chunk, number: int, known: Path | None = None
+    build: "Build",
+    stage: str,
+    function: Callable[[Any], Any],
+    chunk: InputChunk,
+    number: int,
+    known: Path | None = None,
 ) -> Unit:
     config = build.config
     is_strict = config.max_bad_share == 0
@@ -47,7 +52,7 @@ def hash_paragraphs(task: ExtractTask) -> tuple[list[Path], Counts]:
     return paths, {**counts, "bytes": task.chunk.bytes}
 
 
-def _find_duplicate_paragraphs(build: "Build", chunks: Sequence[Chunk]) -> Path:
+def _find_duplicate_paragraphs(build: "Build", chunks: Sequence[InputChunk]) -> Path:
     units = [_unit(build, "paragraphs", hash_paragraphs, chunk, number) for number, chunk in enumerate(chunks)]
     progress = Progress("paragraphs", len(units), measure="bytes", scale=1e6, label="MB/s")
     outcomes = run_stage(units, build.executor, progress)

@@ -14,7 +14,7 @@ from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.paragraphs import DuplicateParagraphs
 from data_prep.config import CleanConfig
 from data_prep.execution.work_units import Counts
-from data_prep.extract.chunks import Chunk
+from data_prep.extract.chunks import InputChunk
 from data_prep.extract.problems import Problems
 from data_prep.extract.readers import read_texts
 from data_prep.sentences import make_splitter
@@ -29,7 +29,7 @@ PART_CHARACTERS = 16 << 20
 class ExtractTask:
     """A chunk, what to do with its text, and where the sentences go."""
 
-    chunk: Chunk
+    chunk: InputChunk
     number: int
     """Of the chunk, over the whole build."""
     language: str

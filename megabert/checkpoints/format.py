@@ -44,7 +44,7 @@ class StoredParameter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class CheckpointManifest:
     """What a checkpoint holds."""
 
     step: int
@@ -113,14 +113,14 @@ def write_tensors(path: Path, pieces: list[tuple[str, Tensor]]) -> StoredFile:
     return StoredFile(size, digest.hexdigest())
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_checkpoint_manifest(folder: Path, manifest: CheckpointManifest) -> None:
     """Write the manifest with its own SHA-256 beside the content."""
     content = asdict(manifest)
     document = {"sha256": _digest(content), "content": content}
     write_durably(folder / MANIFEST, json.dumps(document, indent=1).encode("utf-8"))
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
     """Read a manifest and check its own SHA-256.
 
     Raises:
@@ -147,13 +147,13 @@ def read_manifest(folder: Path) -> Manifest:
         name: StoredParameter(stored["shape"], [tuple(fragment) for fragment in stored["fragments"]])
         for name, stored in content["parameters"].items()
     }
-    return Manifest(**content)
+    return CheckpointManifest(**content)
 
 
-def damage(folder: Path) -> str | None:
+def find_damage(folder: Path) -> str | None:
     """Return what is wrong with a checkpoint, naming the file, or None after every SHA-256 was found to fit."""
     try:
-        manifest = read_manifest(folder)
+        manifest = read_checkpoint_manifest(folder)
     except CheckpointError as error:
         return str(error)
     for name, stored in manifest.files.items():

@@ -17,14 +17,14 @@ from torch import Tensor
 from megabert.checkpoints.format import (
     KINDS,
     LATEST,
-    Manifest,
-    damage,
+    CheckpointManifest,
+    find_damage,
     folder_name,
-    read_manifest,
+    read_checkpoint_manifest,
     steps_in,
 )
 from megabert.checkpoints.reader import Reader
-from megabert.checkpoints.saving import TEMPORARY, remove_temporaries, together
+from megabert.checkpoints.saving import TEMPORARY, remove_temporaries, run_and_gather
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError
@@ -41,8 +41,8 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
         CheckpointError: On every rank alike: another model, or files that cannot be read.
     """
 
-    def fill() -> Manifest:
-        manifest = read_manifest(folder)
+    def fill() -> CheckpointManifest:
+        manifest = read_checkpoint_manifest(folder)
         _check_same_model(folder, manifest, engine)
         with Reader(folder, manifest) as reader:
             for fragment in engine.fragments:
@@ -51,7 +51,7 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
                     reader.fill(kind, fragment.parameter, fragment.start, fragment.view(flat))
         return manifest
 
-    manifest = together(world, folder, fill, doing="loading")[world.rank]
+    manifest = run_and_gather(world, folder, fill, doing="loading")[world.rank]
     engine.load_state(manifest.engine_state)
     engine.refresh()
     return manifest.trainer_state
@@ -81,7 +81,7 @@ def find_checkpoint(checkpoints_dir: Path, which: str | int = "last", *, at_most
         return _newest_good(checkpoints_dir, [step for step in steps if at_most is None or step <= at_most] or steps)
     if which == "best":
         newest = _newest_good(checkpoints_dir, steps)
-        step = read_manifest(newest).trainer_state.get("best_step")
+        step = read_checkpoint_manifest(newest).trainer_state.get("best_step")
         if step is None:
             raise CheckpointError(
                 f"{newest}: no validation of the last phase is recorded yet, so none is the best. "
@@ -95,7 +95,7 @@ def find_checkpoint(checkpoints_dir: Path, which: str | int = "last", *, at_most
     folder = checkpoints_dir / folder_name(int(step))
     if int(step) not in steps:
         raise CheckpointError(f"{folder}: no such checkpoint. There are those of steps {steps}.")
-    problem = damage(folder)
+    problem = find_damage(folder)
     if problem is not None:
         raise CheckpointError(f"{problem}. Checkpoint {which} is damaged: use last, or one of the steps {steps}.")
     return folder
@@ -107,7 +107,7 @@ def read_masters(folder: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: A file cannot be read any more, for instance because a live run has dropped the checkpoint.
     """
-    manifest = read_manifest(folder)
+    manifest = read_checkpoint_manifest(folder)
     masters = {}
     try:
         with Reader(folder, manifest) as reader:
@@ -143,8 +143,8 @@ def prune(
     old = [step for step in steps if step not in kept]
     if not old:
         return []
-    if all(damage(checkpoints_dir / folder_name(step)) for step in kept):
-        good = next((step for step in old if damage(checkpoints_dir / folder_name(step)) is None), None)
+    if all(find_damage(checkpoints_dir / folder_name(step)) for step in kept):
+        good = next((step for step in old if find_damage(checkpoints_dir / folder_name(step)) is None), None)
         logger.warning("%s: every newer checkpoint is damaged; keeping step %s", checkpoints_dir, good)
         old = [step for step in old if step != good]
     _delete(checkpoints_dir, old)
@@ -168,7 +168,7 @@ def _delete(checkpoints_dir: Path, steps: list[int]) -> None:
 def _best_step(folder: Path) -> int | None:
     """Return the best step that a checkpoint recorded; a damaged one records none."""
     try:
-        step = read_manifest(folder).trainer_state.get("best_step")
+        step = read_checkpoint_manifest(folder).trainer_state.get("best_step")
     except CheckpointError:
         return None
     return None if step is None else int(step)
@@ -178,7 +178,7 @@ def _newest_good(checkpoints_dir: Path, steps: list[int]) -> Path:
     problems: list[str] = []
     for step in steps:
         folder = checkpoints_dir / folder_name(step)
-        problem = damage(folder)
+        problem = find_damage(folder)
         if problem is None:
             if problems:
                 logger.warning(
@@ -193,7 +193,7 @@ def _newest_good(checkpoints_dir: Path, steps: list[int]) -> Path:
     )
 
 
-def _check_same_model(folder: Path, manifest: Manifest, engine: Engine) -> None:
+def _check_same_model(folder: Path, manifest: CheckpointManifest, engine: Engine) -> None:
     ours = {name: list(shape) for name, shape in engine.shapes.items()}
     theirs = {name: stored.shape for name, stored in manifest.parameters.items()}
     if ours != theirs:

@@ -9,7 +9,7 @@ from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 
 
-class Piece(NamedTuple):
+class Slice(NamedTuple):
     """Elements ``start`` to ``start + numel`` of a parameter, ``offset`` into one of this rank's fragments."""
 
     parameter: str
@@ -19,21 +19,21 @@ class Piece(NamedTuple):
     offset: int
 
 
-def pieces_of(engine: Engine, world: World) -> list[Piece]:
+def slices_of(engine: Engine, world: World) -> list[Slice]:
     """Return what this rank writes: its fragments, or its share of each where every rank holds them whole."""
     pieces = []
     for index, fragment in enumerate(engine.fragments):
         if not engine.is_replicated:
-            pieces.append(Piece(fragment.parameter, fragment.start, fragment.numel, index, 0))
+            pieces.append(Slice(fragment.parameter, fragment.start, fragment.numel, index, 0))
             continue
         begin = fragment.numel * world.rank // world.size
         end = fragment.numel * (world.rank + 1) // world.size
         if begin < end:
-            pieces.append(Piece(fragment.parameter, fragment.start + begin, end - begin, index, begin))
+            pieces.append(Slice(fragment.parameter, fragment.start + begin, end - begin, index, begin))
     return pieces
 
 
-def stored_tensors(engine: Engine, pieces: list[Piece]) -> list[tuple[str, Tensor]]:
+def stored_tensors(engine: Engine, pieces: list[Slice]) -> list[tuple[str, Tensor]]:
     """Return (key, view) of master and moments of every piece; nothing is copied."""
     tensors = []
     for piece in pieces:

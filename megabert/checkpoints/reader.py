@@ -6,14 +6,14 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-from megabert.checkpoints.format import Manifest, key_of
+from megabert.checkpoints.format import CheckpointManifest, key_of
 from megabert.errors import CheckpointError
 
 
 class Reader:
     """Context manager; a file is opened when the first slice of it is needed."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
         self.folder = folder
         self.parameters = manifest.parameters
         self.files: dict[str, Any] = {}

@@ -15,16 +15,16 @@ from torch import Tensor
 import megabert
 from megabert.checkpoints.format import (
     LATEST,
-    Manifest,
+    CheckpointManifest,
     StoredFile,
     StoredParameter,
     folder_name,
     header_of,
-    write_manifest,
+    write_checkpoint_manifest,
     write_tensors,
 )
-from megabert.checkpoints.rank_slices import Piece, pieces_of, stored_tensors
-from megabert.distributed.all_or_none import on_all
+from megabert.checkpoints.rank_slices import Slice, slices_of, stored_tensors
+from megabert.distributed.all_or_none import run_on_all_ranks
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError
@@ -41,7 +41,7 @@ class Snapshot:
     """What a rank writes; nothing in it changes while training goes on, unless its tensors are the engine's own."""
 
     step: int
-    pieces: list[Piece]
+    pieces: list[Slice]
     tensors: list[tuple[str, Tensor]]
     """Key and float32 vector of master and moments of every piece."""
     shapes: dict[str, torch.Size]
@@ -52,7 +52,7 @@ class Snapshot:
 
 def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world: World) -> Snapshot:
     """Return what this rank has to write, as views: nothing is copied."""
-    pieces = pieces_of(engine, world)
+    pieces = slices_of(engine, world)
     return Snapshot(
         step=step,
         pieces=pieces,
@@ -87,16 +87,18 @@ def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> P
     needed = world.gather(bytes_to_write + _MANIFEST_BYTES_PER_PIECE * len(snapshot.pieces))
     name = f"rank_{world.rank:05d}.safetensors"
     try:
-        together(world, target, lambda: _make_room(checkpoints_dir, temporary, sum(needed)) if world.is_main else None)
-        files = together(
+        run_and_gather(
+            world, target, lambda: _make_room(checkpoints_dir, temporary, sum(needed)) if world.is_main else None
+        )
+        files = run_and_gather(
             world, target, lambda: (name, write_tensors(temporary / name, snapshot.tensors), snapshot.pieces)
         )
 
         def complete() -> None:
-            write_manifest(temporary, _manifest(snapshot, world, files))
+            write_checkpoint_manifest(temporary, _manifest(snapshot, world, files))
             _publish(temporary, target)
 
-        together(world, target, lambda: complete() if world.is_main else None)
+        run_and_gather(world, target, lambda: complete() if world.is_main else None)
     except CheckpointError:
         if world.is_main:
             remove_temporaries(checkpoints_dir)
@@ -104,7 +106,7 @@ def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> P
     return target
 
 
-def together(world: World, folder: Path, work: Callable[[], Result], *, doing: str = "saving") -> list[Result]:
+def run_and_gather(world: World, folder: Path, work: Callable[[], Result], *, doing: str = "saving") -> list[Result]:
     """Run ``work`` on every rank and return all results; if it fails on any, raise on all, naming folder and rank."""
 
     def named() -> Result:
@@ -117,7 +119,7 @@ def together(world: World, folder: Path, work: Callable[[], Result], *, doing: s
                 see="a-checkpoint-cannot-be-written" if doing == "saving" else "every-checkpoint-is-damaged",
             ) from error
 
-    return world.gather(on_all(world, named))
+    return world.gather(run_on_all_ranks(world, named))
 
 
 def recover(checkpoints_dir: Path) -> None:
@@ -175,12 +177,14 @@ def _publish(temporary: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def _manifest(snapshot: Snapshot, world: World, written: list[tuple[str, StoredFile, list[Piece]]]) -> Manifest:
+def _manifest(
+    snapshot: Snapshot, world: World, written: list[tuple[str, StoredFile, list[Slice]]]
+) -> CheckpointManifest:
     parameters = {name: StoredParameter(list(shape)) for name, shape in snapshot.shapes.items()}
     for name, _, pieces in written:
         for piece in pieces:
             parameters[piece.parameter].fragments.append((name, piece.start, piece.numel))
-    return Manifest(
+    return CheckpointManifest(
         step=snapshot.step,
         world_size=world.size,
         zero_stage=snapshot.zero_stage,

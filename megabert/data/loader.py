@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from megabert.data.batch import BatchFormat, MicroBatch, Piece, assemble, instance_seeds
 from megabert.data.dynamic_masking import DynamicMasker, make_masker
-from megabert.data.packing import MicroShape, Plan, plan
+from megabert.data.packing import MicroShape, PackingPlan, plan
 from megabert.data.permutation import EpochOrder
 from megabert.data.position import DataPosition, PositionRange
 from megabert.data.shard_set import ShardSet
@@ -269,7 +269,7 @@ def validation_batches(
 
 
 def _micro_batches(
-    dealt: Plan,
+    dealt: PackingPlan,
     rank: int,
     pieces: list[Piece],
     seeds: NDArray[np.int32],

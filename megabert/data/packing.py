@@ -73,7 +73,7 @@ class MicroShape:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class PackingPlan:
     """A global batch dealt to ``num_micro_steps * world_size`` bins.
 
     Attributes:
@@ -98,7 +98,7 @@ class Plan:
         return self.ordinals[self.bin_starts[index] : self.bin_starts[index + 1]]
 
 
-def plan(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, world_size: int) -> Plan:
+def plan(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, world_size: int) -> PackingPlan:
     """Deal a global batch to micro-batches; a pure function of its arguments, so equal on every rank.
 
     Args:
@@ -138,7 +138,7 @@ def plan(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, world_size
         steps += 1
     bin_of_instance = np.empty_like(bins)
     bin_of_instance[longest_first] = bins
-    return Plan(
+    return PackingPlan(
         num_micro_steps=steps,
         world_size=world_size,
         ordinals=_argsort(bin_of_instance),

@@ -9,7 +9,7 @@ from megabert.errors import MegabertError
 Result = TypeVar("Result")
 
 
-def on_all(world: World, work: Callable[[], Result]) -> Result:
+def run_on_all_ranks(world: World, work: Callable[[], Result]) -> Result:
     """Run ``work`` on every rank and return the rank's own result; if it fails on any rank, fail on all.
 
     Raises:
@@ -33,9 +33,9 @@ def on_all(world: World, work: Callable[[], Result]) -> Result:
     raise echo
 
 
-def on_main(world: World, work: Callable[[], Result]) -> Result:
+def run_on_main_rank(world: World, work: Callable[[], Result]) -> Result:
     """Run ``work`` on rank 0 and return its result (plain data) on every rank; if it fails, fail on all."""
-    result = on_all(world, lambda: work() if world.is_main else None)
+    result = run_on_all_ranks(world, lambda: work() if world.is_main else None)
     return world.broadcast(result)  # type: ignore[no-any-return]
 
 

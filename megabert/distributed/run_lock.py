@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from megabert.distributed.all_or_none import on_all
+from megabert.distributed.all_or_none import run_on_all_ranks
 from megabert.distributed.process_group import World
 from megabert.errors import CheckpointError
 from megabert.schema import try_lock
@@ -44,8 +44,8 @@ class RunLock:
         """
         places = self.world.gather((socket.gethostname(), os.getpid()))
         try:
-            on_all(self.world, lambda: self._try(lambda: self._take(places)) if self.world.is_main else None)
-            on_all(self.world, lambda: None if self.world.is_main else self._try(self._join))
+            run_on_all_ranks(self.world, lambda: self._try(lambda: self._take(places)) if self.world.is_main else None)
+            run_on_all_ranks(self.world, lambda: None if self.world.is_main else self._try(self._join))
         except BaseException:
             self._close()
             raise

@@ -16,16 +16,16 @@ class _Fields(dict[str, Any]):
     kind: type
 
 
-def take_apart(module: nn.Module) -> None:
+def flatten(module: nn.Module) -> None:
     """Register the hooks that turn dataclass outputs into dicts; call it before ``deepspeed.initialize``."""
     for part in module.modules():
         part.register_forward_hook(_take_apart)
 
 
-def put_together(module: nn.Module) -> None:
+def unflatten(module: nn.Module) -> None:
     """Register the hooks that turn them back; call it after ``deepspeed.initialize``, whose hooks run in between."""
     for part in module.modules():
-        part.register_forward_hook(_put_together)
+        part.register_forward_hook(_unflatten_hook)
 
 
 def _take_apart(module: nn.Module, inputs: Any, output: Any) -> Any:
@@ -36,5 +36,5 @@ def _take_apart(module: nn.Module, inputs: Any, output: Any) -> Any:
     return fields
 
 
-def _put_together(module: nn.Module, inputs: Any, output: Any) -> Any:
+def _unflatten_hook(module: nn.Module, inputs: Any, output: Any) -> Any:
     return output.kind(**output) if isinstance(output, _Fields) else None

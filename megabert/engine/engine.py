@@ -16,7 +16,7 @@ from torch import Tensor
 
 from megabert.config.deepspeed import REQUIRED, unsupported, value_at, zero_stage_of
 from megabert.distributed.process_group import World
-from megabert.engine.dataclass_outputs import put_together, take_apart
+from megabert.engine.dataclass_outputs import flatten, unflatten
 from megabert.engine.fragments import check_coverage, fragment_table, parameter_shapes
 from megabert.engine.zero_stages import stage_of
 from megabert.errors import ConfigError
@@ -223,11 +223,11 @@ def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[s
     if stage == 0:
         complete["gradient_clipping"] = 0.0  # clipped in Engine
     if stage == 3:
-        take_apart(model)
+        flatten(model)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints its memory use; stdout is for results
         deepspeed_engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=complete)
     if stage == 3:
-        put_together(model)
+        unflatten(model)
     engine = Engine(deepspeed_engine, optimizer, world, float(ds_config["gradient_clipping"]))
     for fragment in engine.fragments if sixteen_bits else []:
         # DeepSpeed rounds the weights to 16 bits and makes the masters from those: give them the digits back.

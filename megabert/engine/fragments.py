@@ -65,7 +65,7 @@ def _windowed(
         if begin < end:
             fragment = Fragment(master, begin - first, names[id(parameter)], begin - position, end - begin)
             piece = parameter.detach().view(-1)[fragment.start : fragment.start + fragment.numel]
-            _prove(fragment, piece)
+            _assert_covers_every_element(fragment, piece)
             yield fragment
 
 
@@ -87,11 +87,11 @@ def _partitioned(optimizer: Any, names: dict[int, str]) -> Iterator[Fragment]:
             if numel:
                 offset = (partition.data_ptr() - model_flat.data_ptr()) // partition.element_size()
                 fragment = Fragment(master, offset, names[id(parameter)], start, numel)
-                _prove(fragment, partition.detach().view(-1)[:numel])
+                _assert_covers_every_element(fragment, partition.detach().view(-1)[:numel])
                 yield fragment
 
 
-def _prove(fragment: Fragment, piece: Tensor) -> None:
+def _assert_covers_every_element(fragment: Fragment, piece: Tensor) -> None:
     if not torch.equal(fragment.view().to(piece.dtype), piece):
         raise RuntimeError(
             f"{fragment.parameter}[{fragment.start}:{fragment.start + fragment.numel}] is not at offset "

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from megabert.checkpoints.format import read_manifest
+from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.loading import to_dict
 from megabert.config.recipes import phase_data, phase_name
@@ -33,7 +33,7 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last") -> int:
     """
     config = read_config(run_dir)
     path = find_checkpoint(checkpoints_dir(run_dir), checkpoint)
-    state = TrainerState.from_dict(read_manifest(path).trainer_state)
+    state = TrainerState.from_dict(read_checkpoint_manifest(path).trainer_state)
     write_huggingface(
         folder,
         state=read_masters(path),

@@ -13,7 +13,7 @@ from megabert.config.finetune import FREE_FIELDS, FinetuneConfig
 from megabert.config.loading import differences, to_dict
 from megabert.config.recipes import engine_path
 from megabert.config.run import OptimizerConfig
-from megabert.distributed.all_or_none import on_all, on_main
+from megabert.distributed.all_or_none import run_on_all_ranks, run_on_main_rank
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
@@ -55,15 +55,15 @@ def finetune(
     """
     with distributed_world(device) as world:
         log_to_stderr(world.rank)
-        prepared = on_all(world, lambda: prepare(task, config))
+        prepared = run_on_all_ranks(world, lambda: prepare(task, config))
         with RunLock(output_dir, world):
-            on_main(world, lambda: _claim(output_dir, prepared))
+            run_on_main_rank(world, lambda: _claim(output_dir, prepared))
             seeds = range(config.seed, config.seed + config.seeds)
-            pending: list[int] = on_main(world, lambda: [s for s in seeds if not _is_done(output_dir, s)])
+            pending: list[int] = run_on_main_rank(world, lambda: [s for s in seeds if not _is_done(output_dir, s)])
             if pending:
                 with logging_to_file(output_dir, world.rank):
                     _train(prepared, pending, output_dir, world)
-            return on_main(world, lambda: _summarize(output_dir, prepared, list(seeds)))
+            return run_on_main_rank(world, lambda: _summarize(output_dir, prepared, list(seeds)))
 
 
 def seed_folder(output_dir: Path, seed: int) -> Path:
@@ -82,7 +82,7 @@ def _train(prepared: Prepared, seeds: list[int], output_dir: Path, world: World)
         activation_checkpointing=config.activation_checkpointing,
     )
     initialize(model, config.seed)
-    given = on_all(world, lambda: _given_weights(model, prepared))
+    given = run_on_all_ranks(world, lambda: _given_weights(model, prepared))
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _engine(model, config, world)
     first_state = engine.state()
@@ -155,7 +155,7 @@ def _engine(model: TaskModel, config: FinetuneConfig, world: World) -> Engine:
 
 def _run_seed(fitting: Fitting, prepared: Prepared, seed: int, output_dir: Path, world: World) -> None:
     folder = seed_folder(output_dir, seed)
-    on_main(world, lambda: folder.mkdir(parents=True, exist_ok=True))
+    run_on_main_rank(world, lambda: folder.mkdir(parents=True, exist_ok=True))
     fit, best = fitting.run(seed, folder)
     metrics: dict[str, dict[str, float]] = {}
     files: list[str] = []
@@ -172,7 +172,7 @@ def _run_seed(fitting: Fitting, prepared: Prepared, seed: int, output_dir: Path,
         content = {"seed": seed, "metrics": metrics, **fit.to_dict(), "predictions": files}
         atomic_write(folder / RESULT_NAME, json.dumps(content, indent=2) + "\n")  # last: now the seed is done
 
-    on_main(world, finish)
+    run_on_main_rank(world, finish)
 
 
 def _is_done(output_dir: Path, seed: int) -> bool:

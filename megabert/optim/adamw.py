@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.optim.base import Stepped, moments_in
+from megabert.optim.base import BaseOptimizer, moments_in
 from megabert.optim.fragment import Fragment
 
 
-class AdamW(Stepped, torch.optim.AdamW):
+class AdamW(BaseOptimizer, torch.optim.AdamW):
     """torch's AdamW; element by element, so exact on any shard without a fragment table."""
 
     bias_correction_over = "run"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megabert.errors import ConfigError, KernelError
 from megabert.ops.backend import APEX_LAMB, apex_obstacle
-from megabert.optim.base import Stepped, moments_in
+from megabert.optim.base import BaseOptimizer, moments_in
 from megabert.optim.fragment import Fragment
 
 VARIANTS = {
@@ -19,7 +19,7 @@ VARIANTS = {
 """What FusedLAMB can be told; its trust ratio has no limits, as the variant ``deepspeed`` wants them."""
 
 
-class ApexLamb(Stepped):
+class ApexLamb(BaseOptimizer):
     """FusedLAMB, built when the engine hands out the fragment table: only then do parameters lie on their device."""
 
     bias_correction_over = "phase"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Stepped(torch.optim.Optimizer):
+class BaseOptimizer(torch.optim.Optimizer):
     """An optimizer with one learning rate for every parameter."""
 
     bias_step = 1

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
-from megabert.optim.base import Stepped, moments_in
+from megabert.optim.base import BaseOptimizer, moments_in
 from megabert.optim.fragment import Fragment
 from megabert.optim.no_decay import no_decay
 
@@ -23,7 +23,7 @@ AllReduce = Callable[[Tensor], None]
 DEEPSPEED_RATIO_LIMITS = (0.01, 0.3)
 
 
-class Lamb(Stepped):
+class Lamb(BaseOptimizer):
     """LAMB over whole parameters or, once attached to a fragment table, over ZeRO's flat shards.
 
     ========== ============================ ============================ =====================

@@ -10,7 +10,7 @@ from typing import Any
 from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
 from megabert.observability.metrics import read_metrics
-from megabert.training.recovery.heartbeat import read_beats, whom_they_wait_for
+from megabert.training.recovery.heartbeat import read_beats, slowest_ranks
 from megabert.training.run.folder import checkpoints_dir, read_config
 from megabert.training.run.status import read_status
 
@@ -83,7 +83,7 @@ def take_snapshot(run_dir: Path) -> Snapshot:
         checkpoint_age_s=_age(latest),
         row_age_s=_age(run_dir / "metrics.jsonl"),
         starts=_starts(run_dir),
-        waiting=whom_they_wait_for(read_beats(run_dir), now=time.time()) if verdict == "running" else "",
+        waiting=slowest_ranks(read_beats(run_dir), now=time.time()) if verdict == "running" else "",
     )
 
 

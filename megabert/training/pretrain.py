@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from megabert.checkpoints.format import Manifest, read_manifest
+from megabert.checkpoints.format import CheckpointManifest, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, has_checkpoint, load_checkpoint
 from megabert.checkpoints.saving import recover
 from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.all_or_none import on_all, on_main
+from megabert.distributed.all_or_none import run_on_all_ranks, run_on_main_rank
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
@@ -53,7 +53,7 @@ class Setup:
     """What differs from the last start, engine fields only."""
     checkpoint: Path | None
     """Where the run goes on, or what it is a fork of; None for a new one."""
-    manifest: Manifest | None
+    manifest: CheckpointManifest | None
     """Of that checkpoint."""
     is_new: bool
     """Whether the run folder has no checkpoint yet."""
@@ -130,9 +130,9 @@ def _set_up(
     stop: StopSignals,
 ) -> Setup:
     """Check everything that can be wrong before anything is written."""
-    inputs = on_all(world, lambda: open_inputs(config, device=world.device, initial=initial))
+    inputs = run_on_all_ranks(world, lambda: open_inputs(config, device=world.device, initial=initial))
 
-    def claimed() -> tuple[list[str], Path | None, Manifest | None, bool]:
+    def claimed() -> tuple[list[str], Path | None, CheckpointManifest | None, bool]:
         changes = claim_run_folder(run_dir, inputs.config)
         folder = checkpoints_dir(run_dir)
         recover(folder)
@@ -140,12 +140,12 @@ def _set_up(
             if config.fork is None:
                 return changes, None, None, True
             checkpoint = find_fork(config.fork)
-            return changes_since_fork(inputs.config), checkpoint, read_manifest(checkpoint), True
+            return changes_since_fork(inputs.config), checkpoint, read_checkpoint_manifest(checkpoint), True
         status.open()  # what goes wrong from here on is this run's own failure
         checkpoint = find_checkpoint(folder, "last")
-        return changes, checkpoint, read_manifest(checkpoint), False
+        return changes, checkpoint, read_checkpoint_manifest(checkpoint), False
 
-    changes, checkpoint, manifest, is_new = on_main(world, claimed)
+    changes, checkpoint, manifest, is_new = run_on_main_rank(world, claimed)
     setup = Setup(
         inputs=inputs,
         run_dir=run_dir,
@@ -160,7 +160,7 @@ def _set_up(
     )
     _check_same_data(setup)
     if setup.stored is None or not setup.stored.is_done(inputs.config):
-        on_all(world, lambda: _verify_share(inputs.shards, world))
+        run_on_all_ranks(world, lambda: _verify_share(inputs.shards, world))
     return setup
 
 
@@ -176,14 +176,14 @@ def _run(setup: Setup, initial: InitialWeights | None) -> TrainerState:
     )
     initialize(model, config.seed)
     if initial is not None and setup.checkpoint is None:
-        on_all(world, lambda: load_initial_weights(model, initial))
+        run_on_all_ranks(world, lambda: load_initial_weights(model, initial))
     state = setup.stored or TrainerState(data_sha256=inputs.data_sha256)
     state = replace(state, budgets=find_budgets(model, inputs, stored=state.budgets, world=world))
     optimizer = build_optimizer(model.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb)
     engine = build_engine(model, optimizer, inputs.deepspeed, world)
     if setup.checkpoint is not None:
         load_checkpoint(setup.checkpoint, engine, world)
-    on_main(world, lambda: _record_start(setup, state))
+    run_on_main_rank(world, lambda: _record_start(setup, state))
     setup.status.open()
     setup.status.running(step=state.step, phase=state.phase)
     return _fit(setup, engine, state)

@@ -8,7 +8,7 @@ from typing import Any
 from megabert.config.run import RollbackConfig, RunConfig
 from megabert.data.position import DataPosition
 from megabert.training.micro_batch_size import Budgets
-from megabert.training.recovery.blamed_data import BadData, Ranges
+from megabert.training.recovery.blamed_data import BlamedData, Ranges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class TrainerState:
     skipped_in_a_row: int = 0
     recent_losses: tuple[float, ...] = ()
     spikes_in_a_row: int = 0
-    bad_data: BadData = field(default_factory=BadData)
+    bad_data: BlamedData = field(default_factory=BlamedData)
     rollbacks: int = 0
     rollbacks_in_a_row: int = 0
     rollback_step: int | None = None
@@ -76,7 +76,7 @@ class TrainerState:
     def after_loss(self, loss: float, rule: RollbackConfig, taken: Ranges) -> "TrainerState":
         """Return the state after looking at the loss of an update on the data taken: is it a spike?"""
         if rule.spike_ratio is None:
-            return replace(self, bad_data=BadData())
+            return replace(self, bad_data=BlamedData())
         known = self.recent_losses
         if 2 * len(known) >= rule.spike_window and loss > rule.spike_ratio * statistics.median(known):
             return replace(self, spikes_in_a_row=self.spikes_in_a_row + 1, bad_data=self.bad_data.after_spike(taken))
@@ -101,7 +101,7 @@ class TrainerState:
             skipped_steps=skipped_steps,
             skipped_in_a_row=0,
             spikes_in_a_row=0,
-            bad_data=BadData(),
+            bad_data=BlamedData(),
             rollbacks=self.rollbacks + 1,
             rollbacks_in_a_row=again + 1,
             rollback_step=self.step,
@@ -128,7 +128,7 @@ class TrainerState:
             position=DataPosition(),
             recent_losses=(),
             spikes_in_a_row=0,
-            bad_data=BadData(),
+            bad_data=BlamedData(),
             metrics={},
             metrics_step=None,
         )
@@ -165,7 +165,7 @@ class TrainerState:
                 "budgets": Budgets(tokens=tuple(budgets["tokens"]), found_for=budgets["found_for"]),
                 "data_sha256": tuple(values["data_sha256"]),
                 "recent_losses": tuple(values["recent_losses"]),
-                "bad_data": BadData.from_dict(values["bad_data"]),
+                "bad_data": BlamedData.from_dict(values["bad_data"]),
             }
         )
 

@@ -12,7 +12,7 @@ from megabert.data.loader import PackedLoader, StepBatch
 from megabert.data.packing import MicroShape
 from megabert.data.position import PositionRange
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.all_or_none import on_main
+from megabert.distributed.all_or_none import run_on_main_rank
 from megabert.distributed.collectives import agreement
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine, LossScaleFloor
@@ -199,7 +199,7 @@ class Trainer:
             return train_step(self.engine, batch, self.world, computed=computed)
         except LossScaleFloor as floor:  # on every rank alike
             self._checkpoints.wait()
-            step = on_main(self.world, lambda: rollback.drop_trouble(self.run_dir, self.state)[1])
+            step = run_on_main_rank(self.world, lambda: rollback.drop_trouble(self.run_dir, self.state)[1])
             tried = "and no smaller loss scale is left to try"
             raise self._diverged(self.state, reason=floor.reason, tried=tried, step=step) from floor
 
@@ -272,7 +272,7 @@ class Trainer:
         """Go back to the last good checkpoint, leave out the data that is blamed, and record both at once."""
         failed, reason = self.state, rollback.describe(self.state, self.config.rollback)
         self._checkpoints.wait()
-        folder, step = on_main(self.world, lambda: rollback.drop_trouble(self.run_dir, failed))
+        folder, step = run_on_main_rank(self.world, lambda: rollback.drop_trouble(self.run_dir, failed))
         stored = TrainerState.from_dict(load_checkpoint(folder, self.engine, self.world))
         # The trouble was at the beginning of the phase after it.
         if stored.is_phase_done(self.config) and not stored.is_done(self.config):

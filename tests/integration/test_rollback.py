@@ -4,7 +4,7 @@ import json
 
 from integration.runs import Run
 
-from megabert.checkpoints.format import read_manifest
+from megabert.checkpoints.format import read_checkpoint_manifest
 
 
 def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
@@ -21,7 +21,7 @@ def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
     assert [row["step"] for row in rows] == list(range(1, 9)), "every step stands once"
     assert rows[-1]["train/rollbacks"] == 1
     assert rows[-1]["train/skipped_steps"] == 11  # ten, and the eleventh behind the range that was left out
-    stored = read_manifest(run.run_dir / "checkpoints" / "step_00000006")
+    stored = read_checkpoint_manifest(run.run_dir / "checkpoints" / "step_00000006")
     assert stored.trainer_state["position"] == {"epoch": 0, "offset": 68, "skipped": [[0, 16, 56]]}
 
     assert "after 3 rollbacks to step 8" in run.output
@@ -44,5 +44,5 @@ def test_spike_sends_the_run_back_where_the_rule_is_on(shards, tmp_path):
     assert [row["step"] for row in rows] == list(range(1, 14)), "every step stands once"
     assert max(row["train/loss"] for row in rows) < 2 * rows[0]["train/loss"]
     assert [row["train/rollbacks"] for row in rows][2:] == [0] + [1] * 10
-    stored = read_manifest(run.run_dir / "checkpoints" / "step_00000006")
+    stored = read_checkpoint_manifest(run.run_dir / "checkpoints" / "step_00000006")
     assert stored.trainer_state["position"] == {"epoch": 0, "offset": 40, "skipped": [[0, 16, 32]]}

@@ -9,7 +9,7 @@ import pytest
 from integration.conftest import build_shards, small_corpus
 from integration.runs import Run, kill_everything, ranks_of
 
-from megabert.checkpoints.format import damage, steps_in
+from megabert.checkpoints.format import find_damage, steps_in
 
 pytestmark = pytest.mark.soak
 
@@ -80,7 +80,7 @@ def test_kill_random_moments(shards, tmp_path):
         stored = int(latest.read_text().strip().removeprefix("step_")) if latest.exists() else None
         if stored is not None:
             for step in steps_in(checkpoints):
-                assert damage(checkpoints / f"step_{step:08d}") is None
+                assert find_damage(checkpoints / f"step_{step:08d}") is None
         print(f"\nkill {number + 1}: {what}; at step {reached}, latest {stored}", end="", flush=True)
     run = Run(tmp_path / "run", shards, ranks=RANKS, launcher="deepspeed", flags=FLAGS)
     assert run.finish(timeout_s=1800) == 0, run.output[-4000:]

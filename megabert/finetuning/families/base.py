@@ -130,7 +130,7 @@ class Family(ABC, Generic[E]):
             self.tokenizer.special_ids, self.max_seq_length, self.has_segments, self.tokenizer.separators_in_pair
         )
 
-    def tell_cut(self, sequences: Sequences) -> None:
+    def log_truncation(self, sequences: Sequences) -> None:
         """Log how many sequences lost their end."""
         if sequences.cut:
             logger.info(

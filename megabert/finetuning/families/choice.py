@@ -74,7 +74,7 @@ class Choice(Family[Question]):
         for index, (example, context) in enumerate(zip(examples, contexts, strict=True)):
             for number, second in enumerate(seconds[index * group : (index + 1) * group]):
                 sequences.add(context, second, label=int(number == example.label))
-        self.tell_cut(sequences)
+        self.log_truncation(sequences)
         ones = np.ones(len(examples), np.int64)
         return Features(columns=sequences.columns(), group=group, rows=group * ones, weights=ones)
 

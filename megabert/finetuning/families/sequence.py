@@ -62,7 +62,7 @@ class _OfSequence(Family[LabelledText]):
         second = self.tokenizer.encode_batch([example.pair or "" for example in examples])
         for example, a, b, label in zip(examples, first, second, labels, strict=True):
             sequences.add(a, None if example.pair is None else b, label=label)
-        self.tell_cut(sequences)
+        self.log_truncation(sequences)
         return sequences.columns()
 
 

@@ -79,7 +79,7 @@ class Tagging(Family[TaggedSentence]):
             kept = int(np.searchsorted(starts, self.max_seq_length - 1))
             tags = [self.id_of(tag, example.where) for tag in example.tags]
             sequences.add(np.concatenate(found), targets=(starts[:kept].tolist(), tags[:kept]))
-        self.tell_cut(sequences)
+        self.log_truncation(sequences)
         columns = sequences.columns()
         return Features(columns=columns, rows=columns.masked_counts, weights=columns.masked_counts)
 

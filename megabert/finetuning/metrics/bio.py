@@ -11,7 +11,7 @@ from typing import NamedTuple
 OUTSIDE = "O"
 
 
-class Chunk(NamedTuple):
+class Entity(NamedTuple):
     """A named stretch of tokens."""
 
     kind: str
@@ -24,16 +24,16 @@ def is_bio(tags: Sequence[str]) -> bool:
     return all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for tag in tags)
 
 
-def chunks_of(tags: Sequence[str]) -> list[Chunk]:
+def chunks_of(tags: Sequence[str]) -> list[Entity]:
     """Return the chunks of a sentence, in order."""
-    chunks: list[Chunk] = []
+    chunks: list[Entity] = []
     for index, tag in enumerate(tags):
         if tag == OUTSIDE:
             continue
         prefix, kind = tag[0], tag[2:]
         goes_on = prefix == "I" and chunks and chunks[-1].kind == kind and chunks[-1].last == index - 1
         first = chunks.pop().first if goes_on else index
-        chunks.append(Chunk(kind, first, index))
+        chunks.append(Entity(kind, first, index))
     return chunks
 
 

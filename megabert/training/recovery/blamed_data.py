@@ -10,30 +10,30 @@ Ranges = tuple[PositionRange, ...]
 
 
 @dataclass(frozen=True)
-class BadData:
+class BlamedData:
     """The data of the batches in a row that were skipped, or whose loss was a spike."""
 
     ranges: Ranges = ()
     last_good: Ranges = ()
     """Of the last batch that was neither."""
 
-    def after_skip(self, batch: Ranges) -> "BadData":
+    def after_skip(self, batch: Ranges) -> "BlamedData":
         """Blame a batch that was skipped: the weights are as they were."""
-        return BadData(self.ranges + batch, self.last_good)
+        return BlamedData(self.ranges + batch, self.last_good)
 
-    def after_spike(self, batch: Ranges) -> "BadData":
+    def after_spike(self, batch: Ranges) -> "BlamedData":
         """Blame a batch whose loss was a spike, and the one before: the loss was measured before the update."""
-        return BadData(self.ranges + self.last_good + batch)
+        return BlamedData(self.ranges + self.last_good + batch)
 
-    def after_good(self, batch: Ranges) -> "BadData":
+    def after_good(self, batch: Ranges) -> "BlamedData":
         """Forget: this batch was a good one."""
-        return BadData((), batch)
+        return BlamedData((), batch)
 
     def __str__(self) -> str:
         return ", ".join(f"epoch {epoch}: {start} to {stop - 1}" for epoch, start, stop in self.ranges)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "BadData":
+    def from_dict(cls, values: dict[str, Any]) -> "BlamedData":
         """Read what JSON made of the fields."""
         return cls(_ranges(values["ranges"]), _ranges(values["last_good"]))
 

@@ -86,7 +86,7 @@ def read_beats(run_dir: Path) -> list[Beat]:
     return beats
 
 
-def whom_they_wait_for(beats: list[Beat], *, now: float) -> str:
+def slowest_ranks(beats: list[Beat], *, now: float) -> str:
     """Return who holds the others up, as far as the ranks' last signs of life tell; empty where they do not."""
     silent = [beat for beat in beats if now - beat.time > SILENT_S]
     alive = [beat for beat in beats if beat not in silent]

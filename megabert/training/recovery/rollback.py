@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megabert.checkpoints.format import read_manifest
+from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, forget_after
 from megabert.config.run import RollbackConfig
 from megabert.errors import ConfigError
@@ -31,7 +31,7 @@ def drop_trouble(run_dir: Path, failed: TrainerState) -> tuple[Path, int]:
     """
     folder = checkpoints_dir(run_dir)
     target = find_checkpoint(folder, "last", at_most=failed.step - failed.spikes_in_a_row)
-    step = read_manifest(target).step
+    step = read_checkpoint_manifest(target).step
     newer = forget_after(folder, step)
     if newer:
         logger.warning("rollback: checkpoints %s hold what went wrong and are deleted", newer)

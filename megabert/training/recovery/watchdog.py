@@ -12,7 +12,7 @@ from typing import Any
 
 from megabert.config.run import WatchdogConfig
 from megabert.observability.logs import log_path
-from megabert.training.recovery.heartbeat import Heartbeat, read_beats, whom_they_wait_for
+from megabert.training.recovery.heartbeat import Heartbeat, read_beats, slowest_ranks
 
 EXIT_HUNG = 76
 """EX_PROTOCOL of sysexits.h: ended by the watchdog; the same command goes on at the last checkpoint."""
@@ -140,5 +140,5 @@ class Watchdog:
         self._heartbeat.beat()
         time.sleep(0.4 * GRACE_S)  # the others write theirs
         beats = [beat for beat in read_beats(self._run_dir) if beat.rank < self._size]
-        held_up = whom_they_wait_for(beats, now=time.time())
+        held_up = slowest_ranks(beats, now=time.time())
         return self._record(f"{message}; {held_up}" if held_up else message)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from megabert.finetuning.metrics.bio import Chunk, chunks_of, score_tags
+from megabert.finetuning.metrics.bio import Entity, chunks_of, score_tags
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
@@ -50,7 +50,7 @@ def test_scores_equal_the_walk(seed):
 
 
 def test_both_dialects_give_the_same_chunks():
-    expected = [Chunk("PER", 0, 1), Chunk("PER", 2, 2), Chunk("LOC", 4, 4)]
+    expected = [Entity("PER", 0, 1), Entity("PER", 2, 2), Entity("LOC", 4, 4)]
     assert chunks_of(["B-PER", "I-PER", "B-PER", "O", "B-LOC"]) == expected
     assert chunks_of(["I-PER", "I-PER", "B-PER", "O", "I-LOC"]) == expected
 

@@ -1,6 +1,6 @@
 import time
 
-from megabert.training.recovery.heartbeat import SILENT_S, Beat, Heartbeat, read_beats, whom_they_wait_for
+from megabert.training.recovery.heartbeat import SILENT_S, Beat, Heartbeat, read_beats, slowest_ranks
 
 
 def beat(rank: int, step: int = 7, is_waiting: bool = True, age_s: float = 1.0) -> Beat:
@@ -31,25 +31,25 @@ def test_torn_file_is_left_out(tmp_path):
 
 
 def test_rank_that_still_computes_is_named():
-    found = whom_they_wait_for([beat(0), beat(1, is_waiting=False), beat(2)], now=1000.0)
+    found = slowest_ranks([beat(0), beat(1, is_waiting=False), beat(2)], now=1000.0)
     assert found == "the others wait for rank 1 (n1), making a step at step 7 for 65 s"
 
 
 def test_rank_that_is_a_step_behind_is_named():
-    assert "wait for rank 2 (n2)" in whom_they_wait_for([beat(0), beat(1), beat(2, step=6)], now=1000.0)
+    assert "wait for rank 2 (n2)" in slowest_ranks([beat(0), beat(1), beat(2, step=6)], now=1000.0)
 
 
 def test_silent_rank_is_named():
-    found = whom_they_wait_for([beat(0), beat(1, age_s=SILENT_S + 50)], now=1000.0)
+    found = slowest_ranks([beat(0), beat(1, age_s=SILENT_S + 50)], now=1000.0)
     assert found == "no sign of life from rank 1 (n1) for 80 s"
 
 
 def test_nobody_is_named_where_all_are_alike():
-    assert whom_they_wait_for([beat(0), beat(1)], now=1000.0) == ""
-    assert whom_they_wait_for([beat(0, is_waiting=False), beat(1, is_waiting=False)], now=1000.0) == ""
-    assert whom_they_wait_for([], now=1000.0) == ""
+    assert slowest_ranks([beat(0), beat(1)], now=1000.0) == ""
+    assert slowest_ranks([beat(0, is_waiting=False), beat(1, is_waiting=False)], now=1000.0) == ""
+    assert slowest_ranks([], now=1000.0) == ""
 
 
 def test_long_lists_are_cut():
     beats = [beat(rank, is_waiting=rank > 7) for rank in range(12)]
-    assert whom_they_wait_for(beats, now=1000.0).endswith("; and 3 more")
+    assert slowest_ranks(beats, now=1000.0).endswith("; and 3 more")

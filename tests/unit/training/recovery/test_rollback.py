@@ -2,7 +2,7 @@ from pathlib import Path
 
 from megabert.config.run import RollbackConfig
 from megabert.data.position import PositionRange
-from megabert.training.recovery.blamed_data import BadData
+from megabert.training.recovery.blamed_data import BlamedData
 from megabert.training.recovery.rollback import describe, divergence, is_due
 from megabert.training.state import TrainerState
 
@@ -10,14 +10,14 @@ BATCHES = [(PositionRange(0, start, start + 4),) for start in range(0, 20, 4)]
 
 
 def test_skipped_batches_are_blamed_and_a_good_one_clears_them():
-    bad = BadData().after_good(BATCHES[0]).after_skip(BATCHES[1]).after_skip(BATCHES[2])
+    bad = BlamedData().after_good(BATCHES[0]).after_skip(BATCHES[1]).after_skip(BATCHES[2])
     assert bad.ranges == (*BATCHES[1], *BATCHES[2])
     assert str(bad) == "epoch 0: 4 to 7, epoch 0: 8 to 11"
     assert bad.after_good(BATCHES[3]).ranges == ()
 
 
 def test_the_batch_before_a_spike_is_blamed_as_well():
-    bad = BadData().after_good(BATCHES[0]).after_good(BATCHES[1]).after_spike(BATCHES[2]).after_spike(BATCHES[3])
+    bad = BlamedData().after_good(BATCHES[0]).after_good(BATCHES[1]).after_spike(BATCHES[2]).after_spike(BATCHES[3])
     assert bad.ranges == (*BATCHES[1], *BATCHES[2], *BATCHES[3])
 
 
