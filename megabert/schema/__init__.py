@@ -3,12 +3,15 @@
 from megabert.schema.files import (
     atomic_path,
     atomic_write,
+    publish_folder,
+    replace_folder,
     sha256_file,
     sync_file,
     sync_folder,
     try_lock,
     write_durably,
 )
+from megabert.schema.json_files import parse_json, read_json, to_json
 from megabert.schema.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest, write_manifest
 from megabert.schema.metadata import FORMAT_VERSION, MAX_BATCH_ROWS, ShardMetadata, instance_schema, token_type
 
@@ -22,10 +25,15 @@ __all__ = [
     "atomic_path",
     "atomic_write",
     "instance_schema",
+    "parse_json",
+    "publish_folder",
+    "read_json",
     "read_manifest",
+    "replace_folder",
     "sha256_file",
     "sync_file",
     "sync_folder",
+    "to_json",
     "token_type",
     "try_lock",
     "write_durably",

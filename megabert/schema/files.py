@@ -1,4 +1,4 @@
-"""Files that are whole or absent: temporary name, fsync, rename; and their SHA-256."""
+"""Files and folders that are whole or absent: temporary name, fsync, rename; and the SHA-256 of files."""
 
 import errno
 import fcntl
@@ -105,6 +105,51 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise disk_full(path) from error
         raise
+
+
+@contextmanager
+def publish_folder(folder: Path | str) -> Iterator[Path]:
+    """Yield an empty temporary folder; on success it is synced with all that is in it and becomes ``folder``.
+
+    A folder that is already there is moved aside for the moment of the exchange and removed afterwards, so a reader
+    sees the earlier content or the new one, never half of either. On any error the temporary folder is removed and
+    ``folder`` is as it was.
+
+    Raises:
+        DataError: The disk is full; names the folder and its free space.
+    """
+    folder = Path(folder)
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        for path in temporary.rglob("*"):
+            _sync(path)
+        sync_folder(temporary)
+        replace_folder(temporary, folder)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise disk_full(folder) from error
+        raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def replace_folder(new: Path, folder: Path) -> None:
+    """Rename ``new`` to ``folder`` durably; where the second rename fails, an earlier ``folder`` gets its name back."""
+    aside = None
+    if folder.exists():
+        aside = new.with_name(f"{new.name}.old")
+        folder.rename(aside)
+    try:
+        new.rename(folder)
+    except OSError:
+        if aside is not None:
+            aside.rename(folder)
+        raise
+    sync_folder(folder.parent)
+    if aside is not None:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def disk_full(path: Path) -> DataError:

@@ -4,7 +4,15 @@ import hashlib
 import pytest
 
 from megabert.errors import DataError
-from megabert.schema import atomic_path, atomic_write, sha256_file, sync_file, sync_folder, write_durably
+from megabert.schema import (
+    atomic_path,
+    atomic_write,
+    publish_folder,
+    sha256_file,
+    sync_file,
+    sync_folder,
+    write_durably,
+)
 
 
 def test_atomic_write_leaves_only_the_file(tmp_path):
@@ -51,3 +59,29 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path):
     with pytest.raises(DataError, match="is a folder"):
         atomic_write(tmp_path, "text")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_published_folder_replaces_the_earlier_one_whole(tmp_path):
+    folder = tmp_path / "model"
+    for content in ("first", "second"):
+        with publish_folder(folder) as temporary:
+            (temporary / "inner").mkdir()
+            (temporary / "inner" / "file").write_text(content)
+    assert (folder / "inner" / "file").read_text() == "second"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_failure_leaves_the_earlier_folder_and_nothing_else(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "file").write_text("first")
+
+    def write_and_fail():
+        with publish_folder(folder) as temporary:
+            (temporary / "file").write_text("second")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_and_fail()
+    assert (folder / "file").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
