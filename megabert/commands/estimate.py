@@ -14,7 +14,6 @@ EPILOG = """\
 examples:
   megabert estimate --recipe bert_large --nodes 8 --gpus 8 --gpu h200
   megabert estimate --recipe bert_base --gpu a100 --hours 24 --data.path data --engine zero2
-  megabert estimate --scaling
 
 Fields of the configuration are flags by their path, as for megabert pretrain. Times follow from datasheets and one
 fitted number, the share of the peak while computing; docs/scaling.md holds them against published systems.
@@ -24,11 +23,6 @@ fitted number, the share of the peak while computing; docs/scaling.md holds them
 def run(arguments: Sequence[str]) -> int:
     """Parse, estimate, print."""
     options, fields = _parser().parse_known_args(arguments)
-    if options.scaling:
-        from megabert.planning.scaling_page import render_scaling
-
-        print(render_scaling())
-        return 0
     config = load_run_config(options.recipe, [Path(name) for name in options.config], parse_flags(fields))
     gpu = gpu_by_name(options.gpu)
     for flag, value in (("--nodes", options.nodes), ("--gpus", options.gpus), ("--hours", options.hours)):
@@ -76,5 +70,4 @@ def _parser() -> argparse.ArgumentParser:
         "--efficiency", type=float, metavar="SHARE", help="share of the peak while computing (default: published runs')"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--scaling", action="store_true", help="print the tables of docs/scaling.md instead")
     return parser

@@ -157,7 +157,7 @@ def read_config_json(folder: Path) -> ModelConfig:
     """
     path = config_path(folder)
     content = _read(path)
-    family = content.get("model_type", _google_family(content) if path.name == GOOGLE_CONFIG else None)
+    family = content.get("model_type", "bert" if path.name == GOOGLE_CONFIG else None)
     if family not in EXCHANGES:
         raise ConfigError(f"{path}: model_type={family!r}; supported are {', '.join(EXCHANGES)}. Give such an encoder.")
     exchange = EXCHANGES[family]
@@ -188,17 +188,9 @@ def read_config_json(folder: Path) -> ModelConfig:
 
 
 def config_path(folder: Path) -> Path:
-    """Return where a model's shape is stated: ``config.json``, or google's ``bert_config.json`` where that is all."""
+    """Return where a model's shape is stated: ``config.json``, or ``bert_config.json`` in the archives of 2018."""
     own, google = folder / "config.json", folder / GOOGLE_CONFIG
     return google if google.is_file() and not own.is_file() else own
-
-
-def _google_family(content: dict[str, Any]) -> str:
-    """Return BERT, or ELECTRA's generator: what ``transformers`` calls a BERT with narrower embeddings."""
-    if content.get("embedding_size", content.get("hidden_size")) == content.get("hidden_size"):
-        return "bert"
-    content["architectures"] = [EXCHANGES["electra"].architectures["none"]]
-    return "electra"
 
 
 def read_task_fields(folder: Path) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import EXCHANGES, config_json, is_ours, read_config_json
 from megabert.export.model_card import ModelCard, render_card
-from megabert.export.tensorflow import INDEX_PATTERN, find_index, read_tensorflow
 from megabert.export.tokenizer import fitting_tokenizer
 from megabert.models.convert import from_huggingface, join_generator, split_generator, to_huggingface
 from megabert.models.key_maps import to_theirs
@@ -29,6 +28,8 @@ from megabert.tokenization.huggingface import TOKENIZER_FILES
 
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 """In order of preference; an index of several files has the suffix ``.index.json``."""
+TENSORFLOW_FILES = ("*.ckpt*.index", "tf_model*.h5")
+"""google-research's checkpoints and Keras weights, which are recognised so that the error can say what to do."""
 GENERATOR_FOLDER = "generator"
 """Below a discriminator's folder: the generator of an ELECTRA, a folder of the same form."""
 EXPORTED_FILES = {"config.json", "model.safetensors", "README.md", GENERATOR_FOLDER, *TOKENIZER_FILES}
@@ -65,12 +66,12 @@ class TaskHead(NamedTuple):
 def read_huggingface(
     folder: Path, *, objective: Objective | None = None, config_only: bool = False
 ) -> HuggingFaceModel:
-    """Read a model of any family: safetensors, ``pytorch_model.bin`` or google's TensorFlow checkpoint.
+    """Read a model of any family: safetensors or ``pytorch_model.bin``, in one file or several.
 
     Prefix, pooler and heads may be there or not.
 
     Args:
-        folder: Holds ``config.json`` (google: ``bert_config.json``) and weights.
+        folder: Holds ``config.json`` (in old archives ``bert_config.json``) and weights.
         objective: Of the model that will take the weights; None: the family's usual one.
         config_only: Leave the weights alone; ``state`` is empty then.
 
@@ -87,8 +88,8 @@ def read_huggingface(
         config = replace(config, generator_size=share)
     if config_only:
         return HuggingFaceModel(config, {}, [], folder, {})
-    weights, naming = _read_weights(folder)
-    state, missing, unexpected = from_huggingface(weights, config, objective=objective, naming=naming)
+    weights = _read_weights(folder)
+    state, missing, unexpected = from_huggingface(weights, config, objective=objective)
     lost = [name for name in missing if not name.startswith(HEADS)]
     if lost:
         raise CheckpointError(
@@ -222,20 +223,22 @@ def _umask() -> int:
     return mask
 
 
-def _read_weights(folder: Path) -> tuple[dict[str, Tensor], str | None]:
-    """Return a folder's weights, and the family whose names they have where that is not its own."""
+def _read_weights(folder: Path) -> dict[str, Tensor]:
     for name in WEIGHTS_FILES:
         if (folder / name).is_file():
-            return _read_file(folder / name), None
+            return _read_file(folder / name)
         index = folder / f"{name}.index.json"
         if index.is_file():
-            return {key: value for part in _parts(index) for key, value in _read_file(folder / part).items()}, None
-    tensorflow = find_index(folder)
-    if tensorflow is not None:
-        return read_tensorflow(tensorflow), "bert"
+            return {key: value for part in _parts(index) for key, value in _read_file(folder / part).items()}
+    tensorflow = sorted(path.name for pattern in TENSORFLOW_FILES for path in folder.glob(pattern))
+    if tensorflow:
+        raise CheckpointError(
+            f"{folder}: {tensorflow[0]} is a TensorFlow checkpoint, which megabert does not read. Fetch the model's "
+            "model.safetensors from Hugging Face, which hosts google's checkpoints in that form, or convert the "
+            "folder: from_pretrained(..., from_tf=True) and save_pretrained of transformers 4."
+        )
     raise CheckpointError(
-        f"{folder}: no weights; looked for {', '.join(WEIGHTS_FILES)} and one {INDEX_PATTERN}. Fetch the folder with "
-        "its weights."
+        f"{folder}: no weights; looked for {' and '.join(WEIGHTS_FILES)}. Fetch the folder with its weights."
     )
 
 

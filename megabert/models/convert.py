@@ -70,7 +70,6 @@ def from_huggingface(
     config: ModelConfig,
     *,
     objective: Objective | None = None,
-    naming: str | None = None,
 ) -> tuple[dict[str, Tensor], list[str], list[str]]:
     """Rename and fuse Hugging Face's weights into ours.
 
@@ -78,7 +77,6 @@ def from_huggingface(
         state: By Hugging Face's names; with or without the encoder's prefix (``bert.``), with or without heads.
         config: Shape and family that the weights should have.
         objective: Of the model that will take them; None: the family's usual one.
-        naming: Family whose names the weights have; None: the model's own.
 
     Returns:
         Float32 parameters by our names, vocabulary padded with zeros; our names that the weights lack (such as heads);
@@ -87,7 +85,7 @@ def from_huggingface(
     Raises:
         CheckpointError: A weight has another shape than ``config`` says, or a part of Q, K, V is missing.
     """
-    renamed = {to_ours(name, naming or config.family): (name, value) for name, value in state.items()}
+    renamed = {to_ours(name, config.family): (name, value) for name, value in state.items()}
     values = _fuse({name: value for name, (_, value) in renamed.items()}, config)
     expected = parameter_shapes(config, objective=objective)
     result = {}

@@ -15,9 +15,7 @@ from megabert.errors import ConfigError
 from megabert.models.build import build_model
 from megabert.observability.flops import training_flops
 from megabert.observability.gpus import Gpu
-from megabert.planning.disk import checkpoint_gib
-from megabert.planning.memory import budgets, estimate_memory, fitting_budget
-from megabert.planning.passes import passes_over
+from megabert.planning.memory import budgets, checkpoint_gib, estimate_memory, fitting_budget
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
 from megabert.training.inputs import deepspeed_of
 
@@ -25,6 +23,8 @@ DEFAULT_VOCAB_SIZE = 30_522
 """Of bert-base-uncased, where there are no shards to say it."""
 MASKED_PER_TOKEN = 20 / 128
 FALLBACK_EFFICIENCY = 0.44
+MAX_PASSES = 40
+"""Devlin et al. 2019 made about 40 epochs; more repeat text that the model has learned by heart."""
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
 """Share of the peak while computing, fitted on published tables (docs/scaling.md)."""
 
@@ -170,6 +170,27 @@ def steps_that_fit(found: Estimate, hours: float) -> list[int]:
     """Return the steps of each phase that fit into some hours, all phases shortened alike."""
     share = min(1.0, hours / found.hours)
     return [max(1, int(phase.steps * share)) for phase in found.phases]
+
+
+def passes_over(shards: ShardSet, instances: int) -> float:
+    """Return the passes over the corpus that so many instances make.
+
+    Args:
+        shards: The training split. Each of its duplicates holds the whole corpus once, masked and paired differently.
+        instances: How many instances a phase takes.
+    """
+    duplicates = len({shard.duplicate for shard in shards.shards})
+    return instances * duplicates / shards.num_rows
+
+
+def warn_of(passes: float) -> list[str]:
+    """Return a warning where a run makes more passes than are known to help, as lines of text."""
+    if passes <= MAX_PASSES:
+        return []
+    return [
+        f"WARNING: {passes:,.1f} passes over the corpus, more than {MAX_PASSES}. BERT itself made about 40; a model "
+        "that reads the same text more often learns it by heart. Add text, or take fewer steps (--phases.N.steps)."
+    ]
 
 
 @dataclass(frozen=True)

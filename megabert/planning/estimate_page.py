@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from megabert.planning.disk import describe_checkpoints
-from megabert.planning.estimate import Estimate, PhaseEstimate, steps_that_fit
-from megabert.planning.memory import fits
-from megabert.planning.passes import warn_of
+from megabert.planning.estimate import Estimate, PhaseEstimate, steps_that_fit, warn_of
+from megabert.planning.memory import describe_checkpoints, fits
 
 LAUNCH_BOUND_S = 0.02
 """Some thousand kernels at 5 to 10 microseconds each."""

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from megabert.checkpoints.format import KINDS
 from megabert.config.model import ModelConfig
+from megabert.config.run import RunConfig
 from megabert.observability.gpus import Gpu
 
 GIB = 2**30
@@ -112,6 +114,17 @@ def budgets() -> list[int]:
     while shown[-1] < LARGEST_BUDGET:
         shown.append(2 * shown[-1])
     return shown
+
+
+def checkpoint_gib(parameters: int) -> float:
+    """Return the size of one checkpoint on disk: the float32 masters and two moments of every parameter."""
+    return 4 * len(KINDS) * parameters / GIB
+
+
+def describe_checkpoints(config: RunConfig, parameters: int) -> str:
+    """Return what a run's checkpoints take at most, in words."""
+    one, most = checkpoint_gib(parameters), config.most_checkpoints
+    return f"checkpoints: {one:.2f} GiB each, up to {most} at a time: {most * one:.2f} GiB"
 
 
 def _activation_bytes(model: ModelConfig, size: int, masked_share: float, *, recompute: bool) -> float:

@@ -17,9 +17,16 @@ from megabert.models.build import build_model
 from megabert.models.initial_weights import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.optim.schedules import learning_rate
-from megabert.planning.disk import checkpoint_gib, describe_checkpoints
-from megabert.planning.memory import GIB, Memory, budgets, estimate_memory, fitting_budget
-from megabert.planning.passes import passes_over, warn_of
+from megabert.planning.estimate import passes_over, warn_of
+from megabert.planning.memory import (
+    GIB,
+    Memory,
+    budgets,
+    checkpoint_gib,
+    describe_checkpoints,
+    estimate_memory,
+    fitting_budget,
+)
 from megabert.training.inputs import RunInputs, open_inputs
 from megabert.training.micro_batch_size import first_budget
 from megabert.training.run.folder import checkpoints_dir

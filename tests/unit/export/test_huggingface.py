@@ -285,6 +285,15 @@ def test_missing_and_damaged_files_are_named(exported, tmp_path):
         read_huggingface(exported)
 
 
+@pytest.mark.parametrize("name", ["bert_model.ckpt.index", "model.ckpt-1000.index", "tf_model.h5"])
+def test_tensorflow_checkpoint_is_refused_with_the_remedy(exported, name):
+    (exported / "model.safetensors").unlink()
+    (exported / name).write_bytes(b"")
+    (exported / "config.json").rename(exported / "bert_config.json")
+    with pytest.raises(CheckpointError, match=rf"{name} is a TensorFlow checkpoint.*model\.safetensors"):
+        read_huggingface(exported)
+
+
 def test_config_only_reads_no_weights(exported):
     (exported / "model.safetensors").unlink()
     assert read_huggingface(exported, config_only=True).state == {}

@@ -1,4 +1,8 @@
-"""Published strong-scaling tables, and how far the model of step_time.py is from them when fitted on one point."""
+"""Published strong-scaling tables, and how far `megabert.planning.step_time` is from them when fitted on one point.
+
+A strong-scaling table gives the seconds of the same work on more and more GPUs. The model has one free number, the
+share of the peak while computing; it is fitted on one point of a table, and all the others are predictions.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

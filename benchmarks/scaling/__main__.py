@@ -1,9 +1,14 @@
-"""The tables of docs/scaling.md: published systems beside the model, and BERT-Large on H200s."""
+"""The tables of docs/scaling.md: published systems next to the model of a step's time, and BERT-Large on H200s.
 
+    python -m benchmarks.scaling
+
+Run it from the repository's root; it needs no GPU, takes seconds and prints Markdown.
+"""
+
+from benchmarks.scaling.published import PUBLISHED, Published, predict, worst_error_pct
 from megabert.config.recipes import load_run_config
 from megabert.observability.gpus import GPUS
 from megabert.planning.estimate import estimate
-from megabert.planning.published import PUBLISHED, Published, predict, worst_error_pct
 from megabert.planning.step_time import Cluster
 
 H200_NODES = (1, 8, 32)
@@ -27,9 +32,9 @@ def _render_published(system: Published) -> str:
         "| GPUs | published | predicted | error |",
         "|---|---|---|---|",
     ]
-    for found in predictions:
-        error = "fitted" if found.is_fitted else f"{found.error_pct:+.1f}%"
-        lines.append(f"| {found.gpus} | {_time(found.published_s)} | {_time(found.predicted_s)} | {error} |")
+    for point in predictions:
+        error = "fitted" if point.is_fitted else f"{point.error_pct:+.1f}%"
+        lines.append(f"| {point.gpus} | {_time(point.published_s)} | {_time(point.predicted_s)} | {error} |")
     worst = {gpus: worst_error_pct(predict(system, fitted_on=gpus)[1]) for gpus in system.seconds}
     listed = ", ".join(f"{gpus}: {error:+.1f}%" for gpus, error in worst.items())
     return "\n".join([*lines, "", f"Largest error by the GPUs of the fitted point: {listed}."])
@@ -46,13 +51,13 @@ def _render_h200() -> str:
     for efficiency in (None, TARGET_EFFICIENCY):
         for nodes in H200_NODES:
             cluster = Cluster(gpu=GPUS["h200"], nodes=nodes, gpus_per_node=8)
-            found = estimate(config, cluster, gpu_name="h200", efficiency=efficiency)
-            first, second = found.phases
-            rates = [phase.global_batch_size / phase.step.total_s for phase in found.phases]
+            plan = estimate(config, cluster, gpu_name="h200", efficiency=efficiency)
+            first, second = plan.phases
+            rates = [phase.global_batch_size / phase.step.total_s for phase in plan.phases]
             lines.append(
-                f"| {cluster.world_size} | {100 * found.efficiency:.0f}% | {first.step.total_s:.3f}, "
+                f"| {cluster.world_size} | {100 * plan.efficiency:.0f}% | {first.step.total_s:.3f}, "
                 f"{second.step.total_s:.3f} | {first.mfu_pct:.1f}%, {second.mfu_pct:.1f}% | {rates[0]:,.0f}, "
-                f"{rates[1]:,.0f} | {found.hours:.1f} h |"
+                f"{rates[1]:,.0f} | {plan.hours:.1f} h |"
             )
     return "\n".join(lines)
 
@@ -61,3 +66,7 @@ def _time(seconds: float) -> str:
     if seconds >= 5400:
         return f"{seconds / 3600:.2f} h"
     return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.3f} s"
+
+
+if __name__ == "__main__":
+    print(render_scaling())

@@ -1,0 +1,54 @@
+"""The model of a step's seconds, held against published tables."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from benchmarks.scaling.__main__ import render_scaling
+from benchmarks.scaling.published import (
+    BERT_LARGE,
+    BERT_LARGE_PARAMETERS,
+    DEEPSPEED,
+    NVIDIA_128,
+    PUBLISHED,
+    predict,
+    worst_error_pct,
+)
+from megabert.models.build import build_model
+from megabert.planning.estimate import EFFICIENCY
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+AIM_PCT = 15.0
+
+
+@pytest.mark.parametrize("system", PUBLISHED, ids=lambda system: system.name)
+def test_model_fitted_on_the_smallest_point_predicts_the_others(system):
+    _, predictions = predict(system)
+    assert abs(worst_error_pct(predictions)) < AIM_PCT
+    assert [p.predicted_s for p in predictions if p.is_fitted] == pytest.approx([system.seconds[min(system.seconds)]])
+
+
+def test_nvidias_speedup_is_predicted():
+    _, predictions = predict(NVIDIA_128)
+    seconds = {found.gpus: found.predicted_s for found in predictions}
+    assert seconds[8] / seconds[256] == pytest.approx(30.4, rel=0.05)
+
+
+def test_shares_of_the_peak_are_the_fitted_ones():
+    assert EFFICIENCY["v100"] == pytest.approx(predict(DEEPSPEED)[0], abs=0.005)
+    assert EFFICIENCY["a100"] == pytest.approx(predict(NVIDIA_128)[0], abs=0.005)
+
+
+def test_parameters_of_the_published_model_are_counted():
+    import torch
+
+    with torch.device("meta"):
+        counted = sum(parameter.numel() for parameter in build_model(BERT_LARGE).parameters())
+    assert counted == BERT_LARGE_PARAMETERS
+
+
+def test_page_shows_what_the_command_prints():
+    assert render_scaling() in (DOCS / "scaling.md").read_text(encoding="utf-8")
