@@ -5,11 +5,11 @@ import itertools
 
 import torch
 
+from benchmarks import ops_problems
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import TINY, Sizes
 from benchmarks.gpu.warm import compile_beside
-from megabert.ops import parity
-from megabert.ops.parity import Problem
+from benchmarks.ops_problems import Problem
 
 
 def problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Problem]:
@@ -19,21 +19,21 @@ def problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Problem]:
     for shape in ((5, 1023), (300 if sizes is TINY else 4099, sizes.hidden)):
         for extras in ((), ("bias", "dropout", "residual")):
             label = f"layer_norm {shape[0]}x{shape[1]} {'+'.join(extras) or 'plain'}"
-            found[label] = parity.layer_norm_problem(shape, generator, extras=extras)
+            found[label] = ops_problems.layer_norm_problem(shape, generator, extras=extras)
     for approximate in (False, True):
         shape = (77, sizes.intermediate)
-        found[f"bias_gelu {shape[0]}x{shape[1]} {'tanh' if approximate else 'erf'}"] = parity.bias_gelu_problem(
+        found[f"bias_gelu {shape[0]}x{shape[1]} {'tanh' if approximate else 'erf'}"] = ops_problems.bias_gelu_problem(
             shape, generator, approximate=approximate
         )
     longest = max(sizes.lengths)
     for lengths in ([longest // 4, 1, longest // 4 - 3], [longest // 2, 9], [longest, longest - 131, 1]):
         lengths = [max(1, length) for length in lengths]
         for width in (head_width, 32):
-            found[f"attention {heads}x{width} {lengths}"] = parity.attention_problem(
+            found[f"attention {heads}x{width} {lengths}"] = ops_problems.attention_problem(
                 lengths, generator, heads=heads, head_width=width, padding=5
             )
     classes = sizes.vocabulary
-    found[f"cross_entropy 33x{classes + 6}"] = parity.cross_entropy_problem(
+    found[f"cross_entropy 33x{classes + 6}"] = ops_problems.cross_entropy_problem(
         (33, classes + 6), generator, classes=classes
     )
     return found
@@ -69,8 +69,8 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
 def row(problem: Problem, dtype: torch.dtype, *, on_gpu: bool) -> Row:
     """Return the largest error and whether it passes."""
     backend = "triton" if on_gpu else "auto"
-    found = parity.errors(problem, dtype, backend=backend)
-    bound = parity.TOLERANCE[dtype]
+    found = ops_problems.errors(problem, dtype, backend=backend)
+    bound = ops_problems.TOLERANCE[dtype]
     worst = max(found, key=lambda name: found[name] if found[name] == found[name] else float("inf"))
     return {
         "backend": backend,
@@ -99,7 +99,7 @@ def lamb_row(device: torch.device, *, on_gpu: bool) -> Row:
         scales = -squares[0].sqrt() / squares[1].sqrt()
         apply_update(flats[0], flats[1], segments=segments, scales=scales, backend=backend)
         results.append([*flats, squares])
-    error = max(parity.relative_error(*pair) for pair in zip(*results, strict=True))
+    error = max(ops_problems.relative_error(*pair) for pair in zip(*results, strict=True))
     return {"relative_error": error, "bound": 1e-5, "passes": error < 1e-5}
 
 
@@ -108,7 +108,7 @@ def dropout_row(device: torch.device, dtype: torch.dtype, width: int) -> Row:
     from megabert.ops.dropout import EMBEDDINGS, dropout, keep_mask
 
     site, reference = (
-        parity.dropout_stream([300, 1, 77], 400, place).site(-1, EMBEDDINGS, 0.1)
+        ops_problems.dropout_stream([300, 1, 77], 400, place).site(-1, EMBEDDINGS, 0.1)
         for place in (device, torch.device("cpu"))
     )
     assert site is not None
@@ -118,6 +118,8 @@ def dropout_row(device: torch.device, dtype: torch.dtype, width: int) -> Row:
     (gradient,) = torch.autograd.grad(out, x, torch.ones_like(out))
     kept = keep_mask(reference, reference.row_keys, width).to(device)
     expected = torch.where(kept, x.double() * site.scale, 0.0)
-    error = max(parity.relative_error(out, expected), parity.relative_error(gradient, kept.double() * site.scale))
-    bound = parity.TOLERANCE[dtype]
+    error = max(
+        ops_problems.relative_error(out, expected), ops_problems.relative_error(gradient, kept.double() * site.scale)
+    )
+    bound = ops_problems.TOLERANCE[dtype]
     return {"relative_error": error, "bound": bound, "passes": error < bound and bool(((out != 0) <= kept).all())}

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from megabert.ops import parity
+from benchmarks import ops_problems
 
 pytestmark = pytest.mark.gpu
-DTYPES = list(parity.TOLERANCE)
+DTYPES = list(ops_problems.TOLERANCE)
 
 
 @pytest.fixture
@@ -17,37 +17,37 @@ def generator():
 
 
 def check(problem, dtype):
-    found = parity.errors(problem, dtype, backend="triton")
-    assert {name: error for name, error in found.items() if not error < parity.TOLERANCE[dtype]} == {}
+    found = ops_problems.errors(problem, dtype, backend="triton")
+    assert {name: error for name, error in found.items() if not error < ops_problems.TOLERANCE[dtype]} == {}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("extras", [(), ("bias", "dropout", "residual")], ids=["plain", "full"])
 @pytest.mark.parametrize("shape", [(1, 768), (5, 1023), (4099, 1024)])
 def test_layer_norm(shape, extras, dtype, generator):
-    check(parity.layer_norm_problem(shape, generator, extras=extras), dtype)
+    check(ops_problems.layer_norm_problem(shape, generator, extras=extras), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("approximate", [False, True])
 def test_bias_gelu(approximate, dtype, generator):
-    check(parity.bias_gelu_problem((1001, 4096), generator, approximate=approximate), dtype)
+    check(ops_problems.bias_gelu_problem((1001, 4096), generator, approximate=approximate), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_width", [16, 32, 64, 128])
 @pytest.mark.parametrize("lengths", [[1, 60, 33], [128, 0, 77], [256, 129], [512, 300, 40]], ids=str)
 def test_attention(lengths, head_width, dtype, generator):
-    check(parity.attention_problem(lengths, generator, heads=3, head_width=head_width, padding=70), dtype)
+    check(ops_problems.attention_problem(lengths, generator, heads=3, head_width=head_width, padding=70), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_cross_entropy(dtype, generator):
-    check(parity.cross_entropy_problem((301, 30_528), generator, classes=30_522), dtype)
+    check(ops_problems.cross_entropy_problem((301, 30_528), generator, classes=30_522), dtype)
 
 
 def test_attention_repeats_bit_for_bit(generator):
-    problem = parity.attention_problem([512, 300], generator, heads=4, head_width=64)
+    problem = ops_problems.attention_problem([512, 300], generator, heads=4, head_width=64)
     gradients = []
     for _ in range(2):
         qkv = problem.tensors["qkv_TC"].bfloat16().requires_grad_()

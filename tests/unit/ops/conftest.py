@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.ops_problems import poisoned_memory
 from megabert.ops.dropout import ATTENTION_OUTPUT, Dropout, DropoutStream
-from megabert.ops.parity import poisoned_memory
 
 
 @pytest.fixture(autouse=True)

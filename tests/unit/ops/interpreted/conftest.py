@@ -32,7 +32,7 @@ def generator() -> torch.Generator:
 
 @pytest.fixture
 def assert_close():
-    from megabert.ops.parity import TOLERANCE, errors
+    from benchmarks.ops_problems import TOLERANCE, errors
 
     def check(problem, dtype, *, ignore=()):
         found = errors(problem, dtype, backend="triton")

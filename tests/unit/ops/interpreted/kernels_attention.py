@@ -1,10 +1,10 @@
 import pytest
 import torch
 
+from benchmarks.ops_problems import attention_problem, boundaries, dropout_stream
 from megabert.errors import KernelError
 from megabert.ops.attention.triton import attention_triton
 from megabert.ops.dropout import keep_mask
-from megabert.ops.parity import attention_problem, boundaries, dropout_stream
 from megabert.ops.triton_support.tile_sizes import attention_tiles
 
 LENGTHS = {"one": ([1], 0), "odd": ([5, 37, 1, 33], 3), "empty": ([9, 0, 4, 0], 70)}

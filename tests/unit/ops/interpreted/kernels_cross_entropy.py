@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from benchmarks.ops_problems import cross_entropy_problem
 from megabert.ops.cross_entropy import cross_entropy
-from megabert.ops.parity import cross_entropy_problem
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from benchmarks.ops_problems import dropout_stream, layer_norm_problem
 from megabert.ops.dropout import keep_mask
 from megabert.ops.layer_norm.triton import layer_norm_triton
-from megabert.ops.parity import dropout_stream, layer_norm_problem
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 EXTRAS = [(), ("residual",), ("bias", "residual"), ("bias", "dropout"), ("bias", "dropout", "residual")]

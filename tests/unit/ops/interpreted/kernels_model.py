@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import torch
 
+from benchmarks.ops_problems import boundaries, relative_error
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.bert import BertForPreTraining
 from megabert.models.initialization import initialize
-from megabert.ops.parity import boundaries, relative_error
 
 LENGTHS, TOKENS = [40, 7, 0], 56
 CONFIG = ModelConfig(

@@ -5,7 +5,7 @@ import pytest
 
 SCRIPT = """
 import ctypes, sys, torch
-from megabert.ops.host_memory import keep_freed_memory
+from megabert.distributed.cpu_host import keep_freed_memory
 
 class MallocInfo(ctypes.Structure):  # malloc.h: struct mallinfo
     _fields_ = [(name, ctypes.c_int) for name in

@@ -1,4 +1,4 @@
-"""How far a backend is from the float64 reference: one place for the interpreter's tests, a GPU's and the benchmark.
+"""One problem for each op and how far a backend is from the float64 reference: for the tests and the GPU benchmark.
 
 ||out - reference|| / ||reference|| of the result and of every gradient; random inputs, memory poisoned with NaN before.
 """
