@@ -50,11 +50,9 @@ class Rows(torch.utils.data.Dataset):
             "token_type_ids": (np.arange(length) >= columns.segment_b_starts[index]).astype(int).tolist(),
         }
         if self.family == "span":
-            first, last = columns.masked_positions[2 * index : 2 * index + 2].tolist()
+            first, last = self.features.labels[index].tolist()
             return row | {"start_positions": first, "end_positions": last}
-        if self.features.scores is not None:
-            return row | {"labels": float(self.features.scores[index])}
-        return row | {"labels": int(columns.next_sentence_labels[index])}
+        return row | {"labels": self.features.labels[index].item()}
 
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

@@ -34,12 +34,14 @@ class Evaluation:
     metrics: dict[str, float]
 
 
+Forward = Callable[[MicroBatch, Tensor | None], Tensor]
+"""Takes packed sequences and the labelled positions, if the task has any; returns logits."""
 Gather = Callable[[Any], list[Any]]
 """Returns every rank's value."""
 
 
 def evaluate(
-    forward: Callable[[MicroBatch], Tensor],
+    forward: Forward,
     family: Family,
     data: EvaluationSet,
     *,
@@ -52,13 +54,12 @@ def evaluate(
     return Evaluation(predictions=predictions, metrics=family.score(predictions, data.examples))
 
 
-def item_logits(
-    forward: Callable[[MicroBatch], Tensor], data: EvaluationSet, *, device: torch.device, gather: Gather
-) -> list[NDArray]:
+def item_logits(forward: Forward, data: EvaluationSet, *, device: torch.device, gather: Gather) -> list[NDArray]:
     """Return each item's logits, float32 of shape (rows, outputs), in the order of the items."""
     mine: list[tuple[NDArray, NDArray]] = []
     for batch in data.batcher.all():
-        logits = forward(batch.inputs.to(device)).detach().float().cpu().numpy()
+        on_device = batch.to(device)
+        logits = forward(on_device.inputs, on_device.label_positions_M).detach().float().cpu().numpy()
         mine.append((batch.items, logits[: data.features.rows[batch.items].sum()]))
     found: list[NDArray] = [np.empty(0)] * len(data.features)
     for parts in gather(mine):

@@ -1,54 +1,44 @@
-"""Encoded examples: sequences of token ids in the columns that the packed loader's assembly reads."""
+"""Encoded examples: token sequences in the columns that the packed loader's assembly reads, and their labels."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from megabert.data.sequences import columns_of
 from megabert.data.shard_set import Columns
 from megabert.tokenization import SpecialIds
 
 
 @dataclass
 class Sequences:
-    """Sequences under construction."""
+    """A list of sequences that grows example by example."""
 
     special_ids: SpecialIds
     max_length: int
     has_segments: bool = True
     """Whether the second text is a segment of its own."""
     separators: int = 1
-    """How many [SEP]s stand between the two texts of a pair."""
+    """Number of [SEP] tokens between the two texts of a pair."""
     ids: list[NDArray[np.int32]] = field(default_factory=list)
     segment_b_starts: list[int] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-    targets: list[tuple[Sequence[int], Sequence[int]]] = field(default_factory=list)
-    """Of each sequence, positions and their labels."""
-    cut: int = 0
-    """Sequences that were too long."""
+    num_truncated: int = 0
+    """Sequences that were too long and lost their end."""
 
-    def add(
-        self,
-        a: NDArray[np.int32],
-        b: NDArray[np.int32] | None = None,
-        *,
-        label: int = 0,
-        targets: tuple[Sequence[int], Sequence[int]] = ((), ()),
-    ) -> None:
-        """Append ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``; of a pair too long the longer loses its end first.
+    def add(self, a: NDArray[np.int32], b: NDArray[np.int32] | None = None) -> None:
+        """Append ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``.
+
+        A pair that is too long is truncated as in google-research/bert: the longer text loses its end first.
 
         Args:
             a: Ids of the first text.
-            b: Ids of the second.
-            label: Of the sequence.
-            targets: Positions in the sequence, and a label for each.
+            b: Ids of the second text.
         """
         room = self.max_length - (2 if b is None else 2 + self.separators)
         total = len(a) + (0 if b is None else len(b))
         if total > room:
-            self.cut += 1
+            self.num_truncated += 1
             kept_b = 0 if b is None else min(len(b), max(room // 2, room - len(a)))
             a, b = a[: room - kept_b], None if b is None else b[:kept_b]
         cls, sep = (np.array([index], np.int32) for index in (self.special_ids.cls, self.special_ids.sep))
@@ -56,38 +46,31 @@ class Sequences:
         self.ids.append(np.concatenate([cls, a, *end]))
         has_b = b is not None and self.has_segments
         self.segment_b_starts.append(len(a) + 1 + self.separators if has_b else len(self.ids[-1]))
-        self.labels.append(label)
-        self.targets.append(targets)
 
     def columns(self) -> Columns:
         """Return all sequences, end to end."""
-        positions = [np.asarray(places, np.uint16) for places, _ in self.targets]
-        labels = [np.asarray(found, np.int64) for _, found in self.targets]
-        return Columns(
-            input_ids=np.concatenate(self.ids),
-            token_starts=_starts(self.ids),
-            segment_b_starts=np.array(self.segment_b_starts, np.int64),
-            masked_positions=np.concatenate(positions),
-            masked_ids=np.concatenate(labels),
-            masked_starts=_starts(positions),
-            next_sentence_labels=np.array(self.labels, np.int64),
-            rows=np.arange(len(self.ids)),
-        )
+        return columns_of(self.ids, self.segment_b_starts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What is packed and scored: items of one sequence, or of several that stay together."""
+    """The items that are packed and scored. An item is one sequence, or several that stay together."""
 
     columns: Columns
+    labels: NDArray
+    """What the loss compares the logits with.
+
+    One row an item: the id of its class, its score (float32), the number of its ending, or its answer's first and last
+    token (shape (items, 2), counted from the start of the sequence). Tagging has one row a tagged word instead.
+    """
+    label_positions: NDArray[np.int64] | None = None
+    """Tagging: the token, counted from the start of its sequence, that each label belongs to."""
     group: int = 1
-    """Sequences an item."""
+    """Sequences in one item."""
     rows: NDArray[np.int64]
-    """Rows of logits an item gives."""
+    """Rows of logits that each item gives."""
     weights: NDArray[np.int64]
-    """Terms of the loss an item gives: the loss is their mean."""
-    scores: NDArray[np.float32] | None = None
-    """Regression: the target of each item."""
+    """Number of loss terms that each item gives; a step's loss is the mean over all terms."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -98,10 +81,23 @@ class Features:
         return self.columns.lengths.reshape(-1, self.group).sum(1)
 
     @cached_property
-    def targets(self) -> NDArray[np.int64]:
-        """Labelled positions of each item."""
-        return self.columns.masked_counts.reshape(-1, self.group).sum(1)
+    def _label_starts(self) -> NDArray[np.int64]:
+        """Tagging: index of each item's first label."""
+        return np.cumsum(self.rows) - self.rows
 
+    def select_labels(
+        self, items: NDArray[np.int64], starts: NDArray[np.int64]
+    ) -> tuple[NDArray, NDArray[np.int64] | None]:
+        """Return the labels of some items, and for tagging where they are in a packed micro-batch.
 
-def _starts(parts: Sequence[NDArray]) -> NDArray[np.int64]:
-    return np.cumsum([0, *map(len, parts)])
+        Args:
+            items: The items of the micro-batch, in its order.
+            starts: The packed token at which each of them starts.
+        """
+        if self.label_positions is None:
+            return self.labels[items], None
+        counts = self.rows[items]
+        # Labels of all items are stored end to end: shift each item's range of indices to where it is stored.
+        shifts = self._label_starts[items] - (np.cumsum(counts) - counts)
+        indices = np.arange(counts.sum()) + np.repeat(shifts, counts)
+        return self.labels[indices], self.label_positions[indices] + np.repeat(starts, counts)

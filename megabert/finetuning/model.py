@@ -44,23 +44,29 @@ class TaskModel(nn.Module):
         )
         self.add_module(head.module, nn.Linear(config.hidden_size, num_outputs))
 
-    def forward(self, batch: MicroBatch) -> Tensor:
-        """Return logits of shape (B, C), (M, C) or (T, C), as the head reads."""
+    def forward(self, batch: MicroBatch, label_positions_M: Tensor | None = None) -> Tensor:
+        """Return logits of shape (B, C), (M, C) or (T, C), depending on what the head reads.
+
+        Args:
+            batch: Packed sequences.
+            label_positions_M: Index into the packed tokens of each labelled position, for a head that reads these.
+        """
         hidden_TD, pooled_BD = self.bert(batch)
         if self.head.reads == "tokens":  # without dropout, as in google-research/bert
             return self.get_submodule(self.head.module)(hidden_TD)
-        places = batch.masked_positions_M
-        x = hidden_TD.index_select(0, places) if pooled_BD is None else pooled_BD
+        if pooled_BD is not None:
+            x, positions = pooled_BD, batch.cu_seqlens[:-1].long().clamp(max=len(hidden_TD) - 1)
+        else:
+            assert label_positions_M is not None
+            x, positions = hidden_TD.index_select(0, label_positions_M), label_positions_M
         if self.training:
-            if pooled_BD is not None:
-                places = batch.cu_seqlens[:-1].long().clamp(max=len(hidden_TD) - 1)
-            x = self._dropped(x, places, batch)
+            x = self._dropped(x, positions, batch)
         return self.get_submodule(self.head.module)(x)
 
-    def _dropped(self, x: Tensor, places: Tensor, batch: MicroBatch) -> Tensor:
+    def _dropped(self, x: Tensor, positions: Tensor, batch: MicroBatch) -> Tensor:
         """Drop elements, keyed like the encoder's own dropout, as if the head were one more layer."""
         seeds_T = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T).row_seeds_T
-        stream = DropoutStream(seeds_T.index_select(0, places))
+        stream = DropoutStream(seeds_T.index_select(0, positions))
         return dropout(x, stream.site(self.config.num_hidden_layers, EMBEDDINGS, self.config.hidden_dropout_prob))
 
 

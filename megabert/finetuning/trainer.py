@@ -134,8 +134,8 @@ class Fitting:
         with self.engine.evaluating():
             return evaluate(self._forward, self.family, data, device=self.world.device, gather=self.world.gather)
 
-    def _forward(self, inputs: MicroBatch) -> torch.Tensor:
-        logits: torch.Tensor = self.engine.forward(inputs)
+    def _forward(self, inputs: MicroBatch, label_positions_M: torch.Tensor | None) -> torch.Tensor:
+        logits: torch.Tensor = self.engine.forward(inputs, label_positions_M)
         return logits
 
     def _step(self, step: int, seed: int, rate: float) -> tuple[float, float]:
@@ -161,11 +161,9 @@ class Fitting:
         return mean, norm
 
     def _loss(self, batch: TaskBatch) -> torch.Tensor:
-        inputs = batch.inputs.to(self.world.device, non_blocking=True)
-        logits = self.engine.forward(inputs)
-        if not inputs.num_instances:
-            return empty_loss(logits)
-        return self.family.loss(logits, TaskBatch(inputs, batch.scores, batch.items))
+        batch = batch.to(self.world.device)
+        logits = self._forward(batch.inputs, batch.label_positions_M)
+        return self.family.loss(logits, batch) if batch.inputs.num_instances else empty_loss(logits)
 
     def _skipped(self, step: int, loss: float) -> float:
         """Count a step whose numbers were not finite."""

@@ -132,10 +132,10 @@ class Family(ABC, Generic[E]):
 
     def log_truncation(self, sequences: Sequences) -> None:
         """Log how many sequences lost their end."""
-        if sequences.cut:
+        if sequences.num_truncated:
             logger.info(
                 "%d of %d sequences were cut to %d tokens (max_seq_length)",
-                sequences.cut,
+                sequences.num_truncated,
                 len(sequences.ids),
                 self.max_seq_length,
             )

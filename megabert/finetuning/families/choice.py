@@ -71,19 +71,18 @@ class Choice(Family[Question]):
         texts = [f"{example.start} {ending}" for example in examples for ending in example.endings]
         seconds = self.tokenizer.encode_batch(texts)
         group = len(ENDINGS)
-        for index, (example, context) in enumerate(zip(examples, contexts, strict=True)):
-            for number, second in enumerate(seconds[index * group : (index + 1) * group]):
-                sequences.add(context, second, label=int(number == example.label))
+        for index, context in enumerate(contexts):
+            for second in seconds[index * group : (index + 1) * group]:
+                sequences.add(context, second)
         self.log_truncation(sequences)
+        labels = np.array([example.label for example in examples], np.int64)
         ones = np.ones(len(examples), np.int64)
-        return Features(columns=sequences.columns(), group=group, rows=group * ones, weights=ones)
+        return Features(columns=sequences.columns(), labels=labels, group=group, rows=group * ones, weights=ones)
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
         """Return the summed cross entropy over the endings of each example."""
-        sequences = batch.inputs.num_instances
-        logits_QK = logits[:sequences, 0].view(-1, len(ENDINGS))
-        labels_Q = batch.inputs.next_sentence_label_B[:sequences].view(-1, len(ENDINGS)).argmax(1)
-        return cross_entropy(logits_QK.contiguous(), labels_Q, backend=self.config.ops.cross_entropy)[0]
+        logits_QK = logits[: batch.inputs.num_instances, 0].view(-1, len(ENDINGS))
+        return cross_entropy(logits_QK.contiguous(), batch.labels, backend=self.config.ops.cross_entropy)[0]
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[Question], features: Features

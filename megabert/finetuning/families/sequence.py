@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from megabert.data.shard_set import Columns
 from megabert.errors import DataError
 from megabert.finetuning.batches import TaskBatch
 from megabert.finetuning.families.base import Example, Family, Head
@@ -56,12 +57,12 @@ class _OfSequence(Family[LabelledText]):
             raise DataError(f"{path}: none of {len(table)} rows has a label. Name a file with labels.")
         return examples
 
-    def _columns(self, examples: Sequence[LabelledText], labels: Sequence[int]) -> Any:
+    def _columns(self, examples: Sequence[LabelledText]) -> Columns:
         sequences = self.sequences()
         first = self.tokenizer.encode_batch([example.text for example in examples])
         second = self.tokenizer.encode_batch([example.pair or "" for example in examples])
-        for example, a, b, label in zip(examples, first, second, labels, strict=True):
-            sequences.add(a, None if example.pair is None else b, label=label)
+        for example, a, b in zip(examples, first, second, strict=True):
+            sequences.add(a, None if example.pair is None else b)
         self.log_truncation(sequences)
         return sequences.columns()
 
@@ -88,13 +89,13 @@ class Classification(_OfSequence):
 
     def encode(self, examples: Sequence[LabelledText], *, is_training: bool) -> Features:
         """Tokenize texts."""
-        columns = self._columns(examples, [self.id_of(example.label, example.where) for example in examples])
+        labels = np.array([self.id_of(example.label, example.where) for example in examples], np.int64)
         ones = np.ones(len(examples), np.int64)
-        return Features(columns=columns, rows=ones, weights=ones)
+        return Features(columns=self._columns(examples), labels=labels, rows=ones, weights=ones)
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
         """Return the summed cross entropy."""
-        return cross_entropy(logits, batch.inputs.next_sentence_label_B, backend=self.config.ops.cross_entropy)[0]
+        return cross_entropy(logits, batch.labels, backend=self.config.ops.cross_entropy)[0]
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[LabelledText], features: Features
@@ -136,13 +137,11 @@ class Regression(_OfSequence):
         """Tokenize texts and read the numbers."""
         ones = np.ones(len(examples), np.int64)
         scores = np.array([_number(example) for example in examples], np.float32)
-        return Features(columns=self._columns(examples, [0] * len(examples)), rows=ones, weights=ones, scores=scores)
+        return Features(columns=self._columns(examples), labels=scores, rows=ones, weights=ones)
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
         """Return the summed squared error."""
-        assert batch.scores is not None
-        scores_B = batch.scores.to(logits.device)
-        return (logits[: len(scores_B), 0].float() - scores_B).square().sum()
+        return (logits[: len(batch.labels), 0].float() - batch.labels).square().sum()
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[LabelledText], features: Features

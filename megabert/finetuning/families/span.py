@@ -104,7 +104,9 @@ class Span(Family[Question]):
 
     def encode(self, examples: Sequence[Question], *, is_training: bool) -> WindowFeatures:
         """Cut contexts into windows."""
-        sequences, windows = self.sequences(), []
+        sequences = self.sequences()
+        windows: list[Window] = []
+        spans: list[tuple[int, int]] = []
         questions = self.tokenizer.encode_batch([example.question for example in examples])
         contexts = list(dict.fromkeys(example.context for example in examples))
         encoded = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
@@ -115,14 +117,20 @@ class Span(Family[Question]):
             for first, stop, is_best in self._windows(len(ids), len(question)):
                 shift = len(question) + 1 + self.tokenizer.separators_in_pair - first
                 inside = answer is not None and first <= answer[0] and answer[1] < stop
-                target = [answer[0] + shift, answer[1] + shift] if inside and answer is not None else [0, 0]
-                sequences.add(question, ids[first:stop], targets=(target, [0, 0]))
+                spans.append((answer[0] + shift, answer[1] + shift) if inside and answer is not None else (0, 0))
+                sequences.add(question, ids[first:stop])
                 windows.append(
                     Window(question=index, shift=shift, offsets=offsets[first:stop], is_best=is_best, first=first)
                 )
         columns = sequences.columns()
         ones = np.ones(len(windows), np.int64)
-        return WindowFeatures(columns=columns, rows=columns.lengths, weights=ones, windows=tuple(windows))
+        return WindowFeatures(
+            columns=columns,
+            labels=np.array(spans, np.int64),
+            rows=columns.lengths,
+            weights=ones,
+            windows=tuple(windows),
+        )
 
     def _windows(self, tokens: int, question: int) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
         """Yield first and past-the-last token of each window, and where it is the best one of its tokens."""
@@ -153,12 +161,11 @@ class Span(Family[Question]):
         starts_B, ends_B = inputs.cu_seqlens[:-1].long(), inputs.cu_seqlens[1:].long()
         place_BS = starts_B[:, None] + torch.arange(inputs.max_seqlen, device=logits.device)
         is_outside_BS = place_BS >= ends_B[:, None]
-        targets_B2 = inputs.masked_positions_M.view(-1, 2) - starts_B[:, None]
         padded = logits.float()[place_BS.clamp(max=len(logits) - 1)]
         losses = [
             cross_entropy(
                 padded[..., side].masked_fill(is_outside_BS, -torch.inf).contiguous(),
-                targets_B2[:, side].contiguous(),
+                batch.labels[:, side].contiguous(),
                 backend=self.config.ops.cross_entropy,
             )[0]
             for side in (0, 1)

@@ -72,20 +72,30 @@ class Tagging(Family[TaggedSentence]):
         words = [token for example in examples for token in example.tokens]
         pieces = iter(self.tokenizer.encode_words(words))
         unknown = np.array([self.tokenizer.special_ids.unk], np.int32)
+        positions: list[NDArray[np.int64]] = []
+        labels: list[int] = []
         for example in examples:
             # A word of control characters has no pieces: each word needs one to carry its tag.
             found = [word if len(word) else unknown for _, word in zip(example.tokens, pieces, strict=False)]
             starts = 1 + np.cumsum([0, *map(len, found)])[:-1]
             kept = int(np.searchsorted(starts, self.max_seq_length - 1))
             tags = [self.id_of(tag, example.where) for tag in example.tags]
-            sequences.add(np.concatenate(found), targets=(starts[:kept].tolist(), tags[:kept]))
+            sequences.add(np.concatenate(found))
+            positions.append(starts[:kept])
+            labels += tags[:kept]
         self.log_truncation(sequences)
-        columns = sequences.columns()
-        return Features(columns=columns, rows=columns.masked_counts, weights=columns.masked_counts)
+        counts = np.array([len(part) for part in positions], np.int64)
+        return Features(
+            columns=sequences.columns(),
+            labels=np.array(labels, np.int64),
+            label_positions=np.concatenate(positions),
+            rows=counts,
+            weights=counts,
+        )
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
         """Return the cross entropy summed over words."""
-        return cross_entropy(logits, batch.inputs.masked_ids_M, backend=self.config.ops.cross_entropy)[0]
+        return cross_entropy(logits, batch.labels, backend=self.config.ops.cross_entropy)[0]
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[TaggedSentence], features: Features

@@ -104,7 +104,7 @@ def learn(model_config):
             batches, terms = batcher_of(features).step(step, seed=1, global_batch_size=16)
             optimizer.zero_grad()
             for batch in batches:
-                (family.loss(model(batch.inputs), batch) / terms).backward()
+                (family.loss(model(batch.inputs, batch.label_positions_M), batch) / terms).backward()
             optimizer.step()
         model.eval()
         data = EvaluationSet(name="train", examples=examples, features=features, batcher=batcher_of(features))

@@ -45,10 +45,10 @@ def test_pairs_are_those_of_transformers(make, folder):
 def test_tags_stand_on_words_as_in_running_text(make, folder):
     family = make("tagging", ("O", "B-A"))
     example = TaggedSentence(where="t:1", tokens=("the", "cat", "sat"), tags=("O", "B-A", "O"))
-    columns = family.encode([example], is_training=True).columns
-    inside = columns.input_ids[1:-1].tolist()
+    features = family.encode([example], is_training=True)
+    inside = features.columns.input_ids[1:-1].tolist()
     assert inside == load_tokenizer(folder).encode(" the cat sat").tolist()
-    assert columns.masked_ids.tolist() == [0, 1, 0]
+    assert features.labels.tolist() == [0, 1, 0]
 
 
 def test_answers_come_back_without_the_space_before_them(make):

@@ -157,10 +157,10 @@ def test_words_beyond_the_longest_sequence_are_predicted_outside(make_family, tm
 def test_a_tag_stands_on_the_words_first_piece(make_family, tokenizer):
     family = make_family("tagging", ("O", "B-A"))
     example = TaggedSentence(where="t:1", tokens=("catx", "\x00", "cat"), tags=("O", "O", "B-A"))
-    columns = family.encode([example], is_training=True).columns
-    pieces = [tokenizer.pieces[columns.input_ids[p]] for p in columns.masked_positions]
+    features = family.encode([example], is_training=True)
+    pieces = [tokenizer.pieces[features.columns.input_ids[p]] for p in features.label_positions]
     assert pieces == ["cat", "[UNK]", "cat"]
-    assert columns.masked_ids.tolist() == [0, 0, 1]
+    assert features.labels.tolist() == [0, 0, 1]
 
 
 def test_swag_label_that_is_no_ending_is_named(tmp_path):

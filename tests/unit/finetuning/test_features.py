@@ -1,5 +1,7 @@
 """Sequences, truncation, packing and order of fine-tuning examples."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -93,7 +95,26 @@ def test_dropout_keys_do_not_depend_on_ranks(rng, make_family):
 def test_sequences_of_a_choice_stay_together(make_family, rng):
     from unit.finetuning.test_families import swag_questions
 
-    features = make_family("swag").encode(swag_questions(rng, 10), is_training=True)
+    features = make_family("swag").encode(questions := swag_questions(rng, 10), is_training=True)
     for batch in batcher_of(features, tokens=128).step(1, seed=1, global_batch_size=10)[0]:
-        labels = batch.inputs.next_sentence_label_B.view(-1, 4)
-        assert torch.equal(labels.sum(1), torch.ones(len(batch.items), dtype=torch.int64))
+        assert batch.labels.tolist() == [questions[item].label for item in batch.items]
+        for number, item in enumerate(batch.items):
+            first, stop = batch.inputs.cu_seqlens[[4 * number, 4 * number + 4]].tolist()
+            a, b = features.columns.token_starts[[4 * item, 4 * item + 4]]
+            assert batch.inputs.input_ids_T[first:stop].tolist() == features.columns.input_ids[a:b].tolist()
+
+
+def test_labels_of_tags_follow_their_items(make_family, rng):
+    from unit.finetuning.test_families import tagged
+
+    family = make_family("tagging", ("O", "B-ANIMAL", "B-THING"))
+    features = family.encode(sentences := tagged(rng, 20), is_training=True)
+    for batch in batcher_of(features, tokens=64).step(1, seed=1, global_batch_size=20)[0]:
+        tags = [family.labels[index] for index in batch.labels]
+        assert tags == [tag for item in batch.items for tag in sentences[item].tags]
+        starts = batch.inputs.cu_seqlens
+        inside = [
+            torch.count_nonzero((batch.label_positions_M >= a) & (batch.label_positions_M < b))
+            for a, b in itertools.pairwise(starts)
+        ]
+        assert inside == [len(sentences[item].tags) for item in batch.items]

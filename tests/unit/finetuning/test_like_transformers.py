@@ -26,16 +26,16 @@ def answered(rng, count=48):
     return [question(sentence(rng, "ship", length=8), "ship", str(i)) for i in range(count)]
 
 
-def class_labels(batch, index, _):
-    return {"labels": int(batch.inputs.next_sentence_label_B[index])}
+def class_labels(batch, index):
+    return {"labels": int(batch.labels[index])}
 
 
-def score_labels(batch, index, _):
-    return {"labels": float(batch.scores[index])}
+def score_labels(batch, index):
+    return {"labels": float(batch.labels[index])}
 
 
-def span_labels(batch, index, start):
-    first, last = (batch.inputs.masked_positions_M[2 * index : 2 * index + 2] - start).tolist()
+def span_labels(batch, index):
+    first, last = batch.labels[index].tolist()
     return {"start_positions": first, "end_positions": last}
 
 
@@ -103,7 +103,7 @@ def padded(batches, label_row) -> dict[str, torch.Tensor]:
         bounds = batch.inputs.cu_seqlens.tolist()
         for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
             rows.append((batch.inputs.input_ids_T[start:stop], batch.inputs.segment_ids_T[start:stop]))
-            labels.append(label_row(batch, index, start))
+            labels.append(label_row(batch, index))
     pad = torch.nn.utils.rnn.pad_sequence
     return {
         "input_ids": pad([ids for ids, _ in rows], batch_first=True),
