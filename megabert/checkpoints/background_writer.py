@@ -18,7 +18,7 @@ from torch import Tensor
 from megabert.checkpoints.saving import Snapshot, snapshot_of, write_snapshot
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
-from megabert.errors import CheckpointError
+from megabert.errors import CheckpointError, MegabertError, cause_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class CheckpointWriter:
         logger.debug("checkpoint of step %d: training stood still for %.3f s", step, stall_s)
         self._thread.start()
 
-    def make_way(self) -> CheckpointError | None:
+    def make_way(self) -> MegabertError | None:
         """Wait for the checkpoint before, count that, and return why it was not written, or None."""
         started = time.monotonic()
         if self._thread is not None and self._thread.is_alive():
@@ -87,7 +87,7 @@ class CheckpointWriter:
         self.counts.stall_s += time.monotonic() - started
         return failure
 
-    def wait(self) -> CheckpointError | None:
+    def wait(self) -> MegabertError | None:
         """Return once nothing is being written: why the last checkpoint was not, alike on every rank, or None.
 
         Raises:
@@ -95,9 +95,9 @@ class CheckpointWriter:
         """
         if self._thread is not None:
             self._thread.join()
-        if self._failure is not None and not isinstance(self._failure, CheckpointError):
+        if self._failure is not None and not _is_unwritten(self._failure):
             raise self._failure
-        return self._failure
+        return self._failure  # type: ignore[return-value]
 
     def close(self, timeout_s: float) -> None:
         """On the way out with an error: let the checkpoint that is being written be completed, if it can be."""
@@ -128,5 +128,10 @@ class CheckpointWriter:
         except Exception as error:  # handed to the main thread by ``wait``
             self._failure = error
             self.counts.failures += 1
-            if isinstance(error, CheckpointError) and self._world.is_main:
+            if _is_unwritten(error) and self._world.is_main:
                 logger.warning("CHECKPOINT NOT WRITTEN, the last good one stays: %s", error)
+
+
+def _is_unwritten(error: Exception) -> bool:
+    """Whether all ranks know alike that a checkpoint was not written, be it for another rank's disk."""
+    return isinstance(cause_of(error), CheckpointError)

@@ -27,7 +27,7 @@ from megabert.checkpoints.rank_slices import Slice, slices_of, stored_tensors
 from megabert.distributed.all_or_none import run_on_all_ranks
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
-from megabert.errors import CheckpointError
+from megabert.errors import CheckpointError, Echo
 from megabert.schema.files import NO_SPACE, sync_folder, write_durably
 
 Result = TypeVar("Result")
@@ -99,7 +99,7 @@ def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> P
             _publish(temporary, target)
 
         run_and_gather(world, target, lambda: complete() if world.is_main else None)
-    except CheckpointError:
+    except (CheckpointError, Echo):
         if world.is_main:
             remove_temporaries(checkpoints_dir)
         raise

@@ -8,7 +8,8 @@ import traceback
 from collections.abc import Sequence
 
 from megabert import __version__
-from megabert.errors import ConfigError, MegabertError
+from megabert.distributed.environments import before_ranks_meet, own_rank
+from megabert.errors import ConfigError, Echo, MegabertError
 
 COMMANDS = {
     "doctor": ("megabert.commands.doctor", "check whether this machine, or this job, is fit to train"),
@@ -44,12 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     try:
-        verb = _known(arguments[0])
+        with before_ranks_meet():
+            verb = _known(arguments[0])
         code = importlib.import_module(COMMANDS[verb][0]).run(arguments[1:]) or 0
         sys.stdout.flush()  # else a closed pipe shows only at Python's end
         return code
+    except Echo as echo:  # another rank reports it
+        return echo.exit_code
     except MegabertError as error:
-        _report(error)
+        print(f"{_rank_label()}megabert: {type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader, such as head, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
@@ -101,16 +105,6 @@ def _without_local_rank(arguments: list[str]) -> list[str]:
     return kept
 
 
-def _report(error: MegabertError) -> None:
-    """Print an error once: what all ranks found alike is rank 0's to say."""
-    label = _rank_label()
-    if error.is_echo or (error.is_echo is None and label and isinstance(error, ConfigError)):
-        return
-    print(f"{label}megabert: {type(error).__name__}: {error}", file=sys.stderr)
-
-
 def _rank_label() -> str:
-    from megabert.distributed.environments import own_rank
-
     rank = own_rank()
     return "" if rank == "0" else f"[rank {rank}] "

@@ -7,6 +7,7 @@ from pathlib import Path
 from megabert.commands.field_help import field_help
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import build, parse_flags, read_yaml, to_yaml
+from megabert.distributed.environments import before_ranks_meet
 from megabert.finetuning.tasks import TASKS, find_task
 
 EXAMPLE = """\
@@ -24,10 +25,11 @@ task of GLUE that --data holds, each in a process of its own, and prints the tab
 
 def run(arguments: Sequence[str]) -> int:
     """Parse, train, print."""
-    options, fields = _parser().parse_known_args(arguments)
-    config = build(FinetuneConfig, *[read_yaml(Path(name)) for name in options.config], parse_flags(fields))
-    columns = {"text": config.text_column, "pair": config.pair_column, "label": config.label_column}
-    task = None if options.task == "glue" else find_task(options.task, **columns)
+    with before_ranks_meet():
+        options, fields = _parser().parse_known_args(arguments)
+        config = build(FinetuneConfig, *[read_yaml(Path(name)) for name in options.config], parse_flags(fields))
+        columns = {"text": config.text_column, "pair": config.pair_column, "label": config.label_column}
+        task = None if options.task == "glue" else find_task(options.task, **columns)
     if options.print_config:
         print(to_yaml(config), end="")
         return 0

@@ -9,6 +9,7 @@ from megabert.commands.field_help import field_help
 from megabert.config.loading import parse_flags, read_yaml, to_dict, to_yaml
 from megabert.config.recipes import load_run_config, recipe_names, split_fork
 from megabert.config.run import RunConfig
+from megabert.distributed.environments import before_ranks_meet
 from megabert.errors import ConfigError
 from megabert.training.recovery.stop_signals import EXIT_STOPPED, StopSignals
 
@@ -32,22 +33,25 @@ and exit 75; RUN/status.json says so where a launcher hides the code.
 
 def run(arguments: Sequence[str]) -> int:
     """Parse, build, train."""
-    options, fields = _parser().parse_known_args(arguments)
-    flags = parse_flags(fields)
-    if options.profile is not None:
-        flags.setdefault("logging", {})["profile_steps"] = options.profile
-    config = _configuration(options, flags)
-    if options.print_config:
-        print(to_yaml(config), end="")
-        return 0
-    if options.dry_run:
-        _dry_run(options, config)
-        return 0
+    with before_ranks_meet():
+        options, fields = _parser().parse_known_args(arguments)
+        flags = parse_flags(fields)
+        if options.profile is not None:
+            flags.setdefault("logging", {})["profile_steps"] = options.profile
+        config = _configuration(options, flags)
+        if options.print_config:
+            print(to_yaml(config), end="")
+            return 0
+        if options.dry_run:
+            _dry_run(options, config)
+            return 0
     run_dir = Path(options.run_dir)
     with StopSignals() as stop:  # before the seconds that torch takes to import
         from megabert.training.pretrain import pretrain
 
-        state = pretrain(config, run_dir, initial=_initial(config, run_dir), device=options.device, stop=stop)
+        with before_ranks_meet():
+            initial = _initial(config, run_dir)
+        state = pretrain(config, run_dir, initial=initial, device=options.device, stop=stop)
     return 0 if state.is_done(config) else EXIT_STOPPED
 
 

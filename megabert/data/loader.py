@@ -15,7 +15,7 @@ from megabert.data.packing import MicroShape, PackingPlan, plan
 from megabert.data.permutation import EpochOrder
 from megabert.data.position import DataPosition, PositionRange
 from megabert.data.shard_set import ShardSet
-from megabert.errors import ConfigError, DataError
+from megabert.errors import ConfigError, DataError, Echo
 
 Agree = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 """Takes [masked, instances, micro-steps, stop] of this rank; returns sum, sum, max, max over ranks."""
@@ -201,9 +201,7 @@ class PackedLoader:
         ]
         masked, instances, micro_steps, stop = (int(v) for v in self._agree(np.array(mine, np.int64)))
         if stop >= _FAILED:
-            error = DataError(f"step {step}: the loader of another rank failed; the error is in that rank's log.")
-            error.is_echo = True
-            raise error
+            raise Echo(DataError(f"step {step}: the loader of another rank failed; the error is in that rank's log."))
         if (masked, instances, micro_steps) != (batch.num_masked, batch.num_instances, mine[2]):
             raise DataError(
                 f"rank {self._rank}, step {step}: all ranks together have {instances} instances, {masked} masked "

@@ -1,10 +1,10 @@
 """Work that all ranks do, or rank 0 alone, and that fails on every rank if it fails on one."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from megabert.distributed.process_group import World
-from megabert.errors import MegabertError
+from megabert.errors import Echo, MegabertError
 
 Result = TypeVar("Result")
 
@@ -13,8 +13,8 @@ def run_on_all_ranks(world: World, work: Callable[[], Result]) -> Result:
     """Run ``work`` on every rank and return the rank's own result; if it fails on any rank, fail on all.
 
     Raises:
-        Exception: The rank's own error, or the first failing rank's. Only the first rank to report an error leaves it
-            unmarked; its copies are marked ``is_echo``, so that a user reads it once.
+        Exception: The rank's own error.
+        Echo: The error of the first failing rank, where this rank has none or the same.
     """
     result, failure = None, None
     try:
@@ -22,21 +22,25 @@ def run_on_all_ranks(world: World, work: Callable[[], Result]) -> Result:
     except Exception as error:
         failure = error
     failures = world.gather(_portable(failure))
-    first = next((rank for rank, found in enumerate(failures) if found is not None), None)
+    first = next((rank for rank, error in enumerate(failures) if error is not None), None)
     if first is None:
         return result  # type: ignore[return-value]
     if failure is not None and (world.rank == first or str(failure) != str(failures[first])):
         raise failure
-    echo = failures[first]
-    assert echo is not None
-    echo.is_echo = True
-    raise echo
+    cause = failures[first]
+    assert cause is not None
+    raise Echo(cause)
 
 
 def run_on_main_rank(world: World, work: Callable[[], Result]) -> Result:
     """Run ``work`` on rank 0 and return its result (plain data) on every rank; if it fails, fail on all."""
     result = run_on_all_ranks(world, lambda: work() if world.is_main else None)
     return world.broadcast(result)  # type: ignore[no-any-return]
+
+
+def raise_everywhere(world: World, error: MegabertError) -> NoReturn:
+    """Raise an error that every rank has come to alike: rank 0 reports it, the other ranks echo it."""
+    raise error if world.is_main else Echo(error)
 
 
 def _portable(failure: Exception | None) -> MegabertError | None:

@@ -1,12 +1,13 @@
 """Who started this process: a table of environments that describe a rank among ranks."""
 
+import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from megabert.errors import ConfigError
+from megabert.errors import ConfigError, Echo
 
 _SCONTROL_TIMEOUT_S = 60.0
 
@@ -101,6 +102,17 @@ def own_rank(environment: Mapping[str, str] = os.environ) -> str:
     """Return this process's rank as its launcher wrote it, "0" for a process that is alone."""
     launcher = find_launcher(environment)
     return "0" if launcher is None else environment[launcher.rank]
+
+
+@contextlib.contextmanager
+def before_ranks_meet() -> Iterator[None]:
+    """Let rank 0 alone report a wrong configuration: every rank reads the same command line and the same files."""
+    try:
+        yield
+    except ConfigError as error:
+        if own_rank() == "0":
+            raise
+        raise Echo(error) from error
 
 
 def describe_place(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
-from megabert.errors import MegabertError
+from megabert.errors import Echo, MegabertError, cause_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +37,11 @@ _LOST = (
 )
 
 
-class RankFailed(MegabertError):
-    """Another rank has failed and reports why."""
-
-    is_echo = True
+class RankFailed(Echo):
+    """Another rank has failed and reports why; all that is known of its error is the text and the exit code."""
 
     def __init__(self, rank: int, exit_code: int, text: str) -> None:
-        super().__init__(text)
+        super().__init__(MegabertError(text))
         self.rank, self.exit_code = rank, exit_code
 
 
@@ -60,12 +58,12 @@ class FirstFailure:
     def report(self, error: BaseException) -> BaseException:
         """Return the error that this rank is to leave with: its own if it failed first, else an echo of the first.
 
-        The first one is marked as no echo. An error that follows from another rank's waits for that one a little.
+        An error that follows from another rank's waits for that one a little.
         """
         self._has_noticed.set()
         if self._size == 1 or isinstance(error, RankFailed) or not isinstance(error, Exception):
             return error
-        follows = getattr(error, "is_echo", None) or _has_lost_a_rank(error)
+        follows = isinstance(error, Echo) or _has_lost_a_rank(error)
         first = None
         try:
             if self.has_store:
@@ -75,13 +73,11 @@ class FirstFailure:
         if first is not None and first.rank != self._rank:
             return first
         if _has_lost_a_rank(error):
-            error = MegabertError(
+            return MegabertError(
                 f"rank {self._rank} lost another rank, which died without a word: killed (for lack of memory?), or its "
                 f"node was lost. The same command goes on at the last checkpoint. What broke here: {_line_of(error)}"
             )
-        if isinstance(error, MegabertError):
-            error.is_echo = False
-        return error
+        return cause_of(error)  # of an echo whose cause was never reported, somebody has to speak
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -128,8 +124,8 @@ class FirstFailure:
         return _read(self._store.get(_KEY)) if self._store.check([_KEY]) else None
 
     def _publish(self, error: BaseException) -> RankFailed:
-        code = getattr(error, "exit_code", 1)
-        mine = json.dumps([self._rank, code, f"{type(error).__name__}: {error}"])
+        cause = cause_of(error)
+        mine = json.dumps([self._rank, getattr(cause, "exit_code", 1), f"{type(cause).__name__}: {cause}"])
         return _read(self._store.compare_set(_KEY, "", mine))
 
 

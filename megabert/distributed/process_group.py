@@ -129,13 +129,11 @@ def _device(requested: str, local_rank: int) -> torch.device:
         os.environ["DS_ACCELERATOR"] = "cpu"  # read by deepspeed when it is first imported
         return torch.device("cpu")
     if local_rank >= gpus:
-        error = ConfigError(
+        raise ConfigError(
             f"Local rank {local_rank} has no GPU: this machine shows {gpus}. Start at most that many ranks here, "
             "or use the CPU (--device cpu).",
             see="no-gpu-is-seen",
         )
-        error.is_echo = False  # the other ranks have theirs
-        raise error
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 

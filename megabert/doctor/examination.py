@@ -48,9 +48,7 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
     broken = check_torch()
     if broken:
         if launcher is not None and os.environ[launcher.rank] != "0":
-            error = ConfigError(f"{socket.gethostname()}: {broken[0].text}. Install it there: {broken[0].remedy}.")
-            error.is_echo = False  # this host's own
-            raise error
+            raise ConfigError(f"{socket.gethostname()}: {broken[0].text}. Install it there: {broken[0].remedy}.")
         return check_versions() + broken + check_limits() + check_disk(run_dir, is_quick=is_quick) + check_slurm()
 
     import torch

@@ -4,23 +4,21 @@ GUIDE = "docs/troubleshooting.md"
 
 
 class MegabertError(Exception):
-    """Base of every error that a user can mend. The message names place, value and remedy.
+    """Base of every error that a user can fix. The message names place, value and remedy.
 
     Args:
         message: What is wrong, where, and what to do.
-        see: Heading of docs/troubleshooting.md, as an anchor, where more stands.
+        see: Heading of docs/troubleshooting.md, as an anchor, that explains more.
     """
 
     exit_code = 1
-    is_echo: bool | None = None
-    """Whether another rank reports this very error already; None: not known, so that rank 0 speaks for all."""
 
     def __init__(self, message: str = "", *, see: str | None = None) -> None:
         super().__init__(message)
         self.see = see
 
     def __str__(self) -> str:
-        """Return the message, with the place where more stands."""
+        """Return the message, with the place that explains more."""
         message = super().__str__()
         return message if self.see is None else f"{message}\n  More: {GUIDE}#{self.see}"
 
@@ -47,3 +45,24 @@ class KernelError(MegabertError):
     """A requested op backend cannot run here."""
 
     exit_code = 5
+
+
+class Echo(MegabertError):
+    """The error of another rank, which reports it: this rank ends with the same exit code and prints nothing.
+
+    A failure of one rank has to end all of them, but a user should read it once. So exactly one rank raises the error
+    itself, and every other rank raises its echo.
+
+    Args:
+        cause: The error of the other rank.
+    """
+
+    def __init__(self, cause: MegabertError) -> None:
+        super().__init__()
+        self.args = (cause,)  # what pickle restores it from, and what str() shows
+        self.cause, self.exit_code = cause, cause.exit_code
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return the error that an echo repeats; any other error is its own cause."""
+    return error.cause if isinstance(error, Echo) else error

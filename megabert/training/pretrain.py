@@ -11,7 +11,7 @@ from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.all_or_none import run_on_all_ranks, run_on_main_rank
+from megabert.distributed.all_or_none import raise_everywhere, run_on_all_ranks, run_on_main_rank
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
@@ -240,8 +240,7 @@ def _check_same_data(setup: Setup) -> None:
                 f"{fork_command(setup.run_dir)}",
                 see="the-run-folder-holds-another-experiment",
             )
-            error.is_echo = not setup.world.is_main
-            raise error
+            raise_everywhere(setup.world, error)
 
 
 def _record_start(setup: Setup, state: TrainerState) -> None:

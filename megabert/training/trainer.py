@@ -3,7 +3,6 @@
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.recipes import phase_name
@@ -12,11 +11,10 @@ from megabert.data.loader import PackedLoader, StepBatch
 from megabert.data.packing import MicroShape
 from megabert.data.position import PositionRange
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.all_or_none import run_on_main_rank
+from megabert.distributed.all_or_none import raise_everywhere, run_on_main_rank
 from megabert.distributed.collectives import agreement
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine, LossScaleFloor
-from megabert.errors import ConfigError
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.profiler import StepProfiler
@@ -201,7 +199,9 @@ class Trainer:
             self._checkpoints.wait()
             step = run_on_main_rank(self.world, lambda: rollback.drop_trouble(self.run_dir, self.state)[1])
             tried = "and no smaller loss scale is left to try"
-            raise self._diverged(self.state, reason=floor.reason, tried=tried, step=step) from floor
+            raise_everywhere(
+                self.world, rollback.divergence(self.run_dir, self.state, reason=floor.reason, tried=tried, step=step)
+            )
 
     def _look_for_spike(self, loss: float, taken: tuple[PositionRange, ...]) -> None:
         self.state = self.state.after_loss(loss, self.config.rollback, taken)
@@ -282,7 +282,9 @@ class Trainer:
         limit = self.config.rollback.max_in_a_row
         if self.state.rollbacks_in_a_row > limit:
             tried = f"after {limit} rollbacks to step {step}, each without the data before"
-            raise self._diverged(failed, reason=reason, tried=tried, step=step)
+            raise_everywhere(
+                self.world, rollback.divergence(self.run_dir, failed, reason=reason, tried=tried, step=step)
+            )
         if self._writer is not None:
             self._writer.close()
             logger.warning(
@@ -295,11 +297,6 @@ class Trainer:
             )
         self._writer = self._open_writer()
         self.save()
-
-    def _diverged(self, failed: TrainerState, **what: Any) -> ConfigError:
-        error = rollback.divergence(self.run_dir, failed, **what)
-        error.is_echo = not self.world.is_main
-        return error
 
 
 def _describe_scores(metrics: dict[str, float]) -> str:

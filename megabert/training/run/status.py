@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from megabert.distributed.failure_propagation import RankFailed
 from megabert.distributed.process_group import World
-from megabert.errors import DataError, MegabertError
+from megabert.errors import DataError, Echo
 from megabert.observability.logs import logger
 from megabert.schema import atomic_write
 from megabert.training.recovery.watchdog import EXIT_HOPELESS, EXIT_HUNG
@@ -67,7 +67,7 @@ class RunStatus:
 
     def failed(self, error: BaseException) -> None:
         """Record an error; the first one stands, since what other ranks report later follows from it."""
-        if isinstance(error, MegabertError) and error.is_echo and not self._world.is_main:
+        if isinstance(error, Echo) and not self._world.is_main:
             return
         earlier = read_status(self._run_dir)
         if earlier.get("status") == "failed" and earlier.get("start") == self._start:

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from megabert.distributed import failure_propagation as first_failure
 from megabert.distributed.failure_propagation import FirstFailure, RankFailed
-from megabert.errors import CheckpointError, DataError, MegabertError
+from megabert.errors import CheckpointError, DataError, Echo, MegabertError
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:34688.\nmore")
 
@@ -24,11 +24,11 @@ def ranks():
 def test_first_error_is_its_ranks_own_and_all_others_echo_it(ranks):
     torn = DataError("torn shard")
     assert ranks[1].report(torn) is torn
-    assert torn.is_echo is False
     for other in (ranks[0], ranks[2]):
         echo = other.report(LOST)
         assert isinstance(echo, RankFailed)
-        assert (echo.rank, echo.exit_code, echo.is_echo, str(echo)) == (1, 3, True, "DataError: torn shard")
+        assert isinstance(echo, Echo)
+        assert (echo.rank, echo.exit_code, str(echo)) == (1, 3, "DataError: torn shard")
     assert isinstance(ranks[0].report(CheckpointError("later")), RankFailed)
 
 
@@ -40,11 +40,16 @@ def test_bug_is_reported_by_its_rank_with_code_1(ranks):
 
 def test_an_error_that_follows_from_another_waits_for_that_one(ranks, monkeypatch):
     monkeypatch.setattr(first_failure, "_SILENCE_S", 20.0)
-    echo = DataError("the loader of another rank failed")
-    echo.is_echo = True
+    echo = Echo(DataError("the loader of another rank failed"))
     threading.Timer(0.2, lambda: ranks[1].report(CheckpointError("the cause"))).start()
     found = ranks[0].report(echo)
     assert (found.rank, found.exit_code, str(found)) == (1, 4, "CheckpointError: the cause")
+
+
+def test_echo_whose_cause_nobody_reports_is_reported_as_that_cause(ranks):
+    cause = DataError("the loader of another rank failed")
+    assert ranks[0].report(Echo(cause)) is cause
+    assert str(ranks[1].report(LOST)) == "DataError: the loader of another rank failed"
 
 
 def test_rank_that_died_without_a_word_is_reported_once(ranks):
@@ -53,7 +58,7 @@ def test_rank_that_died_without_a_word_is_reported_once(ranks):
     assert "lost another rank" in str(error)
     assert "Connection closed by peer" in str(error)
     assert "more" not in str(error)
-    assert error.is_echo is False
+    assert not isinstance(error, Echo)
     assert isinstance(ranks[2].report(LOST), RankFailed)
 
 
@@ -61,7 +66,6 @@ def test_store_that_is_gone_hides_no_error(ranks, monkeypatch):
     torn = DataError("torn shard")
     monkeypatch.setattr(ranks[1], "_store", None)
     assert ranks[1].report(torn) is torn
-    assert torn.is_echo is False
 
 
 def test_rank_that_waits_for_ever_is_ended_with_the_first_ones_code(ranks, monkeypatch):

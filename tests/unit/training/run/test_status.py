@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from megabert.errors import DataError
+from megabert.errors import DataError, Echo
 from megabert.training.run.status import RunStatus, read_status
 
 
@@ -66,8 +66,7 @@ def test_first_error_stands_until_the_next_start(tmp_path, main_rank):
 
 
 def test_echo_of_another_ranks_error_is_rank_0s_to_write(tmp_path):
-    echo = DataError("the cause")
-    echo.is_echo = True
+    echo = Echo(DataError("the cause"))
     other = status_on(tmp_path, 1)
     other.open()
     other.failed(echo)
