@@ -4,7 +4,7 @@
 #   TASK=glue (default): every task that the folder FINETUNE_DATA holds, one after the other, on one GPU
 #   TASK=squad FINETUNE_DATA=squad sbatch --ntasks-per-node=8 --gpus-per-node=8 slurm/finetune.sh --seeds 3
 #
-# A job that is requeued or submitted again keeps the seeds that have finished and starts the one in flight anew. On a
+# A job that is requeued or submitted again keeps the seeds that have finished and starts the unfinished one again. On a
 # login node, `bash slurm/finetune.sh` only checks. Submit from the project's folder. docs/finetuning.md says more.
 #SBATCH --job-name=bert-finetune
 #SBATCH --nodes=1

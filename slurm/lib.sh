@@ -3,7 +3,8 @@
 # in a job. Read by all: DEVICE CHECK VENV CONTAINER IMAGE MOUNTS SUBMIT_OPTIONS; by those that train: RUN_DIR DOCTOR; by
 # prepare: CONFIG INPUT OUTPUT DATA_FLAGS MPI, by pretrain: RECIPE DATA, by finetune: TASK MODEL FINETUNE_DATA.
 
-# The same command goes on (docs/slurm.md): 75 saved on SIGTERM or SIGUSR1, 76 ended by the watchdog.
+# Exit codes after which the same command resumes the run (docs/slurm.md): 75, a checkpoint was saved on SIGTERM or
+# SIGUSR1; 76, the watchdog ended a hung step.
 REQUEUE_CODES=' 75 76 '
 
 say() { printf '%s\n' "slurm: $*" >&2; }
@@ -14,8 +15,8 @@ fail() {
 
 # choose_environment PROGRAM: set `launch` (srun and its options) and `program` (what is behind it).
 choose_environment() {
-  launch=(srun --kill-on-bad-exit=1) # a dead rank would leave the others waiting
-  # Since SLURM 22.05 a step does not inherit it.
+  launch=(srun --kill-on-bad-exit=1) # otherwise the other ranks wait for a dead one
+  # Since SLURM 22.05 a job step does not inherit the job's --cpus-per-task.
   [ -z "${SLURM_CPUS_PER_TASK:-}" ] || launch+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
   program=("$1")
   case $CONTAINER in
@@ -35,7 +36,7 @@ check() {
   local program launch
   choose_environment "$1"
   shift
-  if [ "$CONTAINER" = pyxis ]; then # there is no container without a job
+  if [ "$CONTAINER" = pyxis ]; then # pyxis starts containers only inside a job
     say "CONTAINER=pyxis: configuration and data are checked by the job itself"
   else
     command -v "${program[0]}" >/dev/null ||
@@ -45,25 +46,25 @@ check() {
   command -v sbatch >/dev/null || fail "sbatch is not there: this is no login node of a SLURM cluster."
   # shellcheck disable=SC2086  # several options in one variable
   sbatch --test-only $SUBMIT_OPTIONS "$0"
-  say "all is well; nothing was started. To start: sbatch $SUBMIT_OPTIONS $0 $*"
+  say "all checks passed; nothing was started. To start: sbatch $SUBMIT_OPTIONS $0 $*"
 }
 
 # run: training with `arguments`, after the doctor.
 run() {
   local program launch pid='' code=0
   choose_environment megabert
-  # Here and not by the ranks: a container has no scontrol.
+  # Resolved here and not by the ranks, because a container has no scontrol.
   MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
   export MASTER_ADDR
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
-  export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/megabert-triton-$SLURM_JOB_ID} # of the node: shared ones are slow
+  export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/megabert-triton-$SLURM_JOB_ID} # local to the node: a shared cache is slow
   export HF_HUB_OFFLINE=1                                                         # no network outside the job
   begin
 
-  # --signal reaches the ranks directly; what reaches this shell instead goes on to them.
+  # --signal reaches the ranks directly. A signal that reaches this shell instead is forwarded to them.
   trap '[ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true' TERM USR1
   if [ "$DOCTOR" != no ]; then
-    # Its ranks end by themselves; one that were killed for rank 0's verdict would hide it behind its own exit code.
+    # The doctor's ranks end by themselves. If srun killed them after rank 0's verdict, their exit code would hide it.
     step "${launch[@]}" --kill-on-bad-exit=0 "${program[@]}" doctor --quick --device "$DEVICE" --run-dir "$RUN_DIR"
     [ "$code" = 0 ] || [ "$code" = 75 ] || say "the doctor's verdict (exit $code) is above; DOCTOR=no does without it"
   fi
@@ -72,14 +73,14 @@ run() {
   return "$code"
 }
 
-# build: preparing with `arguments`. Finished units are kept, so that a signal needs nothing but an end.
+# build: prepare data with `arguments`. Finished units of work are kept, so a signal may simply end the build.
 build() {
   local program launch pid='' code=0 interrupted=''
   choose_environment megabert-data
-  # Ranks keep to one thread each; the tasks are the parallelism.
+  # One thread a rank: the parallelism is in the number of tasks.
   export OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 ARROW_NUM_THREADS=1
   begin
-  # --signal reaches this shell alone.
+  # --signal=B: reaches this shell alone, so it forwards the signal.
   trap 'interrupted=yes; [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null || true' TERM USR1
   step "${launch[@]}" --mpi="$MPI" "${program[@]}" "${arguments[@]}" --mpi
   [ -z "$interrupted" ] || [ "$code" = 0 ] || requeue
@@ -91,7 +92,8 @@ begin() {
   say "job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), $SLURM_JOB_NUM_NODES nodes: $SLURM_JOB_NODELIST"
 }
 
-# Put the job back into the queue, unless it was cancelled or SLURM requeues it by itself: it is not running any more then.
+# Put the job back into the queue. If it was cancelled, or SLURM requeues it by itself, it is not running any more and
+# is left alone.
 requeue() {
   if scontrol show job "$SLURM_JOB_ID" | grep -q 'JobState=RUNNING'; then
     say "stopped (exit $code); requeued"
@@ -101,11 +103,11 @@ requeue() {
   fi
 }
 
-# Run a command to its end, whatever signals come, and set `code`; `pid` is the process to signal meanwhile.
+# step COMMAND...: run it to its end, whatever signals arrive, and set `code`. Meanwhile `pid` is the process to signal.
 step() {
   "$@" &
   pid=$!
-  # A trapped signal ends `wait` early.
+  # A trapped signal ends `wait` early although the command still runs: wait again.
   while true; do
     code=0
     wait "$pid" || code=$?
@@ -144,7 +146,7 @@ pretrain() {
   fi
 }
 
-# finetune FLAGS...: likewise. FLAGS go to `megabert finetune`.
+# finetune FLAGS...: the job's work in a job, checks elsewhere. FLAGS go to `megabert finetune`.
 finetune() {
   local arguments=(finetune "$TASK" --model "$MODEL" --data "$FINETUNE_DATA" --output-dir "$RUN_DIR" "$@")
   if is_job; then

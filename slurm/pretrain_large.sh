@@ -4,6 +4,8 @@
 #   phase 1: 7,038 steps of 65,536 instances of 128 tokens, learning rate 6e-3, warm-up 28.43%, polynomial decay 0.5
 #   phase 2: 1,563 steps of 32,768 instances of 512 tokens, learning rate 4e-3, warm-up 12.8%
 #
+# Any other recipe by its name, on as many nodes as it needs: RECIPE=bert_base sbatch --nodes=2 slurm/pretrain_large.sh
+#
 # On a login node, `bash slurm/pretrain_large.sh` only checks. Submit from the project's folder. docs/slurm.md says more.
 #SBATCH --job-name=bert-large
 #SBATCH --nodes=8
@@ -21,7 +23,7 @@ set -euo pipefail
 
 RECIPE=${RECIPE:-bert_large}
 DATA=${DATA:-data/prepared}         # what prepare_data.sh wrote, on a file system that all nodes share
-RUN_DIR=${RUN_DIR:-runs/bert_large} # likewise shared; the same folder goes on with the run
+RUN_DIR=${RUN_DIR:-runs/$RECIPE}    # likewise shared; a job that finds a run there resumes it
 DEVICE=${DEVICE:-cuda}              # cuda | cpu
 CHECK=${CHECK:-}                    # set: only check, even inside a job
 DOCTOR=${DOCTOR:-yes}               # yes | no: devices, limits, disk and an all-reduce before training

@@ -2,26 +2,24 @@
 # The whole chain, each job after the one before it: prepare -> pretrain -> finetune. Run on a login node:
 #   FINETUNE_DATA=data/glue bash slurm/submit_all.sh [FLAGS of megabert pretrain]
 #
-# Settings of the single scripts are passed on by their names (DATA, RUN_DIR, VENV, CONTAINER, ...). Shards that are
-# there already are not made again; without FINETUNE_DATA there is no fine-tuning.
+# Settings of the single scripts are passed on by their names (DATA, RUN_DIR, VENV, CONTAINER, ...). Existing shards are
+# not built again; without FINETUNE_DATA there is no fine-tuning.
 set -euo pipefail
 
-SIZE=${SIZE:-large}                   # large | base
+RECIPE=${RECIPE:-bert_large}          # what is pre-trained; a smaller one needs fewer nodes: PRETRAIN_OPTIONS=--nodes=2
 DATA=${DATA:-data/prepared}           # where the shards are, or will be
 PREPARE_OPTIONS=${PREPARE_OPTIONS:-}  # for sbatch: --partition=... --account=... --nodes=...
 PRETRAIN_OPTIONS=${PRETRAIN_OPTIONS:-}
 FINETUNE_OPTIONS=${FINETUNE_OPTIONS:-}
 FINETUNE_DATA=${FINETUNE_DATA:-}      # labelled examples; TASK says which (glue)
-export DATA
+export DATA RECIPE
 
 cd "$(dirname "$0")/.."
-script=slurm/pretrain_$SIZE.sh
-[ -e "$script" ] || { echo "slurm: SIZE=$SIZE: allowed are large and base." >&2 && exit 2; }
-
+script=slurm/pretrain_large.sh
 [ -z "$FINETUNE_DATA" ] || [ -e "$FINETUNE_DATA" ] ||
-  { echo "slurm: FINETUNE_DATA=$FINETUNE_DATA is not there: name labelled examples, or leave it away." >&2 && exit 2; }
+  { echo "slurm: FINETUNE_DATA=$FINETUNE_DATA is not there: name labelled examples, or leave it out." >&2 && exit 2; }
 
-# submit OPTIONS... SCRIPT FLAGS...: print the job's number. A chain that is broken goes away instead of waiting forever.
+# submit OPTIONS... SCRIPT FLAGS...: print the job's number. Where a job of the chain fails, those after it are cancelled instead of waiting forever.
 submit() { sbatch --parsable --kill-on-invalid-dep=yes "$@" | cut -d';' -f1; }
 
 after=()
@@ -38,7 +36,7 @@ pretrained=$(submit $PRETRAIN_OPTIONS "${after[@]}" "$script" "$@")
 echo "pretrain  $pretrained"
 if [ -n "$FINETUNE_DATA" ]; then
   # shellcheck disable=SC2086
-  finetuned=$(MODEL=${RUN_DIR:-runs/bert_$SIZE} FINETUNE_DATA=$FINETUNE_DATA \
+  finetuned=$(MODEL=${RUN_DIR:-runs/$RECIPE} FINETUNE_DATA=$FINETUNE_DATA \
     submit $FINETUNE_OPTIONS --dependency="afterok:$pretrained" slurm/finetune.sh)
   echo "finetune  $finetuned"
 fi

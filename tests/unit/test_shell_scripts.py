@@ -1,6 +1,5 @@
 """Shell scripts: bash reads them, and shellcheck finds nothing."""
 
-import re
 import shutil
 import subprocess
 import sys
@@ -32,17 +31,6 @@ def test_there_are_scripts():
 def test_bash_reads_it(script):
     done = run("bash", "-n", script)
     assert done.returncode == 0, done.stderr
-
-
-def test_scripts_of_both_sizes_differ_in_names_and_nodes_only():
-    """Each has all its settings at the top, so both are written out."""
-
-    def without_size(size: str) -> str:
-        text = (ROOT / "slurm" / f"pretrain_{size}.sh").read_text(encoding="utf-8")
-        text = re.sub(rf"(?i)(bert|pretrain)([_-]){size}", r"\1\2SIZE", text)
-        return re.sub(" +", " ", re.sub(r"--nodes=\d+", "--nodes=N", text))
-
-    assert without_size("base") == without_size("large")
 
 
 @pytest.fixture(scope="module")
