@@ -1,7 +1,8 @@
-"""Checkpoints written beside the training: it stands still for the copy of its tensors, not for the disk.
+"""Checkpoints written in the background: training pauses while its tensors are copied, not while they are written.
 
-A thread does what ``checkpoint_saving`` does in the foreground, with collectives on a process group of its own, so that
-all ranks learn alike whether a checkpoint was written, and none waits for another at a step.
+The copy goes to a buffer in host memory that is allocated once. A thread then does what `saving` does, with collectives
+on a process group of its own: the threads of all ranks agree on whether the checkpoint was written, while their main
+threads train on. Two threads that shared a group would mix up each other's collectives and hang.
 """
 
 import logging
@@ -28,26 +29,26 @@ class WriterCounts:
     """What checkpoints have cost since the start of this process."""
 
     stall_s: float = 0.0
-    """Training stood still: for copies, and for earlier writes that were still going on."""
+    """Seconds that training paused: for copies, and for an earlier checkpoint that was still being written."""
     waits: int = 0
-    """Saves that had to wait for the one before."""
+    """Saves that had to wait for the previous checkpoint."""
     failures: int = 0
     """Checkpoints that could not be written."""
 
 
 class CheckpointWriter:
-    """Writes a run's checkpoints, one at a time; ``save``, ``wait`` and ``close`` belong to the main thread."""
+    """Writes a run's checkpoints, one at a time. All public methods are called by the main thread."""
 
     def __init__(
         self, checkpoints_dir: Path, engine: Engine, world: World, *, written: Callable[[dict[str, Any]], None]
     ) -> None:
-        """Bind the parts; the buffers are allocated by the first ``save``.
+        """Create a writer; its buffer is allocated by the first ``save``.
 
         Args:
             checkpoints_dir: Folder of the run's checkpoints, on a file system that all ranks share.
-            engine: Whose masters and moments are written.
-            world: Ranks.
-            written: Called on every rank, by the thread, with the trainer's state after each complete checkpoint.
+            engine: The engine whose masters and moments are written.
+            world: All ranks.
+            written: Called with the trainer's state after each complete checkpoint, on every rank, by the thread.
         """
         self.counts = WriterCounts()
         self._folder, self._engine = checkpoints_dir, engine
@@ -58,9 +59,9 @@ class CheckpointWriter:
         self._failure: Exception | None = None
 
     def save(self, step: int, trainer_state: dict[str, Any]) -> None:
-        """Copy what belongs to a step and let the thread write it; every rank calls it, between steps.
+        """Copy masters and moments and let the thread write them; every rank calls it, between steps.
 
-        Where the checkpoint before is still being written, this waits for it first.
+        If the previous checkpoint is still being written, this waits for it first: there is one buffer.
         """
         self.make_way()
         started = time.monotonic()
@@ -69,17 +70,17 @@ class CheckpointWriter:
         self._failure = None
         stall_s = time.monotonic() - started
         self.counts.stall_s += stall_s
-        logger.debug("checkpoint of step %d: training stood still for %.3f s", step, stall_s)
+        logger.debug("checkpoint of step %d: training paused for %.3f s", step, stall_s)
         self._thread.start()
 
     def make_way(self) -> MegabertError | None:
-        """Wait for the checkpoint before, count that, and return why it was not written, or None."""
+        """Wait for the previous checkpoint, count the wait, and return why it was not written, or None."""
         started = time.monotonic()
         if self._thread is not None and self._thread.is_alive():
             self.counts.waits += 1
             if self._world.is_main:
                 logger.warning(
-                    "training waits for the checkpoint before to be written (%d so far): write less often "
+                    "training waits for the previous checkpoint to be written (%d so far): write less often "
                     "(checkpoint.every_steps), or to a faster disk",
                     self.counts.waits,
                 )
@@ -88,10 +89,10 @@ class CheckpointWriter:
         return failure
 
     def wait(self) -> MegabertError | None:
-        """Return once nothing is being written: why the last checkpoint was not, alike on every rank, or None.
+        """Wait until nothing is being written; return why the last checkpoint failed, the same on every rank, or None.
 
         Raises:
-            Exception: Whatever else ended the thread, such as the death of another rank.
+            Exception: Anything else that ended the thread, such as the death of another rank.
         """
         if self._thread is not None:
             self._thread.join()
@@ -100,14 +101,14 @@ class CheckpointWriter:
         return self._failure  # type: ignore[return-value]
 
     def close(self, timeout_s: float) -> None:
-        """On the way out with an error: let the checkpoint that is being written be completed, if it can be."""
+        """Give the checkpoint that is being written some time to complete; called when an error ends the run."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     def _copied(self, snapshot: Snapshot) -> Snapshot:
-        """Return a snapshot that training leaves alone: its tensors lie in this writer's buffer."""
+        """Return a snapshot whose tensors are copies in this writer's buffer, which training does not touch."""
         on_gpu = self._world.device.type == "cuda"
-        if self._buffer is None:  # page-locked memory is what a GPU copies into at full speed
+        if self._buffer is None:  # page-locked, so that a GPU copies into it at full speed and without waiting
             numel = sum(tensor.numel() for _, tensor in snapshot.tensors)
             self._buffer = torch.empty(numel, dtype=torch.float32, pin_memory=on_gpu)
         copies, position = [], 0
@@ -125,7 +126,7 @@ class CheckpointWriter:
             write_snapshot(self._folder, snapshot, self._writing_world)
             self._written(snapshot.trainer_state)
             logger.debug("checkpoint of step %d: written in %.3f s", snapshot.step, time.monotonic() - started)
-        except Exception as error:  # handed to the main thread by ``wait``
+        except Exception as error:  # the main thread gets it from ``wait``
             self._failure = error
             self.counts.failures += 1
             if _is_unwritten(error) and self._world.is_main:

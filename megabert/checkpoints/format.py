@@ -1,8 +1,14 @@
-"""A checkpoint on disk: one safetensors file a rank and a manifest, proved by SHA-256.
+"""A checkpoint on disk: one safetensors file per rank and a checkpoint manifest, each verified by SHA-256.
 
-``step_00000100/rank_00000.safetensors`` holds this rank's fragments, ``master/NAME/START``, ``exp_avg/NAME/START`` and
-``exp_avg_sq/NAME/START``, all float32 and one-dimensional. ``manifest.json`` says which file holds which elements of
-which parameter, and carries the trainer's state. It is written last; a folder takes its name when it is complete.
+    checkpoints/latest                              the name of the newest checkpoint, for people and scripts
+    checkpoints/step_00000100/manifest.json         which file holds which elements, and the trainer's state
+    checkpoints/step_00000100/rank_00000.safetensors
+        master/NAME/START                           elements of parameter NAME from START on: the float32 weights,
+        exp_avg/NAME/START                          the optimizer's first moment
+        exp_avg_sq/NAME/START                       and its second
+
+All tensors are float32 and one-dimensional. The manifest is written last, and the folder gets its name when everything
+in it is on the disk, so a folder with the name of a step is complete unless the disk itself has damaged it.
 """
 
 import hashlib
@@ -10,7 +16,7 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +24,19 @@ import torch
 from torch import Tensor
 
 from megabert.errors import CheckpointError, DataError
-from megabert.schema import sha256_file, write_durably
+from megabert.schema import parse_json, read_json, sha256_file, write_durably
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 LATEST = "latest"
 KINDS = ("master", "exp_avg", "exp_avg_sq")
+"""The three tensors that are stored of every parameter."""
 _STEP_FOLDER = re.compile(r"step_(\d{8,})")
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """One file of a checkpoint."""
+    """Size and digest of one file of a checkpoint."""
 
     bytes: int
     sha256: str
@@ -37,25 +44,66 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class StoredParameter:
-    """Where a parameter's elements are: (file, start, numel) covers it once."""
+    """Where the elements of one parameter are stored."""
 
     shape: list[int]
     fragments: list[tuple[str, int, int]] = field(default_factory=list)
+    """File, first element, number of elements. Together they cover the parameter exactly once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """How far a run was when it wrote a checkpoint: the part of the trainer's state that other programs read."""
+
+    step: int = 0
+    """Optimizer updates over all phases."""
+    phase: int = 0
+    """Index of the phase, from 0."""
+    phase_step: int = 0
+    """Optimizer updates in this phase."""
+    samples: int = 0
+    """Instances consumed."""
+    data_sha256: list[str] = field(default_factory=list)
+    """Identity of each phase's shards."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Held-out metrics of the phase's latest validation."""
+    metrics_step: int | None = None
+    """Step of that validation."""
+    best_step: int | None = None
+    """Step with the lowest held-out loss of the last phase."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointManifest:
-    """What a checkpoint holds."""
+    """What a checkpoint holds, and where."""
 
     step: int
     world_size: int
+    """Ranks that wrote it. Any number can read it."""
     zero_stage: int
+    """ZeRO stage that wrote it. Any stage can read it."""
     files: dict[str, StoredFile]
     parameters: dict[str, StoredParameter]
     engine_state: dict[str, Any]
+    """State of the loss scaler (`Engine.state`)."""
     trainer_state: dict[str, Any]
+    """Counters and data position (`TrainerState.to_dict`)."""
     versions: dict[str, str]
     format_version: int = FORMAT_VERSION
+
+    @property
+    def run(self) -> RunSummary:
+        """How far the run was."""
+        names = {f.name for f in fields(RunSummary)}
+        return RunSummary(**{name: value for name, value in self.trainer_state.items() if name in names})
+
+
+@dataclass(frozen=True)
+class _Document:
+    """What ``manifest.json`` holds: the manifest, and the SHA-256 of its canonical JSON."""
+
+    sha256: str
+    content: dict[str, Any]
 
 
 def folder_name(step: int) -> str:
@@ -64,7 +112,7 @@ def folder_name(step: int) -> str:
 
 
 def steps_in(checkpoints_dir: Path) -> list[int]:
-    """Return the steps of which there is a folder, newest first."""
+    """Return the steps that have a folder, newest first."""
     if not checkpoints_dir.is_dir():
         return []
     matches = (_STEP_FOLDER.fullmatch(path.name) for path in checkpoints_dir.iterdir() if path.is_dir())
@@ -76,11 +124,15 @@ def key_of(kind: str, parameter: str, start: int) -> str:
     return f"{kind}/{parameter}/{start}"
 
 
-def header_of(pieces: Iterable[tuple[str, int]]) -> bytes:
-    """Return the safetensors header for float32 vectors ``(key, numel)`` in this order."""
+def header_of(vectors: Iterable[tuple[str, int]]) -> bytes:
+    """Return the safetensors header for float32 vectors ``(key, numel)`` in this order.
+
+    A safetensors file is the header's length (8 bytes, little-endian), the header (JSON, padded with spaces to a
+    multiple of 8 bytes so that the tensors are aligned), and the bytes of the tensors.
+    """
     entries: dict[str, Any] = {}
     position = 0
-    for key, numel in pieces:
+    for key, numel in vectors:
         entries[key] = {"dtype": "F32", "shape": [numel], "data_offsets": [position, position + 4 * numel]}
         position += 4 * numel
     text = json.dumps(entries, separators=(",", ":")).encode("ascii")
@@ -88,11 +140,14 @@ def header_of(pieces: Iterable[tuple[str, int]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def write_tensors(path: Path, pieces: list[tuple[str, Tensor]]) -> StoredFile:
-    """Write float32 vectors as a safetensors file without holding a second copy, hash on the way, fsync.
+def write_tensors(path: Path, vectors: list[tuple[str, Tensor]]) -> StoredFile:
+    """Write float32 vectors as a safetensors file.
+
+    ``safetensors.torch.save_file`` would hold all tensors in memory once more, and the file would have to be read back
+    for its SHA-256. The format is simple enough to be written directly, hashed on the way.
 
     Raises:
-        OSError: Also for a full disk, by its own number; what was written so far stays for the caller to remove.
+        OSError: For instance ENOSPC on a full disk. What was written so far is left for the caller to remove.
     """
     digest, size = hashlib.sha256(), 0
     with open(path, "xb", buffering=0) as file:
@@ -102,11 +157,11 @@ def write_tensors(path: Path, pieces: list[tuple[str, Tensor]]) -> StoredFile:
             view = memoryview(content).cast("B")
             digest.update(view)
             size += len(view)
-            while view:
+            while view:  # unbuffered: one call may take only a part
                 view = view[file.write(view) :]
 
-        write(header_of((key, tensor.numel()) for key, tensor in pieces))
-        for _, tensor in pieces:
+        write(header_of((key, tensor.numel()) for key, tensor in vectors))
+        for _, tensor in vectors:
             if tensor.numel():
                 write(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
         os.fsync(file.fileno())
@@ -114,10 +169,10 @@ def write_tensors(path: Path, pieces: list[tuple[str, Tensor]]) -> StoredFile:
 
 
 def write_checkpoint_manifest(folder: Path, manifest: CheckpointManifest) -> None:
-    """Write the manifest with its own SHA-256 beside the content."""
+    """Write the manifest, and next to its content the content's own SHA-256."""
     content = asdict(manifest)
-    document = {"sha256": _digest(content), "content": content}
-    write_durably(folder / MANIFEST, json.dumps(document, indent=1).encode("utf-8"))
+    document = _Document(_digest(content), content)
+    write_durably(folder / MANIFEST, json.dumps(vars(document), indent=1).encode("utf-8"))
 
 
 def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
@@ -126,32 +181,24 @@ def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
     Raises:
         CheckpointError: It is missing, damaged or of another format version.
     """
-    path = folder / MANIFEST
-    try:
-        document = json.loads(path.read_bytes())
-        content = document["content"]
-        is_whole = document["sha256"] == _digest(content)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: missing; this is not a whole checkpoint. Use another step.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged ({error}). Use another step.") from None
-    if not is_whole:
-        raise CheckpointError(f"{path}: damaged (its SHA-256 does not fit). Use another step.")
-    if content["format_version"] != FORMAT_VERSION:
+    path, remedy = folder / MANIFEST, "Use another step."
+    if not path.exists():
+        raise CheckpointError(f"{path}: missing; this is not a whole checkpoint. {remedy}")
+    document = read_json(path, _Document, remedy=remedy, error=CheckpointError)
+    content = document.content
+    if document.sha256 != _digest(content):
+        raise CheckpointError(f"{path}: damaged (its SHA-256 does not fit). {remedy}")
+    # Before the types: a later version may have other fields.
+    if content.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(
-            f"{path}: format version {content['format_version']}; this megabert reads {FORMAT_VERSION}. "
+            f"{path}: format version {content.get('format_version')}; this megabert reads {FORMAT_VERSION}. "
             "Use the version that wrote it."
         )
-    content["files"] = {name: StoredFile(**stored) for name, stored in content["files"].items()}
-    content["parameters"] = {
-        name: StoredParameter(stored["shape"], [tuple(fragment) for fragment in stored["fragments"]])
-        for name, stored in content["parameters"].items()
-    }
-    return CheckpointManifest(**content)
+    return parse_json(json.dumps(content), CheckpointManifest, where=str(path), remedy=remedy, error=CheckpointError)
 
 
 def find_damage(folder: Path) -> str | None:
-    """Return what is wrong with a checkpoint, naming the file, or None after every SHA-256 was found to fit."""
+    """Read a checkpoint completely and return what is wrong with it, naming the file, or None if nothing is."""
     try:
         manifest = read_checkpoint_manifest(folder)
     except CheckpointError as error:
@@ -171,4 +218,5 @@ def find_damage(folder: Path) -> str | None:
 
 
 def _digest(content: dict[str, Any]) -> str:
+    """Return the SHA-256 of the content's canonical JSON: sorted keys, no spaces."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode("utf-8")).hexdigest()

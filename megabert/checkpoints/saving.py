@@ -1,4 +1,10 @@
-"""Writing a checkpoint: every rank its own file, then rank 0 the manifest and the name."""
+"""Writing a checkpoint: every rank writes its own file, then rank 0 the manifest, the folder's name and ``latest``.
+
+A checkpoint is complete or absent, whatever fails. All files are written into ``.tmp_step_NNNNNNNN`` and synced; the
+folder is renamed only after every rank has reported that its file is on the disk. If any rank fails (a full disk, a
+lost mount), all of them raise the same error and the temporary folder is removed; if a rank dies, the folder stays
+without a name and the next write removes it (`retention`).
+"""
 
 import os
 import platform
@@ -24,27 +30,27 @@ from megabert.checkpoints.format import (
     write_tensors,
 )
 from megabert.checkpoints.rank_slices import Slice, slices_of, stored_tensors
+from megabert.checkpoints.retention import TEMPORARY, remove_temporaries, set_aside_name
 from megabert.distributed.all_or_none import run_on_all_ranks
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError, Echo
-from megabert.schema.files import NO_SPACE, sync_folder, write_durably
+from megabert.schema.files import NO_SPACE, replace_folder, sync_folder, write_durably
 
 Result = TypeVar("Result")
-TEMPORARY = ".tmp_"
-_REPLACED = f"{TEMPORARY}replaced_"
-_MANIFEST_BYTES_PER_PIECE = 256  # generous: a name and two numbers
+_MANIFEST_BYTES_PER_SLICE = 256  # generous: a name and two numbers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What a rank writes; nothing in it changes while training goes on, unless its tensors are the engine's own."""
+    """What one rank writes. The tensors are the engine's own until `CheckpointWriter` has copied them."""
 
     step: int
-    pieces: list[Slice]
+    slices: list[Slice]
     tensors: list[tuple[str, Tensor]]
-    """Key and float32 vector of master and moments of every piece."""
+    """Key and float32 vector: the master and both moments of every slice."""
     shapes: dict[str, torch.Size]
+    """Whole shape of every parameter of the model."""
     zero_stage: int
     engine_state: dict[str, Any]
     trainer_state: dict[str, Any]
@@ -52,11 +58,11 @@ class Snapshot:
 
 def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world: World) -> Snapshot:
     """Return what this rank has to write, as views: nothing is copied."""
-    pieces = slices_of(engine, world)
+    slices = slices_of(engine, world)
     return Snapshot(
         step=step,
-        pieces=pieces,
-        tensors=stored_tensors(engine, pieces),
+        slices=slices,
+        tensors=stored_tensors(engine, slices),
         shapes=engine.shapes,
         zero_stage=engine.zero_stage,
         engine_state=engine.state(),
@@ -67,31 +73,29 @@ def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world:
 def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> Path:
     """Write a checkpoint; every rank calls it.
 
-    A temporary folder is filled and fsynced, renamed to ``step_NNNNNNNN``, and ``latest`` names it at the very end.
-
     Args:
         checkpoints_dir: Folder of a run's checkpoints, on a file system that all ranks share.
         snapshot: This rank's share.
-        world: Ranks; nothing else may use its control group meanwhile.
+        world: All ranks. Nothing else may use its control group meanwhile.
 
     Returns:
         The checkpoint's folder.
 
     Raises:
-        CheckpointError: On every rank alike, for instance for a full disk; nothing half-written is left.
+        CheckpointError: On every rank alike, for instance on a full disk. Nothing half-written is left.
     """
     target = checkpoints_dir / folder_name(snapshot.step)
     temporary = checkpoints_dir / f"{TEMPORARY}{target.name}"
     sizes = [(key, tensor.numel()) for key, tensor in snapshot.tensors]
     bytes_to_write = len(header_of(sizes)) + 4 * sum(numel for _, numel in sizes)
-    needed = world.gather(bytes_to_write + _MANIFEST_BYTES_PER_PIECE * len(snapshot.pieces))
+    needed = world.gather(bytes_to_write + _MANIFEST_BYTES_PER_SLICE * len(snapshot.slices))
     name = f"rank_{world.rank:05d}.safetensors"
     try:
         run_and_gather(
             world, target, lambda: _make_room(checkpoints_dir, temporary, sum(needed)) if world.is_main else None
         )
         files = run_and_gather(
-            world, target, lambda: (name, write_tensors(temporary / name, snapshot.tensors), snapshot.pieces)
+            world, target, lambda: (name, write_tensors(temporary / name, snapshot.tensors), snapshot.slices)
         )
 
         def complete() -> None:
@@ -107,9 +111,13 @@ def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> P
 
 
 def run_and_gather(world: World, folder: Path, work: Callable[[], Result], *, doing: str = "saving") -> list[Result]:
-    """Run ``work`` on every rank and return all results; if it fails on any, raise on all, naming folder and rank."""
+    """Run ``work`` on every rank and return the results of all, in the order of ranks.
 
-    def named() -> Result:
+    Raises:
+        CheckpointError: On every rank alike if ``work`` failed on any of them; it names the folder and that rank.
+    """
+
+    def explained() -> Result:
         try:
             return work()
         except (OSError, SafetensorError, CheckpointError) as error:
@@ -119,22 +127,7 @@ def run_and_gather(world: World, folder: Path, work: Callable[[], Result], *, do
                 see="a-checkpoint-cannot-be-written" if doing == "saving" else "every-checkpoint-is-damaged",
             ) from error
 
-    return world.gather(run_on_all_ranks(world, named))
-
-
-def recover(checkpoints_dir: Path) -> None:
-    """Give a checkpoint its name back that a killed run had set aside to replace it; rank 0 calls it, at the start."""
-    for aside in checkpoints_dir.glob(f"{_REPLACED}*"):
-        target = checkpoints_dir / aside.name.removeprefix(_REPLACED)
-        if not target.exists():
-            aside.rename(target)
-
-
-def remove_temporaries(checkpoints_dir: Path) -> None:
-    """Remove what a failed or killed write left; a checkpoint that it had set aside gets its name back."""
-    recover(checkpoints_dir)
-    for path in checkpoints_dir.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    return world.gather(run_on_all_ranks(world, explained))
 
 
 def _remedy(error: Exception, doing: str) -> str:
@@ -158,21 +151,16 @@ def _make_room(checkpoints_dir: Path, temporary: Path, needed: int) -> None:
 
 
 def _publish(temporary: Path, target: Path) -> None:
+    """Give the finished folder its name, then let ``latest`` name it.
+
+    The pointer is written before the renames, under a temporary name: it is the last write that a full disk can refuse,
+    and until then everything can be undone. From there on there are only renames.
+    """
     sync_folder(temporary)
     pointer = target.parent / f"{TEMPORARY}{LATEST}"
-    write_durably(pointer, f"{target.name}\n".encode("ascii"))  # while a full disk can still be undone
-    if target.exists():  # a damaged one that this run passed by, or one that a rollback changes
-        aside = target.parent / f"{_REPLACED}{target.name}"
-        target.rename(aside)
-        try:
-            temporary.rename(target)
-        except OSError:
-            aside.rename(target)
-            raise
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        temporary.rename(target)
-    sync_folder(target.parent)
+    write_durably(pointer, f"{target.name}\n".encode("ascii"))
+    # There may be a checkpoint of this step: a damaged one that was passed over, or one that a rollback repeats.
+    replace_folder(temporary, target, aside=set_aside_name(target))
     os.replace(pointer, target.parent / LATEST)
     sync_folder(target.parent)
 
@@ -181,9 +169,9 @@ def _manifest(
     snapshot: Snapshot, world: World, written: list[tuple[str, StoredFile, list[Slice]]]
 ) -> CheckpointManifest:
     parameters = {name: StoredParameter(list(shape)) for name, shape in snapshot.shapes.items()}
-    for name, _, pieces in written:
-        for piece in pieces:
-            parameters[piece.parameter].fragments.append((name, piece.start, piece.numel))
+    for name, _, slices in written:
+        for part in slices:
+            parameters[part.parameter].fragments.append((name, part.start, part.numel))
     return CheckpointManifest(
         step=snapshot.step,
         world_size=world.size,

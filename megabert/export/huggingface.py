@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,8 @@ from megabert.export.model_card import ModelCard, render_card
 from megabert.export.tokenizer import fitting_tokenizer
 from megabert.models.convert import from_huggingface, join_generator, split_generator, to_huggingface
 from megabert.models.key_maps import to_theirs
-from megabert.schema.files import NO_SPACE, disk_full, sync_file, sync_folder
+from megabert.schema import publish_folder
+from megabert.schema.files import NO_SPACE, disk_full
 from megabert.tokenization import SpecialIds
 from megabert.tokenization.huggingface import TOKENIZER_FILES
 
@@ -130,27 +130,23 @@ def write_huggingface(
     folder = Path(os.path.abspath(folder))
     _check_replaceable(folder)
     tokenizer = fitting_tokenizer(Path(tokenizer_dir), config)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
-    try:
-        own, generator = split_generator(state, config)
-        rest: dict[str, Any] = {
-            "tokenizer_dir": Path(tokenizer_dir),
-            "special_ids": tokenizer.special_ids,
-            "card": card,
-            "task": task,
-        }
-        _write_model(new, own, config, **rest)
-        if generator is not None:
-            (new / GENERATOR_FOLDER).mkdir()
-            _write_model(new / GENERATOR_FOLDER, *generator, **rest)
-        _publish(new, folder)
-    except (OSError, SafetensorError) as error:
-        if getattr(error, "errno", None) in NO_SPACE or "os error 28" in str(error):  # safetensors has no errno
-            raise disk_full(folder / "model.safetensors") from error
-        raise
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    own, generator = split_generator(state, config)
+    rest: dict[str, Any] = {
+        "tokenizer_dir": Path(tokenizer_dir),
+        "special_ids": tokenizer.special_ids,
+        "card": card,
+        "task": task,
+    }
+    with publish_folder(folder) as new:
+        try:
+            _write_model(new, own, config, **rest)
+            if generator is not None:
+                (new / GENERATOR_FOLDER).mkdir()
+                _write_model(new / GENERATOR_FOLDER, *generator, **rest)
+        except (OSError, SafetensorError) as error:
+            if getattr(error, "errno", None) in NO_SPACE or "os error 28" in str(error):  # safetensors has no errno
+                raise disk_full(folder / "model.safetensors") from error
+            raise
 
 
 def _write_model(
@@ -172,6 +168,8 @@ def _write_model(
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     content = config_json(config, architecture=task.architecture, special_ids=special_ids) | task.fields
     (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    # safetensors makes its file private; others may read it where they may read config.json.
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")
     for name in TOKENIZER_FILES:
         if (tokenizer_dir / name).is_file():
             shutil.copyfile(tokenizer_dir / name, folder / name)
@@ -197,30 +195,6 @@ def _check_replaceable(folder: Path) -> None:
     if foreign or (names and not is_ours(folder)):
         what = f"holds {foreign[0]}" if foreign else "was not exported by megabert"
         raise ConfigError(f"{folder}: {what}, so it is left alone. Choose a new folder, or an earlier export.")
-
-
-def _publish(new: Path, folder: Path) -> None:
-    """Put the finished folder in place; an earlier export is moved aside first, and then removed."""
-    new.chmod(0o777 & ~_umask())  # mkdtemp makes it private
-    for path in new.rglob("*"):
-        if path.is_file():
-            path.chmod(0o666 & ~_umask())
-            sync_file(path)
-        else:
-            sync_folder(path)
-    sync_folder(new)
-    old = Path(f"{new}.old")
-    if folder.exists():
-        folder.rename(old)
-    new.rename(folder)
-    sync_folder(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:

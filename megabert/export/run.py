@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from megabert.checkpoints.format import read_checkpoint_manifest
+from megabert.checkpoints.format import RunSummary, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.loading import to_dict
 from megabert.config.recipes import phase_data, phase_name
@@ -14,7 +14,6 @@ from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.observability.environment import describe_environment
 from megabert.training.run.folder import checkpoints_dir, read_config, tokenizer_dir
-from megabert.training.state import TrainerState
 
 
 def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last") -> int:
@@ -33,18 +32,18 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last") -> int:
     """
     config = read_config(run_dir)
     path = find_checkpoint(checkpoints_dir(run_dir), checkpoint)
-    state = TrainerState.from_dict(read_checkpoint_manifest(path).trainer_state)
+    run = read_checkpoint_manifest(path).run
     write_huggingface(
         folder,
         state=read_masters(path),
         config=config.model,
         tokenizer_dir=tokenizer_dir(run_dir),
-        card=_card(config, state, checkpoint),
+        card=_card(config, run, checkpoint),
     )
-    return state.step
+    return run.step
 
 
-def _card(config: RunConfig, state: TrainerState, checkpoint: str) -> ModelCard:
+def _card(config: RunConfig, run: RunSummary, checkpoint: str) -> ModelCard:
     phases = {
         phase_name(config, index): f"{phase.steps:,} steps of {phase.global_batch_size:,} instances of up to "
         f"{phase.max_seq_length} tokens, learning rate {phase.learning_rate:g}, warm-up {phase.warmup_ratio:.2%}"
@@ -53,7 +52,7 @@ def _card(config: RunConfig, state: TrainerState, checkpoint: str) -> ModelCard:
     return ModelCard(
         name=config.name,
         description="A BERT encoder pre-trained with megabert.",
-        data=_data(config, state),
+        data=_data(config, run),
         recipe={
             "recipe": config.name,
             "optimizer": ", ".join(f"{key} {value}" for key, value in to_dict(config.optimizer).items()),
@@ -64,26 +63,26 @@ def _card(config: RunConfig, state: TrainerState, checkpoint: str) -> ModelCard:
         },
         checkpoint={
             "chosen as": checkpoint,
-            "step": f"{state.step:,} (phase {state.phase + 1}, step {state.phase_step:,} of it)",
-            "instances seen": f"{state.samples:,}",
+            "step": f"{run.step:,} (phase {run.phase + 1}, step {run.phase_step:,} of it)",
+            "instances seen": f"{run.samples:,}",
         },
-        # Metrics of an earlier step would be another checkpoint's.
-        metrics=state.metrics if state.metrics_step == state.step else {},
+        # The latest validation may have been at an earlier step: then its metrics are another checkpoint's.
+        metrics=run.metrics if run.metrics_step == run.step else {},
         software=describe_environment()["packages"],
     )
 
 
-def _data(config: RunConfig, state: TrainerState) -> dict[str, Any]:
-    """Describe the shards; where they are gone or others, only what the checkpoint itself knows."""
+def _data(config: RunConfig, run: RunSummary) -> dict[str, Any]:
+    """Describe the shards; where they are gone or have been replaced, only what the checkpoint itself knows."""
     rows: dict[str, Any] = {}
     for index, phase in enumerate(config.phases):
         name = phase_name(config, index)
-        rows[f"{name}: shards SHA-256"] = state.data_sha256[index]
+        rows[f"{name}: shards SHA-256"] = run.data_sha256[index]
         try:
             train = ShardSet.open(phase_data(config, phase), "train")
         except MegabertError:
             continue
-        if train.manifest.data_sha256 != state.data_sha256[index]:
+        if train.manifest.data_sha256 != run.data_sha256[index]:
             continue
         statistics = train.statistics
         rows[f"{name}: instances"] = f"{statistics.rows:,} of up to {statistics.max_seq_length} tokens"

@@ -135,20 +135,26 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def replace_folder(new: Path, folder: Path) -> None:
-    """Rename ``new`` to ``folder`` durably; where the second rename fails, an earlier ``folder`` gets its name back."""
-    aside = None
-    if folder.exists():
-        aside = new.with_name(f"{new.name}.old")
+def replace_folder(new: Path, folder: Path, *, aside: Path | None = None) -> None:
+    """Rename ``new`` to ``folder`` durably; where the second rename fails, an earlier ``folder`` gets its name back.
+
+    Args:
+        new: A finished folder next to ``folder``.
+        folder: The name that it gets.
+        aside: The name of an earlier ``folder`` in between, for callers that look for it after a kill.
+    """
+    aside = aside or new.with_name(f"{new.name}.old")
+    is_replaced = folder.exists()
+    if is_replaced:
         folder.rename(aside)
     try:
         new.rename(folder)
     except OSError:
-        if aside is not None:
+        if is_replaced:
             aside.rename(folder)
         raise
     sync_folder(folder.parent)
-    if aside is not None:
+    if is_replaced:
         shutil.rmtree(aside, ignore_errors=True)
 
 

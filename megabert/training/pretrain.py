@@ -6,7 +6,7 @@ from typing import Literal
 
 from megabert.checkpoints.format import CheckpointManifest, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, has_checkpoint, load_checkpoint
-from megabert.checkpoints.saving import recover
+from megabert.checkpoints.retention import recover
 from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
 from megabert.data.packing import shape_for

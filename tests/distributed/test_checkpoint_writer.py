@@ -60,7 +60,7 @@ def test_a_save_waits_for_the_one_before_and_counts_it(tmp_path, writer, disk, c
     with caplog.at_level(logging.WARNING):
         writer.save(6, {"step": 6})
     assert writer.counts.waits == 1
-    assert "waits for the checkpoint before" in caplog.text
+    assert "waits for the previous checkpoint" in caplog.text
     writer.wait()
     assert writer.counts.waits == 1
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "step_00000005", "step_00000006"}
