@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from megabert.data import PackedLoader, ShardSet, shape_for
+from megabert.data import DataPosition, PackedLoader, RankShare, ShardSet, StepPacker, shape_for
 from megabert.schema import (
     MAX_BATCH_ROWS,
     Manifest,
@@ -82,17 +82,22 @@ def write_random_shards(folder: Path, rows: int, length: int, shards: int = 4) -
     write_manifest(folder, Manifest(metadata=metadata, shards=entries))
 
 
-def measure(shards: ShardSet, arguments: argparse.Namespace) -> dict:
-    """Time the loader over whole steps after two that warm up."""
+def packer_of(shards: ShardSet, arguments: argparse.Namespace) -> StepPacker:
+    """Return what packs the share of rank 0."""
     shape = shape_for(
         shards.statistics,
         global_batch_size=arguments.global_batch_size,
         world_size=arguments.world_size,
         micro_batch_tokens=arguments.micro_batch_tokens,
     )
-    options = {"seed": 1, "global_batch_size": arguments.global_batch_size, "shape": shape, "pad": True}
+    share = RankShare(shape=shape, world_size=arguments.world_size, pad=True)
+    return StepPacker(shards, seed=1, global_batch_size=arguments.global_batch_size, share=share)
+
+
+def measure(shards: ShardSet, arguments: argparse.Namespace) -> dict:
+    """Time the loader over whole steps after two that warm up."""
     sequences = tokens = padded = steps = 0
-    with PackedLoader(shards, world_size=arguments.world_size, **options) as loader:
+    with PackedLoader(packer_of(shards, arguments)) as loader:
         for _ in range(2):
             next(loader)
         # The thread has begun the next step: its work so far falls outside, its successor's inside.
@@ -145,19 +150,12 @@ def main() -> None:
 
 
 def profile_pack(shards: ShardSet, arguments: argparse.Namespace) -> None:
-    """Profile making steps on this thread."""
-    shape = shape_for(
-        shards.statistics,
-        global_batch_size=arguments.global_batch_size,
-        world_size=arguments.world_size,
-        micro_batch_tokens=arguments.micro_batch_tokens,
-    )
-    options = {"seed": 1, "global_batch_size": arguments.global_batch_size, "shape": shape, "num_steps": 1, "pad": True}
-    with PackedLoader(shards, world_size=arguments.world_size, **options) as loader:
-        position = next(loader).position_after
-        profile = cProfile.Profile()
-        for step in range(2, 102):
-            position = profile.runcall(loader._pack, position, step).position_after
+    """Profile making steps on this thread, after one that warms up."""
+    packer = packer_of(shards, arguments)
+    position = packer.pack(DataPosition(), 1).position_after
+    profile = cProfile.Profile()
+    for number in range(2, 102):
+        position = profile.runcall(packer.pack, position, number).position_after
     pstats.Stats(profile).sort_stats("tottime").print_stats(18)
 
 

@@ -25,8 +25,15 @@ from torch import Tensor
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.data import MicroBatch, PackedLoader, ShardSet, shape_for
-from megabert.data.loader import validation_batches
+from megabert.data import (
+    MicroBatch,
+    PackedLoader,
+    RankShare,
+    ShardSet,
+    StepPacker,
+    shape_for,
+    validation_batches,
+)
 from megabert.models.batch import Packing
 from megabert.models.bert import BertForPreTraining
 from megabert.models.encoder import EncoderLayer
@@ -74,10 +81,11 @@ def train(variant: Variant, shards: ShardSet, steps: int, seed: int) -> BertForP
     initialize(model, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     shape = shape_for(shards.statistics, global_batch_size=BATCH, world_size=1, micro_batch_tokens=8192)
-    with PackedLoader(shards, seed=seed, global_batch_size=BATCH, shape=shape, num_steps=steps) as loader:
+    packer = StepPacker(shards, seed=seed, global_batch_size=BATCH, share=RankShare(shape=shape))
+    with PackedLoader(packer, num_steps=steps) as loader:
         for step in loader:
             for group in optimizer.param_groups:
-                group["lr"] = LEARNING_RATE * min(step.step / (0.1 * steps), (steps - step.step) / (0.9 * steps))
+                group["lr"] = LEARNING_RATE * min(step.number / (0.1 * steps), (steps - step.number) / (0.9 * steps))
             for batch in step.micro_batches:
                 out = model(masked_always(batch, shards) if variant.always_mask else batch)
                 (out.mlm_loss_sum / step.num_masked + out.nsp_loss_sum / step.num_instances).backward()
@@ -141,7 +149,7 @@ def fit_probe(model: BertForPreTraining, shards: ShardSet) -> torch.nn.Linear:
 def batches_of(shards: ShardSet, instances: int) -> list[MicroBatch]:
     """Return the first instances of a split in micro-batches."""
     shape = shape_for(shards.statistics, global_batch_size=instances, world_size=1, micro_batch_tokens=8192)
-    return list(validation_batches(shards, shape, max_instances=instances))
+    return list(validation_batches(shards, RankShare(shape=shape), max_instances=instances))
 
 
 def compare(parts: list[str], data: Path, steps: int, seeds: int) -> None:

@@ -31,7 +31,7 @@ from megabert.config.deepspeed import derive_deepspeed
 from megabert.config.model import ModelConfig
 from megabert.config.recipes import engine_path
 from megabert.config.run import OptimizerConfig
-from megabert.data import IGNORED, MicroBatch, PackedLoader, ShardSet, StepBatch, shape_for
+from megabert.data import IGNORED, MicroBatch, PackedLoader, RankShare, ShardSet, StepBatch, StepPacker, shape_for
 from megabert.distributed.process_group import World, distributed_world
 from megabert.engine.engine import build_engine
 from megabert.models.bert import BertForPreTraining
@@ -72,7 +72,8 @@ def step_batches(shards: ShardSet, count: int, instances: int) -> list[StepBatch
     """Return the first global batches of a run, each one micro-batch."""
     tokens = 2 * instances * shards.metadata.max_seq_length  # room to spare: never a second micro-batch
     shape = shape_for(shards.statistics, global_batch_size=instances, world_size=1, micro_batch_tokens=tokens)
-    with PackedLoader(shards, seed=1, global_batch_size=instances, shape=shape, num_steps=count) as loader:
+    packer = StepPacker(shards, seed=1, global_batch_size=instances, share=RankShare(shape=shape))
+    with PackedLoader(packer, num_steps=count) as loader:
         batches = list(loader)
     assert all(len(batch.micro_batches) == 1 for batch in batches)
     return batches
@@ -141,7 +142,7 @@ def our_step(model: BertForPreTraining, world: World) -> Step:
 
 def their_step(model: Any, batches: list[StepBatch], length: int | None) -> Step:
     """Return the usual loop: forward, backward, clip, AdamW; batches are padded beforehand."""
-    inputs = {batch.step: padded(batch.micro_batches[0], length) for batch in batches}
+    inputs = {batch.number: padded(batch.micro_batches[0], length) for batch in batches}
     decayed = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": OPTIMIZER.weight_decay}, {"params": others, "weight_decay": 0.0}]
@@ -149,7 +150,7 @@ def their_step(model: Any, batches: list[StepBatch], length: int | None) -> Step
 
     def step(batch: StepBatch) -> None:
         optimizer.zero_grad(set_to_none=True)
-        model(**inputs[batch.step]).loss.backward()
+        model(**inputs[batch.number]).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 

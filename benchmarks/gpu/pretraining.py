@@ -75,7 +75,7 @@ def held_out(model_folder: Path, device: torch.device, instances: int) -> Row:
     """Return the masked-LM loss in nats and accuracy of a Hugging Face folder, in float32, by length."""
     from transformers import BertForPreTraining
 
-    from megabert.data import IGNORED, ShardSet, shape_for, validation_batches
+    from megabert.data import IGNORED, RankShare, ShardSet, shape_for, validation_batches
 
     model = BertForPreTraining.from_pretrained(model_folder, attn_implementation="sdpa").to(device).float().eval()
     found: Row = {}
@@ -83,7 +83,7 @@ def held_out(model_folder: Path, device: torch.device, instances: int) -> Row:
         shards = ShardSet.open(data_of() / "instances" / str(length), "validation")
         shape = shape_for(shards.statistics, global_batch_size=256, world_size=1, micro_batch_tokens=16_384)
         loss = right = count = 0.0
-        for packed in validation_batches(shards, shape, max_instances=instances):
+        for packed in validation_batches(shards, RankShare(shape=shape), max_instances=instances):
             batch = packed.to(device)
             sequence_T = torch.repeat_interleave(
                 torch.arange(batch.num_instances, device=device), batch.cu_seqlens.diff()[: batch.num_instances]

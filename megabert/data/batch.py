@@ -1,10 +1,10 @@
 """Packed micro-batches and their assembly from decoded columns, without a Python loop over instances."""
 
-# T packed tokens, M masked positions, B sequences; a pad multiple of each may follow the real ones
+# T packed tokens, M masked positions, B sequences; padding may follow the real ones of each
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,30 +16,30 @@ from megabert.data.shard_set import Columns
 from megabert.randomness.keyed import mix, string_key
 
 IGNORED = -100
-"""Label of padding, as in torch's cross entropy."""
-_STAGE_SEEDS = string_key("data/instance_seeds")
+"""The label of padding, which torch's cross entropy leaves out."""
+_SEEDS_KEY = string_key("data/instance_seeds")
 
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
     """What one rank's model reads in one micro-step: sequences end to end, then perhaps padding.
 
-    Padding tokens (at ``cu_seqlens[-1]`` and behind) belong to no sequence; padded sequences are of length 0. A
-    micro-batch without instances has at least one padding token, one padded sequence and one padded masked position.
+    Padding tokens (those from ``cu_seqlens[-1]`` on) belong to no sequence, and padding sequences have length 0. A
+    micro-batch without instances has at least one padding token, one padding sequence and one padding position.
 
     Attributes:
-        input_ids_T: Int64 token ids, masks applied.
+        input_ids_T: Int64 token ids, with the masks applied.
         position_ids_T: Int64, from 0 in each sequence.
         segment_ids_T: Int64, 0 up to the first [SEP], 1 in the second segment.
         cu_seqlens: Int32 of shape (B + 1,), where each sequence starts; the last is the number of real tokens.
-        masked_positions_M: Int64, places in T to predict; 0 on padding.
-        masked_ids_M: Int64, the original ids there; ``IGNORED`` on padding.
+        masked_positions_M: Int64, the index in T of each token to predict; 0 on padding.
+        masked_ids_M: Int64, the original ids of these tokens; ``IGNORED`` on padding.
         next_sentence_label_B: Int64; ``IGNORED`` on padding and where the objective is ``none``.
         instance_seeds_B: Int32 keys of dropout, the same whatever the packing and the ranks.
-        max_seqlen: Longest sequence; the phase's limit where shapes are padded.
-        num_tokens: Real tokens.
-        num_masked: Real positions to predict.
-        num_instances: Real sequences.
+        max_seqlen: Length of the longest sequence; the phase's limit where shapes are padded.
+        num_tokens: Number of real tokens.
+        num_masked: Number of real positions to predict.
+        num_instances: Number of real sequences.
     """
 
     input_ids_T: Tensor
@@ -69,14 +69,34 @@ class MicroBatch:
         return MicroBatch(**moved)
 
 
+class PackedArrays(NamedTuple):
+    """The real, unpadded part of a micro-batch's tensors as numpy arrays, for the loop that fills them."""
+
+    input_ids_T: NDArray[np.int64]
+    position_ids_T: NDArray[np.int64]
+    segment_ids_T: NDArray[np.int64]
+    cu_seqlens: NDArray[np.int32]
+    masked_positions_M: NDArray[np.int64]
+    masked_ids_M: NDArray[np.int64]
+    next_sentence_label_B: NDArray[np.int64]
+
+
+class Cursor(NamedTuple):
+    """How much of a micro-batch is filled."""
+
+    sequences: int
+    tokens: int
+    masked: int
+
+
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """Consecutive instances of a global batch that lie in the same decoded columns.
+class RowBlock:
+    """Consecutive instances of a global batch whose rows are in the same decoded columns.
 
     Attributes:
-        columns: Where they are.
-        indices: Int64, their places in the columns.
-        start: Ordinal in the global batch of the first.
+        columns: The decoded instances, in the order of the shards.
+        indices: Int64, the index in the columns of each instance, in the order of the global batch.
+        start: Ordinal in the global batch of the first instance.
     """
 
     columns: Columns
@@ -84,7 +104,7 @@ class Piece:
     start: int
 
     def select(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places in the columns of those of the ascending ordinals that this piece holds."""
+        """Return the indices in the columns of those of the ascending ordinals that are in this block."""
         first, stop = np.searchsorted(ordinals, [self.start, self.start + len(self.indices)])
         return self.indices[ordinals[first:stop] - self.start]
 
@@ -96,8 +116,8 @@ class BatchFormat:
     Attributes:
         pad_id: Token id of padding.
         max_seq_length: Stated as ``max_seqlen`` where shapes are padded, so that it never changes.
-        has_labels: Whether ``next_sentence_label`` means anything.
-        pin: Allocate in page-locked memory.
+        has_labels: Whether the shards' ``next_sentence_label`` means anything.
+        pin: Whether tensors are allocated in page-locked memory.
     """
 
     pad_id: int
@@ -108,11 +128,11 @@ class BatchFormat:
 
 def instance_seeds(seed: int, step: int, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
     """Return the dropout keys of instances from (seed, step, ordinal in the global batch) alone."""
-    return (mix(_STAGE_SEEDS, seed, step, ordinals) >> np.uint64(32)).astype(np.uint32).view(np.int32)
+    return (mix(_SEEDS_KEY, seed, step, ordinals) >> np.uint64(32)).astype(np.uint32).view(np.int32)
 
 
 def assemble(
-    pieces: Sequence[Piece],
+    blocks: Sequence[RowBlock],
     ordinals: NDArray[np.int64],
     seeds: NDArray[np.int32],
     batch_format: BatchFormat,
@@ -121,62 +141,51 @@ def assemble(
     """Gather instances into one packed micro-batch.
 
     Args:
-        pieces: All instances of the global batch, in order.
-        ordinals: Which of them, ascending.
+        blocks: All instances of the global batch, in order.
+        ordinals: The instances of this micro-batch, ascending.
         seeds: Their dropout keys.
         batch_format: What all micro-batches have in common.
-        padded: Pad to exactly this shape; None pads nothing but an empty micro-batch.
+        padded: The exact shape to pad to. None pads nothing but a micro-batch without instances.
     """
-    parts = [(p.columns, s) for p in pieces if (s := p.select(ordinals)).size]
-    num_instances = sum(s.size for _, s in parts)
-    num_tokens = sum(int(c.lengths[s].sum()) for c, s in parts)
-    num_masked = sum(int(c.masked_counts[s].sum()) for c, s in parts)
-    if padded is None:
-        size_T, size_B, size_M = max(1, num_tokens), max(1, num_instances), max(1, num_masked)
-    else:
-        size_T, size_B, size_M = padded.tokens, padded.sequences, padded.masked
+    parts = [(block.columns, rows) for block in blocks if (rows := block.select(ordinals)).size]
+    B = sum(rows.size for _, rows in parts)
+    T = sum(int(columns.lengths[rows].sum()) for columns, rows in parts)
+    M = sum(int(columns.masked_counts[rows].sum()) for columns, rows in parts)
+    shape = padded or MicroShape(tokens=max(1, T), sequences=max(1, B), masked=max(1, M))
+    tensors: dict[str, Tensor] = {}
 
-    def new(size: int, used: int, filling: int, dtype: torch.dtype = torch.int64) -> tuple[Tensor, NDArray]:
-        """Allocate a tensor, fill its padding, and return it with a view of its real part."""
-        tensor = torch.empty(size, dtype=dtype, pin_memory=batch_format.pin)
-        array = tensor.numpy()
+    def new(name: str, size: int, used: int, filling: int, dtype: torch.dtype = torch.int64) -> NDArray:
+        """Allocate a tensor, fill its padding, and return a view of its real part."""
+        tensors[name] = torch.empty(size, dtype=dtype, pin_memory=batch_format.pin)
+        array = tensors[name].numpy()
         array[used:] = filling
-        return tensor, array[:used]
+        return array[:used]
 
-    input_ids_T, ids = new(size_T, num_tokens, batch_format.pad_id)
-    position_ids_T, positions = new(size_T, num_tokens, 0)
-    segment_ids_T, segments = new(size_T, num_tokens, 0)
-    masked_positions_M, masked_positions = new(size_M, num_masked, 0)
-    masked_ids_M, masked_ids = new(size_M, num_masked, IGNORED)
-    cu_seqlens, boundaries = new(size_B + 1, num_instances + 1, num_tokens, torch.int32)
-    next_sentence_label_B, labels = new(size_B, num_instances, IGNORED)
-    instance_seeds_B, keys = new(size_B, num_instances, 0, torch.int32)
-    longest = _gather(parts, (ids, positions, segments, boundaries, masked_positions, masked_ids, labels))
-    if not batch_format.has_labels:
-        labels[:] = IGNORED
-    keys[:] = seeds
-    return MicroBatch(
-        input_ids_T=input_ids_T,
-        position_ids_T=position_ids_T,
-        segment_ids_T=segment_ids_T,
-        cu_seqlens=cu_seqlens,
-        masked_positions_M=masked_positions_M,
-        masked_ids_M=masked_ids_M,
-        next_sentence_label_B=next_sentence_label_B,
-        instance_seeds_B=instance_seeds_B,
-        max_seqlen=longest if padded is None else batch_format.max_seq_length,
-        num_tokens=num_tokens,
-        num_masked=num_masked,
-        num_instances=num_instances,
+    packed = PackedArrays(
+        input_ids_T=new("input_ids_T", shape.tokens, T, batch_format.pad_id),
+        position_ids_T=new("position_ids_T", shape.tokens, T, 0),
+        segment_ids_T=new("segment_ids_T", shape.tokens, T, 0),
+        cu_seqlens=new("cu_seqlens", shape.sequences + 1, B + 1, T, torch.int32),
+        masked_positions_M=new("masked_positions_M", shape.masked, M, 0),
+        masked_ids_M=new("masked_ids_M", shape.masked, M, IGNORED),
+        next_sentence_label_B=new("next_sentence_label_B", shape.sequences, B, IGNORED),
     )
+    longest = _gather(parts, packed)
+    if not batch_format.has_labels:
+        packed.next_sentence_label_B[:] = IGNORED
+    new("instance_seeds_B", shape.sequences, B, 0, torch.int32)[:] = seeds
+    max_seqlen = longest if padded is None else batch_format.max_seq_length
+    return MicroBatch(**tensors, max_seqlen=max_seqlen, num_tokens=T, num_masked=M, num_instances=B)
 
 
 def probe_batch(*, tokens: int, length: int) -> MicroBatch:
-    """Return a full micro-batch of the [UNK]-like token 1, to find out whether that many tokens fit into memory.
+    """Return a full micro-batch that repeats one token, to find out whether so many tokens fit into memory.
+
+    Of every 128 tokens 20 are predicted, as in BERT's recipe.
 
     Args:
-        tokens: All of them real, in sequences of full length and perhaps a shorter one.
-        length: Longest sequence. 20 of 128 tokens are predicted, as in BERT's recipe.
+        tokens: Packed tokens, all of them real, in sequences of full length and perhaps a shorter one.
+        length: Length of a full sequence.
     """
     starts = torch.tensor([*range(0, tokens, length), tokens])
     masked = torch.arange(tokens * 20 // 128 + 1) * 6
@@ -197,13 +206,14 @@ def probe_batch(*, tokens: int, length: int) -> MicroBatch:
     )
 
 
-def _gather(parts: Sequence[tuple[Columns, NDArray[np.int64]]], gathered: tuple[NDArray, ...]) -> int:
-    """Fill arrays with the instances of all parts, end to end; return the longest one's tokens."""
+def _gather(parts: Sequence[tuple[Columns, NDArray[np.int64]]], packed: PackedArrays) -> int:
+    """Fill a micro-batch with the instances of all parts, end to end; return the length of the longest."""
     from megabert.data.gather_loops import gather_rows
 
-    boundaries = gathered[3]
-    boundaries[0] = b = t = m = 0
+    packed.cu_seqlens[0] = 0
+    b = t = m = 0
     for columns, rows in parts:
-        gather_rows(columns.fields, rows, (b, t, m), gathered)
-        b, t, m = b + rows.size, int(boundaries[b + rows.size]), m + int(columns.masked_counts[rows].sum())
-    return int(np.diff(boundaries).max(initial=1))
+        gather_rows(columns.arrays, rows, Cursor(b, t, m), packed)
+        b, m = b + rows.size, m + int(columns.masked_counts[rows].sum())
+        t = int(packed.cu_seqlens[b])
+    return int(np.diff(packed.cu_seqlens).max(initial=1))

@@ -1,6 +1,4 @@
-"""Masks made while loading: the same instance is masked anew each epoch, and alike on every rank and after a resume."""
-
-# I instances, T their tokens
+"""Masks drawn while loading: an instance is masked anew each epoch, and alike on every rank and after a resume."""
 
 from dataclasses import replace
 
@@ -12,21 +10,21 @@ from megabert.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.randomness.keyed import mix, string_key
 from megabert.tokenization import load_tokenizer
 
-_STAGE = string_key("data/dynamic_masks")
+_MASKS_KEY = string_key("data/dynamic_masks")
 
 
 class DynamicMasker:
-    """Masks instances as a function of (seed, epoch, row): no generator, so nothing to save."""
+    """Masks instances as a function of (seed, epoch, row). There is no generator, so a checkpoint has none to save."""
 
     def __init__(self, shards: ShardSet, seed: int) -> None:
         """Read what masking needs to know of the vocabulary.
 
         Args:
-            shards: Their masks are left to the loader.
-            seed: Of the run.
+            shards: Shards whose masks are left to the loader.
+            seed: Seed of the run.
 
         Raises:
-            DataError: Words are masked whole, and the tokenizer beside the shards cannot be read.
+            DataError: Words are masked whole, and the tokenizer next to the shards cannot be read.
         """
         metadata = shards.metadata
         self._seed = seed
@@ -46,10 +44,11 @@ class DynamicMasker:
 
     def mask(self, columns: Columns, indices: NDArray[np.int64], epoch: int) -> Columns:
         """Return the chosen instances alone, in the order of ``indices``, masked for an epoch."""
+        # Gather their tokens end to end: each instance's range of indices, shifted to where its tokens are stored.
         lengths = columns.lengths[indices]
         starts = np.concatenate([[0], np.cumsum(lengths)])
         source = np.arange(starts[-1]) + np.repeat(columns.token_starts[indices] - starts[:-1], lengths)
-        keys = mix(_STAGE, self._seed, epoch, columns.rows[indices])
+        keys = mix(_MASKS_KEY, self._seed, epoch, columns.rows[indices])
         masked = mask_instances(
             columns.input_ids[source], starts, keys=keys, pieces=self._pieces, options=self._options
         )

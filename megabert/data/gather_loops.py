@@ -1,4 +1,4 @@
-"""Gathering chosen instances into a packed micro-batch, each token touched once."""
+"""The loop that gathers chosen instances into a packed micro-batch and touches each token once."""
 
 # T packed tokens, M masked positions, B sequences
 
@@ -6,34 +6,36 @@ from megabert.compiled import compiled
 
 
 @compiled
-def gather_rows(columns, rows, place, gathered):
-    """Copy instances end to end, and write what follows from where they come to lie.
+def gather_rows(columns, rows, cursor, packed):
+    """Copy instances end to end, with what follows from where each one starts.
 
     Args:
-        columns: Of decoded instances: ids, where each starts, where its B starts, masked positions, masked ids, where
-            each one's start, labels.
-        rows: Which of them, in order.
-        place: Sequences, tokens and masked positions that are there already.
-        gathered: Written from ``place`` on: ids, positions, segments, ``cu_seqlens``, masked positions in T, masked
-            ids, labels.
+        columns: A ``ColumnArrays``, the decoded instances.
+        rows: Int64, the instances to copy, in order.
+        cursor: A ``Cursor``, how much of ``packed`` is filled already.
+        packed: A ``PackedArrays``, written from the cursor on.
     """
-    ids, starts, b_starts, masked_positions, masked_ids, masked_starts, labels = columns
-    ids_T, positions_T, segments_T, cu_seqlens, masked_positions_M, masked_ids_M, labels_B = gathered
-    b, t, m = place
+    b, t, m = cursor.sequences, cursor.tokens, cursor.masked
     for row in rows:
-        length, b_start = starts[row + 1] - starts[row], b_starts[row]
-        # Slices: an index that cannot be negative lets the compiler move many tokens at once.
-        source, target = ids[starts[row] : starts[row + 1]], ids_T[t : t + length]
-        positions, segments = positions_T[t : t + length], segments_T[t : t + length]
+        start, stop = columns.token_starts[row], columns.token_starts[row + 1]
+        length, b_start = stop - start, columns.segment_b_starts[row]
+
+        # Tokens, positions from 0, and segments: 0 before the first token of B, 1 from there on. These are slices,
+        # because an index that cannot be negative lets the compiler move many tokens at once.
+        source, target = columns.input_ids[start:stop], packed.input_ids_T[t : t + length]
+        positions, segments = packed.position_ids_T[t : t + length], packed.segment_ids_T[t : t + length]
         for index in range(length):
             target[index] = source[index]
             positions[index] = index
             segments[index] = index >= b_start
-        for index in range(masked_starts[row], masked_starts[row + 1]):
-            masked_positions_M[m] = t + masked_positions[index]
-            masked_ids_M[m] = masked_ids[index]
+
+        # Masked positions are stored relative to their instance; in the micro-batch they index the packed tokens.
+        for index in range(columns.masked_starts[row], columns.masked_starts[row + 1]):
+            packed.masked_positions_M[m] = t + columns.masked_positions[index]
+            packed.masked_ids_M[m] = columns.masked_ids[index]
             m += 1
-        labels_B[b] = labels[row]
+
+        packed.next_sentence_label_B[b] = columns.next_sentence_labels[row]
         t += length
         b += 1
-        cu_seqlens[b] = t
+        packed.cu_seqlens[b] = t

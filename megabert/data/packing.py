@@ -1,11 +1,23 @@
-"""Dealing the instances of a global batch to micro-batches of a fixed greatest size, the same way on every rank.
+"""The packing plan: which instances of a global batch go into which micro-batch of which rank.
 
-The instances are sorted by length and dealt in zigzag over ``micro-steps * world size`` bins: every bin gets the same
-number of instances but for one, and the sums of tokens differ by a few. So one number of micro-steps serves all
-ranks, ranks have equal work, and one size fits all bins. That size is the step's own: its real tokens over its bins,
-rounded up to a multiple of ``MicroShape.token_multiple`` (1/128 of the greatest size), because totals of global
-batches vary (2% of the mean at 256 instances) and a single size would be padded by that much. A phase of large
-batches so meets one or a few shapes; ``token_multiple = tokens`` makes it exactly one.
+Sequences are packed end to end, so a micro-batch is limited by its tokens, not by its instances. The plan is a pure
+function of the instances' lengths. Every rank computes the whole plan and takes its own share of it, because lengths
+are cheap (a rank reads them for the whole global batch anyway) and a plan that is computed everywhere alike needs no
+communication.
+
+All ranks must run the same number of micro-steps. Forward and backward call collectives under ZeRO (parameters are
+gathered, gradients are reduced), and a rank with one micro-step less would leave the others waiting for ever. Where
+there are fewer instances than ranks, some ranks run a micro-batch without instances.
+
+How the plan is made: the instances are sorted by length and distributed in zigzag over ``micro-steps * world size``
+bins. Every bin then has the same number of instances, give or take one, and the sums of their tokens differ by a few.
+So ranks have equal work, and one padded size fits all bins of a step.
+
+On a GPU micro-batches are padded to that size, so that a phase has few static shapes. The size is the step's own: its
+real tokens divided by its bins, rounded up to a multiple of ``MicroShape.token_multiple`` (1/128 of the greatest
+size). Totals of global batches vary (2% of the mean at 256 instances), and a single size for all steps would be padded
+by that much. A phase with large batches therefore meets one or a few shapes; ``token_multiple = tokens`` makes it
+exactly one.
 """
 
 import math
@@ -17,13 +29,13 @@ from numpy.typing import NDArray
 from megabert.errors import ConfigError, DataError
 
 _MARGIN_SIGMA = 3.0
-"""Global batches this many deviations above the mean still take the planned number of micro-steps."""
+"""Global batches that are this many standard deviations above the mean still take the planned number of micro-steps."""
 _EVENING_ROUNDS = 4
-"""Last rounds of dealing, which look at the sums of the bins; more of them gain nothing measurable."""
-_SIZES_A_SHAPE = 128
-"""Padded sizes are multiples of 1/128 of the greatest: 0.4% padding on average."""
+"""The last rounds of the zigzag, which look at the sums of the bins; more rounds gain nothing measurable."""
+_SIZES = 128
+"""Padded sizes are multiples of 1/128 of the greatest size, which costs 0.4% of padding on average."""
 _FEWEST_TOKENS = 3
-"""The shortest instance: [CLS], one token, [SEP]."""
+"""Tokens of the shortest instance: [CLS], one token, [SEP]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +43,11 @@ class InstanceStatistics:
     """Totals of a split, from the manifest: all that is needed to size micro-batches.
 
     Attributes:
-        rows: Instances.
-        tokens: Their tokens.
-        masked_tokens: Positions to predict in them.
-        max_seq_length: Longest instance allowed.
-        max_masked: Most positions to predict in one instance.
+        rows: Number of instances.
+        tokens: Tokens of all instances.
+        masked_tokens: Masked positions of all instances.
+        max_seq_length: Greatest length that an instance may have.
+        max_masked: Most masked positions that one instance may have.
     """
 
     rows: int
@@ -47,14 +59,14 @@ class InstanceStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class MicroShape:
-    """Greatest size of a micro-batch.
+    """The greatest size of a micro-batch, or the size that micro-batches are padded to.
 
     Attributes:
         tokens: Packed tokens.
         sequences: Instances.
-        masked: Positions to predict.
+        masked: Masked positions.
         token_multiple: Padded token counts are multiples of this, or ``tokens`` itself.
-        masked_multiple: The same for positions to predict.
+        masked_multiple: Padded counts of masked positions are multiples of this, or ``masked`` itself.
     """
 
     tokens: int
@@ -74,15 +86,15 @@ class MicroShape:
 
 @dataclass(frozen=True, eq=False)
 class PackingPlan:
-    """A global batch dealt to ``num_micro_steps * world_size`` bins.
+    """A global batch distributed over ``num_micro_steps * world_size`` bins, one for each micro-batch.
 
     Attributes:
-        num_micro_steps: The same on all ranks.
-        world_size: Ranks.
-        ordinals: Int64, the instances (their places in the global batch) bin by bin, ascending in each.
+        num_micro_steps: Number of micro-steps, the same on all ranks.
+        world_size: Number of ranks.
+        ordinals: Int64, the instances (their index in the global batch) bin by bin, ascending within a bin.
         bin_starts: Int64 of shape (bins + 1,), where each bin starts in ``ordinals``.
         max_tokens: Tokens of the fullest bin.
-        max_masked: Positions to predict of the bin that has most.
+        max_masked: Masked positions of the bin that has most.
     """
 
     num_micro_steps: int
@@ -93,19 +105,19 @@ class PackingPlan:
     max_masked: int
 
     def micro_batch(self, micro_step: int, rank: int) -> NDArray[np.int64]:
-        """Return the ordinals of one rank's micro-batch, ascending; perhaps none."""
+        """Return the ordinals of one rank's micro-batch, ascending; there may be none."""
         index = micro_step * self.world_size + rank
         return self.ordinals[self.bin_starts[index] : self.bin_starts[index + 1]]
 
 
-def plan(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, world_size: int) -> PackingPlan:
-    """Deal a global batch to micro-batches; a pure function of its arguments, so equal on every rank.
+def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, world_size: int) -> PackingPlan:
+    """Distribute a global batch over micro-batches; a pure function of its arguments, so equal on every rank.
 
     Args:
         lengths: Tokens of each instance, in the order of the global batch.
-        masked_counts: Positions to predict of each instance.
+        masked_counts: Masked positions of each instance.
         shape: Greatest size of a micro-batch.
-        world_size: Ranks; may exceed the number of instances, then some micro-batches are empty.
+        world_size: Number of ranks. Where it exceeds the number of instances, some micro-batches are empty.
 
     Returns:
         The plan with the fewest micro-steps whose bins all fit.
@@ -121,21 +133,23 @@ def plan(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, world_size
             f"{shape.tokens} and {shape.masked}. The shards contradict their manifest: run `megabert-data verify`."
         )
     longest_first = _argsort(lengths.max(initial=0) - lengths)
+    # No plan has fewer micro-steps than the totals need. Usually this number fits; where the bins came out uneven, one
+    # micro-step more is tried until they fit. That ends, because with a bin for each instance everything fits.
     steps = max(
         1,
-        -(-int(lengths.sum()) // (shape.tokens * world_size)),
-        -(-int(masked_counts.sum()) // (shape.masked * world_size)),
-        -(-lengths.size // (shape.sequences * world_size)),
+        _divide_up(int(lengths.sum()), shape.tokens * world_size),
+        _divide_up(int(masked_counts.sum()), shape.masked * world_size),
+        _divide_up(lengths.size, shape.sequences * world_size),
     )
     while True:
-        bins = _deal(lengths[longest_first], steps * world_size)
+        bins = _distribute(lengths[longest_first], steps * world_size)
         tokens = np.bincount(bins, lengths[longest_first], steps * world_size)
         masked = np.bincount(bins, masked_counts[longest_first], steps * world_size)
         counts = np.bincount(bins, minlength=steps * world_size)
         if tokens.max() <= shape.tokens and masked.max() <= shape.masked and counts.max() <= shape.sequences:
             break
-        # Ends: with a bin for each instance everything fits.
         steps += 1
+    # From the bin of each instance, longest first, to the instances of each bin, in the order of the global batch.
     bin_of_instance = np.empty_like(bins)
     bin_of_instance[longest_first] = bins
     return PackingPlan(
@@ -153,14 +167,16 @@ def shape_for(
 ) -> MicroShape:
     """Derive the greatest micro-batch of a phase from its totals, so that equal micro-batches come out nearly full.
 
-    The share of a rank in a large global batch is divided into as few equal micro-batches as the budget allows. The
-    spread of the total is bounded from mean and range (Bhatia & Davis 2000: variance <= (max - mean) * (mean - min)).
+    A rank's share of a large global batch is divided into as few equal micro-batches as the budget allows. How many
+    tokens a share may have is estimated from above: the mean and three standard deviations. The manifest has no
+    deviation of the lengths, so it is bounded by their mean and range (Bhatia & Davis 2000: variance <= (max - mean) *
+    (mean - min)).
 
     Args:
         statistics: Totals of the split.
         global_batch_size: Instances a step over all ranks.
-        world_size: Ranks.
-        micro_batch_tokens: Most packed tokens a rank may take at once.
+        world_size: Number of ranks.
+        micro_batch_tokens: Most packed tokens that a rank may take at once.
 
     Raises:
         ConfigError: If the budget does not hold one instance of full length.
@@ -179,9 +195,9 @@ def shape_for(
     steps = max(1, math.ceil((tokens + longest) / micro_batch_tokens))
     masked_mean, most_masked = statistics.masked_tokens / statistics.rows, statistics.max_masked
     masked = per_rank * (masked_mean + _margin(masked_mean, 0, most_masked, global_batch_size))
-    # One instance more than an equal share: sums of bins differ by less than that.
-    tokens_multiple = max(8, _round_up(math.ceil(tokens / steps), 8 * _SIZES_A_SHAPE) // _SIZES_A_SHAPE)
-    masked_multiple = max(8, _round_up(math.ceil(masked / steps), 8 * _SIZES_A_SHAPE) // _SIZES_A_SHAPE)
+    # A micro-batch holds an equal share of that and one more instance, since sums of bins differ by less than one.
+    tokens_multiple = max(8, _round_up(math.ceil(tokens / steps), 8 * _SIZES) // _SIZES)
+    masked_multiple = max(8, _round_up(math.ceil(masked / steps), 8 * _SIZES) // _SIZES)
     return MicroShape(
         tokens=min(_round_up(math.ceil(tokens / steps) + longest, tokens_multiple), micro_batch_tokens),
         sequences=math.ceil(1.25 * per_rank / steps) + 4,
@@ -191,21 +207,23 @@ def shape_for(
     )
 
 
-def _deal(lengths: NDArray[np.int64], num_bins: int) -> NDArray[np.int64]:
+def _distribute(lengths: NDArray[np.int64], num_bins: int) -> NDArray[np.int64]:
     """Return a bin for each item so that the bins' sums are nearly equal.
 
-    Most rounds are plain zigzag (bins 0, 1, ..., n - 1, n - 1, ..., 1, 0, 0, ...). In the last ones, which hold the
-    shortest items, each round goes to the bins still short of their share, emptiest first (the rule of longest
-    processing time first, Graham 1969, a round at a time).
+    Most rounds are a plain zigzag (bins 0, 1, ..., n - 1, n - 1, ..., 1, 0, 0, ...). It leaves the sums apart by about
+    one item's length. The last rounds, which hold the shortest items, even that out: each goes to the bins that are
+    still below their share, emptiest first (the rule of longest processing time first, Graham 1969, a round at a time).
 
     Args:
         lengths: Sizes of the items, descending.
         num_bins: Number of bins.
     """
+    # The zigzag, all rounds at once: the turn runs 0 ... 2n - 1, and its second half counts the bins backwards.
     plain = max(0, lengths.size // num_bins - _EVENING_ROUNDS) * num_bins
     bins = np.empty(lengths.size, np.int64)
     turn = np.arange(plain) % (2 * num_bins)
     bins[:plain] = np.minimum(turn, 2 * num_bins - 1 - turn)
+    # The last rounds, one by one: items to the bins that have room for at least half of the next item.
     loads = np.bincount(bins[:plain], lengths[:plain], num_bins)
     share = lengths.sum() / num_bins
     done = plain
@@ -220,15 +238,22 @@ def _deal(lengths: NDArray[np.int64], num_bins: int) -> NDArray[np.int64]:
 
 
 def _argsort(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sort indices by value; equal values keep their order. 16-bit numbers, the usual case, take a radix sort."""
+    """Return the indices that sort the values, equal ones in their order.
+
+    Values below 2**16 are the usual case. As 16-bit numbers, numpy sorts them by radix, which is much faster.
+    """
     return np.argsort(values.astype(np.uint16) if values.max(initial=0) < 1 << 16 else values, kind="stable")
 
 
 def _margin(mean: float, smallest: float, largest: float, count: int) -> float:
-    """Return what to add to a mean of ``count`` draws so that it is rarely exceeded."""
+    """Return what to add to the mean of ``count`` draws so that it is rarely exceeded."""
     variance = max(0.0, (largest - mean) * (mean - smallest))
     return _MARGIN_SIGMA * math.sqrt(variance / count)
 
 
+def _divide_up(value: int, divisor: int) -> int:
+    return -(-value // divisor)
+
+
 def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
+    return _divide_up(value, multiple) * multiple

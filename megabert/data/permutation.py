@@ -1,16 +1,18 @@
 """The order of rows in an epoch: a keyed permutation with constant memory and constant-time seek.
 
-A row costs the decompression of its record batch (up to 8,192 rows), so rows are not permuted one by one over
-the whole corpus. The order has two levels:
+A full permutation of a billion rows would need a table of 8 GB on every rank, and reading rows in that order would
+decompress one record batch (up to 8,192 rows) for each single row. So the order has two levels:
 
-1. Rows are cut into blocks of ``BLOCK_ROWS``; the blocks are permuted by a Feistel network with cycle walking
-   (Black & Rogaway 2002, "Ciphers with arbitrary finite domains"), which needs no table.
-2. ``WINDOW_BLOCKS`` consecutive permuted blocks are a window; its rows are permuted by sorting keyed hashes. A
-   window is at most 65,536 rows, so that table is of constant size. A corpus of one window is permuted fully.
+1. The rows are cut into blocks of ``BLOCK_ROWS``. The blocks are permuted by a Feistel network with cycle walking
+   (Black & Rogaway 2002, "Ciphers with arbitrary finite domains"), a formula that needs no table.
+2. ``WINDOW_BLOCKS`` consecutive permuted blocks are a window. Its rows are permuted by sorting keyed hashes. A window
+   has at most 65,536 rows, so this table is of constant size. A corpus of one window is permuted fully.
 
-This is enough because data preparation shuffled already: documents are spread over shards by a hash of their id,
-and instances are shuffled inside a shard, so a block of consecutive rows is a random sample of its shard, and a
-window mixes eight such samples from anywhere in the corpus.
+Resuming at any position costs one window, wherever it is: nothing is replayed.
+
+Two levels are enough because data preparation has shuffled already: documents are ordered by a hash of their text, so
+they are spread over the shards, and the instances of a shard are shuffled. So a block of consecutive rows is a random
+sample of its shard, and a window mixes eight such samples from anywhere in the corpus.
 """
 
 from collections.abc import Callable
@@ -23,21 +25,25 @@ from numpy.typing import NDArray
 from megabert.randomness.keyed import mix, string_key
 
 BLOCK_ROWS = 8192
-"""Rows of a block: those of a full record batch. A change changes the order of every run."""
+"""Rows of a block, as many as in a full record batch. A change changes the order of every run."""
 WINDOW_BLOCKS = 8
 """Blocks whose rows are mixed. A change changes the order of every run."""
 
 _ROUNDS = 6
 _MIN_HALF_BITS = 3  # with halves of 1 or 2 bits the rounds reach few of the permutations of a small domain
-_STAGE_BLOCKS = string_key("data/order/blocks")
-_STAGE_ROWS = string_key("data/order/rows")
+_BLOCKS_KEY = string_key("data/order/blocks")
+_ROWS_KEY = string_key("data/order/rows")
 
 Network = Callable[[NDArray[np.uint64]], NDArray[np.uint64]]
 
 
 @dataclass(frozen=True)
 class FeistelPermutation:
-    """A permutation of ``range(size)`` keyed by ``key``, forwards and backwards, without a table."""
+    """A permutation of ``range(size)`` keyed by ``key``, forwards and backwards, without a table.
+
+    A Feistel network cuts a number of 2b bits into halves and, round by round, xors one half with a keyed hash of the
+    other and swaps them. Each round can be undone whatever the hash is, so the network permutes ``range(2 ** 2b)``.
+    """
 
     size: int
     key: int
@@ -52,10 +58,16 @@ class FeistelPermutation:
 
     @property
     def _half_bits(self) -> int:
+        """Bits of a half: the fewest with which two halves can hold ``size - 1``."""
         return max(_MIN_HALF_BITS, ((self.size - 1).bit_length() + 1) // 2)
 
     def _walk(self, values: NDArray[np.int64], network: Network) -> NDArray[np.int64]:
-        """Apply the network until each value is inside the domain again (cycle walking)."""
+        """Apply the network until each value is inside ``range(size)`` again (cycle walking).
+
+        The network permutes ``range`` of a power of two, up to four times ``size`` (64 for small ones). Repeating a
+        permutation always leads back to where it began, so following each value to the next one inside is again a
+        permutation, now of ``range(size)``. It takes fewer than four applications on average.
+        """
         result = network(np.asarray(values).astype(np.uint64))
         outside = np.flatnonzero(result >= self.size)
         while outside.size:
@@ -72,6 +84,7 @@ class FeistelPermutation:
         return (left << bits) | right
 
     def _decrypt(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Undo the rounds of `_encrypt`, the last one first."""
         bits = np.uint64(self._half_bits)
         mask = np.uint64((1 << self._half_bits) - 1)
         left, right = words >> bits, words & mask
@@ -87,7 +100,7 @@ class Window:
     Attributes:
         spans: Row ranges (first, stop), ascending. Equal spans mean equal rows, so they can key a cache.
         start: Position in the epoch of the window's first instance.
-        order: Int64; ``order[i]`` is the place, in the concatenated spans, of the instance at ``start + i``.
+        order: Int64; ``order[i]`` is the index, in the concatenated spans, of the instance at ``start + i``.
     """
 
     spans: tuple[tuple[int, int], ...]
@@ -120,7 +133,8 @@ class EpochOrder:
         """Return the window that holds a position, 0 to ``num_rows - 1``; costs the same for every position."""
         if not 0 <= position < self.num_rows:
             raise IndexError(f"position {position} is outside an epoch of {self.num_rows} rows")
-        # Every block is full but the last one, which the permutation puts somewhere: from there on starts are earlier.
+        # Were all blocks full, a division would give the window. The corpus's last block is short, and the permutation
+        # puts it anywhere: all windows after it start that much earlier, so the division may be one window too low.
         index = position // (BLOCK_ROWS * WINDOW_BLOCKS)
         if index + 1 < self.num_windows and position >= _window_start(self, index + 1):
             index += 1
@@ -139,16 +153,17 @@ class EpochOrder:
 
 @lru_cache(maxsize=8)
 def _short_slot(order: EpochOrder) -> int:
-    """Return the place of the last, short block among the permuted blocks."""
+    """Return the index of the corpus's last, short block among the permuted blocks."""
     last = order._num_blocks - 1
     return int(_blocks(order).inverse(np.array([last]))[0])
 
 
 def _blocks(order: EpochOrder) -> FeistelPermutation:
-    return FeistelPermutation(order._num_blocks, int(mix(_STAGE_BLOCKS, order.seed, order.epoch)))
+    return FeistelPermutation(order._num_blocks, int(mix(_BLOCKS_KEY, order.seed, order.epoch)))
 
 
 def _window_start(order: EpochOrder, index: int) -> int:
+    """Return the position of a window's first instance: all blocks before it are full, but perhaps the short one."""
     missing = order._num_blocks * BLOCK_ROWS - order.num_rows
     slot = index * WINDOW_BLOCKS
     return slot * BLOCK_ROWS - (missing if slot > _short_slot(order) else 0)
@@ -156,10 +171,12 @@ def _window_start(order: EpochOrder, index: int) -> int:
 
 @lru_cache(maxsize=4)
 def _window(order: EpochOrder, index: int) -> Window:
+    # Which blocks the window has. They are sorted, so that they are read in the order in which they are stored.
     slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))
     blocks = np.sort(_blocks(order).forward(slots))
     spans = tuple((int(b) * BLOCK_ROWS, min((int(b) + 1) * BLOCK_ROWS, order.num_rows)) for b in blocks)
+    # The order of their rows: that of keyed hashes. Stable, so that equal hashes, should they ever occur, keep one
+    # order everywhere.
     size = sum(stop - first for first, stop in spans)
-    # Stable: equal hashes, should they ever occur, keep one order everywhere.
-    hashes = mix(_STAGE_ROWS, order.seed, order.epoch, index, np.arange(size))
+    hashes = mix(_ROWS_KEY, order.seed, order.epoch, index, np.arange(size))
     return Window(spans, _window_start(order, index), np.argsort(hashes, kind="stable"))

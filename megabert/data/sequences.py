@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, Piece, assemble
+from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, RowBlock, assemble
 from megabert.data.shard_set import Columns
 
 
@@ -57,4 +57,4 @@ def pack_sequences(
     columns = columns_of(sequences, segment_b_starts, mask_id=mask_id)
     batch_format = BatchFormat(pad_id=0, max_seq_length=int(columns.lengths.max()), has_labels=False)
     seeds = np.zeros(len(sequences), np.int32)
-    return assemble([Piece(columns, columns.rows, 0)], columns.rows, seeds, batch_format)
+    return assemble([RowBlock(columns, columns.rows, 0)], columns.rows, seeds, batch_format)

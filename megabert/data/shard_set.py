@@ -1,6 +1,5 @@
-"""Instance shards of one split, memory-mapped and read by ranges of global rows."""
+"""The instance shards of one split, memory-mapped and read by ranges of global rows."""
 
-import os
 import shutil
 import threading
 from collections import OrderedDict
@@ -8,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,48 +15,59 @@ from numpy.typing import NDArray
 
 from megabert.data.packing import InstanceStatistics
 from megabert.errors import DataError
-from megabert.schema import Manifest, ShardEntry, ShardMetadata, read_manifest, sha256_file, token_type
+from megabert.schema import Manifest, ShardEntry, ShardMetadata, publish_folder, read_manifest, sha256_file, token_type
 
 _OPEN_SHARDS = 64
-"""Memory maps held at once."""
+"""Memory maps that are held open at once."""
 _CACHED_RANGES = 3
-"""Decoded sets of ranges held at once: the window being read, its neighbour and one to spare."""
+"""Decoded sets of ranges that are kept: the window being read, the next one, and one to spare."""
 _LABEL_COLUMN = 4
-"""The smallest column; counts a batch's rows without decoding the rest."""
+"""Index of the smallest column, which tells a batch's rows without decoding the others."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
+class ColumnArrays(NamedTuple):
+    """The arrays of `Columns` in the form in which a compiled loop takes them."""
+
+    input_ids: NDArray
+    token_starts: NDArray[np.int64]
+    segment_b_starts: NDArray[np.int64]
+    masked_positions: NDArray[np.integer]
+    masked_ids: NDArray
+    masked_starts: NDArray[np.int64]
+    next_sentence_labels: NDArray[np.int64]
+
+
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Decoded instances; lists are flat with the places where each starts.
+    """Decoded instances. Lists are stored flat, end to end, with an array that says where each instance's starts.
 
     Attributes:
-        input_ids: Uint16 or uint32, all tokens.
-        token_starts: Int64 of shape (rows + 1,).
-        segment_b_starts: Int64 of shape (rows,), index of B's first token in its instance.
-        masked_positions: Uint16, all positions to predict, relative to their instance.
-        masked_ids: Their original ids.
-        masked_starts: Int64 of shape (rows + 1,).
-        next_sentence_labels: Int64 of shape (rows,).
-        rows: Int64 of shape (rows,), the global rows.
+        input_ids: Uint16 or uint32, the tokens of all instances.
+        token_starts: Int64 of shape (rows + 1,), where each instance's tokens start, and the end.
+        segment_b_starts: Int64 of shape (rows,), the index in its instance of segment B's first token.
+        masked_positions: Uint16, all positions to predict, counted from the start of their instance.
+        masked_ids: The original ids of these positions.
+        masked_starts: Int64 of shape (rows + 1,), where each instance's masked positions start, and the end.
+        next_sentence_labels: Int64 of shape (rows,), 1 where segment B is random (or, for SOP, swapped).
+        rows: Int64 of shape (rows,), the global row of each instance.
     """
 
     input_ids: NDArray
     token_starts: NDArray[np.int64]
     segment_b_starts: NDArray[np.int64]
-    masked_positions: NDArray[np.uint16]
+    masked_positions: NDArray[np.integer]
     masked_ids: NDArray
     masked_starts: NDArray[np.int64]
     next_sentence_labels: NDArray[np.int64]
     rows: NDArray[np.int64]
 
     @property
-    def fields(self) -> tuple[NDArray, ...]:
-        """All but the global rows, in order."""
-        return (self.input_ids, self.token_starts, self.segment_b_starts, self.masked_positions, self.masked_ids,
-                self.masked_starts, self.next_sentence_labels)  # fmt: skip
+    def arrays(self) -> ColumnArrays:
+        """The arrays that the gathering loop reads."""
+        return ColumnArrays(*(getattr(self, name) for name in ColumnArrays._fields))
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
@@ -66,7 +76,7 @@ class Columns:
 
     @cached_property
     def masked_counts(self) -> NDArray[np.int64]:
-        """Positions to predict of each instance."""
+        """Number of positions to predict in each instance."""
         return np.diff(self.masked_starts)
 
 
@@ -86,7 +96,7 @@ class ShardSet:
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> "ShardSet":
-        """Read the manifest; shards are opened as they are needed.
+        """Read the manifest; shards are opened when they are needed.
 
         Args:
             folder: A finished folder of instance shards, ``.../instances/LENGTH``.
@@ -105,17 +115,17 @@ class ShardSet:
 
     @property
     def metadata(self) -> ShardMetadata:
-        """What holds for all shards: objective, max_seq_length, vocab_size, special_ids, tokenizer_sha256, ..."""
+        """What is true of all shards: objective, max_seq_length, vocab_size, special_ids, tokenizer_sha256, ..."""
         return self.manifest.metadata
 
     @property
     def num_rows(self) -> int:
-        """Instances of the split."""
+        """Number of instances of the split."""
         return int(self.starts[-1])
 
     @property
     def statistics(self) -> InstanceStatistics:
-        """Totals of the split, as the manifest states them; masks that the loader makes are estimated from above."""
+        """Totals of the split as the manifest states them; masks that the loader makes are estimated from above."""
         tokens = sum(shard.tokens for shard in self.shards)
         masked = sum(shard.masked_tokens for shard in self.shards)
         if self.metadata.masking == "dynamic":
@@ -130,54 +140,52 @@ class ShardSet:
         )
 
     def verify(self, indices: Iterable[int] | None = None) -> None:
-        """Hash shards, about 2 GB/s, and compare with the manifest.
+        """Hash shards, at about 2 GB/s, and compare with the manifest.
 
         Args:
-            indices: Which of ``shards``; all by default. Ranks can share the work: ``range(rank, len(shards), size)``.
+            indices: The shards to hash; all by default. Ranks can share the work: ``range(rank, len(shards), size)``.
 
         Raises:
             DataError: For the first shard whose bytes differ.
         """
         for index in range(len(self.shards)) if indices is None else indices:
             shard = self.shards[index]
-            found = sha256_file(self.folder / shard.file)
-            if found != shard.sha256:
+            digest = sha256_file(self.folder / shard.file)
+            if digest != shard.sha256:
                 raise DataError(
-                    f"{self.folder / shard.file}: SHA-256 is {found}, the manifest says {shard.sha256}: the shard was "
+                    f"{self.folder / shard.file}: SHA-256 is {digest}, the manifest says {shard.sha256}: the shard was "
                     "damaged or replaced. Copy it again, or delete it and run the same `megabert-data build` command.",
                     see="a-shard-is-missing-or-damaged",
                 )
 
     def copy_tokenizer(self, destination: Path) -> None:
-        """Copy the tokenizer's files that lie beside the shards, whole or not at all; keep a copy that is there.
+        """Copy the tokenizer's folder from next to the shards, whole or not at all; an existing copy is kept.
 
         Raises:
-            DataError: If the shards have no tokenizer beside them.
+            DataError: If there is no tokenizer next to the shards.
         """
         source = self.folder / "tokenizer"
         if not source.is_dir():
             raise DataError(f"{source}: not there. Copy the tokenizer of the build back, or build the shards again.")
         if destination.exists():
             return
-        temporary = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(source, temporary)
-        temporary.rename(destination)
+        with publish_folder(destination) as folder:
+            shutil.copytree(source, folder, dirs_exist_ok=True)
 
     def columns(self, spans: tuple[tuple[int, int], ...]) -> Columns:
-        """Decode ranges of global rows, in the given order; the last few sets of ranges are kept.
+        """Decode ranges of global rows, in the given order; the last few sets of ranges are kept in memory.
 
         Args:
-            spans: Ranges (first, stop); they may run over shards.
+            spans: Ranges (first, stop), which may run over the ends of shards.
 
         Raises:
             DataError: If a shard cannot be read or contradicts the manifest.
         """
         with self._lock:
-            found = _recent(self._decoded, spans)
-            if found is None:
-                found = _keep(self._decoded, spans, self._decode(spans), _CACHED_RANGES)
-            return found
+            columns = _recent(self._decoded, spans)
+            if columns is None:
+                columns = _keep(self._decoded, spans, self._decode(spans), _CACHED_RANGES)
+            return columns
 
     def _decode(self, spans: tuple[tuple[int, int], ...]) -> Columns:
         rows, metadata = sum(stop - first for first, stop in spans), self.metadata
@@ -186,7 +194,7 @@ class ShardSet:
         positions = _Lists(rows, metadata.max_predictions_per_seq, np.uint16)
         ids = _Lists(rows, metadata.max_predictions_per_seq, token)
         b_starts, labels = np.empty(rows, np.int64), np.empty(rows, np.int64)
-        place = 0
+        row = 0
         for batch in (batch for first, stop in spans for batch in self._batches(first, stop)):
             try:
                 tokens.append(batch.column("input_ids"))
@@ -194,9 +202,9 @@ class ShardSet:
                 ids.append(batch.column("masked_lm_ids"))
             except ValueError as error:
                 raise self._contradicts(spans, str(error)) from None
-            b_starts[place : place + len(batch)] = batch.column("segment_b_start")
-            labels[place : place + len(batch)] = batch.column("next_sentence_label")
-            place += len(batch)
+            b_starts[row : row + len(batch)] = batch.column("segment_b_start")
+            labels[row : row + len(batch)] = batch.column("next_sentence_label")
+            row += len(batch)
         if not np.array_equal(positions.starts, ids.starts):
             raise self._contradicts(spans, "masked_lm_positions and masked_lm_ids differ in length")
         return Columns(
@@ -231,22 +239,22 @@ class ShardSet:
 
     def _reader(self, index: int) -> tuple[pa.RecordBatchFileReader, NDArray[np.int64]]:
         """Return a shard's reader and the rows, within the shard, at which its batches start."""
-        found = _recent(self._readers, index)
-        return found if found is not None else _keep(self._readers, index, self._open(index), _OPEN_SHARDS)
+        reader = _recent(self._readers, index)
+        return reader if reader is not None else _keep(self._readers, index, self._open(index), _OPEN_SHARDS)
 
     def _open(self, index: int) -> tuple[pa.RecordBatchFileReader, NDArray[np.int64]]:
         path = self.folder / self.shards[index].file
         try:
             source = pa.memory_map(str(path))
-            # One thread decodes: ranks of a node share its cores, and the loader thread has a step's time.
+            # One thread decodes: the ranks of a node share its cores, and the loader has a whole step's time.
             reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
             labels = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[_LABEL_COLUMN]))
             sizes = [labels.get_batch(number).num_rows for number in range(labels.num_record_batches)]
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(index, f"it cannot be read as an Arrow file ({error})") from error
-        found = ShardMetadata.from_arrow(reader.schema, str(path))
-        if found != self.metadata:
-            raise self._damaged(index, f"its metadata {found} differ from the manifest's {self.metadata}")
+        metadata = ShardMetadata.from_arrow(reader.schema, str(path))
+        if metadata != self.metadata:
+            raise self._damaged(index, f"its metadata {metadata} differ from the manifest's {self.metadata}")
         if sum(sizes) != self.shards[index].rows:
             raise self._damaged(index, f"it has {sum(sizes)} rows, the manifest says {self.shards[index].rows}")
         return reader, np.cumsum([0, *sizes])
@@ -259,12 +267,14 @@ class ShardSet:
 
 
 def _recent(cache: OrderedDict[Key, Value], key: Key) -> Value | None:
+    """Look a key up and mark it as used last."""
     if key in cache:
         cache.move_to_end(key)
     return cache.get(key)
 
 
 def _keep(cache: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> Value:
+    """Add a value, and drop the one that was used longest ago where there are too many."""
     cache[key] = value
     if len(cache) > most:
         cache.popitem(last=False)
@@ -272,10 +282,10 @@ def _keep(cache: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> 
 
 
 class _Lists:
-    """A list column in the making: batches are copied one by one, so that only one is held decompressed."""
+    """A list column that is filled batch by batch, so that only one batch at a time is held decompressed."""
 
     def __init__(self, rows: int, longest: int, dtype: type) -> None:
-        """Take the room that it may need; what stays unused is never touched."""
+        """Reserve the room that the column may need; memory that is never written is never taken from the system."""
         self._values: NDArray = np.empty(rows * longest, dtype)
         self._longest = longest
         self._starts = np.zeros(rows + 1, np.int64)
@@ -285,21 +295,22 @@ class _Lists:
         """Copy the lists of a batch.
 
         Raises:
-            ValueError: They do not fit.
+            ValueError: The lists are longer than the manifest allows.
         """
-        values, offsets, place = column.flatten(), column.offsets.to_numpy(), self._starts[self._rows]
-        if place + len(values) > len(self._values):
+        values, offsets, end = column.flatten(), column.offsets.to_numpy(), self._starts[self._rows]
+        if end + len(values) > len(self._values):
             raise ValueError(f"a list column holds more than {self._longest} values a row")
-        self._values[place : place + len(values)] = values
-        np.add(offsets[1:], place - offsets[0], out=self._starts[self._rows + 1 : self._rows + len(offsets)])
+        self._values[end : end + len(values)] = values
+        # A slice of a batch keeps the offsets of the whole: they count from its first one.
+        np.add(offsets[1:], end - offsets[0], out=self._starts[self._rows + 1 : self._rows + len(offsets)])
         self._rows += len(column)
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Where each row's values start, and the end."""
+        """Index at which each row's values start, and the end."""
         return self._starts
 
     @property
     def values(self) -> NDArray:
-        """All rows' values, end to end."""
+        """Values of all rows, end to end."""
         return self._values[: self._starts[-1]]

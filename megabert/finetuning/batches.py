@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, Piece, assemble, instance_seeds
-from megabert.data.packing import MicroShape, plan
+from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, RowBlock, assemble, instance_seeds
+from megabert.data.packing import MicroShape, plan_packing
 from megabert.data.permutation import EpochOrder
 from megabert.finetuning.features import Features
 
@@ -82,13 +82,13 @@ class Batcher:
         # An item longer than the budget gets a micro-batch of its own; only tokens limit a micro-batch.
         most_tokens = max(self.micro_batch_tokens, int(lengths.max()))
         shape = MicroShape(tokens=most_tokens, sequences=_NO_LIMIT, masked=_NO_LIMIT)
-        packing = plan(lengths, np.zeros_like(lengths), shape, self.world_size)
-        piece = Piece(features.columns, _sequences_of(items, group), 0)
+        packing = plan_packing(lengths, np.zeros_like(lengths), shape, self.world_size)
+        block = RowBlock(features.columns, _sequences_of(items, group), 0)
         batch_format = BatchFormat(pad_id=self.pad_id, max_seq_length=0, has_labels=False)
         for micro_step in range(packing.num_micro_steps):
             mine = packing.micro_batch(micro_step, self.rank)
             ordinals = _sequences_of(mine, group)
-            inputs = assemble([piece], ordinals, seeds[ordinals], batch_format)
+            inputs = assemble([block], ordinals, seeds[ordinals], batch_format)
             yield self._labelled(inputs, items[mine])
 
     def _labelled(self, inputs: MicroBatch, items: NDArray[np.int64]) -> TaskBatch:

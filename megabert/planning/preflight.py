@@ -9,8 +9,7 @@ import torch
 
 from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
-from megabert.data.loader import PackedLoader, StepBatch
-from megabert.data.packing import shape_for
+from megabert.data import PackedLoader, RankShare, StepBatch, StepPacker, shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.errors import CheckpointError
 from megabert.models.build import build_model
@@ -147,15 +146,9 @@ def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
     shape = shape_for(
         train.statistics, global_batch_size=phase.global_batch_size, world_size=ranks, micro_batch_tokens=budget
     )
-    with PackedLoader(
-        train,
-        seed=config.seed,
-        global_batch_size=phase.global_batch_size,
-        shape=shape,
-        world_size=ranks,
-        num_steps=SAMPLED_STEPS,
-        pad=True,
-    ) as loader:
+    share = RankShare(shape=shape, world_size=ranks, pad=True)
+    packer = StepPacker(train, seed=config.seed, global_batch_size=phase.global_batch_size, share=share)
+    with PackedLoader(packer, num_steps=SAMPLED_STEPS) as loader:
         batches = list(loader)
     memory = _memory(dry_run, shape.tokens)
     return [

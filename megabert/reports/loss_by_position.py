@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 
 from megabert.config.recipes import phase_data
-from megabert.data.loader import validation_batches
-from megabert.data.packing import shape_for
+from megabert.data import RankShare, shape_for, validation_batches
 from megabert.data.shard_set import ShardSet
 from megabert.export.sources import open_source
 from megabert.reports.unigram_baseline import UnigramBaseline
@@ -58,7 +57,7 @@ def losses_by_position(
     counts = torch.from_numpy(unigram.counts).double()
     unigram_V = -(counts / counts.sum()).log()
     parts: list[torch.Tensor] = []
-    for batch in validation_batches(shards, shape=shape, max_instances=max_instances):
+    for batch in validation_batches(shards, RankShare(shape=shape), max_instances=max_instances):
         logits_MV = model(batch, with_logits=True).mlm_logits_MV
         loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")
         seen_M = batch.input_ids_T[batch.masked_positions_M]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from megabert.config.run import RunConfig
-from megabert.data.loader import StepBatch
+from megabert.data.step_packer import StepBatch
 from megabert.distributed.process_group import World
 from megabert.observability.flops import peak_flops, training_flops
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from megabert.data.loader import StepBatch
+from megabert.data.step_packer import StepBatch
 from megabert.distributed.collectives import sum_over_ranks
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine

@@ -7,8 +7,7 @@ from pathlib import Path
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.recipes import phase_name
 from megabert.config.run import PhaseConfig, RunConfig
-from megabert.data.loader import PackedLoader, StepBatch
-from megabert.data.packing import MicroShape
+from megabert.data import MicroShape, PackedLoader, RankShare, StepBatch, StepPacker
 from megabert.data.position import PositionRange
 from megabert.data.shard_set import ShardSet
 from megabert.distributed.all_or_none import raise_everywhere, run_on_main_rank
@@ -112,19 +111,10 @@ class Trainer:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
         is_stopped = False
         title = phase_name(self.config, self.state.phase)
-        loader = PackedLoader(
-            data.train,
-            seed=self.config.seed,
-            global_batch_size=phase.global_batch_size,
-            shape=data.shape,
-            rank=self.world.rank,
-            world_size=self.world.size,
-            position=self.state.position,
-            first_step=self.state.batches,
-            pad=self.world.device.type == "cuda",
-            agree=self._agree,
-            pin=self.world.device.type == "cuda",
-        )
+        is_gpu = self.world.device.type == "cuda"
+        share = RankShare(shape=data.shape, rank=self.world.rank, world_size=self.world.size, pad=is_gpu, pin=is_gpu)
+        packer = StepPacker(data.train, seed=self.config.seed, global_batch_size=phase.global_batch_size, share=share)
+        loader = PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=self._agree)
         progress = Progress(title=title, done=self.state.phase_step, total=phase.steps, is_main=self.world.is_main)
         self._meter.start_phase()
         self._watchdog.start_phase()

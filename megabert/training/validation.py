@@ -2,8 +2,7 @@
 
 import torch
 
-from megabert.data.loader import validation_batches
-from megabert.data.packing import MicroShape
+from megabert.data import MicroShape, RankShare, validation_batches
 from megabert.data.shard_set import ShardSet
 from megabert.distributed.collectives import sum_over_ranks
 from megabert.distributed.process_group import World
@@ -22,15 +21,9 @@ def validate(
     """
     terms = terms_of(engine.module)
     sums, counts_3 = no_sums(terms, world.device), torch.zeros(3, dtype=torch.float64, device=world.device)
+    share = RankShare(shape=shape, rank=world.rank, world_size=world.size, pad=world.device.type == "cuda")
     with engine.evaluating(), torch.no_grad():
-        for micro_batch in validation_batches(
-            shards,
-            shape=shape,
-            rank=world.rank,
-            world_size=world.size,
-            max_instances=max_instances,
-            pad=world.device.type == "cuda",
-        ):
+        for micro_batch in validation_batches(shards, share, max_instances=max_instances):
             output = engine.forward(micro_batch.to(world.device))
             sums += sums_of(output, terms)
             sizes = (micro_batch.num_masked, micro_batch.num_instances, micro_batch.num_tokens)

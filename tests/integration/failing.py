@@ -13,7 +13,7 @@ def install() -> None:
     original = trainer.train_step
 
     def fail(engine, batch, world, **options):
-        if batch.step == 5 and world.rank == int(os.environ["FAILING_RANK"]):  # counts from 0
+        if batch.number == 5 and world.rank == int(os.environ["FAILING_RANK"]):  # counts from 0
             raise DataError("a torn shard")
         return original(engine, batch, world, **options)
 

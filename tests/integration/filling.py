@@ -19,11 +19,11 @@ def install() -> None:
     free_at = int(os.environ.get("FREE_AT", -1))
 
     def fill_and_free(engine, batch, world, **options):
-        if batch.step == 4 and world.is_main:  # counts from 0
+        if batch.number == 4 and world.is_main:  # counts from 0
             with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
                 while True:
                     file.write(bytes(1024))
-        if batch.step == free_at and world.is_main:
+        if batch.number == free_at and world.is_main:
             filler.unlink()
         return original(engine, batch, world, **options)
 

@@ -12,7 +12,7 @@ def install() -> None:
     original = trainer.train_step
 
     def fall_asleep(engine, batch, world, **options):
-        if batch.step == 5 and world.rank == world.size - 1:  # counts from 0
+        if batch.number == 5 and world.rank == world.size - 1:  # counts from 0
             time.sleep(1e6)
         return original(engine, batch, world, **options)
 

@@ -11,7 +11,9 @@ from megabert.data import (
     MicroShape,
     PackedLoader,
     PositionRange,
+    RankShare,
     ShardSet,
+    StepPacker,
     shape_for,
     validation_batches,
 )
@@ -28,12 +30,11 @@ def _shape(shards, global_batch_size, world_size=1, budget=256):
     )
 
 
-def _loader(shards, *, global_batch_size=50, world_size=1, budget=256, **options):
+def _loader(shards, *, global_batch_size=50, world_size=1, rank=0, budget=256, pad=False, **options):
     shape = _shape(shards, global_batch_size, world_size, budget)
+    share = RankShare(shape=shape, rank=rank, world_size=world_size, pad=pad)
     options.setdefault("num_steps", 4)
-    return PackedLoader(
-        shards, seed=SEED, global_batch_size=global_batch_size, shape=shape, world_size=world_size, **options
-    )
+    return PackedLoader(StepPacker(shards, seed=SEED, global_batch_size=global_batch_size, share=share), **options)
 
 
 def _steps(shards, **options):
@@ -68,7 +69,7 @@ def _global_batches(shards, world_size=1, **options):
     batches = []
     for steps in zip(*ranks, strict=True):
         assert len({len(s.micro_batches) for s in steps}) == 1
-        assert len({(s.step, s.num_masked, s.num_instances, s.num_tokens, s.position_after) for s in steps}) == 1
+        assert len({(s.number, s.num_masked, s.num_instances, s.num_tokens, s.position_after) for s in steps}) == 1
         sequences = [s for step in steps for b in step.micro_batches for s in _sequences(b)]
         assert len(sequences) == steps[0].num_instances
         batches.append(sorted(sequences))
@@ -134,9 +135,9 @@ def test_more_ranks_than_instances_give_empty_micro_batches(shards):
 def test_resuming_from_position_after_equals_the_unbroken_stream(shards, after):
     unbroken = _steps(shards, num_steps=30)  # more than an epoch
     position = DataPosition.from_dict(unbroken[after - 1].position_after.to_dict())
-    resumed = _steps(shards, position=position, first_step=after + 1, num_steps=30 - after)
+    resumed = _steps(shards, position=position, first_number=after + 1, num_steps=30 - after)
     for a, b in zip(resumed, unbroken[after:], strict=True):
-        assert (a.step, a.position_after) == (b.step, b.position_after)
+        assert (a.number, a.position_after) == (b.number, b.position_after)
         assert [_sequences(m) for m in a.micro_batches] == [_sequences(m) for m in b.micro_batches]
 
 
@@ -156,7 +157,8 @@ def test_batch_may_exceed_the_corpus(shards):
 
 def test_padding_is_static_and_labelled_as_such(shards):
     shape = MicroShape(tokens=300, sequences=20, masked=60, token_multiple=300, masked_multiple=60)
-    with PackedLoader(shards, seed=1, global_batch_size=40, shape=shape, pad=True, num_steps=3) as loader:
+    packer = StepPacker(shards, seed=1, global_batch_size=40, share=RankShare(shape=shape, pad=True))
+    with PackedLoader(packer, num_steps=3) as loader:
         batches = [b for step in loader for b in step.micro_batches]
     for batch in batches:
         T, B, M = batch.num_tokens, batch.num_instances, batch.num_masked
@@ -206,8 +208,8 @@ def test_validation_batches_hold_the_first_instances_once(
 ):
     shards = ShardSet.open(shard_folder, "validation")
     shape = _shape(shards, 20, world_size)
-    options = {"world_size": world_size, "max_instances": max_instances, "pad": True}
-    ranks = [list(validation_batches(shards, shape, rank=rank, **options)) for rank in range(world_size)]
+    shares = [RankShare(shape=shape, rank=rank, world_size=world_size, pad=True) for rank in range(world_size)]
+    ranks = [list(validation_batches(shards, share, max_instances=max_instances)) for share in shares]
     assert len({len(batches) for batches in ranks}) == 1
     found = sorted(s[1:] for batches in ranks for b in batches for s in _sequences(b))
     assert found == sorted(map(_slow_sequence, validation_instances[:max_instances]))
@@ -269,8 +271,8 @@ def test_dynamic_masks_have_the_share_of_static_ones(unmasked):
 
 
 def test_dynamic_masks_of_validation_stay(unmasked):
-    shape = _shape(unmasked, 64, 1, 512)
-    first, second = (list(validation_batches(unmasked, shape)) for _ in range(2))
+    share = RankShare(shape=_shape(unmasked, 64, 1, 512))
+    first, second = (list(validation_batches(unmasked, share)) for _ in range(2))
     assert sum(batch.num_masked for batch in first) > 0
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one.input_ids_T, other.input_ids_T)

@@ -3,17 +3,17 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 
-from megabert.data import PackedLoader, ShardSet, shape_for
+from megabert.data import PackedLoader, RankShare, ShardSet, StepPacker, StepTotals, shape_for
 from megabert.errors import DataError, Echo
 
 
-def loader_of(shards, *, world_size=1, **options):
+def loader_of(shards, *, world_size=1, rank=0, **options):
     shape = shape_for(shards.statistics, global_batch_size=50, world_size=world_size, micro_batch_tokens=256)
     options.setdefault("num_steps", 4)
-    return PackedLoader(shards, seed=5, global_batch_size=50, shape=shape, world_size=world_size, **options)
+    share = RankShare(shape=shape, rank=rank, world_size=world_size)
+    return PackedLoader(StepPacker(shards, seed=5, global_batch_size=50, share=share), **options)
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ class Agreement:
         self.calls = [0] * world_size
 
     def of(self, rank):
-        def agree(vector):
+        def agree(mine):
             self.calls[rank] += 1
-            self.slots[rank] = vector
+            self.slots[rank] = mine
             self.barrier.wait()
-            stacked = np.stack(self.slots)
+            masked, instances, micro_steps, stop = zip(*self.slots, strict=True)
             self.barrier.wait()
-            return np.concatenate([stacked[:, :2].sum(0), stacked[:, 2:].max(0)])
+            return StepTotals(sum(masked), sum(instances), max(micro_steps), max(stop))
 
         return agree
 

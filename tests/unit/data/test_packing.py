@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from megabert.data.packing import InstanceStatistics, MicroShape, plan, shape_for
+from megabert.data.packing import InstanceStatistics, MicroShape, plan_packing, shape_for
 from megabert.errors import ConfigError, DataError
 
 
@@ -34,7 +34,7 @@ def test_each_instance_is_dealt_once_and_every_bin_fits(count, world_size, budge
     assert shape.tokens <= budget
     for start in range(0, 5 * count, count):
         chosen = slice(start, start + count)
-        dealt = plan(lengths[chosen], masked[chosen], shape, world_size)
+        dealt = plan_packing(lengths[chosen], masked[chosen], shape, world_size)
         bins = _bins(dealt)
         assert len(bins) == dealt.num_micro_steps * world_size
         assert sorted(np.concatenate(bins)) == list(range(count))
@@ -48,7 +48,7 @@ def test_each_instance_is_dealt_once_and_every_bin_fits(count, world_size, budge
 
 def test_more_ranks_than_instances_leave_empty_micro_batches():
     shape = MicroShape(tokens=128, sequences=4, masked=20)
-    dealt = plan(np.array([128, 5, 64]), np.array([19, 1, 9]), shape, 8)
+    dealt = plan_packing(np.array([128, 5, 64]), np.array([19, 1, 9]), shape, 8)
     assert dealt.num_micro_steps == 1
     assert [len(b) for b in _bins(dealt)] == [1, 1, 1, 0, 0, 0, 0, 0]
 
@@ -76,7 +76,7 @@ def test_at_least_99_percent_of_padded_tokens_are_real(length, global_batch_size
     shapes = set()
     for _ in range(10):
         chosen = rng.integers(0, len(lengths), global_batch_size)
-        dealt = plan(lengths[chosen], masked[chosen], shape, world_size)
+        dealt = plan_packing(lengths[chosen], masked[chosen], shape, world_size)
         padded = shape.padded(dealt.max_tokens, dealt.max_masked)
         assert dealt.num_micro_steps >= 3
         real += lengths[chosen].sum()
@@ -93,7 +93,7 @@ def test_bins_are_evener_than_plain_zigzag():
     count, bins = 250, 8
     excess = zigzag_excess = 0
     for chosen in (slice(start, start + count) for start in range(0, 50 * count, count)):
-        dealt = plan(lengths[chosen], masked[chosen], shape, bins)
+        dealt = plan_packing(lengths[chosen], masked[chosen], shape, bins)
         mean = lengths[chosen].sum() / bins
         excess += dealt.max_tokens - mean
         turn = np.arange(count) % (2 * bins)
@@ -111,14 +111,14 @@ def test_one_size_for_all_when_the_multiple_is_the_greatest_size():
 
 def test_sequence_limit_raises_the_micro_steps():
     shape = MicroShape(tokens=10_000, sequences=3, masked=1000)
-    dealt = plan(np.full(10, 5), np.ones(10, int), shape, 1)
+    dealt = plan_packing(np.full(10, 5), np.ones(10, int), shape, 1)
     assert dealt.num_micro_steps == 4
 
 
 def test_plan_is_a_pure_function_of_the_lengths():
     lengths, masked, statistics = _corpus(128)
     shape = shape_for(statistics, global_batch_size=777, world_size=3, micro_batch_tokens=4000)
-    first, second = (plan(lengths[:777].copy(), masked[:777], shape, 3) for _ in range(2))
+    first, second = (plan_packing(lengths[:777].copy(), masked[:777], shape, 3) for _ in range(2))
     assert np.array_equal(first.ordinals, second.ordinals)
     assert np.array_equal(first.bin_starts, second.bin_starts)
 
@@ -131,4 +131,4 @@ def test_budget_below_one_instance_names_both():
 
 def test_instance_longer_than_the_shape_is_an_error():
     with pytest.raises(DataError, match="129 tokens"):
-        plan(np.array([129]), np.array([1]), MicroShape(tokens=128, sequences=1, masked=20), 1)
+        plan_packing(np.array([129]), np.array([1]), MicroShape(tokens=128, sequences=1, masked=20), 1)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from unit.data.conftest import make_instances, write_shards
 
-from megabert.data.loader import validation_batches
-from megabert.data.packing import shape_for
+from megabert.data import RankShare, shape_for, validation_batches
 from megabert.data.shard_set import ShardSet
 from megabert.reports.unigram_baseline import fit_unigram
 
@@ -20,7 +19,7 @@ def test_baseline_scores_the_positions_that_validation_scores(tmp_path, masking)
     train, held_out = ShardSet.open(folder), ShardSet.open(folder, "validation")
     shape = shape_for(held_out.statistics, global_batch_size=30, world_size=1, micro_batch_tokens=256)
     targets = np.concatenate(
-        [batch.masked_ids_M.numpy() for batch in validation_batches(held_out, shape=shape, max_instances=30)]
+        [batch.masked_ids_M.numpy() for batch in validation_batches(held_out, RankShare(shape=shape), max_instances=30)]
     )
     assert targets.size > 30
 
