@@ -1,86 +1,106 @@
 """Loops over numpy arrays, compiled to machine code at first use and kept on disk; the one home of `numba`.
 
-Kernels live in files named ``*_loops.py`` and are imported where they are called, so that a command
-that needs none does not wait for the compiler. They hold scalars and loops, and no floating-point
-arithmetic that rounds, so every machine computes the same bytes, compiled just now or taken from the disk.
+Loops are in files named ``*_loops.py``, which are imported where they are called, so that a command that needs none does
+not wait for the compiler. They hold scalars and loops, and no floating-point arithmetic that rounds, so every machine
+computes the same bytes, compiled just now or taken from the disk.
+
+They take their arguments by name, as a `typing.NamedTuple` of arrays. A loop reads the fields into locals before it
+starts: numba counts references of an array that is still in its tuple each time the loop touches it.
 """
 
-import fcntl
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
+from filelock import FileLock
 from numba.core import config
 from numba.core.caching import FunctionCache
+from numba.extending import register_jitable
 
 logger = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).parents[1]
-SOURCES = ("*_loops.py", "keyed.py", "pairs.py", "backend.py")
-"""Files with kernels, and with the constants and functions that they freeze."""
+_OUR_IMPORT = re.compile(r"^\s*from ((?:megabert|data_prep)[\w.]*) import", re.MULTILINE)
+
+
+def frozen_files() -> list[Path]:
+    """Return the files that machine code is made from: all loops, and what they import of ours, directly or not.
+
+    A loop freezes the constants and functions of other files, but numba compiles it anew only where its own file changed.
+    """
+    waiting = [path for package in ("megabert", "data_prep") for path in (_ROOT / package).rglob("*_loops.py")]
+    files: set[Path] = set()
+    while waiting:
+        path = waiting.pop()
+        if path in files:
+            continue
+        files.add(path)
+        modules = (_ROOT.joinpath(*name.split(".")) for name in _OUR_IMPORT.findall(path.read_text(encoding="utf-8")))
+        waiting += [module / "__init__.py" if module.is_dir() else module.with_suffix(".py") for module in modules]
+    return sorted(files)
 
 
 def _cache_folder() -> Path | None:
-    """Return where machine code is kept: in the user's cache, by the text of all kernels; None if not writable.
+    """Return where machine code is kept, by the text that it is made from; None where nothing can be written.
 
-    numba tells stale code by the time of the file that defines a kernel, not of those that it calls into.
+    It is in the user's cache or, where that is set, in ``NUMBA_CACHE_DIR``.
     """
     digest = hashlib.sha256(numba.__version__.encode())
-    for package in ("megabert", "data_prep"):
-        for path in sorted(path for pattern in SOURCES for path in (_ROOT / package).rglob(pattern)):
-            digest.update(path.read_bytes())
+    for path in frozen_files():
+        digest.update(path.read_bytes())
     try:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-        folder = root / "megabert" / f"kernels-{digest.hexdigest()[:16]}"
+        user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "megabert"
+        folder = Path(config.CACHE_DIR or user_cache) / f"loops-{digest.hexdigest()[:16]}"  # type: ignore[attr-defined]
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # a user without a home folder
+    except (OSError, RuntimeError):  # a RuntimeError: the user has no home folder
         return None
     return folder if os.access(folder, os.W_OK | os.X_OK) else None
 
 
-def _is_cached() -> bool:
-    # Set by the user's NUMBA_CACHE_DIR; it wins.
-    if config.CACHE_DIR:  # type: ignore[attr-defined]
-        return True
-    folder = _cache_folder()
-    if folder is not None:
-        config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
-    return folder is not None
-
-
-_IS_CACHED = _is_cached()
+_FOLDER = _cache_folder()
+if _FOLDER is not None:
+    config.CACHE_DIR = str(_FOLDER)  # type: ignore[attr-defined]
 
 
 class _Cache(FunctionCache):
-    """numba's, for processes that fill it at the same time and for a disk that is full."""
+    """numba's own cache, made safe for processes that fill it at the same time and for a full disk.
+
+    numba reads its index, picks a free file name and writes both, without a lock: two processes that compile one loop for
+    two types may give both the same file, and a third then runs code for the wrong type.
+    """
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep machine code; where that fails this process still has it."""
+        """Keep machine code; where that fails, this process still has it."""
         try:
             Path(self.cache_path).mkdir(parents=True, exist_ok=True)
-            with open(Path(self.cache_path) / "lock", "wb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # else two signatures may be given one file name
+            with FileLock(Path(self.cache_path) / "lock"):
                 super().save_overload(sig, data)
         except OSError as error:
-            logger.warning("%s: compiled kernels cannot be kept (%s)", self.cache_path, error.strerror or error)
+            logger.warning("%s: compiled loops cannot be kept (%s)", self.cache_path, error.strerror or error)
             self.disable()
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function of scalars and arrays; it runs without the interpreter's lock.
 
-    Where the user's cache cannot be written each process compiles for itself, which takes seconds.
+    Where the cache cannot be written each process compiles for itself, which takes seconds.
     """
-    kernel: Any = numba.njit(nogil=True)(function)
-    if _IS_CACHED:
-        kernel._cache = _Cache(function)
-    return kernel
+    loop: Any = numba.njit(nogil=True)(function)
+    if _FOLDER is not None:
+        loop._cache = _Cache(function)  # numba has no public way to say this
+    return loop
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a small function that only kernels call."""
+    """Compile a small function that only loops call."""
     return numba.njit(nogil=True)(function)
+
+
+def usable_in_loops(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let compiled loops call a Python function, which itself stays as it is and may be called with numpy arrays."""
+    return register_jitable(function)

@@ -1,8 +1,7 @@
 """Random numbers that are a pure function of a key: no generator, no state, no order of calls.
 
-A key is built with `mix` from whatever names the draw (seed, stage, document, position, ...), so a result
-depends neither on the batch, nor on the worker, nor on what was drawn before. The mixing function is the
-finalizer of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators").
+A key is built with `mix` from whatever names the draw (seed, step, document, position, ...), so a result depends neither
+on the batch, nor on the worker, nor on what was drawn before. `megabert.randomness.splitmix64` holds the hash.
 """
 
 import hashlib
@@ -10,10 +9,7 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-FIRST = np.uint64(0xBF58476D1CE4E5B9)
-MULTIPLIER = np.uint64(0xD1342543DE82EF95)
-SECOND = np.uint64(0x94D049BB133111EB)
+from megabert.randomness.splitmix64 import begin, element, extend, fraction, scale
 
 
 def _words(values: ArrayLike) -> NDArray[np.uint64]:
@@ -29,12 +25,6 @@ def _words(values: ArrayLike) -> NDArray[np.uint64]:
     return array.astype(np.int64).view(np.uint64) if array.dtype.kind == "i" else array.astype(np.uint64)
 
 
-def _scramble(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    words = (words ^ (words >> np.uint64(30))) * FIRST
-    words = (words ^ (words >> np.uint64(27))) * SECOND
-    return words ^ (words >> np.uint64(31))
-
-
 def mix(*words: ArrayLike) -> NDArray[np.uint64]:
     """Hash integers, or broadcastable arrays of them, into 64-bit keys.
 
@@ -47,17 +37,15 @@ def mix(*words: ArrayLike) -> NDArray[np.uint64]:
     Returns:
         Uint64 array of the broadcast shape (shape ``()`` where every word is a scalar).
     """
-    with np.errstate(over="ignore"):
-        key = _scramble(_words(len(words)) + GOLDEN)
+    with np.errstate(over="ignore"):  # numpy warns of scalars that wrap, not of arrays
+        key = begin(_words(len(words)))
         for word in words:
-            # The multiplication treats key and word unlike each other; a plain key ^ scramble(word) would
-            # make keys with swapped roles collide, e.g. (0,) and (2, 1).
-            key = _scramble(key * MULTIPLIER + _scramble(_words(word) + GOLDEN))
+            key = extend(key, _words(word))
     return np.asarray(key, dtype=np.uint64)
 
 
 def stream(key: ArrayLike, counter: ArrayLike) -> NDArray[np.uint64]:
-    """Return element ``counter`` of the SplitMix64 sequence that starts at ``key``.
+    """Return element ``counter`` of the sequence that starts at ``key``.
 
     Cheaper than `mix`, for many draws under one key. The key must be a result of `mix`: sequences of keys
     that are near each other overlap.
@@ -70,19 +58,16 @@ def stream(key: ArrayLike, counter: ArrayLike) -> NDArray[np.uint64]:
         Uint64 array of the broadcast shape.
     """
     with np.errstate(over="ignore"):
-        return np.asarray(_scramble(_words(key) + (_words(counter) + np.uint64(1)) * GOLDEN))
+        return np.asarray(element(_words(key), _words(counter)))
 
 
 def uniform(key: ArrayLike) -> NDArray[np.float64]:
     """Turn keys into float64 numbers uniform in [0, 1), on a grid of 2**-53."""
-    return (_words(key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return fraction(_words(key))
 
 
 def below(key: ArrayLike, n: ArrayLike) -> NDArray[np.int64]:
     """Turn keys into integers uniform in [0, n).
-
-    Multiply-shift on the upper 32 bits (Lemire 2019, "Fast random integer generation in an interval"),
-    without rejection: a value's probability is off by at most n / 2**32 of itself.
 
     Args:
         key: Uint64 keys.
@@ -94,8 +79,7 @@ def below(key: ArrayLike, n: ArrayLike) -> NDArray[np.int64]:
     bound = _words(n)
     if np.any(bound < 1) or np.any(bound > np.uint64(1 << 32)):
         raise ValueError(f"below() takes bounds from 1 to 2**32, got {n!r}.")
-    # 32 x 32 bits fit into 64; of a full bound 2**32 the product is at most (2**32 - 1) * 2**32.
-    return np.asarray(((_words(key) >> np.uint64(32)) * bound) >> np.uint64(32)).astype(np.int64)
+    return np.asarray(scale(_words(key), bound)).astype(np.int64)
 
 
 def string_key(text: str) -> np.uint64:
