@@ -1,8 +1,8 @@
 """Loops over numpy arrays, compiled to machine code at first use and kept on disk; the one home of `numba`.
 
-Loops are in files named ``*_loops.py``, which are imported where they are called, so that a command that needs none does
-not wait for the compiler. They hold scalars and loops, and no floating-point arithmetic that rounds, so every machine
-computes the same bytes, compiled just now or taken from the disk.
+Loops are in files named ``*_loops.py``, which are imported where they are called, so that a command that needs none
+does not wait for the compiler. They hold scalars and loops, and no floating-point arithmetic that rounds, so every
+machine computes the same bytes, compiled just now or taken from the disk.
 
 They take their arguments by name, as a `typing.NamedTuple` of arrays. A loop reads the fields into locals before it
 starts: numba counts references of an array that is still in its tuple each time the loop touches it.
@@ -31,7 +31,8 @@ _OUR_IMPORT = re.compile(r"^\s*from ((?:megabert|data_prep)[\w.]*) import", re.M
 def frozen_files() -> list[Path]:
     """Return the files that machine code is made from: all loops, and what they import of ours, directly or not.
 
-    A loop freezes the constants and functions of other files, but numba compiles it anew only where its own file changed.
+    A loop freezes the constants and functions of other files, but numba compiles it anew only where its own file
+    changed.
     """
     waiting = [path for package in ("megabert", "data_prep") for path in (_ROOT / package).rglob("*_loops.py")]
     files: set[Path] = set()
@@ -70,8 +71,8 @@ if _FOLDER is not None:
 class _Cache(FunctionCache):
     """numba's own cache, made safe for processes that fill it at the same time and for a full disk.
 
-    numba reads its index, picks a free file name and writes both, without a lock: two processes that compile one loop for
-    two types may give both the same file, and a third then runs code for the wrong type.
+    numba reads its index, picks a free file name and writes both, without a lock: two processes that compile one loop
+    for two types may give both the same file, and a third then runs code for the wrong type.
     """
 
     def save_overload(self, sig: Any, data: Any) -> None:

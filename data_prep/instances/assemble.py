@@ -9,7 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import make_list, offsets_of
-from data_prep.instances.pairs import MASKS, Pairs
+from data_prep.instances.draws import MASKS
+from data_prep.instances.pairs import Pairs
 from data_prep.steps.step5_bucket import DocumentSet
 from megabert.masking.masking import MaskedInstances, MaskingOptions, PieceTable, mask_instances
 from megabert.randomness.keyed import mix
@@ -88,7 +89,7 @@ def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, is_subword
 def to_batch(
     instances: Instances, masked: MaskedInstances, label: NDArray[np.uint8], metadata: ShardMetadata
 ) -> pa.RecordBatch:
-    """Make the record batch of a shard (DESIGN.md section 3)."""
+    """Make the record batch of a shard; docs/architecture.md lists the columns."""
     schema = instance_schema(metadata)
     columns = [
         make_list(masked.ids_T, instances.offsets),

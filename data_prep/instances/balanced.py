@@ -1,78 +1,90 @@
 """Pairs by the paper's definition (Devlin et al. 2019, section 3.1) without the accidents of the original script.
 
-The target length is drawn per instance; half of the labels are random, within each range of lengths; a random B
-is taken from the whole split, never from A's document, and is chosen to be as long as the true B, so the label
-does not show in the length; A is cut at its front and B at its back, so that a true pair stays adjacent; no side
-starts inside a word.
+What is different from google-research/bert's `create_pretraining_data.py`:
 
-The same walk serves sentence order (Lan et al. 2020), where the two sides change places and nothing but the text may
+- The target length is drawn for each instance, not once for a document.
+- Half of the labels are random, within each range of lengths, not in the mean over all.
+- A random B is taken from the whole split, never from A's own document. It is chosen to be as long as the true B, so
+  that the length does not tell the label.
+- A is cut at its front and B at its back, so a true pair stays adjacent, and no side starts inside a word.
+
+The same walk serves sentence order (Lan et al. 2020). There the two sides change places, and nothing but the text may
 tell: each side is cut at its front or its back, by a coin, and half of the documents are walked from their end.
 """
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.instances.pairs import LABELS, SPECIALS_OF_A_PAIR, Bucket, PairOptions, Pairs
+from data_prep.instances.draws import LABELS
+from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, Bucket, PairOptions, Pairs
 from megabert.randomness.keyed import mix
 
+if TYPE_CHECKING:
+    from data_prep.instances.balanced_loops import PairColumns
+
 ROUNDS = 8
+"""Places that are tried for a random B, at most. Each one more brings its length nearer to the true one's, for a random
+read of the index."""
 TOLERANCE_TOKENS = 2
+"""A random B that differs by no more from the true one's length is taken at once."""
 
 
 def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.bool_]) -> Pairs:
     """Make the pairs of one pass over a bucket; documents of one sentence give none."""
-    from data_prep.instances.balanced_loops import truncate_pairs, walk_bucket
+    from data_prep.instances.balanced_loops import BucketArrays, PairColumns, WalkOptions, walk_bucket
+    from data_prep.instances.truncation_loops import BucketText, PairRanges, truncate_pairs
 
-    most, longest = len(bucket.starts_S) - 1, options.max_seq_length - SPECIALS_OF_A_PAIR
-    has_random = options.objective == "nsp"
-    drafts = np.empty((7, most), np.int64)
-    label, key = np.empty(most, np.uint8), np.empty(most, np.uint64)
+    # Plan all pairs with the B that follows their A. There are never more than sentences.
+    room = len(bucket.starts_S) - 1
+    numbers = [np.empty(room, np.int64) for _ in range(7)]
+    columns = PairColumns._make([*numbers, np.empty(room, np.uint8), np.empty(room, np.uint64)])
+    walk_options = WalkOptions(
+        pass_key=options.key[()],
+        label_key=mix(options.key, bucket.number, LABELS)[()],
+        short_seq_prob=options.short_seq_prob,
+        longest=options.max_seq_length - SPECIALS_OF_A_PAIR,
+        has_random=options.objective == "nsp",
+    )
     planned = walk_bucket(
-        (bucket.starts_S, bucket.document_starts, bucket.document_keys),
-        (
-            options.key[()],
-            mix(options.key, bucket.number, LABELS)[()],
-            options.short_seq_prob,
-            longest,
-            has_random,
-        ),
-        (*drafts, label, key),
+        BucketArrays(bucket.starts_S, bucket.document_starts, bucket.document_keys), walk_options, columns
     )
-    drafts, label, key = drafts[:, :planned], label[:planned], key[:planned]
-    if has_random:
-        _draw_seconds(bucket, np.flatnonzero(label == 1), drafts, key)
-    a_start, a_length, b_start, b_length, chosen = (np.empty(planned, np.int64) for _ in range(5))
-    text = bucket.documents.bucket_tokens(bucket.number), bucket.starts_S[0], is_subword
-    out = a_start, a_length, b_start, b_length, chosen
-    made = slice(truncate_pairs((*drafts[:5], label, key), (longest, has_random), text, out))
-    return Pairs(
-        a_start[made],
-        a_length[made],
-        b_start[made],
-        b_length[made],
-        label[chosen[made]],
-        key[chosen[made]],
-        options.objective == "sop",
+    pairs = PairColumns(*(column[:planned] for column in columns))
+
+    # Replace B where the label says so, and only then cut: the cut depends on how long B is.
+    if walk_options.has_random:
+        _draw_seconds(bucket, np.flatnonzero(pairs.label == 1), pairs)
+    text = BucketText(bucket.documents.bucket_tokens(bucket.number), bucket.starts_S[0], is_subword)
+    ranges = PairRanges(*(np.empty(planned, np.int64) for _ in range(5)))
+    left = truncate_pairs(pairs, walk_options, text, ranges)
+    a_start, a_length, b_start, b_length, rows = (column[:left] for column in ranges)
+    is_b_first = options.objective == "sop"
+    return Pairs(a_start, a_length, b_start, b_length, pairs.label[rows], pairs.key[rows], is_b_first)
+
+
+def _draw_seconds(bucket: Bucket, rows: NDArray[np.int64], pairs: "PairColumns") -> None:
+    """Put a random B into some pairs: of a few drawn, the first that is as long as the true B, else the nearest."""
+    from data_prep.instances.random_second_loops import (
+        WORST,
+        BestSeconds,
+        SplitIndex,
+        WantedSeconds,
+        draw_places,
+        try_places,
     )
-
-
-def _draw_seconds(bucket: Bucket, rows: NDArray[np.int64], drafts: NDArray[np.int64], key: NDArray[np.uint64]) -> None:
-    """Put a random B into some pairs: of a few places the first where it is as long as the true one, else the nearest.
-
-    A place is a sentence of the split, uniform over all that are not of the own document.
-    """
-    from data_prep.instances.balanced_loops import draw_places, try_places
 
     documents = bucket.documents
-    a_start, a_end, b_start, b_end, target, own_first, own_end = drafts[:, rows]
-    keys, own_first, own_length = key[rows], own_first + bucket.first_sentence, own_end - own_first
-    wanted = b_end - b_start
+    a_start, a_end, b_start, b_end, target, own_first, own_end, _, keys = (column[rows] for column in pairs)
+    # Where A and the true B reached the target, the random B must reach it, too: it is then cut to the same length.
     least = np.where(b_end - a_start >= target, target - (a_end - a_start), 0)
-    badness = np.full(len(rows), 1 << 62, np.int64)
+    wanted = WantedSeconds(keys, own_first + bucket.first_sentence, own_end - own_first, b_end - b_start, least)
+    best = BestSeconds(b_start, b_end, np.full(len(rows), WORST, np.int64))
+    index = SplitIndex(*documents.starts)
     left = np.arange(len(rows))
     for attempt in range(ROUNDS):
-        places = draw_places(keys, own_first, own_length, left, documents.num_sentences, attempt)
-        for some in documents.by_place(places):
-            try_places(documents.starts, left[some], places[some], wanted, least, (b_start, b_end, badness))
-        left = left[badness[left] > TOLERANCE_TOKENS]
-    drafts[2, rows], drafts[3, rows] = b_start, b_end
+        places = draw_places(wanted, left, documents.num_sentences, attempt)
+        for part in documents.by_place(places):
+            try_places(index, left[part], places[part], wanted, best)
+        left = left[best.badness[left] > TOLERANCE_TOKENS]
+    pairs.b_start[rows], pairs.b_end[rows] = best.start, best.end

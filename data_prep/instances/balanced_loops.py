@@ -1,239 +1,187 @@
-"""The loops of `data_prep.instances.balanced` over one bucket."""
+"""The walk of `data_prep.instances.balanced` over the documents of one bucket, and the labels that it deals.
 
-# S sentences of the bucket, as numbers from 0; "split" counts over the whole split
+In plain words: a document is a row of sentences. An instance starts at one of them, wants a number of tokens (its
+target) and takes whole sentences until it has that many or the document ends. A sentence boundary in the middle, drawn
+at random, parts them into A and B. Then a label is dealt. With 0 ("B follows A") the instance is complete, and the next
+one starts after it. With 1 ("B is random") `random_second_loops` will replace B later; the sentences of the true B are
+put back, so the next instance starts where A ends. google-research/bert's `create_pretraining_data.py` walks the same
+way.
+"""
+
+# S sentences of the bucket, numbered from 0
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_prep.instances.pairs import CANDIDATE, DIRECTION, SHORT, SPLIT_POINT, TARGET, TRUNCATE, excess_by_side
+from data_prep.instances.draws import DIRECTION, SHORT, SPLIT_POINT, TARGET
 from megabert.compiled import compiled, inlined
 from megabert.randomness.keyed_loops import below, mix_2, mix_3, uniform
 
-LENGTH_RANGES = 8  # labels are even within each: a finer division leaves more odd ones over
+LENGTH_RANGES = 8  # labels are even within each: a finer division leaves more labels without their opposite
 LABEL_DELAY = 8  # instances; chains of put-backs at a document's end are rarely as long
-TOO_SHORT = 1 << 32  # worse than any length
-_OWED = 2 * LABEL_DELAY  # most labels owed to one range: each deal settles one that is due, or adds one
+_MOST_OWED = 2 * LABEL_DELAY  # to one range: each deal pays back a label that is due, or adds one
 _1 = np.uint64(1)
-_excess_by_side = inlined(excess_by_side)
+
+
+class BucketArrays(NamedTuple):
+    """The documents to walk over."""
+
+    starts_S: Any
+    """First token of each sentence, and the end of the last."""
+    document_starts: Any
+    """First sentence of each document, and the end of the last."""
+    document_keys: Any
+    """Random key of each document."""
+
+
+class WalkOptions(NamedTuple):
+    """What the walk draws from, and how long instances are."""
+
+    pass_key: Any
+    """Key of all draws of one pass for one length, but for the labels."""
+    label_key: Any
+    """Key of the labels of this bucket in this pass."""
+    short_seq_prob: float
+    """Share of the instances whose target is a short one."""
+    longest: int
+    """Tokens of A and B together, at most."""
+    has_random: bool
+    """Whether label 1 means a random B (next sentence prediction) or swapped sides (sentence order)."""
+
+
+class PairColumns(NamedTuple):
+    """The pairs, one element each; written by the walk, with room for a pair at every sentence."""
+
+    a_start: Any
+    """First token of A."""
+    a_end: Any
+    b_start: Any
+    """First token of B: of the one that follows A, until a random one takes its place."""
+    b_end: Any
+    target: Any
+    """Tokens wanted of A and B together."""
+    own_first: Any
+    """First sentence of the document that A is from."""
+    own_end: Any
+    label: Any
+    """1: random, or swapped."""
+    key: Any
+    """Key of all further draws of the instance."""
+
+
+class OwedLabels(NamedTuple):
+    """The labels that are still to be dealt as the opposite of earlier ones: a queue for each range of lengths."""
+
+    due: Any
+    """Number of the deal from which on each owed label may be dealt."""
+    label: Any
+    first: Any
+    """Where the oldest of each queue is; queues are rings of ``_MOST_OWED`` elements."""
+    count: Any
+    """Labels in each queue."""
+    totals: Any
+    """Labels dealt, and coins thrown."""
 
 
 @compiled
-def walk_bucket(bucket, options, out):
-    """Plan the pairs of a bucket, each with the B that follows its A; return how many.
+def walk_bucket(bucket, options, pairs):
+    """Plan the pairs of a bucket, each with the B that follows its A.
 
     Args:
-        bucket: First token of each sentence and the end of the last; first sentence of each document and the end of the
-            last; keys of the documents.
-        options: Key of the pass, key of the labels, share of short targets, longest, whether B may be random.
-        out: Written: start and end of A, of B, tokens wanted, first sentence of the document and its end, label, key;
-            each with room for a pair a sentence.
+        bucket: `BucketArrays`.
+        options: `WalkOptions`.
+        pairs: `PairColumns`, written.
+
+    Returns:
+        How many pairs were written.
     """
     starts_S, document_starts, document_keys = bucket
     pass_key, label_key, short_seq_prob, longest, has_random = options
-    a_start, a_end, b_start, b_end, targets, own_first, own_end, labels, keys = out
+    a_start, a_end, b_start, b_end, targets, own_first, own_end, labels, keys = pairs
     owed = new_owed()
-    made = 0
+    count = 0
     for document in range(len(document_keys)):
-        # Sentence order: the sentence that reaches the target is a long one, and must not always be the last.
-        is_backwards = not has_random and mix_2(mix_3(pass_key, document_keys[document], 0), DIRECTION) & _1 == _1
         bounds = starts_S[document_starts[document] : document_starts[document + 1] + 1]
+        # Sentence order: the sentence that reaches the target tends to be a long one. Were it always the last, the
+        # longer side would tell the order, so half of the documents are walked from their end, as if seen in a mirror.
+        is_backwards = not has_random and mix_2(mix_3(pass_key, document_keys[document], 0), DIRECTION) & _1 == _1
         mirror = bounds[0] + bounds[-1]
         if is_backwards:
             bounds = mirror - bounds[::-1]
         sentence, end = 0, len(bounds) - 1
-        while end > 1 and sentence < end:
+        while end > 1 and sentence < end:  # a document of one sentence has no pair
             key = mix_3(pass_key, document_keys[document], sentence)
+            # Usually the whole length is wanted. Sometimes (short_seq_prob, 10%) it is less, so that the model meets
+            # short inputs before it is fine-tuned on them.
             target = longest
             if uniform(mix_2(key, SHORT)) < short_seq_prob:
                 target = 2 + below(mix_2(key, TARGET), longest - 1)
+            # Take sentences, two at least, until the target is reached or the document ends.
             stop = min(sentence + 2, end)
             while stop < end and bounds[stop] < bounds[sentence] + target:
                 stop += 1
+            # A gets a random number of them, one at least, and leaves one at least to B.
             middle = sentence + 1 + below(mix_2(key, SPLIT_POINT), stop - sentence - 1)
+            # The label has to be even within a range of lengths; the length is known here, but for a random B's chance.
             planned = min(bounds[stop] - bounds[sentence], target)
             label = deal(label_key, owed, min((planned - 1) * LENGTH_RANGES // longest, LENGTH_RANGES - 1))
+
             a, a_stop, b, b_stop = bounds[sentence], bounds[middle], bounds[middle], bounds[stop]
-            if is_backwards:
+            if is_backwards:  # back from the mirror: there A came last
                 a, a_stop, b, b_stop = mirror - b_stop, mirror - b, mirror - a_stop, mirror - a
-            a_start[made], a_end[made], b_start[made], b_end[made] = a, a_stop, b, b_stop
-            own_first[made], own_end[made] = document_starts[document], document_starts[document + 1]
-            targets[made], labels[made], keys[made] = target, label, key
-            made += 1
+            a_start[count], a_end[count], b_start[count], b_end[count] = a, a_stop, b, b_stop
+            own_first[count], own_end[count] = document_starts[document], document_starts[document + 1]
+            targets[count], labels[count], keys[count] = target, label, key
+            count += 1
+
+            # The true B of a random pair was not used: it is put back, so that no text is lost.
             following = middle if label == 1 and has_random else stop
-            if end - following == 1:  # the last sentence alone is no pair: go back by one if that is progress
+            # A last sentence alone is no pair. It takes the one before it along, if the walk still gets on by that;
+            # otherwise it is left out.
+            if end - following == 1:
                 following = following - 1 if following - 1 > sentence else end
             sentence = following
-    return made
-
-
-@compiled
-def truncate_pairs(pairs, options, text, out):
-    """Cut pairs to the tokens wanted and leave out those without a B; return how many are left.
-
-    Args:
-        pairs: Start and end of A, of B, tokens wanted, label, key.
-        options: Longest, whether B may be random.
-        text: Tokens of the bucket, the number of the first, which ids are subwords.
-        out: Written: start and length of A, of B, and which pair it was.
-    """
-    a_starts, a_ends, b_starts, b_ends, targets, labels, keys = pairs
-    longest, has_random = options
-    tokens, offset, is_subword = text
-    a_start, a_length, b_start, b_length, chosen = out
-    made = 0
-    for pair in range(len(targets)):
-        a, a_end, b, b_end = a_starts[pair], a_ends[pair], b_starts[pair], b_ends[pair]
-        if has_random:
-            a, b_end = _truncate(a, a_end, b, b_end, targets[pair], longest, tokens, offset, is_subword)
-        else:
-            is_b_first = labels[pair] == 1
-            a, a_end, b, b_end = _truncate_evenly(
-                (a, a_end, b, b_end), is_b_first, targets[pair], keys[pair], tokens, offset, is_subword
-            )
-        if b_end > b:
-            a_start[made], a_length[made], b_start[made], b_length[made] = a, a_end - a, b, b_end - b
-            chosen[made] = pair
-            made += 1
-    return made
+    return count
 
 
 @inlined
 def new_owed():
-    """Return nothing owed: when labels are due, which, where the first of each range lies, how many; deals, coins."""
-    shape = (LENGTH_RANGES, _OWED)
-    nothing = np.zeros(LENGTH_RANGES, np.int64)
-    return np.zeros(shape, np.int64), np.zeros(shape, np.int64), nothing, nothing.copy(), np.zeros(2, np.int64)
+    """Return `OwedLabels` with nothing owed."""
+    shape, nothing = (LENGTH_RANGES, _MOST_OWED), np.zeros(LENGTH_RANGES, np.int64)
+    return OwedLabels(
+        np.zeros(shape, np.int64), np.zeros(shape, np.int64), nothing, nothing.copy(), np.zeros(2, np.int64)
+    )
 
 
 @inlined
 def deal(key, owed, length_range):
-    """Return the label of the next instance: a coin, or the opposite of one dealt before to the same range of lengths.
+    """Return the label of the next instance: a coin, or the opposite of one dealt before in the same range of lengths.
 
-    Not at once: a random label puts B back, so the next instance of the document is often a little shorter. Were
-    that one always dealt the opposite, length would tell the label (1.7 tokens at length 512 on short documents).
+    Half of the labels are to be 1 at every length, or the length would tell something of the label. So each coin is
+    paid back: its opposite is owed to its range of lengths, and a later instance of that range gets it without a throw.
+
+    It is paid back after `LABEL_DELAY` deals at the earliest. A random label puts B back, so the next instance of the
+    document is often a little shorter: were that one always dealt the opposite, length would tell the label after all
+    (by 1.7 tokens at length 512 on short documents).
+
+    Args:
+        key: Key of the coins.
+        owed: `OwedLabels`, changed.
+        length_range: Which of the `LENGTH_RANGES` the instance is in.
     """
     due, labels, first, count, totals = owed
     totals[0] += 1
-    place = first[length_range] % _OWED
-    if count[length_range] and due[length_range, place] <= totals[0]:
+    # The oldest owed label of the range, if there is one and its time has come.
+    oldest = first[length_range] % _MOST_OWED
+    if count[length_range] and due[length_range, oldest] <= totals[0]:
         first[length_range] += 1
         count[length_range] -= 1
-        return labels[length_range, place]
+        return labels[length_range, oldest]
+    # Otherwise a coin, whose opposite joins the queue.
     label = np.int64(mix_2(key, totals[1]) & _1)
     totals[1] += 1
-    place = (first[length_range] + count[length_range]) % _OWED
-    due[length_range, place], labels[length_range, place] = totals[0] + LABEL_DELAY, 1 - label
+    last = (first[length_range] + count[length_range]) % _MOST_OWED
+    due[length_range, last], labels[length_range, last] = totals[0] + LABEL_DELAY, 1 - label
     count[length_range] += 1
     return label
-
-
-@compiled
-def draw_places(keys, own_first, own_length, rows, sentences, attempt):
-    """Return a random sentence of the split for each of the rows that is not of its own document."""
-    places = np.empty(len(rows), np.int64)
-    for index, row in enumerate(rows):
-        place = below(mix_3(keys[row], CANDIDATE, attempt), sentences - own_length[row])
-        places[index] = place + own_length[row] if place >= own_first[row] else place
-    return places
-
-
-@compiled
-def try_places(split, rows, places, wanted, least, best):
-    """Take the B at a random place for the rows where it is nearer in length than the best so far.
-
-    Args:
-        split: First sentence of each document and first token of each sentence of the split, with their ends.
-        rows: Which to try; they index what comes after the places.
-        places: A sentence of the split for each of them, ascending.
-        wanted: Tokens that B should have.
-        least: A shorter one is worse than any other.
-        best: Read and written: start, end and badness.
-    """
-    document_starts, starts = split
-    begin, end, badness = best
-    document = 0
-    for index, row in enumerate(rows):
-        place = places[index]
-        document = _last_from(document_starts, place + 1, document)
-        first, stop = document_starts[document], document_starts[document + 1]
-        if starts[place] > starts[stop] - wanted[row]:
-            # Near the end of a document the start slides back, so that short rests are not taken for want of text.
-            place = min(place, max(_last_below(starts, starts[stop] - wanted[row] + 1, first, stop), first))
-        up = place + 1
-        while up < stop and starts[up] < starts[place] + wanted[row]:
-            up += 1
-        # Whole sentences up to the wanted length or over it; at the end one can also be left out at the front.
-        later = min(place + 1, stop - 1) if up == stop else place
-        for low, high in ((place, up), (place, max(up - 1, place + 1)), (later, up)):
-            length = starts[high] - starts[low]
-            found = abs(length - wanted[row]) + (TOO_SHORT if length < least[row] else 0)
-            if found < badness[row]:
-                begin[row], end[row], badness[row] = starts[low], starts[high], found
-
-
-@inlined
-def _last_from(ascending, value, start):
-    """Return the last index whose element is below ``value``, which that at ``start`` is; quick if it is near."""
-    low, step = start, 1
-    while low + step < len(ascending) and ascending[low + step] < value:
-        low += step
-        step <<= 1
-    return _last_below(ascending, value, low, min(low + step, len(ascending)) - 1)
-
-
-@inlined
-def _last_below(ascending, value, low, high):
-    """Return the last index from ``low`` to ``high`` whose element is below ``value``; ``low`` - 1 if none is."""
-    while low <= high:
-        middle = (low + high) >> 1
-        if ascending[middle] < value:
-            low = middle + 1
-        else:
-            high = middle - 1
-    return high
-
-
-@inlined
-def _truncate(a, a_end, b, b_end, target, longest, tokens, offset, is_subword):
-    """Cut A at its front, to the start of a word, and B at its back; return A's start and B's end."""
-    from_a, from_b = _excess_by_side(a_end - a, b_end - b, target)
-    if from_a:
-        a += from_a
-        onward = a
-        while onward < a_end and is_subword[tokens[onward - offset]]:
-            onward += 1
-        if onward < a_end:
-            a = onward
-        else:  # inside the last word
-            while is_subword[tokens[a - offset]]:
-                a -= 1
-    # A last word so long that it alone fills the instance: B is cut further, or the instance is left out.
-    return a, b + min(b_end - b - from_b, longest - (a_end - a))
-
-
-@inlined
-def _truncate_evenly(sides, is_b_first, target, key, tokens, offset, is_subword):
-    """Cut the sides of a sentence order pair so that no cut shows the order; return A's start and end and B's.
-
-    Each side loses its front or its back, by its own coin: were the outer ends cut, as for the next sentence
-    objective, a first side that starts whole would mean "swapped". Which side is the longer, on a tie the second, is
-    asked in the order they are written in.
-    """
-    a, a_end, b, b_end = sides
-    if is_b_first:
-        from_b, from_a = _excess_by_side(b_end - b, a_end - a, target)
-    else:
-        from_a, from_b = _excess_by_side(a_end - a, b_end - b, target)
-    a, a_end = _cut(a, a_end, from_a, mix_3(key, TRUNCATE, 0), tokens, offset, is_subword)
-    b, b_end = _cut(b, b_end, from_b, mix_3(key, TRUNCATE, 1), tokens, offset, is_subword)
-    return a, a_end, b, b_end
-
-
-@inlined
-def _cut(start, end, count, coin, tokens, offset, is_subword):
-    """Take tokens from a side's back or, if the coin says so and a word starts after them, from its front to there."""
-    if count == 0 or coin & _1:
-        return start, end - count
-    onward = start + count
-    while onward < end and is_subword[tokens[onward - offset]]:
-        onward += 1
-    return (onward, end) if onward < end else (start, end - count)

@@ -3,27 +3,18 @@
 Every sentence is treated as if an instance began at it, with draws keyed by (document, sentence); then a walk
 over each document takes the starts that are really reached. A start is reached once at most, so its draws are
 as good as fresh ones, and everything but the walk is array arithmetic.
+
+The accidents of the original are kept: the target length is drawn once for a document, a chunk of one sentence always
+gets a random B, a random B may come from A's own document, and its length tells something of the label.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.instances.pairs import (
-    CANDIDATE,
-    IS_RANDOM,
-    SPECIALS_OF_A_PAIR,
-    SPLIT_POINT,
-    START,
-    TRUNCATE,
-    Bucket,
-    Integers,
-    PairOptions,
-    Pairs,
-    draw_targets,
-    excess_by_side,
-    first_reaching,
-    walk,
-)
+from data_prep.instances.draws import CANDIDATE, IS_RANDOM, SPLIT_POINT, START, TRUNCATE
+from data_prep.instances.full_sentences import draw_targets, walk
+from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, Bucket, Integers, PairOptions, Pairs
+from data_prep.instances.truncation import excess_by_side
 from megabert.randomness.keyed import below, mix, uniform
 
 DRAWS_OF_ANOTHER_DOCUMENT = 10
@@ -36,14 +27,18 @@ def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
     # The target is drawn once per document and pass, not per instance.
     targets = draw_targets(mix(options.key, bucket.document_keys), options, longest)
     targets = targets[bucket.sentence_document_S - bucket.first_document]
-    ends = first_reaching(bucket, targets)
+    # The sentences from each start that together reach the target, and how many of these are A's: one at least, and
+    # one at least left for B where there are two.
+    ends = _first_reaching(bucket, targets)
     count = ends - bucket.sentences
     a_count = np.where(count > 1, 1 + below(mix(keys, SPLIT_POINT), np.maximum(count - 1, 1)), 1)
+    # A chunk of one sentence has no true B; of the others, half get a random one.
     is_random = (count == 1) | (uniform(mix(keys, IS_RANDOM)) < 0.5)
-    # Of a random pair, the sentences after A are put back and start the next instance.
+    # The sentences after A of a random pair are put back, and start the next instance.
     following = np.where(is_random, bucket.sentences + a_count, ends)
     chosen = walk(bucket, following)
 
+    # From here on only the starts that are reached. B is what follows A, or random text as long as the target has room.
     starts = bucket.starts_S
     a_start, middle = starts[chosen], starts[chosen + a_count[chosen]]
     a_length = middle - a_start
@@ -51,6 +46,7 @@ def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
     rows = np.flatnonzero(is_random[chosen])
     wanted = (targets[chosen] - a_length)[rows]
     b_start[rows], b_length[rows] = _random_second(bucket, chosen[rows], keys[chosen[rows]], wanted)
+    # Each token over the limit is taken from the front or the back of its side, by its own coin.
     from_a, from_b = excess_by_side(a_length, b_length, longest)
     return Pairs(
         a_start + heads(mix(keys[chosen], TRUNCATE, 0), from_a),
@@ -60,6 +56,13 @@ def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
         is_random[chosen].astype(np.uint8),
         keys[chosen],
     )
+
+
+def _first_reaching(bucket: Bucket, tokens: Integers) -> Integers:
+    """Return the end (a sentence number) of the shortest run from each sentence with at least so many tokens."""
+    wanted = bucket.starts_S[:-1] + tokens
+    end = np.searchsorted(bucket.starts_S, wanted) + bucket.first_sentence
+    return np.minimum(np.maximum(end, bucket.sentences + 1), bucket.ends_S)
 
 
 def _random_second(
@@ -75,6 +78,7 @@ def _random_second(
         if not len(same):
             break
         other[same] = below(mix(keys[same], CANDIDATE, attempt), documents.num_documents)
+    # Whole sentences from there on, until enough tokens or the document's end.
     first, end = documents.document_starts_D[other], documents.document_starts_D[other + 1]
     start = first + below(mix(keys, START), end - first)
     begin, length = np.empty_like(start), np.empty_like(start)
@@ -91,6 +95,7 @@ def heads(keys: NDArray[np.uint64], tosses: Integers) -> Integers:
     result = np.zeros(len(tosses), np.int64)
     rows = np.flatnonzero(tosses > 0)
     word = 0
+    # 64 coins at a time: the bits of a random word that are set are its heads.
     while len(rows):
         bits = np.minimum(tosses[rows] - 64 * word, 64).astype(np.uint64)
         coins = mix(keys[rows], word) >> (np.uint64(64) - bits)

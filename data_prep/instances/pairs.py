@@ -1,4 +1,4 @@
-"""What every pairing makes and shares: pairs as ranges of tokens, target lengths, walks, truncation."""
+"""What every pairing takes and makes: a bucket of documents, options, and pairs as ranges of tokens."""
 
 # I instances, S sentences of one bucket
 
@@ -9,26 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.steps.step5_bucket import DocumentSet
-from megabert.randomness.keyed import below, mix, string_key, uniform
+from megabert.randomness.keyed import mix, string_key
 
 Integers = NDArray[np.int64]
 
 SPECIALS_OF_A_PAIR = 3
 """[CLS] A [SEP] B [SEP]."""
-# Names of the draws under a sentence's or document's key.
-SHORT, TARGET, SPLIT_POINT, IS_RANDOM, MASKS, ORDER, LABELS, CANDIDATE, START, TRUNCATE, DIRECTION = range(11)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairOptions:
-    """What a pairing goes by."""
+    """What the pairs of one pass over one bucket depend on, besides the documents."""
 
     objective: str
+    """nsp: next sentence prediction; sop: sentence order; none: one segment."""
     pairing: str
+    """balanced or google."""
     max_seq_length: int
+    """Tokens of an instance at most, special ones counted."""
     short_seq_prob: float
+    """Share of the instances (google: of the documents) that want a shorter, random length."""
     seed: int
     duplicate: int
+    """Number of the pass: the text is paired ``dupe_factor`` times."""
 
     @property
     def key(self) -> NDArray[np.uint64]:
@@ -41,7 +44,9 @@ class Bucket:
     """The documents that first segments come from, in numbers over the whole split."""
 
     documents: DocumentSet
+    """The whole split."""
     number: int
+    """Number of the bucket in the split."""
     document_keys: NDArray[np.uint64]
     """Random key of each document of the bucket."""
     document_starts: Integers
@@ -49,7 +54,9 @@ class Bucket:
     starts_S: Integers
     """First token of each sentence, and the end of the last: one longer than S."""
     first_document: int
+    """Number of the bucket's first document over the split."""
     first_sentence: int
+    """Number of the bucket's first sentence over the split."""
 
     @classmethod
     def of(cls, documents: DocumentSet, number: int) -> "Bucket":
@@ -82,10 +89,10 @@ class Bucket:
         return np.arange(self.first_sentence, self.first_sentence + len(self.starts_S) - 1)
 
     def keys_S(self, options: PairOptions) -> NDArray[np.uint64]:
-        """Return a key for each sentence as the start of an instance: of its document and its place in it."""
+        """Return a key for each sentence as the start of an instance, from its document and its number in it."""
         document = self.sentence_document_S - self.first_document
-        place = self.sentences - self.documents.document_starts_D[self.sentence_document_S]
-        return mix(options.key, self.document_keys[document], place)
+        sentence = self.sentences - self.documents.document_starts_D[self.sentence_document_S]
+        return mix(options.key, self.document_keys[document], sentence)
 
 
 @dataclass(frozen=True)
@@ -98,10 +105,11 @@ class Pairs:
     b_length: Integers
     """0 where there is no B."""
     label: NDArray[np.uint8]
+    """1: B is random or, for sentence order, the sides are swapped."""
     key: NDArray[np.uint64]
-    """Of each instance's masks and place."""
+    """Key of each instance's masks and of its place in the shard."""
     is_b_first: bool = False
-    """Sentence order objective: whether label 1 means that the second range is written first."""
+    """Whether label 1 means that the second range is written first (sentence order)."""
 
     def __len__(self) -> int:
         return len(self.a_start)
@@ -117,40 +125,3 @@ class Pairs:
             self.key[rows],
             self.is_b_first,
         )
-
-
-def draw_targets(keys: NDArray[np.uint64], options: PairOptions, longest: int) -> Integers:
-    """Draw the wanted number of tokens: ``longest``, or with ``short_seq_prob`` 2 to ``longest``, each as likely."""
-    is_short = uniform(mix(keys, SHORT)) < options.short_seq_prob
-    return np.where(is_short, 2 + below(mix(keys, TARGET), longest - 1), longest)
-
-
-def walk(bucket: Bucket, following: Integers) -> Integers:
-    """Return the sentences of the bucket (from 0) that instances start at.
-
-    Args:
-        bucket: Its documents are walked one by one.
-        following: Of each sentence, the one that the next instance would start at.
-    """
-    from data_prep.array_loops import follow
-
-    return follow(following - bucket.first_sentence, bucket.ends_S - bucket.first_sentence)
-
-
-def first_reaching(bucket: Bucket, tokens: Integers) -> Integers:
-    """Return the end (a sentence number) of the shortest run from each sentence with at least so many tokens."""
-    wanted = bucket.starts_S[:-1] + tokens
-    end = np.searchsorted(bucket.starts_S, wanted) + bucket.first_sentence
-    return np.minimum(np.maximum(end, bucket.sentences + 1), bucket.ends_S)
-
-
-def excess_by_side(a: Integers, b: Integers, limit: Integers | int) -> tuple[Integers, Integers]:
-    """Return how many tokens to take from A and B so that both fit.
-
-    The longer side is shortened token by token, B on a tie (google-research/bert ``truncate_seq_pair``); closed form.
-    """
-    excess = np.maximum(a + b - limit, 0)
-    from_a = np.minimum(excess, np.maximum(a - b, 0))
-    from_b = np.minimum(excess, np.maximum(b - a, 0))
-    rest = excess - from_a - from_b
-    return from_a + rest // 2, from_b + (rest + 1) // 2

@@ -9,9 +9,10 @@ from data_prep.checks.stats import count_instances
 from data_prep.execution.work_units import Counts
 from data_prep.instances.assemble import assemble, mask, to_batch
 from data_prep.instances.balanced import pair_balanced
+from data_prep.instances.draws import ORDER
 from data_prep.instances.full_sentences import full_sentences
 from data_prep.instances.google import pair_google
-from data_prep.instances.pairs import ORDER, Bucket, PairOptions, Pairs
+from data_prep.instances.pairs import Bucket, PairOptions, Pairs
 from data_prep.steps.step3_tokenize import tokenizer_of
 from data_prep.steps.step5_bucket import DocumentSet
 from megabert.randomness.keyed import mix

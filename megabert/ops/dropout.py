@@ -23,25 +23,18 @@ import torch
 from torch import Tensor
 
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+from megabert.randomness.lowbias32 import FIRST, SECOND, lowbias32
+from megabert.randomness.lowbias32 import GOLDEN as UNSIGNED_GOLDEN
 
-GOLDEN = 0x9E3779B9 - 2**32  # 2**32 divided by the golden ratio, as int32
-MULTIPLIERS = (0x7FEB352D, 0x846CA68B - 2**32)  # lowbias32
+# The hash's constants, those above 2**31 as negative int32.
+GOLDEN = UNSIGNED_GOLDEN - 2**32
+MULTIPLIERS = (FIRST, SECOND - 2**32)
 # int32 shifts keep the sign, these cut it off; tensors, because a Python number costs a conversion at each use
 LOW_BITS = {shift: torch.tensor((1 << 32 - shift) - 1, dtype=torch.int32) for shift in (15, 16)}
 CHUNK = 1 << 18
 """Elements hashed at once on a CPU: scratch stays in cache, and one call's overhead is small beside the work."""
 
 EMBEDDINGS, ATTENTION_PROBABILITIES, ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT = range(4)
-
-
-def lowbias32(x: int) -> int:
-    """Hash one number, as uint32."""
-    x &= 0xFFFFFFFF
-    x ^= x >> 16
-    x = x * 0x7FEB352D & 0xFFFFFFFF
-    x ^= x >> 15
-    x = x * 0x846CA68B & 0xFFFFFFFF
-    return x ^ x >> 16
 
 
 def lowbias32_(x: Tensor) -> Tensor:

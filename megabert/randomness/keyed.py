@@ -1,7 +1,7 @@
 """Random numbers that are a pure function of a key: no generator, no state, no order of calls.
 
-A key is built with `mix` from whatever names the draw (seed, step, document, position, ...), so a result depends neither
-on the batch, nor on the worker, nor on what was drawn before. `megabert.randomness.splitmix64` holds the hash.
+A key is built with `mix` from whatever names the draw (seed, step, document, position, ...), so a result depends
+neither on the batch, nor on the worker, nor on what was drawn before. `megabert.randomness.splitmix64` holds the hash.
 """
 
 import hashlib

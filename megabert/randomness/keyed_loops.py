@@ -1,7 +1,7 @@
 """The draws of `megabert.randomness.keyed` for one key at a time, inside compiled loops; the numbers are the same.
 
-numba compiles the very functions that numpy runs. What is added here are conversions, since a loop's counters are signed,
-and one function for each number of words, since a loop cannot take any number of them.
+numba compiles the very functions that numpy runs. What is added here are conversions, since a loop's counters are
+signed, and one function for each number of words, since a loop cannot take any number of them.
 """
 
 import numpy as np

@@ -1,9 +1,10 @@
 """The 64-bit hash behind all keyed random numbers, written once for numpy and for compiled loops.
 
-It is the generator SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"): a counter that
-grows by the golden ratio, and a finalizer that scrambles it. Every function takes and returns 64-bit words: numpy arrays
-when `megabert.randomness.keyed` calls it, single words when a compiled loop does (`megabert.randomness.keyed_loops`). Sums
-and products wrap modulo 2**64. Published shards depend on every bit of this file.
+It is the generator SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"): a counter
+that grows by the golden ratio, and a finalizer that scrambles it. Every function takes and returns 64-bit words: numpy
+arrays when `megabert.randomness.keyed` calls it, single words when a compiled loop does
+(`megabert.randomness.keyed_loops`). Sums and products wrap modulo 2**64. Published shards depend on every bit of this
+file.
 """
 
 from typing import Any

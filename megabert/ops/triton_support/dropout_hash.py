@@ -3,14 +3,19 @@
 import triton
 import triton.language as tl
 
+from megabert.randomness import lowbias32 as constants
+
+GOLDEN = tl.constexpr(constants.GOLDEN)
+FIRST, SECOND = tl.constexpr(constants.FIRST), tl.constexpr(constants.SECOND)
+
 
 @triton.jit
 def lowbias32(x):
-    """Hash uint32, as ``dropout.lowbias32``."""
+    """Hash uint32, as ``megabert.randomness.lowbias32``."""
     x ^= x >> 16
-    x *= 0x7FEB352D
+    x *= FIRST
     x ^= x >> 15
-    x *= 0x846CA68B
+    x *= SECOND
     return x ^ (x >> 16)
 
 
@@ -23,10 +28,10 @@ def is_kept(row_keys, columns, threshold):
         columns: Int32, broadcastable against ``row_keys``.
         threshold: ``Dropout.threshold``.
     """
-    x = row_keys.to(tl.uint32, bitcast=True) + columns.to(tl.uint32, bitcast=True) * 0x9E3779B9
+    x = row_keys.to(tl.uint32, bitcast=True) + columns.to(tl.uint32, bitcast=True) * GOLDEN
     x ^= x >> 16
-    x *= 0x7FEB352D
+    x *= FIRST
     x ^= x >> 15
-    x *= 0x846CA68B
+    x *= SECOND
     # the last xor-shift changes bits below the threshold's only
     return x.to(tl.int32, bitcast=True) >= threshold

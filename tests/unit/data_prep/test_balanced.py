@@ -11,7 +11,8 @@ from data_prep.execution.executors import SerialExecutor
 from data_prep.instances.assemble import in_order
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.balanced_loops import LABEL_DELAY, deal, new_owed
-from data_prep.instances.pairs import Bucket, PairOptions, excess_by_side
+from data_prep.instances.pairs import Bucket, PairOptions
+from data_prep.instances.truncation import excess_by_side
 from data_prep.pipeline import build
 from data_prep.steps.step3_tokenize import tokenizer_of
 from data_prep.steps.step5_bucket import DocumentSet

@@ -12,10 +12,10 @@ from megabert.ops.dropout import (
     dropout,
     keep_bits,
     keep_mask,
-    lowbias32,
     lowbias32_,
     site_constant,
 )
+from megabert.randomness.lowbias32 import lowbias32
 
 SITES = (EMBEDDINGS, ATTENTION_PROBABILITIES, ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT)
 
