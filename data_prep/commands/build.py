@@ -1,69 +1,58 @@
-"""``megabert-data build``."""
+"""``megabert-data build``: text to shards of pre-training instances."""
 
-import argparse
 import sys
+from argparse import Namespace
 from pathlib import Path
-from typing import Any, get_args
 
 import yaml
 
 from data_prep.checks.stats import describe_corpus, describe_split, share, tokens_read
-from data_prep.commands.options import add_config_argument, add_source_arguments, add_worker_arguments, make_config
+from data_prep.commands.options import add_source_arguments, add_worker_arguments, make_config
 from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor, executor_of_all_ranks
 from data_prep.extract import find_files, plan_chunks
 from data_prep.pipeline import Built, build
-from megabert.tokenization import Pieces
+from megabert.command_line.arguments import add_stops
+from megabert.command_line.parser import Parser
 
 MAX_UNKNOWN_SHARE = 0.005
-
-FIELDS: dict[str, dict[str, Any]] = {
-    "tokenizer": {"metavar": "HF_FOLDER"},
-    "pieces": {"choices": get_args(Pieces)},
-    "vocab_size": {"type": int},
-    "uncased": {"action": "store_true"},
-    "max_bad_share": {"type": float},
-    "language": {},
-    "lengths": {"type": int, "nargs": "+"},
-    "objective": {"choices": ("nsp", "sop", "none")},
-    "pairing": {"choices": ("balanced", "google")},
-    "masking": {"choices": ("static", "dynamic")},
-    "mask_unit": {"choices": ("token", "whole_word", "span")},
-    "dupe_factor": {"type": int},
-    "short_seq_prob": {"type": float},
-    "masked_lm_prob": {"type": float},
-    "max_predictions_per_seq": {"type": int, "nargs": "+"},
-    "validation_share": {"type": float},
-    "seed": {"type": int},
-    "buckets": {"type": int},
-}
+"""Share of [UNK] above which a build warns that the tokenizer does not fit the text."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the verb."""
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = "Make shards of pre-training instances from text: clean, split, tokenize, pair, mask, write."
+    parser.examples = [
+        "megabert-data build --input 'texts/*.txt' --output data/mine --vocab-size 30522 --lengths 128 512",
+        "megabert-data build --config build.yaml --output data/mine",
+    ]
     add_source_arguments(parser)
-    parser.add_argument("--output", type=Path, required=True, help="folder of the build; the same command continues it")
-    for name, options in FIELDS.items():
-        add_config_argument(parser, name, **options)
+    text = "folder of the build; the same command continues it"
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help=text)
     add_worker_arguments(parser)
-    parser.add_argument("--print-config", action="store_true", help="print the resolved configuration and stop")
-    parser.add_argument("--dry-run", action="store_true", help="check and list the inputs and stop")
+    add_stops(parser, dry_run="check and list the inputs")
+    instances = ("lengths", "objective", "dupe-factor", "validation-share")
+    parser.add_fields(
+        BuildConfig,
+        first=("input", "output", "config", "tokenizer", "vocab-size", "uncased", *instances, "workers", "dry-run"),
+        sections=("sources.N", "clean"),
+    )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Namespace) -> int:
     """Build, then print a summary; with MPI on rank 0."""
-    with executor_of_all_ranks(arguments.workers, is_mpi=arguments.mpi) as executor:
-        return 0 if executor is None else _run(arguments, executor)
+    with executor_of_all_ranks(options.workers, is_mpi=options.mpi) as executor:
+        return 0 if executor is None else _run(options, executor)
 
 
-def _run(arguments: argparse.Namespace, executor: Executor) -> int:
-    config = make_config(arguments, list(FIELDS))
-    if arguments.print_config:
+def _run(options: Namespace, executor: Executor) -> int:
+    config = make_config(options)
+    if options.print_config:
         print(yaml.safe_dump(config.to_dict(), sort_keys=False), end="")
         return 0
-    if arguments.dry_run:
+    if options.dry_run:
         return _show_plan(config)
-    built = build(config, arguments.output, executor)
+    built = build(config, options.output, executor)
     print("\n".join(summary(built)))
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * tokens_read(corpus):

@@ -1,30 +1,34 @@
-"""``megabert-data peek``."""
+"""``megabert-data peek``: one instance, masks in place."""
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from data_prep.arrow_files import open_mapped
+from megabert.command_line.parser import Parser
 from megabert.errors import DataError
 from megabert.schema import ShardMetadata
 from megabert.tokenization import Tokenizer, load_tokenizer
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the verb."""
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = "Show one instance: its segments, what each masked position shows and hides, its label."
+    parser.examples = ["megabert-data peek data/mine/instances/128/train-00000-00.arrow:7"]
     parser.add_argument("place", metavar="SHARD:ROW", help="a shard's path and a row of it, from 0")
-    parser.add_argument("--tokenizer", type=Path, help="folder (default: tokenizer/ beside the shard)")
+    text = "folder of the tokenizer (default: tokenizer/ next to the shard)"
+    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help=text)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Namespace) -> int:
     """Print one instance."""
-    path, _, row = arguments.place.rpartition(":")
+    path, _, row = options.place.rpartition(":")
     if not path or not row.isdigit():
-        raise DataError(f"{arguments.place!r}: expected SHARD:ROW, such as train-00000-00.arrow:7.")
+        raise DataError(f"{options.place!r}: expected SHARD:ROW, such as train-00000-00.arrow:7.")
     batch, metadata = read_row(Path(path), int(row))
-    tokenizer = load_tokenizer(arguments.tokenizer or Path(path).parent / "tokenizer")
+    tokenizer = load_tokenizer(options.tokenizer or Path(path).parent / "tokenizer")
     if tokenizer.sha256 != metadata.tokenizer_sha256:
         raise DataError(f"{tokenizer.where}: not the tokenizer of {path}. Give the right one with --tokenizer.")
     print("\n".join(describe(batch, metadata, tokenizer)))
@@ -39,25 +43,26 @@ def read_row(path: Path, row: int) -> tuple[pa.RecordBatch, ShardMetadata]:
     """
     reader = open_mapped(path)
     metadata = ShardMetadata.from_arrow(reader.schema, str(path))
-    rest = row
+    remaining = row
     for index in range(reader.num_record_batches):
         batch = reader.get_batch(index)
-        if rest < batch.num_rows:
-            return batch.slice(rest, 1), metadata
-        rest -= batch.num_rows
-    raise DataError(f"{path}: has {row - rest:,} rows; row {row} is not among 0 to {row - rest - 1}.")
+        if remaining < batch.num_rows:
+            return batch.slice(remaining, 1), metadata
+        remaining -= batch.num_rows
+    rows = row - remaining
+    raise DataError(f"{path}: has {rows:,} rows; row {row} is not among 0 to {rows - 1}.")
 
 
 def describe(row: pa.RecordBatch, metadata: ShardMetadata, tokenizer: Tokenizer) -> list[str]:
-    """Return lines that show an instance: segments with what each masked place shows and hides."""
+    """Return lines that show an instance: segments with what each masked position shows and hides."""
     values = {name: column[0].as_py() for name, column in zip(row.schema.names, row.columns, strict=True)}
     ids, split = values["input_ids"], values["segment_b_start"]
     hidden = dict(zip(values["masked_lm_positions"], values["masked_lm_ids"], strict=True))
     shown = [
-        f"{{{tokenizer.pieces[token]}<-{tokenizer.pieces[hidden[place]]}}}"
-        if place in hidden
+        f"{{{tokenizer.pieces[token]}<-{tokenizer.pieces[hidden[position]]}}}"
+        if position in hidden
         else tokenizer.pieces[token]
-        for place, token in enumerate(ids)
+        for position, token in enumerate(ids)
     ]
     original = np.array(ids)
     original[list(hidden)] = list(hidden.values())

@@ -1,27 +1,30 @@
-"""``megabert-data stats``."""
+"""``megabert-data stats``: what a build contains and what was dropped."""
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
 from data_prep.checks.stats import show_stats
 from data_prep.folders import shard_folders
+from megabert.command_line.parser import Parser
 from megabert.schema import read_manifest
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the verb."""
-    parser.add_argument("folder", type=Path, help="a build, or one folder of its shards")
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = "Print what a build contains and what was dropped, for each length and split."
+    parser.examples = ["megabert-data stats data/mine --plots data/mine/plots"]
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a build, or one folder of its shards")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also write PNG pictures there")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Namespace) -> int:
     """Print the report."""
-    folders = shard_folders(arguments.folder)
+    folders = shard_folders(options.folder)
     manifests = [read_manifest(folder) for folder in folders]
     print("\n".join(show_stats(folders, manifests)))
-    if arguments.plots is not None:
+    if options.plots is not None:
         from data_prep.checks.plots import write_plots
 
-        for path in write_plots(arguments.plots, [folder.name for folder in folders], manifests):
+        for path in write_plots(options.plots, [folder.name for folder in folders], manifests):
             print(f"picture {path}")
     return 0

@@ -1,32 +1,33 @@
-"""``megabert-data verify``."""
+"""``megabert-data verify``: hash every shard again and check every instance."""
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
 from data_prep.checks.verify import Verdict, verify
 from data_prep.commands.options import add_worker_arguments
 from data_prep.execution.executors import Executor, executor_of_all_ranks
 from data_prep.folders import shard_folders
+from megabert.command_line.parser import Parser
 from megabert.errors import DataError
 
 SHOWN_PROBLEMS = 20
+"""How many problems the error names; it counts them all."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the verb."""
-    parser.add_argument("folder", type=Path, help="a build, or one folder of its shards")
-    parser.add_argument(
-        "--text",
-        action="store_true",
-        help="also compare every instance with the build's documents, three times as long",
-    )
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = "Hash every shard again, compare it with the manifest, and check every instance."
+    parser.examples = ["megabert-data verify data/mine"]
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a build, or one folder of its shards")
+    text = "also compare every instance with the build's documents, three times as long"
+    parser.add_argument("--text", action="store_true", help=text)
     add_worker_arguments(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Namespace) -> int:
     """Check, print a line a folder; problems are one error."""
-    with executor_of_all_ranks(arguments.workers, is_mpi=arguments.mpi) as executor:
-        return 0 if executor is None else _run(arguments.folder, executor, use_text=arguments.text)
+    with executor_of_all_ranks(options.workers, is_mpi=options.mpi) as executor:
+        return 0 if executor is None else _run(options.folder, executor, use_text=options.text)
 
 
 def _run(folder: Path, executor: Executor, *, use_text: bool) -> int:

@@ -1,40 +1,41 @@
-"""``megabert-data vocab``."""
+"""``megabert-data vocab``: a vocabulary without a build."""
 
-import argparse
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
-from data_prep.commands.options import add_config_argument, add_source_arguments, make_config
+from data_prep.commands.options import add_source_arguments, make_config
 from data_prep.config import BuildConfig
 from data_prep.extract import InputChunk, find_files, plan_chunks
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask, hash_document
 from data_prep.steps.step2_vocabulary import save_tokenizer
 from data_prep.vocabulary_training import VocabularyOptions, require_bars, train_vocabulary
+from megabert.command_line.parser import Parser
 from megabert.errors import DataError
-from megabert.tokenization import Pieces
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the verb."""
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = "Train a vocabulary without a build, from the same files and flags; later steps' are unused."
+    parser.examples = ["megabert-data vocab --input 'texts/*.jsonl' --output vocabularies/mine --vocab-size 30522"]
     add_source_arguments(parser)
-    parser.add_argument("--output", type=Path, required=True, help="new folder for the tokenizer")
-    add_config_argument(parser, "pieces", choices=get_args(Pieces))
-    add_config_argument(parser, "vocab_size", type=int)
-    add_config_argument(parser, "uncased", action="store_true")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new folder for the tokenizer")
+    parser.add_fields(
+        BuildConfig, first=("input", "output", "config", "pieces", "vocab-size", "uncased", "clean", "max-bad-share")
+    )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(options: Namespace) -> int:
     """Train, measure, save, print the report."""
-    config = make_config(arguments, ["pieces", "vocab_size", "uncased"])
-    if arguments.output.exists() and any(arguments.output.iterdir()):
-        raise DataError(f"{arguments.output}: is not empty. Give --output a new folder.")
-    options = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
+    config = make_config(options)
+    if options.output.exists() and any(options.output.iterdir()):
+        raise DataError(f"{options.output}: is not empty. Give --output a new folder.")
+    wanted = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
     chunks = plan_chunks(find_files(config.sources), config.chunk_bytes)
-    tokenizer, report = train_vocabulary(_texts(config, chunks), options)
+    tokenizer, report = train_vocabulary(_texts(config, chunks), wanted)
     require_bars(report)
-    save_tokenizer(tokenizer, arguments.output)
-    print("\n".join([*report.lines(), f"tokenizer {arguments.output}"]))
+    save_tokenizer(tokenizer, options.output)
+    print("\n".join([*report.lines(), f"tokenizer {options.output}"]))
     return 0
 
 

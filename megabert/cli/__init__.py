@@ -1,1 +1,1 @@
-"""The command line: a table of commands, imported on demand."""
+"""The program ``megabert``."""

@@ -1,1 +1,1 @@
-"""One file a command: parse, build, call, report."""
+"""One file a command: its arguments, and the call that does its work."""

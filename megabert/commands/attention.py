@@ -1,28 +1,29 @@
 """``megabert attention``: a page that shows a model's attention on a text."""
 
-import argparse
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
-from megabert.commands.arguments import add_model
+from megabert.command_line.arguments import add_model
+from megabert.command_line.parser import Parser
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Load the model, record, write the page."""
-    parser = argparse.ArgumentParser(
-        prog="megabert attention",
-        description="Write a web page that shows the attention of a model on a text or a pair of texts: lines between "
-        "tokens by layer and head, all heads in small, and how queries and keys make the numbers. The page is one file "
-        "and fetches nothing. A [MASK] in the text stands for a mask.",
-        epilog='example: megabert attention --model runs/demo "The ship sailed." "It came back." --output page.html',
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Write a web page that shows the attention of a model on a text or a pair of texts: lines between tokens by "
+        "layer and head, all heads in small, and how queries and keys make the numbers. The page is one file and "
+        "fetches nothing. A [MASK] in the text is the mask token."
     )
+    parser.examples = ['megabert attention --model runs/demo "The ship sailed." "It came back." --output page.html']
     parser.add_argument("text", metavar="TEXT", help="the text")
     parser.add_argument("second", nargs="?", metavar="TEXT_B", help="a second text, as segment B")
     add_model(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="PAGE.html", help="file to write")
     parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers to show, from 0 (default: all)")
-    options = parser.parse_args(arguments)
 
+
+def run(options: Namespace) -> int:
+    """Load the model, record its attention, write the page."""
     from megabert.export.sources import open_source
     from megabert.inspection.attention import record_attention
     from megabert.inspection.attention_page import render_page

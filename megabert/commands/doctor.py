@@ -1,43 +1,45 @@
 """``megabert doctor``: is this machine, or this job, fit to train?"""
 
-import argparse
 import json
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
+from megabert.command_line.arguments import add_device
+from megabert.command_line.parser import Parser
 from megabert.distributed.environments import own_rank
 from megabert.training.recovery.stop_signals import EXIT_STOPPED, StopSignals
 
 EXIT_UNFIT = 2
-"""That of ConfigError: something of the machine or the job has to be changed."""
-EPILOG = """\
-examples:
-  megabert doctor
-  megabert doctor --device cuda --run-dir runs/large --json
-  srun --ntasks-per-node=8 megabert doctor --quick --run-dir runs/large
+"""Exit code of a verdict that is not fit, as of a ConfigError: something of the machine or the job must be changed."""
 
+
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = "Check versions, devices, limits, the run folder's disk, fused ops, all-reduces and SLURM."
+    parser.notes = """
 Alone it starts one process a GPU (two without) and has them all-reduce. As a task of srun, or under torchrun, it asks
 the ranks of that job, and names the node where something fails. Exit code 0: fit; 2: something that training needs
 fails; 75: a SIGTERM or SIGUSR1 came in between.
 """
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Examine, print, judge."""
-    parser = argparse.ArgumentParser(
-        prog="megabert doctor",
-        description="Check versions, devices, limits, the run folder's disk, fused ops, all-reduces and SLURM.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser.examples = [
+        "megabert doctor",
+        "megabert doctor --device cuda --run-dir runs/large --json",
+        "srun --ntasks-per-node=8 megabert doctor --quick --run-dir runs/large",
+    ]
     parser.add_argument("--quick", action="store_true", help="only what can differ between nodes and starts")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto, a GPU if any")
+    add_device(parser)
     parser.add_argument(
-        "--run-dir", type=Path, default=Path("runs"), help="where a run would write (default: runs); need not exist"
+        "--run-dir",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="where a run would write (default: runs); need not exist",
     )
-    options = parser.parse_args(arguments)
 
+
+def run(options: Namespace) -> int:
+    """Examine, print, judge."""
     with StopSignals() as stop:
         from megabert.doctor.examination import examine
         from megabert.doctor.finding import is_fit, render

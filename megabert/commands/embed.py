@@ -1,17 +1,39 @@
 """``megabert embed``: a vector for each line of a file."""
 
-import argparse
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
-from megabert.commands.arguments import add_model, positive
+from megabert.command_line.arguments import add_model, positive
+from megabert.command_line.parser import Parser
 from megabert.errors import ConfigError
 
 
-def run(arguments: Sequence[str]) -> int:
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Write a vector for each line of a UTF-8 text file, or vectors of its tokens, to Parquet or .npy. Row i is "
+        "line i + 1, an empty line's vector is that of [CLS] [SEP]. Lines longer than the model's positions are cut, "
+        "counted and named. Memory does not grow with the file."
+    )
+    parser.examples = ["megabert embed sentences.txt --model runs/demo --output sentences.npy --pooling cls"]
+    parser.add_argument("file", type=Path, metavar="FILE", help="a text a line")
+    add_model(parser)
+    parser.add_argument("--output", type=Path, metavar="X", help="X.parquet or X.npy (default: FILE with .parquet)")
+    parser.add_argument(
+        "--pooling",
+        choices=("cls", "mean", "tokens"),
+        default="mean",
+        help="last hidden state of [CLS]; mean of all tokens, [CLS] and [SEP] included; or every token's, with the "
+        "tokens, in Parquet (default: mean)",
+    )
+    parser.add_argument(
+        "--batch-tokens", type=positive, default=8192, metavar="N", help="tokens of a forward pass (default: 8192)"
+    )
+
+
+def run(options: Namespace) -> int:
     """Load the model, stream the file through it, say what was done."""
-    options = _parser().parse_args(arguments)
     output = options.output or options.file.with_suffix(".parquet")
 
     import torch
@@ -27,12 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     tokenizer = source.load_tokenizer()
     model = source.build_model().to("cuda" if torch.cuda.is_available() else "cpu")
     done = embed_file(
-        model,
-        tokenizer,
-        options.file,
-        output,
-        pooling=options.pooling,
-        batch_tokens=options.batch_tokens,
+        model, tokenizer, options.file, output, pooling=options.pooling, batch_tokens=options.batch_tokens
     )
     if done.truncated:
         limit = model.config.max_position_embeddings
@@ -41,27 +58,3 @@ def run(arguments: Sequence[str]) -> int:
         print(f"{cut}; the first is {first}", file=sys.stderr)
     print(f"{output}: {done.lines:,} lines, {done.tokens:,} tokens, vectors of {model.config.hidden_size}")
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="megabert embed",
-        description="Write a vector for each line of a UTF-8 text file, or vectors of its tokens, to Parquet or .npy. "
-        "Row i is line i + 1, an empty line's vector is that of [CLS] [SEP]. Lines longer than the model's positions "
-        "are cut, counted and named. Memory does not grow with the file.",
-        epilog="example: megabert embed sentences.txt --model runs/demo --output sentences.npy --pooling cls",
-    )
-    parser.add_argument("file", type=Path, metavar="FILE", help="a text a line")
-    add_model(parser)
-    parser.add_argument("--output", type=Path, metavar="X", help="X.parquet or X.npy (default: FILE with .parquet)")
-    parser.add_argument(
-        "--pooling",
-        choices=("cls", "mean", "tokens"),
-        default="mean",
-        help="last hidden state of [CLS]; mean of all tokens, [CLS] and [SEP] included; or every token's, with the "
-        "tokens, in Parquet (default: mean)",
-    )
-    parser.add_argument(
-        "--batch-tokens", type=positive, default=8192, metavar="N", help="tokens of a forward pass (default: 8192)"
-    )
-    return parser

@@ -1,29 +1,53 @@
 """``megabert estimate``: memory, FLOPs, days and disk of a recipe, before a job."""
 
-import argparse
 import json
-from collections.abc import Sequence
-from pathlib import Path
+from argparse import Namespace
 
-from megabert.config.loading import parse_flags
+from megabert.command_line.arguments import add_config_files
+from megabert.command_line.parser import Parser
 from megabert.config.recipes import load_run_config, recipe_names
+from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
 from megabert.observability.gpus import GPUS, gpu_by_name
 
-EPILOG = """\
-examples:
-  megabert estimate --recipe bert_large --nodes 8 --gpus 8 --gpu h200
-  megabert estimate --recipe bert_base --gpu a100 --hours 24 --data.path data --engine zero2
 
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Say what a recipe needs on some GPUs: memory by ZeRO stage and token budget, FLOPs, days a phase, disk of the "
+        "checkpoints, passes over the corpus."
+    )
+    parser.notes = """
 Fields of the configuration are flags by their path, as for megabert pretrain. Times follow from datasheets and one
-fitted number, the share of the peak while computing; docs/scaling.md holds them against published systems.
+fitted number, the share of the peak while computing; docs/scaling.md compares them with published systems.
 """
+    parser.examples = [
+        "megabert estimate --recipe bert_large --nodes 8 --gpus 8 --gpu h200",
+        "megabert estimate --recipe bert_base --gpu a100 --hours 24 --data.path data --engine zero2",
+    ]
+    parser.add_argument(
+        "--recipe",
+        default="bert_large",
+        metavar="NAME|FILE",
+        help=f"{', '.join(recipe_names())}, or a file (default: bert_large)",
+    )
+    add_config_files(parser, under="the recipe")
+    parser.add_argument("--gpu", default="h200", metavar="KIND", help=f"{', '.join(GPUS)} (default: h200)")
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (default: 1)")
+    parser.add_argument("--gpus", type=int, metavar="M", help="GPUs a node (default: 8; v100: 16)")
+    parser.add_argument("--hours", type=float, metavar="H", help="also say how many steps fit into H hours")
+    parser.add_argument("--instances", type=int, metavar="N", help="rows of a phase's shards, where there are none yet")
+    parser.add_argument(
+        "--efficiency", type=float, metavar="SHARE", help="share of the peak while computing (default: published runs')"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    job = ("recipe", "gpu", "nodes", "gpus", "hours")
+    parser.add_fields(RunConfig, first=(*job, "data.path", "instances", "engine", "micro-batch-tokens", "json"))
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Parse, estimate, print."""
-    options, fields = _parser().parse_known_args(arguments)
-    config = load_run_config(options.recipe, [Path(name) for name in options.config], parse_flags(fields))
+def run(options: Namespace) -> int:
+    """Estimate, print."""
+    config = load_run_config(options.recipe, options.config, options.fields)
     gpu = gpu_by_name(options.gpu)
     for flag, value in (("--nodes", options.nodes), ("--gpus", options.gpus), ("--hours", options.hours)):
         if value is not None and value <= 0:
@@ -36,38 +60,11 @@ def run(arguments: Sequence[str]) -> int:
     from megabert.planning.step_time import Cluster
 
     cluster = Cluster(gpu=gpu, nodes=options.nodes, gpus_per_node=options.gpus or gpu.gpus_per_node)
-    found = estimate(
+    needs = estimate(
         config, cluster, gpu_name=options.gpu.lower(), efficiency=options.efficiency, instances=options.instances
     )
     if options.json:
-        print(json.dumps(estimate_as_dict(found, hours=options.hours), indent=2))
+        print(json.dumps(estimate_as_dict(needs, hours=options.hours), indent=2))
     else:
-        print(render_estimate(found, hours=options.hours))
+        print(render_estimate(needs, hours=options.hours))
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="megabert estimate",
-        description="Say what a recipe needs on some GPUs: memory by ZeRO stage and token budget, FLOPs, days a phase, "
-        "disk of the checkpoints, passes over the corpus.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--recipe", default="bert_large", help=f"{', '.join(recipe_names())}, or a file (default: bert_large)"
-    )
-    parser.add_argument(
-        "--config", action="append", default=[], metavar="FILE", help="YAML over the recipe; repeatable"
-    )
-    parser.add_argument("--gpu", default="h200", help=f"{', '.join(GPUS)} (default: h200)")
-    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="default: 1")
-    parser.add_argument("--gpus", type=int, metavar="M", help="GPUs a node (default: 8; v100: 16)")
-    parser.add_argument("--hours", type=float, metavar="H", help="also say how many steps fit into H hours")
-    parser.add_argument("--instances", type=int, metavar="N", help="rows of a phase's shards, where there are none yet")
-    parser.add_argument(
-        "--efficiency", type=float, metavar="SHARE", help="share of the peak while computing (default: published runs')"
-    )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    return parser

@@ -1,29 +1,28 @@
 """``megabert export``: a checkpoint as a folder that ``transformers`` loads."""
 
-import argparse
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 
+from megabert.command_line.arguments import add_checkpoint
+from megabert.command_line.parser import Parser
 
-def run(arguments: Sequence[str]) -> int:
-    """Parse, read, write."""
-    parser = argparse.ArgumentParser(
-        prog="megabert export",
-        description="Write a run's checkpoint in Hugging Face form: config.json, model.safetensors, tokenizer files "
-        "and a model card. transformers' AutoModelForMaskedLM, BertForPreTraining and AutoTokenizer load the folder.",
-        epilog="example: megabert export runs/demo --to models/demo --checkpoint best",
+
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Write a run's checkpoint in Hugging Face form: config.json, model.safetensors, tokenizer files and a model "
+        "card. transformers' AutoModelForMaskedLM, BertForPreTraining and AutoTokenizer load the folder."
     )
+    parser.examples = ["megabert export runs/demo --to models/demo --checkpoint best"]
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
     parser.add_argument(
         "--to", type=Path, required=True, metavar="DIR", help="folder to write, new or an earlier export"
     )
-    parser.add_argument(
-        "--checkpoint",
-        default="last",
-        help="last, best (lowest held-out loss within the last phase) or a step (default: last)",
-    )
-    options = parser.parse_args(arguments)
+    add_checkpoint(parser)
 
+
+def run(options: Namespace) -> int:
+    """Read the checkpoint, write the folder."""
     from megabert.export.run import export_run
 
     export_run(options.run_dir, options.to, checkpoint=options.checkpoint)

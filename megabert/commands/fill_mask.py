@@ -1,23 +1,22 @@
 """``megabert fill-mask``: guess the [MASK]s of a text."""
 
-import argparse
-from collections.abc import Sequence
+from argparse import Namespace
 
-from megabert.commands.arguments import add_model, positive
+from megabert.command_line.arguments import add_model, positive
+from megabert.command_line.parser import Parser
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Load the model, guess, print."""
-    parser = argparse.ArgumentParser(
-        prog="megabert fill-mask",
-        description="Guess what stands behind each [MASK] of a text, with a run's checkpoint or a Hugging Face folder.",
-        epilog='example: megabert fill-mask --model runs/demo "The whale is a [MASK] animal."',
-    )
-    parser.add_argument("text", nargs="+", metavar="TEXT", help="with one [MASK] or more")
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = "Guess each [MASK] of a text with a run's checkpoint or a Hugging Face folder."
+    parser.examples = ['megabert fill-mask --model runs/demo "The whale is a [MASK] animal."']
+    parser.add_argument("text", nargs="+", metavar="TEXT", help="a text with one [MASK] or more")
     add_model(parser)
     parser.add_argument("--top", type=positive, default=5, metavar="N", help="guesses a mask (default: 5)")
-    options = parser.parse_args(arguments)
 
+
+def run(options: Namespace) -> int:
+    """Load the model, guess, print."""
     from megabert.export.sources import open_source
     from megabert.inspection.fill_mask import fill_mask, render_guesses
 

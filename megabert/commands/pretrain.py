@@ -1,12 +1,12 @@
-"""``megabert pretrain``: start a run, or go on with it; the same command does both."""
+"""``megabert pretrain``: start a run, or resume it; the same command does both."""
 
-import argparse
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megabert.commands.field_help import field_help
-from megabert.config.loading import parse_flags, read_yaml, to_dict, to_yaml
+from megabert.command_line.arguments import add_config_files, add_device, add_stops
+from megabert.command_line.parser import Parser
+from megabert.config.loading import read_yaml, to_dict, to_yaml
 from megabert.config.recipes import load_run_config, recipe_names, split_fork
 from megabert.config.run import RunConfig
 from megabert.distributed.environments import before_ranks_meet
@@ -17,28 +17,56 @@ if TYPE_CHECKING:
     from megabert.export.sources import Source
     from megabert.models.initial_weights import InitialWeights
 
-EXAMPLE = """\
-examples:
-  megabert pretrain --recipe debug --data.path runs/demo-data --run-dir runs/first
-  deepspeed --num_gpus 8 --module megabert pretrain --recipe bert_base --data.path DATA --run-dir runs/base
-  torchrun --nproc_per_node 2 -m megabert pretrain --recipe debug --data.path DATA --run-dir runs/two
-  megabert pretrain --recipe bert_base_1gpu --init-from FOLDER --data.path DATA --run-dir runs/continued
-  megabert pretrain --fork runs/base@4000 --run-dir runs/gentler --phases.0.learning_rate 1e-4
+NOTES = """
+Every field of the configuration is a flag by its path; precedence: default < recipe < --config files < flags. N is the
+number of an element, from 0: --phases.0.steps 100. Hyphens and underscores are both read.
 
-Every field of the configuration is a flag by its path; precedence: default < recipe < --config files < flags.
 The same command resumes the run that --run-dir holds. SIGTERM or SIGUSR1 to any rank: all ranks save between two steps
-and exit 75; RUN/status.json says so where a launcher hides the code.
+and exit with 75; RUN/status.json says so where a launcher hides the code.
 """
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Parse, build, train."""
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = "Train a BERT on instance shards under DeepSpeed ZeRO, or resume a run."
+    parser.notes = NOTES
+    parser.examples = [
+        "megabert pretrain --recipe debug --data.path runs/demo-data --run-dir runs/first",
+        "deepspeed --num_gpus 8 --module megabert pretrain --recipe bert_base --data.path DATA --run-dir runs/base",
+        "torchrun --nproc_per_node 2 -m megabert pretrain --recipe debug --data.path DATA --run-dir runs/two",
+        "megabert pretrain --recipe bert_base_1gpu --init-from FOLDER --data.path DATA --run-dir runs/continued",
+        "megabert pretrain --fork runs/base@4000 --run-dir runs/gentler --phases.0.learning-rate 1e-4",
+    ]
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME|FILE",
+        help=f"{', '.join(recipe_names())}, or a file (default: debug; with --fork that run's configuration)",
+    )
+    add_config_files(parser, under="the recipe")
+    parser.add_argument("--run-dir", default="runs/run", metavar="DIR", help="folder of the run (default: runs/run)")
+    add_device(parser)
+    add_stops(parser, dry_run="check configuration and data, show the plan")
+    text = "ranks that --dry-run plans for (default: the launcher's, or 1)"
+    parser.add_argument("--world-size", type=int, metavar="N", help=text)
+    text = "GPU that --dry-run plans for, as for megabert estimate (default: this machine's)"
+    parser.add_argument("--gpu", metavar="KIND", help=text)
+    text = "record these steps, N or N-M, with torch.profiler into RUN/profile (rank 0)"
+    parser.add_argument("--profile", metavar="STEPS", help=text)
+    phase = ("phases.N.steps", "phases.N.global-batch-size", "phases.N.learning-rate")
+    machine = ("engine", "precision", "micro-batch-tokens")
+    parser.add_fields(
+        RunConfig,
+        first=("recipe", "data.path", "run-dir", *phase, *machine, "seed", "init-from", "dry-run"),
+        sections=("data", "phases.N", "", "model", "optimizer", "checkpoint", "validation", "logging", "ops"),
+    )
+
+
+def run(options: Namespace) -> int:
+    """Resolve the configuration, train."""
     with before_ranks_meet():
-        options, fields = _parser().parse_known_args(arguments)
-        flags = parse_flags(fields)
         if options.profile is not None:
-            flags.setdefault("logging", {})["profile_steps"] = options.profile
-        config = _configuration(options, flags)
+            options.fields.setdefault("logging", {})["profile_steps"] = options.profile
+        config = _configuration(options)
         if options.print_config:
             print(to_yaml(config), end="")
             return 0
@@ -55,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0 if state.is_done(config) else EXIT_STOPPED
 
 
-def _dry_run(options: argparse.Namespace, config: RunConfig) -> None:
+def _dry_run(options: Namespace, config: RunConfig) -> None:
     from megabert.distributed.environments import describe_place
     from megabert.planning.preflight import describe_run
 
@@ -66,40 +94,9 @@ def _dry_run(options: argparse.Namespace, config: RunConfig) -> None:
     print(describe_run(config, run_dir, initial=_initial(config, run_dir), world_size=ranks, gpu=options.gpu))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="megabert pretrain",
-        description="Train a BERT on instance shards under DeepSpeed ZeRO, or go on with a run.",
-        epilog=f"{EXAMPLE}\nfields, with defaults:\n{field_help(RunConfig)}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--recipe",
-        help=f"{', '.join(recipe_names())}, or a file (default: debug; with --fork that run's configuration)",
-    )
-    parser.add_argument(
-        "--config", action="append", default=[], metavar="FILE", help="YAML over the recipe; repeatable"
-    )
-    parser.add_argument("--run-dir", default="runs/run", help="folder of the run (default: runs/run)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: auto, a GPU if any")
-    parser.add_argument("--dry-run", action="store_true", help="check configuration and data, show the plan, stop")
-    parser.add_argument(
-        "--world-size", type=int, metavar="N", help="ranks that --dry-run plans for (default: the launcher's, or 1)"
-    )
-    parser.add_argument(
-        "--gpu", metavar="KIND", help="GPU that --dry-run plans for, as for megabert estimate (default: this machine's)"
-    )
-    parser.add_argument(
-        "--profile", metavar="STEPS", help="record these steps, N or N-M, with torch.profiler into RUN/profile (rank 0)"
-    )
-    parser.add_argument("--print-config", action="store_true", help="print the resolved configuration, stop")
-    return parser
-
-
-def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunConfig:
+def _configuration(options: Namespace) -> RunConfig:
     """Resolve the run; a run that exists keeps the sizes that it recorded, whatever became of its source."""
-    recorded, recipe = Path(options.run_dir) / "config.yaml", options.recipe or "debug"
+    flags, recorded, recipe = options.fields, Path(options.run_dir) / "config.yaml", options.recipe or "debug"
     if flags.get("fork") is not None:
         if not recorded.is_file():
             recorded = split_fork(str(flags["fork"]))[0] / "config.yaml"
@@ -114,8 +111,7 @@ def _configuration(options: argparse.Namespace, flags: dict[str, Any]) -> RunCon
             del sizes["generator_size"]
         return {name: value for name, value in sizes.items() if name not in fields}
 
-    files = [Path(name) for name in options.config]
-    return load_run_config(recipe, files, flags, model_of=model_of)
+    return load_run_config(recipe, options.config, flags, model_of=model_of)
 
 
 def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":

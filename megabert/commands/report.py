@@ -1,20 +1,41 @@
 """``megabert report``: what a run has learned."""
 
-import argparse
-from collections.abc import Sequence
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from megabert.command_line.arguments import add_checkpoint
+from megabert.command_line.parser import Parser
 from megabert.errors import DataError
 
 if TYPE_CHECKING:
     from megabert.reports.report import PhaseReport
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Print the table and the fill-mask examples, write the loss curve."""
-    options = _parser().parse_args(arguments)
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Print one table of what a run has learned, phase by phase, next to the unigram baseline; write the loss "
+        "curve as RUN/loss.png; with --text, show guesses for [MASK] of the unigram, the untrained and the trained "
+        "model side by side. --html and --png write one page of curves as well."
+    )
+    parser.examples = ['megabert report runs/demo --text "He went to [MASK] sea." --html report.html']
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
+    parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
+    add_checkpoint(parser)
+    parser.add_argument(
+        "--min-margin",
+        type=float,
+        metavar="NATS",
+        help="fail (exit 3) if the last held-out loss is not this far below the unigram baseline",
+    )
+    text = "also write curves, tables and configuration as one self-contained page"
+    parser.add_argument("--html", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--png", type=Path, metavar="FILE", help="also write the page's curves as a picture")
 
+
+def run(options: Namespace) -> int:
+    """Print the table and the fill-mask examples, write the loss curve."""
     from megabert.reports.report import draw_losses, report_run
 
     reports = report_run(options.run_dir)
@@ -33,35 +54,8 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="megabert report",
-        description="Print one table of what a run has learned, phase by phase, beside the unigram baseline; write "
-        "the loss curve as RUN/loss.png; with --text, show guesses for [MASK] of the unigram, the untrained and the "
-        "trained model side by side. --html and --png write one page of curves beside it.",
-        epilog='example: megabert report runs/demo --text "He went to [MASK] sea." --html report.html',
-    )
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
-    parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
-    parser.add_argument("--checkpoint", default="last", help="last, best or a step (default: last)")
-    parser.add_argument(
-        "--min-margin",
-        type=float,
-        metavar="NATS",
-        help="fail (exit 3) if the last held-out loss is not this far below the unigram baseline",
-    )
-    parser.add_argument(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="also write curves, tables and configuration as one self-contained page",
-    )
-    parser.add_argument("--png", type=Path, metavar="FILE", help="also write the page's curves as a picture")
-    return parser
-
-
-def _tables(options: argparse.Namespace, reports: "list[PhaseReport]") -> list[tuple[str, str]]:
-    """Return headings and texts; positions and guesses are set beside the last validated phase's word frequencies."""
+def _tables(options: Namespace, reports: "list[PhaseReport]") -> list[tuple[str, str]]:
+    """Return headings and texts; positions and guesses use the last validated phase's word frequencies."""
     from megabert.inspection.unigram_guesses import compare_guesses
     from megabert.reports.loss_by_position import losses_by_position, render_positions
     from megabert.reports.report import render_table
@@ -74,7 +68,7 @@ def _tables(options: argparse.Namespace, reports: "list[PhaseReport]") -> list[t
     return tables
 
 
-def _write_page(options: argparse.Namespace, reports: "list[PhaseReport]", tables: list[tuple[str, str]]) -> None:
+def _write_page(options: Namespace, reports: "list[PhaseReport]", tables: list[tuple[str, str]]) -> None:
     from megabert.reports.html_report import draw_page, render_page
     from megabert.schema import atomic_write
 

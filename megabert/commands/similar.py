@@ -1,25 +1,26 @@
 """``megabert similar``: nearest word embeddings."""
 
-import argparse
-from collections.abc import Sequence
+from argparse import Namespace
 
-from megabert.commands.arguments import add_model, positive
+from megabert.command_line.arguments import add_model, positive
+from megabert.command_line.parser import Parser
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Load the embeddings, search, print."""
-    parser = argparse.ArgumentParser(
-        prog="megabert similar",
-        description="Print the pieces whose word embeddings are nearest to a word's by cosine. Words joined by + and - "
-        "(with spaces around) are added up, each scaled to length 1; a word of several pieces is their mean. Words "
-        "without an operator between them are looked up one by one.",
-        epilog="example: megabert similar --model runs/demo ship king - man + woman",
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Print the pieces whose word embeddings are nearest to a word's by cosine. Words joined by + and - (with "
+        "spaces around) are added up, each scaled to length 1; a word of several pieces is their mean. Words without "
+        "an operator between them are looked up one by one."
     )
+    parser.examples = ["megabert similar --model runs/demo ship king - man + woman"]
     parser.add_argument("word", nargs="+", metavar="WORD", help="a word, + or -")
     add_model(parser)
     parser.add_argument("--top", type=positive, default=10, metavar="N", help="neighbours of each (default: 10)")
-    options = parser.parse_args(arguments)
 
+
+def run(options: Namespace) -> int:
+    """Load the embeddings, search, print."""
     from megabert.export.sources import open_source
     from megabert.inspection.similar import nearest, parse_queries, render_neighbours
 
@@ -28,7 +29,9 @@ def run(arguments: Sequence[str]) -> int:
     tokenizer = source.load_tokenizer()
     weight = source.build_model().bert.embeddings.word_embeddings.weight
     embeddings_VD = weight[: tokenizer.vocab_size].detach().double().numpy()
-    found = [nearest(query, embeddings_VD, tokenizer, top_k=options.top) for query in queries]
-    blocks = [render_neighbours(query, own, tokenizer) for query, own in zip(queries, found, strict=True)]
+    blocks = [
+        render_neighbours(query, nearest(query, embeddings_VD, tokenizer, top_k=options.top), tokenizer)
+        for query in queries
+    ]
     print("\n\n".join(blocks))
     return 0

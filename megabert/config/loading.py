@@ -1,14 +1,14 @@
 """Building a configuration: defaults < files in order < flags, validated whole, every problem named at once."""
 
-import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from megabert.config.fields import field_table
 from megabert.errors import ConfigError
 
 Config = TypeVar("Config")
@@ -55,34 +55,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def parse_flags(tokens: Sequence[str]) -> dict[str, Any]:
-    """Turn ``--a.b value`` and ``--a.b=value`` into nested mappings; values are read as YAML.
-
-    Raises:
-        ConfigError: A token is no flag, or a flag has no value.
-    """
-    values: dict[str, Any] = {}
-    rest = list(tokens)
-    while rest:
-        token = rest.pop(0)
-        if not token.startswith("--") or len(token) == 2:
-            raise ConfigError(f"Unexpected argument {token!r}: fields are given as --section.field VALUE.")
-        path, equals, value = token[2:].partition("=")
-        if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise ConfigError(f"{token}: a value is missing. Write {token} VALUE.")
-            value = rest.pop(0)
-        _place(values, path.replace("-", "_").split("."), _value(token, value))
-    return values
-
-
-def _value(flag: str, text: str) -> Any:
-    try:
-        return yaml.safe_load(text) if text else text
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{flag}: {text!r} is no YAML value ({error}). Quote it: '\"{text}\"'.") from None
-
-
 def to_dict(config: Any) -> dict[str, Any]:
     """Return the configuration as plain nested values that YAML and JSON can hold."""
     return TypeAdapter(type(config)).dump_python(config, mode="json")
@@ -113,40 +85,6 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
 
 
-class FieldRow(NamedTuple):
-    """What a help text says of a field."""
-
-    path: str
-    default: Any
-    """``required`` where there is none."""
-    about: str
-    """Its documentation, in one line."""
-    choices: tuple[str, ...]
-    """The words that it takes; empty where it is no choice among words."""
-
-
-def field_table(cls: type, prefix: str = "") -> list[FieldRow]:
-    """Return a row for every field, sections expanded, for help texts."""
-    rows: list[FieldRow] = []
-    for name, info in cls.__pydantic_fields__.items():  # type: ignore[attr-defined]
-        element = next((a for a in get_args(info.annotation) if dataclasses.is_dataclass(a)), None)
-        section = element if get_origin(info.annotation) is tuple else info.annotation
-        if section is not None and dataclasses.is_dataclass(section):
-            rows += field_table(section, f"{prefix}{name}.{'N.' if element else ''}")  # type: ignore[arg-type]
-        else:
-            default = "required" if info.is_required() else info.get_default(call_default_factory=True)
-            about = " ".join((info.description or "").split())
-            rows.append(FieldRow(prefix + name, default, about, _choices(info.annotation)))
-    return rows
-
-
-def _choices(annotation: Any) -> tuple[str, ...]:
-    """Return the words that a ``Literal`` lists, perhaps inside a union or a tuple."""
-    if get_origin(annotation) is Literal:
-        return get_args(annotation)
-    return next(filter(None, map(_choices, get_args(annotation))), ())
-
-
 def _merge(base: Any, update: Any, where: str) -> Any:
     if isinstance(base, list) and isinstance(update, Mapping):
         result = list(base)
@@ -158,14 +96,6 @@ def _merge(base: Any, update: Any, where: str) -> Any:
     if isinstance(base, Mapping) and isinstance(update, Mapping):
         return {**base, **{key: _merge(base.get(key), value, f"{where}{key}.") for key, value in update.items()}}
     return update
-
-
-def _place(values: dict[str, Any], path: list[str], value: Any) -> None:
-    for key in path[:-1]:
-        values = values.setdefault(key, {})
-        if not isinstance(values, dict):
-            raise ConfigError(f"--{'.'.join(path)}: {key} was already given a value of its own.")
-    values[path[-1]] = value
 
 
 def _innermost(problems: list[Any]) -> list[Any]:

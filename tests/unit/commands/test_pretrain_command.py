@@ -5,7 +5,8 @@ import json
 import pytest
 import yaml
 
-from megabert.commands.pretrain import _initial, run
+from megabert.cli.main import main
+from megabert.commands.pretrain import _initial
 from megabert.config.recipes import load_run_config
 from megabert.errors import MegabertError
 
@@ -22,7 +23,7 @@ def generator_size(tmp_path, capsys):
     def resolve(architecture: str, *flags: str) -> float | None:
         (source / "config.json").write_text(json.dumps({**ELECTRA, "architectures": [architecture]}))
         words = ["--recipe", "electra_small", "--init-from", str(source), "--run-dir", str(tmp_path / "run")]
-        assert run([*words, "--print-config", *flags]) == 0
+        assert main(["pretrain", *words, "--print-config", *flags]) == 0
         model = yaml.safe_load(capsys.readouterr().out)["model"]
         assert (model["hidden_size"], model["embedding_size"]) == (64, 32)
         return model["generator_size"]

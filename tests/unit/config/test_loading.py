@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from megabert.config.loading import build, differences, field_table, parse_flags, to_dict, to_yaml
+from megabert.config.fields import field_table
+from megabert.config.loading import build, differences, to_dict, to_yaml
 from megabert.config.run import RunConfig, is_science
 from megabert.errors import ConfigError
 
@@ -10,18 +11,18 @@ PHASE = {"steps": 10, "global_batch_size": 4, "learning_rate": 1e-3}
 
 
 def test_later_layers_win():
-    config = build(RunConfig, {"phases": [PHASE], "seed": 1}, {"seed": 2}, parse_flags(["--seed", "3"]))
+    config = build(RunConfig, {"phases": [PHASE], "seed": 1}, {"seed": 2}, {"seed": 3})
     assert config.seed == 3
 
 
 def test_flag_changes_one_element_of_a_list():
-    config = build(RunConfig, {"phases": [PHASE, PHASE]}, parse_flags(["--phases.1.steps=7"]))
+    config = build(RunConfig, {"phases": [PHASE, PHASE]}, {"phases": {"1": {"steps": 7}}})
     assert [phase.steps for phase in config.phases] == [10, 7]
 
 
 def test_flag_for_an_absent_element_is_refused():
     with pytest.raises(ConfigError, match=r"phases: there is no element '2'; it has 1"):
-        build(RunConfig, {"phases": [PHASE]}, parse_flags(["--phases.2.steps=7"]))
+        build(RunConfig, {"phases": [PHASE]}, {"phases": {"2": {"steps": 7}}})
 
 
 def test_all_problems_are_named_at_once_with_the_nearest_key():
@@ -53,15 +54,6 @@ def test_unreadable_file_is_named(tmp_path: Path, content, message):
     with pytest.raises(ConfigError, match=message) as error:
         build(RunConfig, path)
     assert str(path) in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [(["--seed"], "a value is missing"), (["seed"], "Unexpected argument"), (["--a", "1", "--a.b", "2"], "a value of")],
-)
-def test_malformed_flags_are_refused(tokens, message):
-    with pytest.raises(ConfigError, match=message):
-        parse_flags(tokens)
 
 
 def test_a_value_in_place_of_a_list_is_told_its_form():

@@ -1,0 +1,86 @@
+"""The boundary between a command and the shell: every exception becomes a sentence and an exit code.
+
+Exit codes are listed in docs/troubleshooting.md. What a user can fix (a file that may not be written, a full disk, too
+little memory) is one sentence with place and remedy. Everything else is a bug: exit code 1, with its traceback.
+"""
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+
+from megabert.errors import ConfigError, DataError, Echo, MegabertError
+
+INTERRUPTED = 128 + signal.SIGINT
+READER_GONE = 128 + signal.SIGPIPE
+
+_REMEDIES = {
+    errno.EACCES: "Change its permissions or owner, or name another place.",
+    errno.EPERM: "Change its permissions or owner, or name another place.",
+    errno.EROFS: "The file system is read-only: name another place.",
+    errno.EISDIR: "A file is wanted here, not a folder: name a file.",
+    errno.ENOTDIR: "Check that the path exists: a part of it is a file, not a folder.",
+    errno.ENOENT: "Check that the path exists, or make what is missing.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.ENOSPC: "Free space on that disk, or name a folder on another; the same command continues.",
+    errno.EDQUOT: "Your quota is used up: free space, or name a folder on another disk; the same command continues.",
+    errno.EMFILE: "Too many files are open: raise the limit (ulimit -n), or take fewer workers.",
+}
+_OTHER_REMEDY = "Check that the path exists, is of the right kind, and may be read and written."
+
+
+def as_user_error(error: BaseException) -> MegabertError | None:
+    """Return an exception as the error that a user can fix, None where it is a bug."""
+    match error:
+        case MegabertError():
+            return error
+        case OSError():
+            place, what = error.filename or "a file", error.strerror or str(error)
+            return DataError(f"{place}: {what}. {_REMEDIES.get(error.errno or 0, _OTHER_REMEDY)}")
+        case UnicodeEncodeError():
+            return DataError(
+                f"{error.object[error.start : error.end]!a} cannot be written as {error.encoding}. "
+                "Set PYTHONIOENCODING=utf-8, or a locale with UTF-8."
+            )
+        case UnicodeError():
+            return DataError(f"a file is not in the encoding that is expected ({error}). Convert it to UTF-8.")
+        case RecursionError():
+            return DataError("a file is nested too deeply to be read. Look for one that is damaged.")
+        case MemoryError():
+            return ConfigError("memory is used up. Take fewer workers or smaller batches, or a larger machine.")
+    return None
+
+
+def guarded(run: Callable[[], int | None], *, program: str, rank_label: Callable[[], str]) -> int:
+    """Run a command; print its error, if any, as a shell's user reads it.
+
+    Args:
+        run: The command; returns its exit code, None for 0.
+        program: Name that is put before every message.
+        rank_label: Returns ``[rank N] `` in a rank other than 0, else nothing.
+
+    Returns:
+        Exit code.
+    """
+    try:
+        code = run() or 0
+        sys.stdout.flush()  # else a closed pipe shows only at Python's end
+        return code
+    except BrokenPipeError:  # the reader, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
+        return READER_GONE
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; the same command continues what was begun", file=sys.stderr)
+        return INTERRUPTED
+    except Echo as echo:  # another rank reports it
+        return echo.exit_code
+    except Exception as error:
+        label, known = rank_label(), as_user_error(error)
+        if known is None:
+            print(f"{label}{program}: a bug:", file=sys.stderr)
+            traceback.print_exc()
+            return 1
+        print(f"{label}{program}: {type(known).__name__}: {known}", file=sys.stderr)
+        return known.exit_code

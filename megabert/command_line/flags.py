@@ -1,0 +1,116 @@
+"""Flags that set fields of a configuration: ``--section.field VALUE``, by the type of the field.
+
+The table of fields comes from the configuration's dataclass, so a flag cannot differ from its field in name, type,
+choices or default. Hyphens and underscores are both read, in every part of the path.
+"""
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from megabert.config.fields import FieldRow
+from megabert.config.loading import nearest
+from megabert.errors import ConfigError
+
+_FLAG = re.compile(r"--[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
+_BOOLEANS = ("true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0")
+_NULLS = ("null", "Null", "NULL", "~")
+
+
+class Flag(NamedTuple):
+    """One flag as it was given."""
+
+    path: str
+    """Dotted path of the field."""
+    value: Any
+    words: tuple[str, ...]
+    """The words that it was read from."""
+
+
+def flag_name(word: str) -> str | None:
+    """Return the name that a word of the command line sets, with underscores; None for a value."""
+    if not _FLAG.fullmatch(word):
+        return None
+    return word[2:].partition("=")[0].replace("-", "_")
+
+
+def take_flag(words: deque[str], fields: Mapping[str, FieldRow]) -> Flag:
+    """Take one flag and its value off the front of the command line.
+
+    Args:
+        words: The remaining words; the first one is a flag.
+        fields: The fields that flags may set, by path; elements of a list are numbered N.
+
+    Raises:
+        ConfigError: The value is missing or is no YAML.
+    """
+    word = words.popleft()
+    name, equals, text = word[2:].partition("=")
+    path = name.replace("-", "_")
+    row = fields.get(_pattern(path))
+    if equals:
+        return Flag(path, _value(row, word, [text]), (word,))
+    negated = fields.get(_pattern(path.removeprefix("no_")))
+    if row is None and negated is not None and negated.is_boolean:
+        return Flag(path.removeprefix("no_"), False, (word,))
+    if row is not None and row.is_boolean and not (words and words[0].lower() in _BOOLEANS):
+        return Flag(path, True, (word,))
+    values = _take_values(words, several=row is not None and row.is_list)
+    if not values:
+        if row is None:
+            raise ConfigError(f"{word}: no such flag{nearest(path, list(fields))}")
+        raise ConfigError(f"{word}: a value is missing. Write {word} VALUE.")
+    return Flag(path, _value(row, word, values), (word, *values))
+
+
+def nest(flags: Sequence[Flag]) -> dict[str, Any]:
+    """Return flags as nested mappings; of flags for one field the last one counts.
+
+    Raises:
+        ConfigError: A flag goes below another one's value.
+    """
+    values: dict[str, Any] = {}
+    for flag in flags:
+        *sections, name = flag.path.split(".")
+        inner = values
+        for section in sections:
+            inner = inner.setdefault(section, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"--{flag.path}: {section} was already given a value of its own.")
+        inner[name] = flag.value
+    return values
+
+
+def _pattern(path: str) -> str:
+    return ".".join("N" if part.isdigit() else part for part in path.split("."))
+
+
+def _take_values(words: deque[str], *, several: bool) -> list[str]:
+    """Take the value of a flag: one word, or for a list all words up to the next flag, or one list in brackets."""
+    values: list[str] = []
+    while words and not words[0].startswith("--") and (several or not values):
+        values.append(words.popleft())
+        if values[0].startswith("["):
+            break
+    return values
+
+
+def _value(row: FieldRow | None, flag: str, texts: list[str]) -> Any:
+    """Read a value as YAML; a field that is text takes it as it is written."""
+    if row is None or not row.is_list:
+        return _scalar(flag, texts[0], is_text=row is not None and row.is_text)
+    if len(texts) == 1 and (texts[0].startswith("[") or texts[0] in _NULLS):
+        return _scalar(flag, texts[0], is_text=False)
+    return [_scalar(flag, text, is_text=row.is_text) for text in texts]
+
+
+def _scalar(flag: str, text: str, *, is_text: bool) -> Any:
+    if not text or (is_text and text not in _NULLS and text[0] not in "\"'"):
+        return text
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{flag}: {text!r} is no YAML value ({error}). Quote it: '\"{text}\"'.") from None

@@ -1,0 +1,77 @@
+"""The fields of a configuration as a table: what flags may set, and what ``--help`` says of them."""
+
+import dataclasses
+import types
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+
+class FieldRow(NamedTuple):
+    """One field."""
+
+    path: str
+    """Dotted path; an element of a list is numbered N."""
+    default: Any
+    """Default value; ``required`` where there is none."""
+    about: str
+    """Documentation, in one line."""
+    choices: tuple[str, ...]
+    """The words that it takes; empty where it is no choice among words."""
+    kinds: frozenset[Any]
+    """Types of its values, of its elements, too, where it is a list; None is left out, a ``Literal`` is ``Literal``."""
+    section: str
+    """Path of the section that holds it, empty at the top."""
+    section_about: str
+    """What that section is about."""
+
+    @property
+    def is_boolean(self) -> bool:
+        """Whether it is true or false."""
+        return self.kinds == {bool}
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it takes several values."""
+        return tuple in self.kinds
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values, or its elements, are free text."""
+        return self.kinds - {tuple} == {str}
+
+
+def field_table(cls: type, section: str = "") -> list[FieldRow]:
+    """Return a row for every field of a pydantic dataclass, its sections expanded."""
+    rows: list[FieldRow] = []
+    section_about = (cls.__doc__ or "").splitlines()[0]
+    for name, info in cls.__pydantic_fields__.items():  # type: ignore[attr-defined]
+        path = f"{section}.{name}" if section else name
+        element = next((a for a in get_args(info.annotation) if dataclasses.is_dataclass(a)), None)
+        inner = element if get_origin(info.annotation) is tuple else info.annotation
+        if inner is not None and dataclasses.is_dataclass(inner):
+            rows += field_table(inner, f"{path}.N" if element else path)  # type: ignore[arg-type]
+            continue
+        default = "required" if info.is_required() else info.get_default(call_default_factory=True)
+        about = " ".join((info.description or "").split())
+        choices, kinds = _choices(info.annotation), frozenset(_kinds(info.annotation))
+        rows.append(FieldRow(path, default, about, choices, kinds, section, section_about))
+    return rows
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """Return the words that a ``Literal`` lists, perhaps inside a union or a tuple."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return next(filter(None, map(_choices, get_args(annotation))), ())
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kinds(arguments[0])
+    if origin in (Union, types.UnionType):
+        return set().union(*map(_kinds, arguments))
+    if origin is tuple:
+        return {tuple}.union(*(_kinds(element) for element in arguments if element is not ...))
+    if origin is Literal:
+        return {Literal}
+    return {annotation} - {types.NoneType}

@@ -1,0 +1,76 @@
+"""What ``--help`` and ``--help-all`` say."""
+
+import re
+
+import pytest
+
+from data_prep.cli import PROGRAM as DATA
+from megabert.cli.main import PROGRAM as MEGABERT
+from megabert.command_line.help import render_help
+from megabert.command_line.parser import Parser
+from megabert.config.fields import field_table
+from megabert.config.run import RunConfig
+
+
+def flags(text: str) -> dict[str, str]:
+    """Return what follows each flag, in one line."""
+    parts = re.split(r"^  (?=-)", text.partition("\nexample")[0], flags=re.MULTILINE)[1:]
+    pairs = [part.split("\n\n")[0].partition(" ") for part in parts]
+    return {name: " ".join(about.split()) for name, _, about in pairs}
+
+
+@pytest.fixture
+def shown(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def show(program, *words: str) -> str:
+        with pytest.raises(SystemExit) as stop:
+            program.run(words)
+        assert stop.value.code == 0
+        return capsys.readouterr().out
+
+    return show
+
+
+COMMANDS = [(program, name) for program in (MEGABERT, DATA) for name in program.commands]
+
+
+@pytest.mark.parametrize(("program", "name"), COMMANDS, ids=lambda value: getattr(value, "name", value))
+def test_every_command_has_help_with_an_example(program, name, shown):
+    text = shown(program, name, "--help")
+    assert f"{program.name} {name}" in text.split("example")[-1]
+    assert len(flags(text)) <= 14, "the flags that most runs set"
+    if "--help-all" in text:
+        everything = flags(shown(program, name, "--help-all"))
+        assert flags(text).keys() <= everything.keys()
+        assert len(everything) > 20
+
+
+def test_short_help_takes_the_first_sentence(monkeypatch):
+    parser = Parser("x")
+    parser.add_fields(RunConfig, first=("seed", "fork"))
+    rows = {path: row._replace(about="One thing. Another thing.") for path, row in parser.fields.items()}
+    parser.fields = rows
+    assert flags(render_help(parser, has_all=False))["--seed"] == "N One thing (default: 42)"
+    assert flags(render_help(parser, has_all=True))["--seed"] == "N One thing. Another thing (default: 42)"
+
+
+def test_all_fields_are_shown_with_defaults_and_words(shown):
+    everything = flags(shown(MEGABERT, "pretrain", "--help-all"))
+    fields = {f"--{row.path.replace('_', '-')}" for row in field_table(RunConfig) if not row.is_boolean}
+    assert fields <= everything.keys()
+    assert everything["--optimizer.name"].startswith("lamb|adamw ")
+    assert everything["--ops.layer-norm"].startswith("auto|triton|apex|torch ")
+    assert everything["--micro-batch-tokens"].startswith("N|auto ")
+    assert everything["--optimizer.betas"].endswith("(default: 0.9 0.999)")
+    assert everything["--activation-checkpointing,"].startswith("--no-activation-checkpointing ")
+    assert everything["--activation-checkpointing,"].endswith("(default: false)")
+    assert everything["--init-from"].endswith("(default: none)")
+    assert everything["--phases.N.steps"].endswith("(required, here or in a file)")
+
+
+def test_sections_come_in_the_order_of_use(shown):
+    text = shown(MEGABERT, "pretrain", "--help-all")
+    headings = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert headings[:4] == ["flags of the command", "data", "phases.N", "fields of the configuration"]
+    assert {"model", "optimizer", "checkpoint", "rollback"} < set(headings)
