@@ -34,9 +34,8 @@ from megabert.data import (
     shape_for,
     validation_batches,
 )
-from megabert.models.batch import Packing
 from megabert.models.bert import BertForPreTraining
-from megabert.models.encoder import EncoderLayer
+from megabert.models.encoder import DensePacking, EncoderLayer
 from megabert.models.initialization import initialize
 from megabert.ops.attention import attention, plan_attention
 
@@ -191,9 +190,9 @@ def measure_lengths() -> None:
     for _ in range(REPETITIONS):  # all lengths in turn, so that what else the machine does hits them alike
         for length in LENGTHS:
             cu_seqlens = torch.arange(0, TOKENS + 1, length, dtype=torch.int32)
-            packing = Packing(cu_seqlens, length, plan_attention(cu_seqlens, tokens=TOKENS, num_heads=heads))
+            packing = DensePacking(cu_seqlens, length, plan_attention(cu_seqlens, tokens=TOKENS, num_heads=heads))
             started = time.process_time()
-            attention(qkv_TC, cu_seqlens, max_seqlen=length, num_heads=heads, plan=packing.plan)
+            attention(qkv_TC, cu_seqlens, max_seqlen=length, num_heads=heads, blocks=packing.blocks)
             between = time.process_time()
             layer(x_TD, packing, None, 0)
             alone[length] = min(alone[length], between - started)

@@ -15,8 +15,9 @@ from megabert.data.batch import MicroBatch
 from megabert.export.huggingface import read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.models.build import build_model
-from megabert.models.convert import VOCABULARY_ROWS, load_parameters
+from megabert.models.convert import load_parameters
 from megabert.models.electra import ElectraForPreTraining
+from megabert.models.key_maps import VOCABULARY_ROWS
 from megabert.tokenization import load_tokenizer, save_huggingface
 
 VOCABULARY = 70

@@ -1,62 +1,33 @@
-"""What a model asks of a packed micro-batch, whoever builds it."""
+"""The packed micro-batch as models read it: sequences end to end in one row of tokens, and no padding in between."""
 
 # T packed tokens, B sequences, M masked positions
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 
 class PackedBatch(Protocol):
-    """Sequences end to end in one row of tokens; DESIGN.md section 5. Read-only, so that frozen classes fit."""
+    """The fields that a model reads, whoever holds them: ``data.batch.MicroBatch`` in training.
 
-    @property
-    def input_ids_T(self) -> Tensor:
-        """Int64."""
+    The encoder needs tokens, positions, segments, boundaries and seeds; the pre-training heads need the labels besides.
+    """
 
-    @property
-    def position_ids_T(self) -> Tensor:
-        """Int64, from 0 in each sequence."""
-
-    @property
-    def segment_ids_T(self) -> Tensor:
-        """Int64, 0 or 1."""
-
-    @property
-    def cu_seqlens(self) -> Tensor:
-        """Int32 of shape (B + 1,), where each sequence starts; tokens past the last belong to no sequence."""
-
-    @property
-    def masked_positions_M(self) -> Tensor:
-        """Int64 index into the T tokens."""
-
-    @property
-    def masked_ids_M(self) -> Tensor:
-        """Int64, the original tokens; -100 on padding."""
-
-    @property
-    def next_sentence_label_B(self) -> Tensor:
-        """Int64; -100 on padding and without the objective."""
-
-    @property
-    def instance_seeds_B(self) -> Tensor:
-        """Int32, keys of dropout."""
-
-    @property
-    def max_seqlen(self) -> int:
-        """At least the longest sequence."""
-
-
-@dataclass(frozen=True)
-class Packing:
-    """What every layer needs to know of the sequences."""
-
+    input_ids_T: Tensor
+    """Int64 token ids, with the masks of pre-training applied."""
+    position_ids_T: Tensor
+    """Int64 position of each token in its sequence, from 0."""
+    segment_ids_T: Tensor
+    """Int64, 0 in the first segment and 1 in the second."""
     cu_seqlens: Tensor
-    """Int32 of shape (B + 1,)."""
+    """Int32 of shape (B + 1,), where each sequence starts. Tokens past the last boundary belong to no sequence."""
+    masked_positions_M: Tensor
+    """Int64 indices into the T tokens, the positions to predict."""
+    masked_ids_M: Tensor
+    """Int64, the original tokens there; -100 on padding."""
+    next_sentence_label_B: Tensor
+    """Int64, 1 where the second segment is a random one (or swapped, for SOP); -100 on padding and without NSP."""
+    instance_seeds_B: Tensor
+    """Int32 keys of dropout, which belong to the instance and not to its place in a batch."""
     max_seqlen: int
-    """At least the longest length."""
-    plan: Any
-    """Of ``ops.attention.plan_attention``, or of ``ops.disentangled.plan_groups``."""
-    relative: Any = None
-    """DeBERTa: what the encoder's ``RelativeEmbedding`` returns."""
+    """At least the length of the longest sequence."""

@@ -1,8 +1,10 @@
-"""BERT, RoBERTa, ALBERT and DeBERTa for pre-training on packed tokens; they differ in configuration alone."""
+"""BERT, RoBERTa, ALBERT and DeBERTa for pre-training on packed tokens.
+
+They are one class: what differs between them (shared weights, relative positions, sentence objective) is configuration.
+The code is that of one device. Data parallelism, ZeRO and mixed precision are applied from outside, by the engine.
+"""
 
 # T packed tokens, B sequences, M masked positions, D hidden, V vocabulary
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,27 +12,25 @@ from torch import Tensor, nn
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.batch import PackedBatch, Packing
+from megabert.models.batch import PackedBatch
 from megabert.models.embeddings import BertEmbeddings
 from megabert.models.encoder import BertEncoder
 from megabert.models.heads import BertPooler, PretrainingHeads
 from megabert.models.objectives import MLM, NSP, PretrainingOutput
-from megabert.ops.attention import plan_attention
 from megabert.ops.cross_entropy import cross_entropy
-from megabert.ops.disentangled import plan_groups
 from megabert.ops.dropout import DropoutStream
 
 
 class BertModel(nn.Module):
-    """Embeddings, encoder and pooler.
+    """Embeddings, encoder and pooler: what fine-tuning keeps of a pre-trained model.
 
     Args:
-        config: Shape; ``vocab_size`` is a number.
-        ops: Backends.
-        has_pooler: Whether there is a pooler.
-        activation_checkpointing: Recompute each layer in the backward pass.
-        embeddings: Another model's, to share them; None makes its own.
-        stream: Sets its dropout apart from another model's on the same instances.
+        config: Sizes and family; ``vocab_size`` is a number, not ``auto``.
+        ops: Backends of the fused ops.
+        has_pooler: Whether there is a pooler, which reads each sequence's first token.
+        activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
+        embeddings: Embeddings of another model, to share them (ELECTRA's generator); None makes new ones.
+        stream: Number that sets this model's dropout apart from another's on the same instances.
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class BertModel(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.ops = ops
         self.stream = stream
         self.embeddings = embeddings or BertEmbeddings(config, ops)
         self.embeddings_project = (
@@ -55,47 +54,39 @@ class BertModel(nn.Module):
         self.pooler = BertPooler(config) if has_pooler else None
 
     def forward(self, batch: PackedBatch, *, input_ids_T: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return last hidden states of shape (T, D) and, with a pooler, pooled ones of shape (B, D).
+        """Run the encoder; dropout is on in training mode only.
 
         Args:
             batch: Packed micro-batch.
             input_ids_T: Tokens to read instead of the batch's.
+
+        Returns:
+            Last hidden states of shape (T, D), and pooled ones of shape (B, D), or None without a pooler.
         """
         stream = None
         if self.training:
             stream = DropoutStream.of_batch(
                 batch.instance_seeds_B ^ self.stream, batch.cu_seqlens, batch.position_ids_T
             )
-        packing = self._pack(batch)
         x_TD = self.embeddings(batch, stream, input_ids_T)
         if self.embeddings_project is not None:
             x_TD = self.embeddings_project(x_TD)
-        hidden_TD = self.encoder(x_TD, packing, stream)
+        hidden_TD = self.encoder(x_TD, batch, stream)
         return hidden_TD, None if self.pooler is None else self.pooler(hidden_TD, batch.cu_seqlens)
-
-    def _pack(self, batch: PackedBatch) -> Packing:
-        """Work out once what attention needs in every layer."""
-        cu_seqlens, longest = batch.cu_seqlens, batch.max_seqlen
-        tokens, heads = batch.input_ids_T.numel(), self.config.num_attention_heads
-        if self.config.pos_att_type:
-            plan: Any = plan_groups(cu_seqlens, tokens=tokens, max_seqlen=longest, num_heads=heads)
-        else:
-            plan = plan_attention(cu_seqlens, tokens=tokens, num_heads=heads, backend=self.ops.attention)
-        return Packing(cu_seqlens, longest, plan)
 
 
 class BertForPreTraining(nn.Module):
     """Encoder with the masked-language-model head and, for ``nsp`` and ``sop``, the sentence head.
 
-    A parameter that the loss does not reach does not exist: without a sentence objective there is no pooler either.
+    Every parameter gets a gradient: without a sentence objective there is no sentence head, and no pooler either.
 
     Args:
-        config: Shape; ``vocab_size`` is a number.
-        objective: ``nsp``, ``sop`` or ``none``.
-        ops: Backends; None chooses them by device.
-        activation_checkpointing: Recompute each layer in the backward pass.
-        embeddings: Another model's, to share them; None makes its own.
-        stream: Sets its dropout apart from another model's on the same instances.
+        config: Sizes and family; ``vocab_size`` is a number, not ``auto``.
+        objective: ``nsp`` (Devlin et al. 2019), ``sop`` (Lan et al. 2020) or ``none``.
+        ops: Backends of the fused ops; None chooses them by device.
+        activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
+        embeddings: Embeddings of another model, to share them; None makes new ones.
+        stream: Number that sets this model's dropout apart from another's on the same instances.
     """
 
     def __init__(
@@ -128,15 +119,16 @@ class BertForPreTraining(nn.Module):
         )
 
     def forward(self, batch: PackedBatch, *, with_logits: bool = False) -> PretrainingOutput:
-        """Return loss sums and counts; dropout is on in training mode only.
+        """Return the sums of losses and of right answers; dropout is on in training mode only.
 
         Args:
-            batch: Packed micro-batch; one without real instances gives a loss of exactly 0 and zero gradients.
-            with_logits: Also return logits and hidden states.
+            batch: Packed micro-batch. One without real instances gives a loss of exactly 0 and zero gradients.
+            with_logits: Whether to return logits and hidden states as well.
         """
         hidden_TD, pooled_BD = self.bert(batch)
         mlm_logits_MV = self.cls.predictions(hidden_TD, batch.masked_positions_M)
         mlm_loss_sum, mlm_correct = cross_entropy(mlm_logits_MV, batch.masked_ids_M, backend=self.loss_backend)
+        # Without a sentence objective its sums are zero, so that every output has the same fields.
         nsp_logits_B2 = None
         nsp_loss_sum, nsp_correct = torch.zeros_like(mlm_loss_sum), torch.zeros_like(mlm_correct)
         if pooled_BD is not None and self.cls.seq_relationship is not None:

@@ -1,4 +1,4 @@
-"""From a configuration to the model that is pre-trained."""
+"""One place that chooses the class of a model, from its configuration."""
 
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
@@ -16,13 +16,13 @@ def build_model(
     ops: OpsConfig | None = None,
     activation_checkpointing: bool = False,
 ) -> PretrainingModel:
-    """Return the family's model for pre-training; its weights mean nothing until they are initialised or loaded.
+    """Return the family's model for pre-training, without usable weights: initialise or load them next.
 
     Args:
-        config: Shape and family; ``vocab_size`` is a number.
-        objective: ``nsp``, ``sop`` or ``none``; None: the family's usual one.
-        ops: Backends; None chooses them by device.
-        activation_checkpointing: Recompute each layer in the backward pass.
+        config: Sizes and family; ``vocab_size`` is a number, not ``auto``. With ``generator_size`` it is ELECTRA.
+        objective: ``nsp``, ``sop`` or ``none``; None takes the family's usual one.
+        ops: Backends of the fused ops; None chooses them by device.
+        activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
     """
     if config.generator_size is not None:
         return ElectraForPreTraining(config, ops=ops, activation_checkpointing=activation_checkpointing)

@@ -1,6 +1,9 @@
-"""Weights to and from Hugging Face: names by ``key_maps``, QKV fused, vocabulary padded, positions from 0."""
+"""Weights to and from Hugging Face, exactly: the logits of both models are equal.
 
-# V vocabulary, D hidden
+Four things differ. Names are mapped by ``key_maps``. Queries, keys and values are one parameter here (``qkv``) and
+three there. Our vocabulary is padded to a multiple of 64 rows. Our positions begin with row 0, RoBERTa's behind the id
+of the padding.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,54 +15,52 @@ from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError
 from megabert.models.build import build_model
-from megabert.models.key_maps import to_ours, to_theirs
+from megabert.models.key_maps import VOCABULARY_ROWS, to_ours, to_theirs
 
+# Our names and theirs of the attention projections, after ``key_maps``.
 FUSED = re.compile(r"^(.*\.attention\.self)\.qkv\.(weight|bias)$")
 SPLIT = re.compile(r"^(.*\.attention\.self)\.(query|key|value)\.(weight|bias)$")
 BY_HEAD = re.compile(r"^(.*\.attention\.self)\.in_proj\.(weight)$")
-"""Theirs: queries, keys and values of the first head, then of the second, and so on."""
+"""DeBERTa's first version: one parameter with queries, keys and values of the first head, then of the second, ..."""
 PARTS = ("query", "key", "value")
-"""Their order in the fused parameter."""
-
-VOCABULARY_ROWS = ("embeddings.word_embeddings.weight", "cls.predictions.decoder.bias")
-"""Ends of the names of our parameters with a row a piece, padded to a multiple of 64 rows."""
+"""The order of the three in our fused parameter."""
 
 POSITIONS = "bert.embeddings.position_embeddings.weight"
-"""Ours begins with position 0, theirs may begin with rows that no token reaches."""
+"""Our table begins with position 0; theirs may begin with rows that no token reads."""
 
 GENERATOR = "generator."
-"""ELECTRA's second model, whose embeddings are the first one's."""
+"""Prefix of ELECTRA's generator, which shares the embeddings of the discriminator."""
 
 DERIVED = ("bert.embeddings.position_ids", "cls.predictions.decoder.weight")
-"""Theirs, found in some files, that hold no weights of their own: a counter, and the tied word embeddings."""
+"""Entries of some files that hold no weights of their own: a counter, and the tied word embeddings again."""
 
 
 def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig, *, pad_id: int = 0) -> dict[str, Tensor]:
     """Rename and split our parameters into those of the family's classes in ``transformers``.
 
     Args:
-        state: Whole parameters by our names.
-        config: Their shape and family.
-        pad_id: Of the tokenizer; RoBERTa's positions begin behind it.
+        state: Whole parameters (not ZeRO's partitions) by our names.
+        config: Sizes and family of the model.
+        pad_id: Id of [PAD] in the tokenizer; RoBERTa's positions begin behind it.
 
     Returns:
-        Contiguous tensors by Hugging Face's names, the vocabulary's padding cut; tied weights once.
+        Contiguous tensors by Hugging Face's names, without the vocabulary's padding; tied weights once.
     """
     result: dict[str, Tensor] = {}
     for name, value in state.items():
         if name.endswith(VOCABULARY_ROWS):
             value = value[: config.vocab_size]
-        if name == POSITIONS:
+        if name == POSITIONS:  # RoBERTa: rows in front, up to the padding's id, that no token reads
             unused = value.new_zeros(unused_positions(config, pad_id), value.shape[1])
             value = torch.cat([unused, value])
         fused = FUSED.match(name)
-        if fused and not config.traits.has_key_bias:
+        if fused and not config.traits.has_key_bias:  # DeBERTa's first version: rows by head, then by Q, K, V
             theirs = to_theirs(f"{fused[1]}.in_proj.{fused[2]}", config.family)
             result[theirs] = _swap(value, 3, config.num_attention_heads)
         elif fused:
             prefix, kind = fused.groups()
-            for part, piece in zip(PARTS, value.chunk(3), strict=True):
-                result[to_theirs(f"{prefix}.{part}.{kind}", config.family)] = piece.contiguous()
+            for part, rows in zip(PARTS, value.chunk(3), strict=True):
+                result[to_theirs(f"{prefix}.{part}.{kind}", config.family)] = rows.contiguous()
         else:
             result[to_theirs(name, config.family)] = value.contiguous()
     return result
@@ -74,16 +75,17 @@ def from_huggingface(
     """Rename and fuse Hugging Face's weights into ours.
 
     Args:
-        state: By Hugging Face's names; with or without the encoder's prefix (``bert.``), with or without heads.
-        config: Shape and family that the weights should have.
-        objective: Of the model that will take them; None: the family's usual one.
+        state: Tensors by Hugging Face's names, with or without the encoder's prefix (``bert.``), with or without heads.
+        config: Sizes and family that the weights should have.
+        objective: Objective of the model that will take them, which decides its heads; None takes the family's usual
+            one.
 
     Returns:
-        Float32 parameters by our names, vocabulary padded with zeros; our names that the weights lack (such as heads);
-        their names that have no place in the model.
+        Float32 parameters by our names, the vocabulary padded with zeros; our names that the weights lack (such as
+        heads); their names that the model has no parameter for.
 
     Raises:
-        CheckpointError: A weight has another shape than ``config`` says, or a part of Q, K, V is missing.
+        CheckpointError: A weight has another shape than ``config`` says, or one of Q, K and V is missing.
     """
     renamed = {to_ours(name, config.family): (name, value) for name, value in state.items()}
     values = _fuse({name: value for name, (_, value) in renamed.items()}, config)
@@ -101,11 +103,11 @@ def from_huggingface(
 def split_generator(
     state: Mapping[str, Tensor], config: ModelConfig
 ) -> tuple[dict[str, Tensor], tuple[dict[str, Tensor], ModelConfig] | None]:
-    """Take ELECTRA's two models apart: ``transformers`` has a class and a folder for each.
+    """Separate ELECTRA's two models: ``transformers`` has a class and a folder for each.
 
     Returns:
-        The parameters without the generator's, and those of the generator, as of a model of its own, with its shape;
-        None where ``state`` has no generator.
+        The discriminator's parameters; and the generator's, named as those of a model of its own, with its
+        configuration, or None where ``state`` has no generator.
     """
     own = {name: value for name, value in state.items() if not name.startswith(GENERATOR)}
     if len(own) == len(state):
@@ -116,7 +118,7 @@ def split_generator(
 
 
 def join_generator(state: Mapping[str, Tensor], generator: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Put ELECTRA's two models together again.
+    """Join ELECTRA's two models into one again, the inverse of ``split_generator``.
 
     Raises:
         CheckpointError: They do not share their embeddings.
@@ -132,7 +134,7 @@ def join_generator(state: Mapping[str, Tensor], generator: Mapping[str, Tensor])
 
 
 def unused_positions(config: ModelConfig, pad_id: int) -> int:
-    """Return how many rows of their position embeddings lie before the first token's."""
+    """Return how many rows their position embeddings have before the first token's: in RoBERTa pad_id + 1, else 0."""
     return pad_id + 1 if config.traits.positions_after_padding else 0
 
 
@@ -144,7 +146,7 @@ def parameter_shapes(config: ModelConfig, *, objective: Objective | None = None)
 
 
 def count_parameters(config: ModelConfig) -> int:
-    """Return the size of encoder and pooler, as papers state it: heads and the vocabulary's padding not counted."""
+    """Return the size of encoder and pooler, as papers state it: without heads and the vocabulary's padding."""
     shapes = parameter_shapes(config)
     padding = (config.padded_vocab_size - int(config.vocab_size)) * config.embedding_width
     return sum(shape.numel() for name, shape in shapes.items() if name.startswith("bert.")) - padding
@@ -155,8 +157,8 @@ def load_parameters(model: nn.Module, state: Mapping[str, Tensor], *, may_lack: 
     """Copy whole parameters into a model by name; tied ones are one parameter.
 
     Args:
-        model: Its parameters are whole (not partitioned by ZeRO-3).
-        state: By our names, in any floating dtype.
+        model: Model whose parameters are whole, not partitioned by ZeRO-3.
+        state: Tensors by our names, in any floating dtype.
         may_lack: Names that keep their present values where ``state`` lacks them.
 
     Raises:
@@ -180,17 +182,17 @@ def load_parameters(model: nn.Module, state: Mapping[str, Tensor], *, may_lack: 
 
 
 def _fused_name(name: str) -> str:
-    """Return the name of our parameter that holds a part of Q, K and V."""
+    """Return the name of our fused parameter for a part of Q, K and V; other names stay."""
     return BY_HEAD.sub(r"\1.qkv.\2", SPLIT.sub(r"\1.qkv.\3", name))
 
 
 def _swap(value: Tensor, first: int, second: int) -> Tensor:
-    """Turn the order of rows from (first, second) to (second, first)."""
+    """Reorder rows that are grouped by (first, second) into groups by (second, first), such as (head, Q K V)."""
     return value.unflatten(0, (first, second, -1)).transpose(0, 1).flatten(0, 2).contiguous()
 
 
 def _fuse(values: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Concatenate queries, keys and values."""
+    """Concatenate queries, keys and values to ``qkv``, whichever way they are stored."""
     result: dict[str, Tensor] = {}
     parts: dict[str, dict[str, Tensor]] = {}
     for name, value in values.items():
@@ -201,11 +203,11 @@ def _fuse(values: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor
             result[_fused_name(name)] = _swap(value, config.num_attention_heads, 3)
         else:
             result[_fused_name(name)] = value
-    for name, pieces in parts.items():
-        if len(pieces) < len(PARTS):
-            lacking = ", ".join(part for part in PARTS if part not in pieces)
+    for name, tensors in parts.items():
+        if len(tensors) < len(PARTS):
+            lacking = ", ".join(part for part in PARTS if part not in tensors)
             raise CheckpointError(f"{name}: the weights lack {lacking}. Export them again; the file is incomplete.")
-        result[name] = torch.cat([pieces[part] for part in PARTS])
+        result[name] = torch.cat([tensors[part] for part in PARTS])
     return result
 
 
@@ -224,7 +226,7 @@ def _fit(name: str, value: Tensor, shape: torch.Size, config: ModelConfig) -> Te
 
 
 def _is_derived(name: str, values: Mapping[str, Tensor]) -> bool:
-    """Tell whether a tied decoder's weight really is the word embeddings."""
+    """Tell whether an entry may be dropped: a decoder's weight only if it really is the word embeddings."""
     if name == "cls.predictions.decoder.weight":
         return torch.equal(values[name], values["bert.embeddings.word_embeddings.weight"])
     return True

@@ -1,4 +1,9 @@
-"""ELECTRA: a small masked-LM proposes tokens, the encoder finds which ones were replaced (Clark et al. 2020)."""
+"""ELECTRA: a small masked-LM proposes tokens, the encoder finds out which ones were replaced (Clark et al. 2020).
+
+The generator fills the masked positions with tokens drawn from its own distribution; the discriminator then says of
+every token, not of 15% only, whether it is the original. Both are trained at once, each with its own loss: no gradient
+goes through the drawn tokens, so this is not adversarial training.
+"""
 
 # T packed tokens, M masked positions, D hidden, V vocabulary
 
@@ -12,23 +17,23 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
 from megabert.models.bert import BertForPreTraining, BertModel
-from megabert.models.encoder import BiasGelu
+from megabert.models.layers import BiasGelu
 from megabert.models.objectives import MLM, PretrainingOutput, Term
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.sampling import sample
 
 DISCRIMINATOR_WEIGHT = 50.0
-"""Clark et al. 2020, section 3.1 and table 6: lambda."""
+"""Lambda, the weight of the discriminator's loss (Clark et al. 2020, section 3.1 and table 6)."""
 GENERATOR_STREAM = 0x2545F491
-"""Sets the generator's dropout apart from the discriminator's."""
+"""Arbitrary number that sets the generator's dropout apart from the discriminator's."""
 SAMPLING_STREAM = 0x5851F42D
-"""Sets the draws of replacements apart from both."""
+"""Arbitrary number that sets the draws of replacements apart from both dropouts."""
 BINS, LOGIT_LIMIT = 1024, 16.0
-"""Of the histogram: logits beyond the limit are counted at it."""
+"""Bins of the histogram of logits, and its range to both sides of 0; logits beyond are counted in the last bin."""
 
 
 class DiscriminatorPredictions(nn.Module):
-    """Dense layer, activation, one logit a token."""
+    """The discriminator's head: dense layer, activation, one logit a token."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
@@ -44,15 +49,17 @@ class DiscriminatorPredictions(nn.Module):
 class ElectraForPreTraining(nn.Module):
     """Generator and discriminator, trained together; ``bert``, the discriminator, is the encoder to keep.
 
-    They share all embeddings (section 3.2), so the generator has a projection from their width to its own.
+    They share all embeddings (section 3.2), so the generator, which is narrower, has a projection from their width to
+    its own.
 
     Args:
-        config: Shape of the discriminator; ``generator_size`` makes the generator's of it.
-        ops: Backends; None chooses them by device.
-        activation_checkpointing: Recompute each layer in the backward pass.
+        config: Sizes of the discriminator. ``generator_size`` is the generator's share of its width, heads and
+            feed-forward width.
+        ops: Backends of the fused ops; None chooses them by device.
+        activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
     """
 
-    terms = (MLM, Term("rtd", "tokens", DISCRIMINATOR_WEIGHT))
+    terms = (MLM, Term("rtd", per="tokens", weight=DISCRIMINATOR_WEIGHT))
 
     def __init__(
         self, config: ModelConfig, *, ops: OpsConfig | None = None, activation_checkpointing: bool = False
@@ -72,52 +79,62 @@ class ElectraForPreTraining(nn.Module):
         )
 
     def forward(self, batch: PackedBatch, *, with_logits: bool = False) -> PretrainingOutput:
-        """Return loss sums and counts; dropout is on in training mode only, sampling always.
+        """Return the sums of losses and of right answers; dropout is on in training mode only, sampling always.
 
         Args:
-            batch: Packed micro-batch; one without real instances gives a loss of exactly 0 and zero gradients.
-            with_logits: Also return the generator's logits, the discriminator's, and its hidden states.
+            batch: Packed micro-batch. One without real instances gives a loss of exactly 0 and zero gradients.
+            with_logits: Whether to return the logits of both models and the discriminator's hidden states as well.
         """
+        # The generator predicts the masked tokens; its logits are detached, because sampling has no gradient.
         guessed = self.generator(batch, with_logits=True)
         ids_T, is_replaced_T = replace_tokens(batch, guessed.mlm_logits_MV.detach())
+        # The discriminator judges every token; padding is left out of its sums.
         hidden_TD, _ = self.bert(batch, input_ids_T=ids_T)
         logits_T = self.discriminator_predictions(hidden_TD)
         is_real_T = torch.arange(ids_T.numel(), device=ids_T.device) < batch.cu_seqlens[-1]
         losses_T = functional.binary_cross_entropy_with_logits(
             logits_T.float(), is_replaced_T.float(), reduction="none"
         )
-        found = {
+        sums = {
             "rtd_loss_sum": (losses_T * is_real_T).sum(),
             "rtd_correct": ((logits_T > 0).eq(is_replaced_T) & is_real_T).sum(),
             "rtd_histogram": _histogram(logits_T.detach(), is_replaced_T, is_real_T),
         }
         if with_logits:
-            return replace(guessed, **found, rtd_logits_T=logits_T, hidden_TD=hidden_TD)
-        return replace(guessed, **found, mlm_logits_MV=None, hidden_TD=None)
+            return replace(guessed, **sums, rtd_logits_T=logits_T, hidden_TD=hidden_TD)
+        return replace(guessed, **sums, mlm_logits_MV=None, hidden_TD=None)
 
 
 @torch.no_grad()
 def replace_tokens(batch: PackedBatch, logits_MV: Tensor) -> tuple[Tensor, Tensor]:
     """Put a token drawn from the generator at each masked position.
 
-    The draw is keyed by (instance seed, position), and so by (run seed, step, instance, position).
+    The draw is keyed by instance seed and position. The instance seed follows from run seed, step and instance, so a
+    resumed run, or one on other ranks, draws the same tokens.
+
+    Args:
+        batch: Packed micro-batch.
+        logits_MV: The generator's logits at the masked positions.
 
     Returns:
-        Token ids of shape (T,), and whether each differs from the original; a draw that hits the original does not.
+        Int64 token ids of shape (T,), and whether each differs from the original. A draw that hits the original token
+        counts as original (section 3.1).
     """
     positions_M = batch.masked_positions_M
     is_padding_M = batch.masked_ids_M < 0
     seen_M = batch.input_ids_T[positions_M]
     stream = DropoutStream.of_batch(batch.instance_seeds_B ^ SAMPLING_STREAM, batch.cu_seqlens, batch.position_ids_T)
     drawn_M = sample(logits_MV, stream.row_seeds_T[positions_M])
+    # Padding of M points to position 0, where it writes back what is there.
     originals_T = batch.input_ids_T.index_copy(0, positions_M, torch.where(is_padding_M, seen_M, batch.masked_ids_M))
     ids_T = originals_T.index_copy(0, positions_M, torch.where(is_padding_M, seen_M, drawn_M))
     return ids_T, ids_T != originals_T
 
 
 def _histogram(logits_T: Tensor, is_replaced_T: Tensor, is_real_T: Tensor) -> Tensor:
+    """Count original (row 0) and replaced (row 1) tokens by logit, int64 of shape (2, BINS)."""
     bins_T = ((logits_T.float() / LOGIT_LIMIT + 1) * (BINS // 2)).long().clamp(0, BINS - 1)
-    # one more place takes the padding, so that no shape depends on the data
-    places_T = torch.where(is_real_T, bins_T + BINS * is_replaced_T, 2 * BINS)
-    counts = torch.zeros(2 * BINS + 1, dtype=torch.int64, device=places_T.device)
-    return counts.scatter_add_(0, places_T, torch.ones_like(places_T))[: 2 * BINS].view(2, BINS)
+    # Padding is counted in one more bin, which is cut off: no shape depends on the data.
+    bins_T = torch.where(is_real_T, bins_T + BINS * is_replaced_T, 2 * BINS)
+    counts = torch.zeros(2 * BINS + 1, dtype=torch.int64, device=bins_T.device)
+    return counts.scatter_add_(0, bins_T, torch.ones_like(bins_T))[: 2 * BINS].view(2, BINS)

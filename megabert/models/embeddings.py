@@ -1,62 +1,22 @@
-"""Word, position and segment embeddings, and the LayerNorm modules that layers share."""
+"""The embeddings that the encoder starts from: words, and in most families positions and segments."""
 
-# T packed tokens, D hidden, E embedding
+# T packed tokens, E embedding width (the hidden width, but for ALBERT and ELECTRA)
 
-import torch
 from torch import Tensor, nn
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
-from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
-from megabert.ops.layer_norm import layer_norm
-
-
-class LayerNorm(nn.Module):
-    """LayerNorm, of a sum where there is a residual."""
-
-    def __init__(self, width: int, *, eps: float, backend: str) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.eps = eps
-        self.backend = backend
-
-    def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None) -> Tensor:
-        """Return LayerNorm(residual + x)."""
-        return layer_norm(x_TD, self.weight, self.bias, eps=self.eps, residual_TD=residual_TD, backend=self.backend)
-
-
-class ResidualLayerNorm(nn.Module):
-    """The end of a sub-layer; owns the bias of the dense layer before it, because one op adds both.
-
-    A parameter is read only inside the forward of the module that owns it: ZeRO-3 gathers it there and nowhere else.
-    """
-
-    def __init__(self, width: int, *, eps: float, backend: str) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.dense_bias = nn.Parameter(torch.zeros(width))
-        self.eps = eps
-        self.backend = backend
-
-    def forward(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None = None) -> Tensor:
-        """Return LayerNorm(residual + dropout(x + dense bias))."""
-        return layer_norm(
-            x_TD,
-            self.weight,
-            self.bias,
-            eps=self.eps,
-            input_bias_D=self.dense_bias,
-            residual_TD=residual_TD,
-            dropout=site,
-            backend=self.backend,
-        )
+from megabert.models.layers import LayerNorm
+from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 
 
 class BertEmbeddings(nn.Module):
-    """Sum of embeddings, in BERT of three, LayerNorm, dropout (Devlin et al. 2019, section 3)."""
+    """Sum of the embeddings, LayerNorm, dropout (Devlin et al. 2019, section 3).
+
+    BERT adds up words, positions and segments. DeBERTa has words alone (its positions are in the attention scores), and
+    RoBERTa has a segment table of one row.
+    """
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
@@ -72,16 +32,16 @@ class BertEmbeddings(nn.Module):
         """Return the embedded tokens, of shape (T, E).
 
         Args:
-            batch: Packed tokens.
-            stream: Random numbers of the micro-batch; None drops nothing.
-            input_ids_T: Tokens to read instead of the batch's.
+            batch: Packed micro-batch.
+            stream: Dropout of the micro-batch; None drops nothing.
+            input_ids_T: Tokens to read instead of the batch's; ELECTRA's discriminator reads the generator's.
         """
         word_TE = self.word_embeddings(batch.input_ids_T if input_ids_T is None else input_ids_T)
-        x_TE = self.LayerNorm(word_TE, self._place(batch))
+        x_TE = self.LayerNorm(word_TE, self._positions_and_segments(batch))
         return dropout(x_TE, None if stream is None else stream.site(-1, EMBEDDINGS, self.dropout_prob))
 
-    def _place(self, batch: PackedBatch) -> Tensor | None:
-        """Return what is added to the words, of shape (T, E); DeBERTa adds nothing."""
+    def _positions_and_segments(self, batch: PackedBatch) -> Tensor | None:
+        """Return what is added to the words, of shape (T, E), or None where nothing is."""
         position_TE = None if self.position_embeddings is None else self.position_embeddings(batch.position_ids_T)
         if self.token_type_embeddings is None:
             return position_TE

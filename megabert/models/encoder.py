@@ -1,8 +1,12 @@
-"""The post-LayerNorm encoder layer and the stack of them (Vaswani et al. 2017; Devlin et al. 2019)."""
+"""The post-LayerNorm encoder layer and the stack of them (Vaswani et al. 2017; Devlin et al. 2019).
+
+Layers see tokens in one row, sequences end to end. Everything but attention works on each token alone and needs no
+boundaries; what attention needs to know of them is worked out once a micro-batch, the packing.
+"""
 
 # T packed tokens, N heads, D hidden, F intermediate, C = 3 * D
 
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +14,12 @@ from torch.utils.checkpoint import checkpoint
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.batch import Packing
+from megabert.models.batch import PackedBatch
 from megabert.models.deberta.convolution import Convolution
-from megabert.models.deberta.disentangled import DisentangledSelfAttention, RelativeEmbedding
-from megabert.models.embeddings import ResidualLayerNorm
-from megabert.ops.attention import attention
-from megabert.ops.bias_gelu import bias_gelu
+from megabert.models.deberta.disentangled import DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
+from megabert.models.layers import BiasGelu, ResidualLayerNorm
+from megabert.ops.attention import AttentionBlocks, attention, plan_attention
+from megabert.ops.disentangled import plan_groups
 from megabert.ops.dropout import (
     ATTENTION_OUTPUT,
     ATTENTION_PROBABILITIES,
@@ -25,18 +29,20 @@ from megabert.ops.dropout import (
 )
 
 
-class BiasGelu(nn.Module):
-    """GELU that owns the bias of the dense layer before it, because one op does both."""
+@dataclass(frozen=True)
+class DensePacking:
+    """Where the sequences of a micro-batch are, for scaled dot-product attention; the same for every layer."""
 
-    def __init__(self, width: int, *, hidden_act: str, backend: str) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.approximate = hidden_act == "gelu_new"
-        self.backend = backend
+    cu_seqlens: Tensor
+    """Int32 of shape (B + 1,), where each sequence starts."""
+    max_seqlen: int
+    """At least the longest length."""
+    blocks: AttentionBlocks | None
+    """Layout of the CPU backend; None where the backend needs none."""
 
-    def forward(self, x_TF: Tensor) -> Tensor:
-        """Return GELU(x + bias)."""
-        return bias_gelu(x_TF, self.bias, approximate=self.approximate, backend=self.backend)
+
+Packing = DensePacking | DisentangledPacking
+"""What BERT's attention, or DeBERTa's, needs to know of the sequences."""
 
 
 class SelfAttention(nn.Module):
@@ -49,7 +55,7 @@ class SelfAttention(nn.Module):
         self.dropout_prob = config.attention_probs_dropout_prob
         self.backend = ops.attention
 
-    def forward(self, x_TD: Tensor, packing: Packing, site: Dropout | None) -> Tensor:
+    def forward(self, x_TD: Tensor, packing: DensePacking, site: Dropout | None) -> Tensor:
         """Return the context of each token, of shape (T, D), before the output projection."""
         return attention(
             self.qkv(x_TD),
@@ -57,13 +63,16 @@ class SelfAttention(nn.Module):
             max_seqlen=packing.max_seqlen,
             num_heads=self.num_heads,
             dropout=site,
-            plan=packing.plan,
+            blocks=packing.blocks,
             backend=self.backend,
         )
 
 
 class SubLayerOutput(nn.Module):
-    """Dense layer, dropout, residual, LayerNorm."""
+    """The end of a sub-layer: dense layer, dropout, residual, LayerNorm.
+
+    The dense layer's bias belongs to the LayerNorm module, whose op adds it.
+    """
 
     def __init__(self, width: int, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
@@ -71,12 +80,18 @@ class SubLayerOutput(nn.Module):
         self.LayerNorm = ResidualLayerNorm(config.hidden_size, eps=config.layer_norm_eps, backend=ops.layer_norm)
 
     def forward(self, x: Tensor, residual_TD: Tensor, site: Dropout | None) -> Tensor:
-        """Return LayerNorm(residual + dropout(dense(x)))."""
+        """Return LayerNorm(residual + dropout(dense(x))), of shape (T, D).
+
+        Args:
+            x: Context of shape (T, D) or activations of shape (T, F).
+            residual_TD: Input of the sub-layer.
+            site: Dropout of the dense layer's output; None drops nothing.
+        """
         return self.LayerNorm(self.dense(x), residual_TD, site)
 
 
 class Intermediate(nn.Module):
-    """The feed-forward layer's first half."""
+    """The feed-forward layer's first half, from D to F; its second half is a ``SubLayerOutput``."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
@@ -89,7 +104,7 @@ class Intermediate(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention with its output projection."""
+    """The first sub-layer: self-attention, BERT's or DeBERTa's, and its output projection."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
@@ -97,13 +112,19 @@ class Attention(nn.Module):
         self.output = SubLayerOutput(config.hidden_size, config, ops)
 
     def forward(self, x_TD: Tensor, packing: Packing, sites: tuple[Dropout | None, Dropout | None]) -> Tensor:
-        """Return the first sub-layer's hidden states; ``sites`` are the dropouts of probabilities and output."""
+        """Return the sub-layer's hidden states, of shape (T, D).
+
+        Args:
+            x_TD: Hidden states of the previous layer.
+            packing: Of the kind that this model's attention takes.
+            sites: Dropouts of the attention probabilities and of the output; None drops nothing.
+        """
         probabilities_site, output_site = sites
         return self.output(self.self(x_TD, packing, probabilities_site), x_TD, output_site)
 
 
 class EncoderLayer(nn.Module):
-    """Attention and feed-forward, each closed by a residual and LayerNorm."""
+    """Attention and feed-forward, each followed by dropout, residual and LayerNorm."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
@@ -113,7 +134,14 @@ class EncoderLayer(nn.Module):
         self.output = SubLayerOutput(config.intermediate_size, config, ops)
 
     def forward(self, x_TD: Tensor, packing: Packing, stream: DropoutStream | None, depth: int) -> Tensor:
-        """Return the next hidden states; ``stream`` None drops nothing, ``depth`` keys what it drops."""
+        """Return the next hidden states, of shape (T, D).
+
+        Args:
+            x_TD: Hidden states of the previous layer.
+            packing: Where the sequences are.
+            stream: Dropout of the micro-batch; None drops nothing.
+            depth: Number of the layer, from 0. It keys dropout, so that layers that share weights do not share masks.
+        """
 
         def site(name: int, *, heads: int = 0) -> Dropout | None:
             if stream is None:
@@ -127,29 +155,45 @@ class EncoderLayer(nn.Module):
 
 
 class BertEncoder(nn.Module):
-    """The stack of layers; neighbours may share their weights (Lan et al. 2020, section 3.1)."""
+    """The stack of layers; neighbours may share their weights (ALBERT: Lan et al. 2020, section 3.1)."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig, *, activation_checkpointing: bool) -> None:
         super().__init__()
         self.num_hidden_layers = config.num_hidden_layers
+        self.num_heads = config.num_attention_heads
+        self.attention_backend = ops.attention
         groups = config.num_hidden_groups or config.num_hidden_layers
         self.layer = nn.ModuleList(EncoderLayer(config, ops) for _ in range(groups))
         self.relative = RelativeEmbedding(config, ops) if config.pos_att_type else None
         self.convolution = Convolution(config, ops) if config.conv_kernel_size else None
         self.activation_checkpointing = activation_checkpointing
 
-    def forward(self, x_TD: Tensor, packing: Packing, stream: DropoutStream | None) -> Tensor:
-        """Return the last hidden states, of shape (T, D)."""
-        if self.relative is not None:
-            packing = replace(packing, relative=self.relative(packing.max_seqlen))
+    def forward(self, x_TD: Tensor, batch: PackedBatch, stream: DropoutStream | None) -> Tensor:
+        """Return the last hidden states, of shape (T, D).
+
+        Args:
+            x_TD: Embedded tokens.
+            batch: Where the sequences are; its tokens are not read.
+            stream: Dropout of the micro-batch; None drops nothing.
+        """
+        packing = self._pack(batch.cu_seqlens, tokens=x_TD.shape[0], max_seqlen=batch.max_seqlen)
         embedded_TD = x_TD
         for depth in range(self.num_hidden_layers):
+            # With fewer sets of weights than layers, neighbours take the same one: 0 0 0 1 1 1 for two in six layers.
             layer = self.layer[depth * len(self.layer) // self.num_hidden_layers]
             if self.activation_checkpointing and torch.is_grad_enabled():
-                # dropout is keyed, so the recomputed layer is the same one without saving a generator's state
+                # Dropout is keyed, so the recomputed layer is the same one without saving a generator's state.
                 x_TD = checkpoint(layer, x_TD, packing, stream, depth, use_reentrant=False, preserve_rng_state=False)
             else:
                 x_TD = layer(x_TD, packing, stream, depth)
             if depth == 0 and self.convolution is not None:
-                x_TD = self.convolution(embedded_TD, x_TD, packing.cu_seqlens, stream)
+                x_TD = self.convolution(embedded_TD, x_TD, batch.cu_seqlens, stream)
         return x_TD
+
+    def _pack(self, cu_seqlens: Tensor, *, tokens: int, max_seqlen: int) -> Packing:
+        """Work out once what attention needs in every layer."""
+        if self.relative is not None:
+            groups = plan_groups(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen, num_heads=self.num_heads)
+            return DisentangledPacking(groups, self.relative(max_seqlen))
+        blocks = plan_attention(cu_seqlens, tokens=tokens, num_heads=self.num_heads, backend=self.attention_backend)
+        return DensePacking(cu_seqlens, max_seqlen, blocks)

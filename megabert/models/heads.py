@@ -1,6 +1,6 @@
-"""Pooler and the two pre-training heads (Devlin et al. 2019, section 3.1)."""
+"""The pooler and the two pre-training heads: masked LM and next sentence (Devlin et al. 2019, section 3.1)."""
 
-# T packed tokens, B sequences, M masked positions, D hidden, E embedding, V vocabulary
+# T packed tokens, B sequences, M masked positions, D hidden, E embedding width, V vocabulary
 
 import torch
 from torch import Tensor, nn
@@ -8,12 +8,11 @@ from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.embeddings import LayerNorm
-from megabert.models.encoder import BiasGelu
+from megabert.models.layers import BiasGelu, LayerNorm
 
 
 class BertPooler(nn.Module):
-    """Dense layer and activation (tanh, in ELECTRA GELU) on each sequence's first token."""
+    """Dense layer and activation on [CLS], the first token of each sequence; tanh, in ELECTRA and DeBERTa GELU."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -21,13 +20,16 @@ class BertPooler(nn.Module):
         self.activation = torch.tanh if config.traits.pooler_act == "tanh" else functional.gelu
 
     def forward(self, hidden_TD: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Return shape (B, D); padded sequences, which have no first token, give an arbitrary finite row."""
+        """Return one vector a sequence, of shape (B, D).
+
+        A padded sequence has no first token; it gives the row of another token, which no label counts.
+        """
         first_B = cu_seqlens[:-1].long().clamp(max=hidden_TD.shape[0] - 1)
         return self.activation(self.dense(hidden_TD.index_select(0, first_B)))
 
 
 class MaskedLmTransform(nn.Module):
-    """Dense layer, activation and LayerNorm before the decoder."""
+    """Dense layer, activation and LayerNorm before the decoder, from the hidden to the embedding width."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
@@ -42,9 +44,9 @@ class MaskedLmTransform(nn.Module):
 
 
 class TiedDecoder(nn.Module):
-    """Projection to the vocabulary with the word embeddings as its weight.
+    """Projection to the vocabulary whose weight is the word embeddings (Press & Wolf 2017).
 
-    The parameter is registered here too, so that ZeRO-3 gathers it for this forward.
+    The parameter is registered here as well, so that ZeRO-3 gathers it for this forward.
     """
 
     def __init__(self, weight: Tensor, vocab_size: int) -> None:
@@ -54,7 +56,10 @@ class TiedDecoder(nn.Module):
         self.vocab_size = vocab_size
 
     def forward(self, x_ME: Tensor) -> Tensor:
-        """Return logits of the padded vocabulary; padding's are -inf: it never wins, and gets no gradient."""
+        """Return logits of the padded vocabulary, of shape (M, V).
+
+        Rows that pad the vocabulary to a multiple of 64 get -inf: they are never predicted and get no gradient.
+        """
         bias_V: Tensor = self.bias
         if self.vocab_size < bias_V.numel():
             is_padding_V = torch.arange(bias_V.numel(), device=bias_V.device) >= self.vocab_size
@@ -71,12 +76,15 @@ class MaskedLmHead(nn.Module):
         self.decoder = TiedDecoder(word_embeddings, int(config.vocab_size))
 
     def forward(self, hidden_TD: Tensor, positions_M: Tensor) -> Tensor:
-        """Return shape (M, padded V); only these positions reach the vocabulary projection."""
+        """Return logits of shape (M, V).
+
+        Only the masked positions, about 15% of the tokens, are projected to the vocabulary.
+        """
         return self.decoder(self.transform(hidden_TD.index_select(0, positions_M)))
 
 
 class PretrainingHeads(nn.Module):
-    """Masked-language-model head and, for a sentence objective, the next-sentence head."""
+    """The masked-language-model head and, with a sentence objective, the next-sentence head. Models call the parts."""
 
     def __init__(
         self, word_embeddings: Tensor, config: ModelConfig, ops: OpsConfig, *, has_sentence_objective: bool

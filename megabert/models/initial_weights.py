@@ -1,4 +1,4 @@
-"""Weights that a run starts from instead of random ones."""
+"""Weights of another model that a run starts from, instead of random ones (continued pre-training, fine-tuning)."""
 
 import logging
 from collections.abc import Callable
@@ -8,19 +8,19 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from megabert.errors import CheckpointError, DataError
-from megabert.models.convert import VOCABULARY_ROWS
+from megabert.models.key_maps import VOCABULARY_ROWS
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitialWeights:
-    """Parameters of somebody's model, under our names.
+    """Parameters of a trained model, under our names, read when they are needed.
 
     Attributes:
-        source: Where they come from, for messages.
-        tokenizer_sha256: Identity of the tokenizer that the model was trained with.
-        read: Returns float32 tensors by parameter name; the embedding's rows may stop at the unpadded vocabulary.
+        source: Folder or name that they come from, for messages.
+        tokenizer_sha256: SHA-256 of the tokenizer that the model was trained with.
+        read: Returns float32 tensors by parameter name. Embeddings may lack the rows that pad the vocabulary.
     """
 
     source: str
@@ -31,7 +31,7 @@ class InitialWeights:
         """Refuse shards that another tokenizer made.
 
         Raises:
-            DataError: Names both and the command that builds fitting shards.
+            DataError: The two differ; the message has both and the command that builds shards that fit.
         """
         if self.tokenizer_sha256 != tokenizer_sha256:
             raise DataError(
@@ -42,10 +42,13 @@ class InitialWeights:
 
 
 def load_initial_weights(model: nn.Module, initial: InitialWeights) -> list[str]:
-    """Copy weights into a freshly initialised model; what the source lacks stays random, is said, and returned.
+    """Copy weights into a freshly initialised model; what the source lacks stays random and is logged.
+
+    Returns:
+        Sorted names of the parameters that stayed random, such as a new head.
 
     Raises:
-        CheckpointError: A tensor of another shape, or nothing in common.
+        CheckpointError: A tensor has another shape, or the two have no parameter in common.
     """
     parameters = dict(model.named_parameters())
     state = initial.read()
@@ -54,7 +57,7 @@ def load_initial_weights(model: nn.Module, initial: InitialWeights) -> list[str]
         raise CheckpointError(f"{initial.source}: no parameter of this model was found there.")
     for name, tensor in given.items():
         target = parameters[name].data
-        # a source may leave the padding of the vocabulary out
+        # A source may lack the rows that pad the vocabulary; ours keep their initial zeros.
         is_padded = (
             name.endswith(VOCABULARY_ROWS)
             and tensor.shape[1:] == target.shape[1:]

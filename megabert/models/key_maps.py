@@ -1,17 +1,27 @@
 """Names of parameters here and in ``transformers``, family by family, as data.
 
-A pair is (ours, theirs); ``#`` stands for a number and ``*`` for any rest, the same on both sides. The first pair that
-fits a whole name renames it, in either direction; a name that no pair fits is the same on both sides.
+A pair is (ours, theirs). ``#`` stands for a number and ``*`` for any rest of a name, and both sides have them in the
+same order. For RoBERTa the pair
+
+    ("bert.encoder.layer.#.output.LayerNorm.dense_bias", "roberta.encoder.layer.#.output.dense.bias")
+
+renames our ``bert.encoder.layer.7.output.LayerNorm.dense_bias`` to ``roberta.encoder.layer.7.output.dense.bias``, and
+back. The first pair that fits a whole name decides, so special cases come before ``("bert.*", "roberta.*")``; a name
+that no pair fits is the same on both sides.
 """
 
 import re
 from functools import lru_cache
 
 Pairs = tuple[tuple[str, str], ...]
+"""(Our pattern, their pattern), the first that fits decides."""
+
+VOCABULARY_ROWS = ("embeddings.word_embeddings.weight", "cls.predictions.decoder.bias")
+"""How the names of our parameters end that have one row a piece, padded to a multiple of 64 rows."""
 
 
 def _encoder(prefix: str) -> Pairs:
-    """Layers as BERT names them: only the biases that our ops add sit in other modules."""
+    """Return the pairs of layers named as in BERT; only biases that a fused op adds are in other modules with us."""
     layer = f"{prefix}.encoder.layer.#"
     return (
         ("bert.encoder.layer.#.attention.output.LayerNorm.dense_bias", f"{layer}.attention.output.dense.bias"),
@@ -22,7 +32,7 @@ def _encoder(prefix: str) -> Pairs:
 
 
 def _transform(head: str, layer_norm: str = "LayerNorm") -> Pairs:
-    """Return the names of the masked-LM head's dense layer and LayerNorm."""
+    """Return the pairs of the masked-LM head's dense layer and LayerNorm."""
     return (
         ("cls.predictions.transform.activation.bias", f"{head}.dense.bias"),
         ("cls.predictions.transform.dense.*", f"{head}.dense.*"),
@@ -31,14 +41,14 @@ def _transform(head: str, layer_norm: str = "LayerNorm") -> Pairs:
 
 
 def _decoder(head: str) -> Pairs:
-    """Return the names of a decoder whose bias lies beside it; files may hold it twice."""
+    """Return the pairs of a decoder whose bias is a parameter of the head; files may hold it in the decoder as well."""
     return (("cls.predictions.decoder.bias", f"{head}.bias"), ("cls.predictions.decoder.*", f"{head}.decoder.*"))
 
 
 _ALBERT = "albert.encoder.albert_layer_groups.#.albert_layers.0"
 
 _DEBERTA: Pairs = (
-    ("bert.pooler.*", "pooler.*"),  # of a task's class, not of the encoder
+    ("bert.pooler.*", "pooler.*"),  # it belongs to the class of a task, not to the encoder
     ("bert.encoder.relative.weight", "deberta.encoder.rel_embeddings.weight"),
     ("bert.encoder.relative.LayerNorm.*", "deberta.encoder.LayerNorm.*"),
     ("bert.encoder.convolution.LayerNorm.*", "deberta.encoder.conv.LayerNorm.*"),
@@ -46,7 +56,7 @@ _DEBERTA: Pairs = (
     *_encoder("deberta"),
     *_transform("cls.predictions.transform"),
     *_decoder("cls.predictions"),
-    # the authors' own files, and transformers where config.json says legacy: false
+    # In the files of the authors, and in transformers where config.json says legacy: false.
     *_transform("lm_predictions.lm_head"),
     *_decoder("lm_predictions.lm_head"),
 )
@@ -94,23 +104,35 @@ KEY_MAPS: dict[str, Pairs] = {
         *_DEBERTA,
     ),
 }
-"""By family."""
+"""The pairs of each family, which ``transformers`` calls ``model_type``."""
 
 OLD_NAMES = (
-    (r"\bLayerNorm\.gamma$", "LayerNorm.weight"),  # files of 2018 and 2019
+    (r"\bLayerNorm\.gamma$", "LayerNorm.weight"),  # in files of 2018 and 2019
     (r"\bLayerNorm\.beta$", "LayerNorm.bias"),
 )
 
 
 def to_theirs(name: str, family: str) -> str:
-    """Return the name that ``transformers`` gives a parameter of ours."""
+    """Return the name that ``transformers`` gives to a parameter of ours.
+
+    Args:
+        name: Our name, whole, such as ``bert.pooler.dense.weight``.
+        family: Family whose names are wanted.
+    """
     return _first_fit(name, _rules(family)[0])
 
 
 def to_ours(name: str, family: str) -> str:
-    """Return our name of a parameter of ``transformers``, of a bare encoder without its prefix too."""
+    """Return our name for a parameter of ``transformers``.
+
+    Args:
+        name: Their name, whole. That of a bare encoder (``AutoModel``), which has no prefix such as ``bert.``, is
+            understood as well.
+        family: Family that the name is from.
+    """
     for pattern, replacement in OLD_NAMES:
         name = re.sub(pattern, replacement, name)
+    # A bare encoder's names get the prefix that the names of a whole model have.
     return _first_fit(
         re.sub(r"^(?=(embeddings|embeddings_project|encoder|pooler)\.)", f"{family.partition('-')[0]}.", name),
         _rules(family)[1],
@@ -118,27 +140,30 @@ def to_ours(name: str, family: str) -> str:
 
 
 Rules = tuple[tuple[re.Pattern[str], str], ...]
+"""What a name is matched with, and the replacement."""
 
 
 @lru_cache
 def _rules(family: str) -> tuple[Rules, Rules]:
-    """Compile a family's pairs for both directions."""
+    """Compile a family's pairs, to their names and to ours."""
     pairs = KEY_MAPS[family]
     return tuple((_pattern(a), _template(b)) for a, b in pairs), tuple((_pattern(b), _template(a)) for a, b in pairs)
 
 
 def _pattern(side: str) -> re.Pattern[str]:
+    """Compile one side of a pair: ``#`` is a group of digits, ``*`` a group of anything."""
     return re.compile(re.escape(side).replace(r"\#", r"(\d+)").replace(r"\*", "(.+)"))
 
 
 def _template(side: str) -> str:
-    """Return a replacement whose groups are numbered from left to right, as in every pair's other side."""
+    """Turn one side of a pair into a replacement: its n-th ``#`` or ``*`` is the n-th group of the other side."""
     count = iter(range(1, 10))
     return re.sub(r"[#*]", lambda _: rf"\{next(count)}", side)
 
 
 def _first_fit(name: str, rules: Rules) -> str:
+    """Rename by the first rule that fits the whole name; without one it stays."""
     for pattern, template in rules:
-        if found := pattern.fullmatch(name):
-            return found.expand(template)
+        if match := pattern.fullmatch(name):
+            return match.expand(template)
     return name

@@ -1,4 +1,8 @@
-"""One mechanism for all ops: a table of backends, and the choice among them, made once and logged."""
+"""One mechanism for all ops: a table of backends, and the choice among them, made once and logged.
+
+Each op's ``api.py`` has such a table, best first. ``auto`` takes the first backend that can run on the device; one that
+is asked for by name and cannot run is an error, never a silent fallback.
+"""
 
 import functools
 import importlib
@@ -10,27 +14,34 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar, cast
+
+from torch import Tensor
 
 from megabert.errors import KernelError
 
 logger = logging.getLogger(__name__)
 
+Run = TypeVar("Run", covariant=True)
+"""Type of an op's implementations."""
+TensorOp = Callable[..., Tensor]
+"""Most ops are functions of tensors and options that return a tensor."""
+
 
 @dataclass(frozen=True)
-class Backend:
+class Backend(Generic[Run]):
     """One way to run an op."""
 
     name: str
     """What ``ops.<op>`` in a configuration calls it."""
-    run: Callable[..., Any] | str
-    """The implementation, or ``module:name`` of one that is imported when it is chosen."""
+    run: Run | str
+    """The implementation, or ``module:name`` of one that is imported when it is chosen (Triton may be absent)."""
     obstacle: Callable[[str], str | None]
-    """Device type ("cpu", "cuda") -> why the backend cannot run there, or None where it can."""
+    """Takes a device type ("cpu", "cuda") and returns why the backend cannot run there, or None where it can."""
 
 
-def choose(op: str, requested: str, table: Mapping[str, Backend], device: str) -> Callable[..., Any]:
-    """Return the implementation that runs; log it, with the reason, at the first call.
+def choose(op: str, requested: str, table: Mapping[str, Backend[Run]], device: str) -> Run:
+    """Return the implementation that runs; at the first call log which one, and why.
 
     Args:
         op: Name of the op, for messages.
@@ -41,11 +52,11 @@ def choose(op: str, requested: str, table: Mapping[str, Backend], device: str) -
     Raises:
         KernelError: A backend that was asked for by name cannot run here.
     """
-    return _choose(op, requested, tuple(table.values()), device)
+    return cast(Run, _choose(op, requested, tuple(table.values()), device))
 
 
 @functools.lru_cache(maxsize=256)
-def _choose(op: str, requested: str, backends: tuple[Backend, ...], device: str) -> Callable[..., Any]:
+def _choose(op: str, requested: str, backends: tuple[Backend[object], ...], device: str) -> object:
     obstacles = {backend.name: backend.obstacle(device) for backend in backends}
     usable = [backend for backend in backends if obstacles[backend.name] is None]
     allowed = ", ".join(backend.name for backend in usable)
@@ -68,18 +79,18 @@ def _choose(op: str, requested: str, backends: tuple[Backend, ...], device: str)
     return _load(chosen.run) if isinstance(chosen.run, str) else chosen.run
 
 
-def _load(place: str) -> Callable[..., Any]:
-    module, name = place.split(":")
-    run: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return run
+def _load(path: str) -> object:
+    """Import what ``module:name`` names."""
+    module, name = path.split(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def no_obstacle(device: str) -> None:
-    """Say that a backend runs on every device."""
+    """Return None: the backend runs on every device."""
 
 
 def triton_obstacle(device: str) -> str | None:
-    """Say why Triton kernels cannot run here; with TRITON_INTERPRET=1 they run in its interpreter, on a CPU."""
+    """Return why Triton kernels cannot run here; with TRITON_INTERPRET=1 they run in its interpreter, on a CPU."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not importable (CUDA builds of torch bring it)"
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -90,12 +101,12 @@ def triton_obstacle(device: str) -> str | None:
 
 
 def _compiler_obstacle() -> str | None:
-    """Say what Triton lacks to compile the launcher of a kernel, which is C for the Python that runs."""
+    """Return what Triton lacks to compile the launcher of a kernel, a C extension for the running Python."""
     named = os.environ.get("CC")
     if not any(shutil.which(name) for name in ([named] if named else ["gcc", "clang"])):
         return f"Triton needs a C compiler, and {named or 'gcc or clang'} is not on the PATH (apt-get install gcc)"
     scheme = sysconfig.get_default_scheme()
-    # as Triton does: Debian's own scheme names a local folder, which has no headers
+    # Asked as Triton asks: Debian's own scheme names a local folder, which has no headers.
     include = Path(sysconfig.get_path("include", "posix_prefix" if scheme == "posix_local" else scheme))
     if not (include / "Python.h").exists():
         return f"Triton needs Python's headers, and {include} has no Python.h (apt-get install python3-dev)"
@@ -106,17 +117,17 @@ APEX_BUILD = (
     "git clone https://github.com/NVIDIA/apex && cd apex && "
     "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ."
 )
-"""What its README says; there is no wheel, and the ``apex`` on PyPI is another package."""
+"""Build command from Apex's README. There is no wheel, and the ``apex`` on PyPI is another package."""
 APEX_LAYER_NORM, APEX_LAMB = "fused_layer_norm_cuda", "amp_C"
 """The compiled modules of NVIDIA Apex that hold its LayerNorm and its LAMB."""
 
 
 def apex_obstacle(device: str, *, extension: str = APEX_LAYER_NORM) -> str | None:
-    """Say why NVIDIA Apex cannot run here.
+    """Return why NVIDIA Apex cannot run here.
 
     Args:
         device: Device type.
-        extension: The compiled module that is needed.
+        extension: Compiled module that the op needs.
     """
     if importlib.util.find_spec("apex") is None:
         return "NVIDIA Apex is not importable (source-only, optional; the 'apex' on PyPI is another package)"
@@ -126,7 +137,7 @@ def apex_obstacle(device: str, *, extension: str = APEX_LAYER_NORM) -> str | Non
 
 
 def apex_status() -> str:
-    """Say in one line whether NVIDIA Apex is here, for ``megabert doctor``."""
+    """Return one line on whether NVIDIA Apex is installed, for ``megabert doctor``."""
     if importlib.util.find_spec("apex") is None:
         return f"apex: absent (optional); to build it: {APEX_BUILD}"
     lacking = [name for name in (APEX_LAYER_NORM, APEX_LAMB) if importlib.util.find_spec(name) is None]

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+from megabert.ops.backend import Backend, TensorOp, choose, no_obstacle, triton_obstacle
 from megabert.randomness.lowbias32 import FIRST, SECOND, lowbias32
 from megabert.randomness.lowbias32 import GOLDEN as UNSIGNED_GOLDEN
 
@@ -60,9 +60,9 @@ class Dropout:
     """What an op needs to know of its dropout site."""
 
     probability: float
-    """Of dropping an element, before rounding."""
+    """Probability of dropping an element, before it is rounded to a multiple of 2**-16."""
     row_keys: Tensor
-    """Int32 of shape (T,) for hidden states, (T, N) for attention probabilities (a row is a query of a head)."""
+    """Int32 of shape (T,) for hidden states, (T, N) for attention probabilities, where a row is one query of a head."""
 
     @property
     def level(self) -> int:
@@ -71,20 +71,21 @@ class Dropout:
 
     @property
     def threshold(self) -> int:
-        """The smallest signed int32 that survives."""
+        """The smallest hash, as a signed int32, with which an element survives."""
         return (self.level << 16) - 2**31
 
     @property
     def scale(self) -> float:
-        """What a survivor is multiplied by."""
+        """What a survivor is multiplied by, so that the mean stays the same."""
         return 2**16 / (2**16 - self.level)
 
 
 @dataclass(frozen=True)
 class DropoutStream:
-    """The random numbers of one micro-batch; ``site`` hands out the part of one dropout site."""
+    """Seeds of all dropout in one micro-batch; ``site`` derives the part of one place in the model."""
 
     row_seeds_T: Tensor
+    """Int32, one seed a token."""
 
     @classmethod
     def of_batch(cls, instance_seeds_B: Tensor, cu_seqlens: Tensor, position_ids_T: Tensor) -> "DropoutStream":
@@ -98,7 +99,7 @@ class DropoutStream:
         tokens = position_ids_T.numel()
         index_T = torch.arange(tokens, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
         sequence_T = torch.searchsorted(cu_seqlens[1:].contiguous(), index_T, right=True)
-        # tokens past the last sequence are padding: any seed serves them
+        # Tokens past the last sequence are padding, which any seed serves: they get 0.
         seeds_T = torch.nn.functional.pad(instance_seeds_B, (0, 1))[sequence_T]
         return cls(lowbias32_(position_ids_T.to(torch.int32).mul_(GOLDEN).add_(seeds_T)))
 
@@ -106,9 +107,9 @@ class DropoutStream:
         """Return the dropout of one site, or None where the probability rounds to zero.
 
         Args:
-            layer: Number of the encoder layer; -1 for the embeddings.
+            layer: Number of the encoder layer, from 0; -1 for the embeddings.
             site: One of the module's four constants.
-            probability: Of dropping an element, in [0, 1).
+            probability: Probability of dropping an element, in [0, 1).
             heads: Attention heads; row keys are of shape (T, heads). 0: shape (T,).
         """
         if round(probability * 2**16) == 0:
@@ -132,7 +133,7 @@ def site_constant(layer: int, site: int, head: int = 0) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _constants(layer: int, site: int, heads: int, device: torch.device) -> Tensor:
-    """The constants of a site's heads, copied to a device once."""
+    """Return the constants of a site's heads, int32 of shape (N,), copied to a device once."""
     return torch.tensor([site_constant(layer, site, head) for head in range(heads)], dtype=torch.int32, device=device)
 
 
@@ -154,7 +155,7 @@ def keep_bits(dropout: Dropout, row_keys_R: Tensor, columns: int) -> Tensor:
 
 
 def select_(x: Tensor, keep_bits: Tensor) -> Tensor:
-    """Zero in place what ``keep_bits`` does not keep; does not scale."""
+    """Set to zero in place what ``keep_bits`` does not keep; the others are not scaled."""
     if x.dtype == torch.float32:
         x.view(torch.int32).bitwise_and_(keep_bits)
         return x
@@ -170,8 +171,8 @@ def row_chunks(rows: int, columns: int) -> list[slice]:
 def masked(x_RC: Tensor, dropout: Dropout, *, out: Tensor | None = None) -> Tensor:
     """Return ``x_RC`` with dropped elements zeroed and the others left as they are (not scaled)."""
     if x_RC.device.type != "cpu":
-        kept = keep_mask(dropout, dropout.row_keys, x_RC.shape[1])
-        return torch.where(kept, x_RC, torch.zeros((), dtype=x_RC.dtype, device=x_RC.device))
+        keep_RC = keep_mask(dropout, dropout.row_keys, x_RC.shape[1])
+        return torch.where(keep_RC, x_RC, torch.zeros((), dtype=x_RC.dtype, device=x_RC.device))
     out = torch.empty_like(x_RC) if out is None else out
     for rows in row_chunks(*x_RC.shape):
         bits_RC = keep_bits(dropout, dropout.row_keys[rows], x_RC.shape[1])
@@ -187,11 +188,11 @@ def dropped_torch(x_RC: Tensor, dropout: Dropout) -> Tensor:
     return masked(x_RC, dropout).mul_(dropout.scale)
 
 
-KEY_BACKENDS = {
+KEY_BACKENDS: dict[str, Backend[TensorOp]] = {
     "triton": Backend("triton", "megabert.ops.triton_support.dropout_kernels:row_keys_triton", triton_obstacle),
     "torch": Backend("torch", row_keys_torch, no_obstacle),
 }
-BACKENDS = {
+BACKENDS: dict[str, Backend[TensorOp]] = {
     "triton": Backend("triton", "megabert.ops.triton_support.dropout_kernels:dropped_triton", triton_obstacle),
     "torch": Backend("torch", dropped_torch, no_obstacle),
 }

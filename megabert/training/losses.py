@@ -38,7 +38,7 @@ def no_sums(terms: Terms, device: torch.device) -> Tensor:
 
 def sums_of(output: PretrainingOutput, terms: Terms) -> Tensor:
     """Return a micro-batch's sums as a vector."""
-    parts = [getattr(output, f"{term.name}_{what}") for term in terms for what in ("loss_sum", "correct")]
+    parts = [part for term in terms for part in output.loss_and_correct(term)]
     vector = torch.stack([part.detach().double() for part in parts])
     return vector if output.rtd_histogram is None else torch.cat([vector, output.rtd_histogram.flatten().double()])
 
@@ -48,7 +48,7 @@ def weighted_loss(output: PretrainingOutput, terms: Terms, *, counts: Counts, wo
     loss = torch.zeros((), device=output.mlm_loss_sum.device)
     for term in terms:
         scale = term.weight * world_size / max(counts[term.per], 1)
-        loss = loss + getattr(output, f"{term.name}_loss_sum") * scale
+        loss = loss + output.loss_and_correct(term)[0] * scale
     return loss
 
 

@@ -1,1 +1,1 @@
-"""The layers that only DeBERTa has: disentangled attention and the convolution beside the first layer."""
+"""The layers that only DeBERTa has: disentangled attention and the convolution next to the first layer."""

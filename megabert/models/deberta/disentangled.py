@@ -1,6 +1,11 @@
-"""What DeBERTa has in place of BERT's self-attention (He et al. 2021): relative positions, and scores with them."""
+"""What DeBERTa has in place of BERT's self-attention (He et al. 2021, section 3.1): relative positions in the scores.
 
-# T packed tokens, D hidden, C = 3 * D, P relative positions, E distances
+A token is two vectors here, its content and its position relative to the other token. The score of two tokens is the
+sum of content to content, content to position (c2p) and position to content (p2c); position to position says nothing
+that a relative position does not say already.
+"""
+
+# T packed tokens, D hidden, C = 3 * D, P relative positions (rows of the table), E distances
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,9 +16,8 @@ from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.batch import Packing
-from megabert.models.embeddings import LayerNorm
-from megabert.ops.disentangled import RelativePositions, disentangled_attention
+from megabert.models.layers import LayerNorm
+from megabert.ops.disentangled import Groups, RelativePositions, disentangled_attention
 from megabert.ops.dropout import Dropout
 
 
@@ -22,15 +26,25 @@ class EmbeddedPositions:
     """Embedded relative positions of one micro-batch, the same for every layer."""
 
     embedded_PD: Tensor
-    """Of the distances that occur."""
+    """The rows of the table that occur between tokens of this micro-batch."""
     position_E: Tensor
-    """As ``RelativePositions`` has it."""
+    """Int64 of shape (2 * longest - 1,): the row of ``embedded_PD`` for each distance, from -(longest - 1) on."""
+
+
+@dataclass(frozen=True)
+class DisentangledPacking:
+    """What disentangled attention needs to know of the sequences of a micro-batch; the same for every layer."""
+
+    groups: Groups
+    """How tokens are laid out for batched products."""
+    relative: EmbeddedPositions
+    """Relative positions, which each layer projects with its own weights."""
 
 
 class RelativeEmbedding(nn.Module):
     """Embeddings of relative positions, one table for all layers (section 4.2), with or without LayerNorm.
 
-    The table is not dropped out, as the authors' is: one mask for a whole micro-batch would depend on its packing.
+    The authors apply dropout to the table. We do not: one mask for a whole micro-batch would depend on its packing.
     """
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
@@ -42,13 +56,13 @@ class RelativeEmbedding(nn.Module):
             self.LayerNorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps, backend=ops.layer_norm)
 
     def forward(self, longest: int) -> EmbeddedPositions:
-        """Return the positions of all distances within a sequence of so many tokens."""
+        """Embed all distances that occur in a sequence of ``longest`` tokens."""
         config = self.config
         first, last, position_E = positions_of(
             longest, config.relative_span, config.max_distance, is_bucketed=config.position_buckets is not None
         )
         used_P = torch.arange(first, last + 1, device=self.weight.device)
-        # a lookup, not a slice: ZeRO-3 takes the table itself away at the end of this forward
+        # A lookup copies the rows; a slice would be a view of a table that ZeRO-3 releases after this forward.
         embedded_PD = functional.embedding(used_P, self.weight)
         if self.LayerNorm is not None:
             embedded_PD = self.LayerNorm(embedded_PD)
@@ -57,13 +71,13 @@ class RelativeEmbedding(nn.Module):
 
 @lru_cache
 def positions_of(longest: int, span: int, farthest: int, *, is_bucketed: bool) -> tuple[int, int, Tensor]:
-    """Return first and last row of the table that occur, and the row, from the first on, of each distance.
+    """Return the first and the last row of the table that occur, and for each distance its row, counted from the first.
 
     Args:
         longest: Tokens of the longest sequence; distances go from -(longest - 1) to longest - 1.
         span: Half the rows of the table.
-        farthest: Distance from which on there is but one position, if bucketed.
-        is_bucketed: Whether distances beyond span / 2 share positions (the authors' version 2).
+        farthest: Distance from which on all share the last position; read only if bucketed.
+        is_bucketed: Whether distances beyond span / 2 share positions (the authors' second version).
     """
     distance_E = torch.arange(1 - longest, longest)
     if is_bucketed:
@@ -76,7 +90,8 @@ def positions_of(longest: int, span: int, farthest: int, *, is_bucketed: bool) -
 def _bucket(distance_E: Tensor, span: int, farthest: int) -> Tensor:
     """Keep distances up to half the span, and map those beyond logarithmically onto the other half.
 
-    In float32, as the published weights were trained: at the border of a bucket its rounding decides.
+    The logarithm is taken in float32, as when the published weights were trained: its rounding decides at the borders
+    between buckets.
     """
     half = span // 2
     beyond_E = distance_E.abs().clamp(min=half)
@@ -86,7 +101,11 @@ def _bucket(distance_E: Tensor, span: int, farthest: int) -> Tensor:
 
 
 class DisentangledSelfAttention(nn.Module):
-    """Queries, keys and values of contents and of relative positions, then attention within each sequence."""
+    """Queries, keys and values of contents and of relative positions, then attention within each sequence.
+
+    The first version has biases for queries and values but not for keys, and its own projections of positions. The
+    second has all biases and may project positions with the weights of the contents (``share_att_key``).
+    """
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
@@ -100,12 +119,12 @@ class DisentangledSelfAttention(nn.Module):
         self.position_query = nn.Linear(width, width) if "p2c" in own else None
         self.backend = ops.attention
 
-    def forward(self, x_TD: Tensor, packing: Packing, site: Dropout | None) -> Tensor:
+    def forward(self, x_TD: Tensor, packing: DisentangledPacking, site: Dropout | None) -> Tensor:
         """Return the context of each token, of shape (T, D), before the output projection."""
         return disentangled_attention(
             self.project_contents(x_TD),
             self.project_positions(packing.relative),
-            groups=packing.plan,
+            groups=packing.groups,
             num_heads=self.config.num_attention_heads,
             dropout=site,
             backend=self.backend,
@@ -119,7 +138,7 @@ class DisentangledSelfAttention(nn.Module):
         return qkv_TC + torch.cat([self.query_bias, torch.zeros_like(self.query_bias), self.value_bias])
 
     def project_positions(self, relative: EmbeddedPositions) -> RelativePositions:
-        """Return keys and queries of positions, in the second version by the weights of the contents."""
+        """Return keys and queries of positions; those whose scores the model does not add up are None."""
         key_PD, query_PD = None, None
         if self.config.share_att_key:
             query_PD, key_PD, _ = self.qkv(relative.embedded_PD).chunk(3, -1)

@@ -1,5 +1,5 @@
 """Attention within packed sequences of unequal lengths."""
 
-from megabert.ops.attention.api import attention, plan_attention
+from megabert.ops.attention.api import AttentionBlocks, attention, plan_attention
 
-__all__ = ["attention", "plan_attention"]
+__all__ = ["AttentionBlocks", "attention", "plan_attention"]

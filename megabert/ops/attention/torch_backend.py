@@ -1,8 +1,11 @@
 """``attention`` in plain torch, fast on a CPU: sequences of one length share batched products, nothing is padded.
 
-Rows of one head (H numbers) are gathered from packed QKV into slots, blocks of sequences of equal length next to each
-other; each block fits the cache. The gradient is written out because torch's own would keep two more copies of the
-probabilities and pad slices with zeros. Derivation: with P = softmax(S), A = keep * scale * P, O = A V,
+Rows of one head (H numbers) are gathered from packed QKV into slots, so that sequences of equal length are next to each
+other and a block of them is one batched matrix product, small enough for the cache. The layout is worked out once a
+micro-batch (``plan_blocks``) and serves every layer.
+
+The gradient is written out because torch's own would keep two more copies of the probabilities and pad slices with
+zeros. Derivation: with P = softmax(S), A = keep * scale * P, O = A V,
 dV = A^T dO, dP = keep * scale * (dO V^T), dS = P * (dP - rowsum(P * dP)).
 """
 
@@ -25,24 +28,24 @@ BLOCK = 1 << 17
 
 
 @dataclass(frozen=True)
-class AttentionPlan:
+class AttentionBlocks:
     """How the tokens of one micro-batch are laid out in slots; the same for every layer."""
 
-    blocks: tuple[tuple[int, int, int], ...]
+    shapes: tuple[tuple[int, int, int], ...]
     """(first slot, sequences * heads, length) of each block."""
     slots: int
-    """R, slots of all blocks."""
+    """R, the number of slots of all blocks."""
     gather_qkv: Tensor
-    """Int64 of shape (3 * R,): for each slot of Q, K and V the row of (T * 3 * N, H)."""
+    """Int64 of shape (3 * R,): for each slot of Q, K and V its row in QKV seen as (T * 3 * N, H)."""
     scatter_qkv: Tensor
     """Int64 of shape (T * 3 * N,): the inverse; tokens of no sequence point to row 3 * R."""
     gather_out: Tensor
-    """Int64 of shape (R,): for each slot the row of (T * N, H)."""
+    """Int64 of shape (R,): for each slot its row in the output seen as (T * N, H)."""
     scatter_out: Tensor
     """Int64 of shape (T * N,): the inverse; tokens of no sequence point to row R."""
 
 
-def plan_blocks(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> AttentionPlan:
+def plan_blocks(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> AttentionBlocks:
     """Sort sequences into blocks of equal length.
 
     Args:
@@ -53,26 +56,30 @@ def plan_blocks(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> Attention
     bounds = cu_seqlens.numpy().astype(np.int64)
     lengths_B = np.diff(bounds)
     head_N1 = np.arange(num_heads)[:, None]
-    blocks, rows, slots = [], [], 0
+    # Slots are numbered block by block, sequence by sequence, head by head. A block takes as many sequences of one
+    # length as have BLOCK probabilities together, and at least one.
+    shapes, rows, slots = [], [], 0
     for length in np.unique(lengths_B[lengths_B > 0]).tolist():
         starts = bounds[:-1][lengths_B == length]
         step = max(1, BLOCK // (num_heads * length * length))
         for first in range(0, len(starts), step):
             token_BS = starts[first : first + step, None] + np.arange(length)
             row_BNS = token_BS[:, None, :] * num_heads + head_N1
-            blocks.append((slots, row_BNS.shape[0] * num_heads, length))
+            shapes.append((slots, row_BNS.shape[0] * num_heads, length))
             rows.append(row_BNS.ravel())
             slots += row_BNS.size
+    # rows is the way from slots to tokens; its inverse sends tokens of no sequence to the row behind the last slot.
     gather_out = np.concatenate(rows) if rows else np.empty(0, np.int64)
     scatter_out = np.full(tokens * num_heads, slots)
     scatter_out[gather_out] = np.arange(slots)
+    # QKV holds three rows a head where the output holds one.
     token_R, head_R = np.divmod(gather_out, num_heads)
     part = np.arange(3)[:, None]
     gather_qkv = ((token_R * 3 + part) * num_heads + head_R).ravel()
     scatter_qkv = np.full(tokens * 3 * num_heads, 3 * slots)
     scatter_qkv[gather_qkv] = np.arange(3 * slots)
     tensors = (torch.from_numpy(array) for array in (gather_qkv, scatter_qkv, gather_out, scatter_out))
-    return AttentionPlan(tuple(blocks), slots, *tensors)
+    return AttentionBlocks(tuple(shapes), slots, *tensors)
 
 
 def attention_torch(
@@ -82,53 +89,53 @@ def attention_torch(
     max_seqlen: int,
     num_heads: int,
     dropout: Dropout | None = None,
-    plan: AttentionPlan | None = None,
+    blocks: AttentionBlocks | None = None,
 ) -> Tensor:
     """Run ``api.attention``: in blocks on a CPU, as one padded batch elsewhere; 16 bits on a CPU work in float32."""
     if qkv_TC.device.type != "cpu":
         return padded_attention(qkv_TC, cu_seqlens, max_seqlen=max_seqlen, num_heads=num_heads, dropout=dropout)
-    if plan is None:
-        plan = plan_blocks(cu_seqlens, tokens=qkv_TC.shape[0], num_heads=num_heads)
+    if blocks is None:
+        blocks = plan_blocks(cu_seqlens, tokens=qkv_TC.shape[0], num_heads=num_heads)
     compute = torch.promote_types(qkv_TC.dtype, torch.float32)
-    return _Attention.apply(qkv_TC.to(compute), num_heads, dropout, plan).to(qkv_TC.dtype)
+    return _Attention.apply(qkv_TC.to(compute), num_heads, dropout, blocks).to(qkv_TC.dtype)
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv_TC: Tensor, num_heads: int, dropout: Dropout | None, plan: AttentionPlan) -> Tensor:
+    def forward(ctx: Any, qkv_TC: Tensor, num_heads: int, dropout: Dropout | None, layout: AttentionBlocks) -> Tensor:
         tokens, width = qkv_TC.shape[0], qkv_TC.shape[1] // 3
         head_width = width // num_heads
-        qkv_3RH = _rows(qkv_TC, head_width, plan.gather_qkv).view(3, plan.slots, head_width)
-        keys_R = None if dropout is None else dropout.row_keys.reshape(-1).index_select(0, plan.gather_out)
-        out_RH = qkv_TC.new_empty(plan.slots + 1, head_width)
-        out_RH[-1] = 0
+        qkv_3RH = _rows(qkv_TC, head_width, layout.gather_qkv).view(3, layout.slots, head_width)
+        keys_R = None if dropout is None else dropout.row_keys.reshape(-1).index_select(0, layout.gather_out)
+        out_RH = qkv_TC.new_empty(layout.slots + 1, head_width)
+        out_RH[-1] = 0  # the row that tokens of no sequence read
         probabilities = []
-        for rows, (q_ZSH, k_ZSH, v_ZSH, o_ZSH) in _blocks(plan, *qkv_3RH, out_RH):
+        for rows, (q_ZSH, k_ZSH, v_ZSH, o_ZSH) in _blocks(layout, *qkv_3RH, out_RH):
             p_ZSS = _product(q_ZSH, k_ZSH.mT, scale=1 / math.sqrt(head_width))
             torch.softmax(p_ZSS, -1, out=p_ZSS)
             probabilities.append(p_ZSS)
             if keys_R is None or dropout is None:
                 torch.bmm(p_ZSS, v_ZSH, out=o_ZSH)
             else:
-                kept_ZSS = select_(p_ZSS.clone(), _bits(dropout, keys_R[rows], p_ZSS))
-                _product(kept_ZSS, v_ZSH, scale=dropout.scale, out=o_ZSH)
+                dropped_ZSS = select_(p_ZSS.clone(), _bits(dropout, keys_R[rows], p_ZSS))
+                _product(dropped_ZSS, v_ZSH, scale=dropout.scale, out=o_ZSH)
         ctx.save_for_backward(qkv_3RH, keys_R, *probabilities)
-        ctx.constants = (num_heads, dropout, plan)
-        return out_RH.index_select(0, plan.scatter_out).view(tokens, width)
+        ctx.constants = (num_heads, dropout, layout)
+        return out_RH.index_select(0, layout.scatter_out).view(tokens, width)
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, None, None, None]:
         qkv_3RH, keys_R, *probabilities = ctx.saved_tensors
-        num_heads, dropout, plan = ctx.constants
+        num_heads, dropout, layout = ctx.constants
         tokens, width = grad_TD.shape
         head_width = width // num_heads
-        # the factor of dP = scale * ... is taken where it costs nothing
+        # dP has the factor of dropout and dS that of the scores: both go into the products that read dS.
         scale = (1.0 if dropout is None else dropout.scale) / math.sqrt(head_width)
-        grad_RH = _rows(grad_TD, head_width, plan.gather_out)
-        grads_RH = grad_TD.new_empty(3 * plan.slots + 1, head_width)
-        grads_RH[-1] = 0
-        grads_3RH = grads_RH[:-1].view(3, plan.slots, head_width)
-        blocks = _blocks(plan, *qkv_3RH, grad_RH, *grads_3RH)
+        grad_RH = _rows(grad_TD, head_width, layout.gather_out)
+        grads_RH = grad_TD.new_empty(3 * layout.slots + 1, head_width)
+        grads_RH[-1] = 0  # likewise
+        grads_3RH = grads_RH[:-1].view(3, layout.slots, head_width)
+        blocks = _blocks(layout, *qkv_3RH, grad_RH, *grads_3RH)
         for p_ZSS, (rows, (q_ZSH, k_ZSH, v_ZSH, do_ZSH, dq_ZSH, dk_ZSH, dv_ZSH)) in zip(
             probabilities, blocks, strict=True
         ):
@@ -137,27 +144,29 @@ class _Attention(torch.autograd.Function):
                 torch.bmm(p_ZSS.mT, do_ZSH, out=dv_ZSH)
             else:
                 bits_ZSS = _bits(dropout, keys_R[rows], p_ZSS)
-                kept_ZSS = select_(p_ZSS.clone(), bits_ZSS)
-                _product(kept_ZSS.mT, do_ZSH, scale=dropout.scale, out=dv_ZSH)
+                dropped_ZSS = select_(p_ZSS.clone(), bits_ZSS)
+                _product(dropped_ZSS.mT, do_ZSH, scale=dropout.scale, out=dv_ZSH)
                 select_(dp_ZSS, bits_ZSS)
             ds_ZSS = torch.ops.aten._softmax_backward_data(dp_ZSS, p_ZSS, -1, p_ZSS.dtype)
             _product(ds_ZSS, k_ZSH, scale=scale, out=dq_ZSH)
             _product(ds_ZSS.mT, q_ZSH, scale=scale, out=dk_ZSH)
-        return grads_RH.index_select(0, plan.scatter_qkv).view(tokens, 3 * width), None, None, None
+        return grads_RH.index_select(0, layout.scatter_qkv).view(tokens, 3 * width), None, None, None
 
 
 def _rows(x_TC: Tensor, width: int, index: Tensor) -> Tensor:
-    return x_TC.contiguous().view(-1, width).index_select(0, index)  # six times as fast as x[index] on a CPU
+    """Return rows of ``width`` numbers by index; on a CPU six times as fast as ``x[index]``."""
+    return x_TC.contiguous().view(-1, width).index_select(0, index)
 
 
-def _blocks(plan: AttentionPlan, *tensors_RH: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
+def _blocks(layout: AttentionBlocks, *tensors_RH: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
     """Yield each block's slots and its part of every tensor, as (sequences * heads, length, H)."""
-    for first, batch, length in plan.blocks:
+    for first, batch, length in layout.shapes:
         rows = slice(first, first + batch * length)
         yield rows, [tensor[rows].view(batch, length, -1) for tensor in tensors_RH]
 
 
 def _bits(dropout: Dropout, keys_R: Tensor, like_ZSS: Tensor) -> Tensor:
+    """Return which probabilities of a block survive, as ``keep_bits`` of their shape."""
     return keep_bits(dropout, keys_R, like_ZSS.shape[-1]).view(like_ZSS.shape)
 
 

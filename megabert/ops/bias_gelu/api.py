@@ -4,10 +4,10 @@
 
 from torch import Tensor
 
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+from megabert.ops.backend import Backend, TensorOp, choose, no_obstacle, triton_obstacle
 from megabert.ops.bias_gelu.torch_backend import bias_gelu_torch
 
-BACKENDS = {
+BACKENDS: dict[str, Backend[TensorOp]] = {
     "triton": Backend("triton", "megabert.ops.bias_gelu.triton:bias_gelu_triton", triton_obstacle),
     "torch": Backend("torch", bias_gelu_torch, no_obstacle),
 }
@@ -18,8 +18,8 @@ def bias_gelu(x_TF: Tensor, bias_F: Tensor, *, approximate: bool = False, backen
 
     Args:
         x_TF: Output of a matrix product without its bias; float16, bfloat16, float32 or float64.
-        bias_F: That bias.
-        approximate: The tanh form (``gelu_new``) instead of the erf form (``gelu``).
+        bias_F: The bias of that matrix product.
+        approximate: Whether to take the tanh form (``gelu_new``) instead of the erf form (``gelu``).
         backend: ``auto``, ``triton`` or ``torch``.
 
     Returns:

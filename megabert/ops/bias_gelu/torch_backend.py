@@ -1,4 +1,4 @@
-"""``bias_gelu`` with torch's own GELU kernels; the biased input is kept for the backward pass."""
+"""``bias_gelu`` with torch's own GELU, forward and backward; x + bias is kept in between."""
 
 # T packed tokens, F intermediate
 

@@ -2,27 +2,30 @@
 
 # M predicted positions, V classes
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 from megabert.ops.cross_entropy.torch_backend import cross_entropy_torch
 
-BACKENDS = {
+BACKENDS: dict[str, Backend[Callable[..., tuple[Tensor, Tensor]]]] = {
     "triton": Backend("triton", "megabert.ops.cross_entropy.triton:cross_entropy_triton", triton_obstacle),
     "torch": Backend("torch", cross_entropy_torch, no_obstacle),
 }
 
 
 def cross_entropy(logits_MV: Tensor, labels_M: Tensor, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
-    """Return cross-entropy summed over rows, and how many rows are right.
+    """Return the cross-entropy summed over rows, and how many rows are right.
 
     Args:
-        logits_MV: float16, bfloat16, float32 or float64; -inf excludes a class.
-        labels_M: Int64; rows with a negative label count in neither result.
+        logits_MV: Unnormalised scores; float16, bfloat16, float32 or float64. -inf excludes a class.
+        labels_M: Int64 classes. Rows with a negative label (-100 on padding) count in neither result.
         backend: ``auto``, ``triton`` or ``torch``.
 
     Returns:
-        Nats, a float32 scalar (float64 for float64), and an int64 scalar: rows where no logit is above the label's.
+        The loss in nats, a float32 scalar (float64 for float64 logits), and an int64 scalar: the rows where no logit is
+        above the label's.
 
     Raises:
         KernelError: The backend cannot run here.

@@ -28,7 +28,7 @@ class _CrossEntropy(torch.autograd.Function):
         target_M = logits_MV.gather(1, safe_labels_M[:, None])[:, 0].to(compute)
         loss_M = largest_M - probabilities_MV.amax(1).log() - target_M
         correct = ((target_M >= largest_M) & is_counted_M).sum()
-        # the gradient gets the logits' dtype, so it may be kept in it
+        # The gradient will have the dtype of the logits, so probabilities need no more to be kept.
         ctx.save_for_backward(probabilities_MV.to(logits_MV.dtype), safe_labels_M, is_counted_M)
         ctx.mark_non_differentiable(correct)
         return torch.where(is_counted_M, loss_M, 0).sum(), correct

@@ -1,7 +1,7 @@
-"""The public face of the LAMB op: two passes over flat shards, the backend chosen once.
+"""The public LAMB op (You et al. 2020): two passes over flat shards of parameters, and the choice of backend.
 
-Pass 1 (``compute_update``) updates the moments, forms the update in place of the gradient and adds each parameter's
-squared norms of weights and update; the optimizer then all-reduces one small vector; pass 2 (``apply_update``) moves
+Pass 1 (``compute_update``) updates the moments, writes the update over the gradient and adds up the squared norms of
+weights and update for each parameter; the optimizer then all-reduces one small vector; pass 2 (``apply_update``) moves
 the weights. Tested on CPU against a float64 reference (tests/unit/ops/test_lamb_passes.py). Apex's FusedLAMB is a whole
 optimizer over whole parameters, not these passes: megabert.optim.apex_lamb.
 """
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
-from megabert.ops.lamb.reference import TorchPasses
-from megabert.ops.lamb.types import Coefficients, Segment
+from megabert.ops.lamb.reference import TORCH_PASSES
+from megabert.ops.lamb.types import Coefficients, Passes, Segment
 
-BACKENDS = {
-    "triton": Backend("triton", "megabert.ops.lamb.triton:TritonPasses", triton_obstacle),
-    "torch": Backend("torch", TorchPasses, no_obstacle),
+BACKENDS: dict[str, Backend[Passes]] = {
+    "triton": Backend("triton", "megabert.ops.lamb.triton:TRITON_PASSES", triton_obstacle),
+    "torch": Backend("torch", TORCH_PASSES, no_obstacle),
 }
 
 
@@ -35,7 +35,7 @@ def compute_update(
 
     Args:
         weights: One-dimensional float32 (or float64) master shard; not changed.
-        gradient: Of the same shape, clipped; becomes the update.
+        gradient: Gradient of the same shape, clipped; becomes the update.
         exp_avg: First moment, changed in place.
         exp_avg_sq: Second moment, changed in place.
         coefficients: The step's numbers.
@@ -46,7 +46,7 @@ def compute_update(
     Raises:
         KernelError: The backend cannot run here.
     """
-    run = choose("lamb", backend, BACKENDS, weights.device.type).compute_update  # type: ignore[attr-defined]
+    run = choose("lamb", backend, BACKENDS, weights.device.type).compute_update
     run(weights, gradient, exp_avg, exp_avg_sq, coefficients=coefficients, segments=segments, squares=squares)
 
 
@@ -56,14 +56,14 @@ def apply_update(
     """Add ``scales[slot] * update`` to ``weights`` on every segment; padding is left alone.
 
     Args:
-        weights: As in ``compute_update``; changed in place.
+        weights: Master shard, as in ``compute_update``; changed in place.
         update: What ``compute_update`` left in ``gradient``.
-        segments: As there.
+        segments: The same as for ``compute_update``.
         scales: Float64, one number a slot: ``-learning_rate * trust_ratio``.
         backend: ``auto``, ``triton`` or ``torch``.
 
     Raises:
         KernelError: The backend cannot run here.
     """
-    run = choose("lamb", backend, BACKENDS, weights.device.type).apply_update  # type: ignore[attr-defined]
+    run = choose("lamb", backend, BACKENDS, weights.device.type).apply_update
     run(weights, update, segments=segments, scales=scales)

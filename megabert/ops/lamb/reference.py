@@ -1,7 +1,7 @@
-"""LAMB's two passes in plain torch: the meaning of the op (You et al. 2020, algorithm 2).
+"""LAMB's two passes in plain torch: the meaning of the op (You et al. 2020, algorithm 2), and its CPU backend.
 
-float32 in the flats' own dtype (float64 for float64 flats); squares are summed in float64 always: torch's float32 norm
-of four million elements is wrong by 1.6e-4 on a CPU.
+Elements are computed in the dtype of the flat tensors, float32 or float64. Squares are always summed in float64:
+torch's float32 norm of four million elements is wrong by 1.6e-4 on a CPU.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from megabert.ops.lamb.types import Coefficients, Segment
+from megabert.ops.lamb.types import Coefficients, Passes, Segment
 
 _CHUNK = 1 << 16  # elements: half a MiB in float64, so that a chunk stays in a CPU's cache
 
@@ -24,11 +24,11 @@ def compute_update(
     segments: Sequence[Segment],
     squares: Tensor,
 ) -> None:
-    """Pass 1: update the moments, write the update over ``gradient``, add segment norms to ``squares``."""
+    """Run pass 1: update the moments, write the update over ``gradient``, add segment norms to ``squares``."""
     c = coefficients
     exp_avg.lerp_(gradient, 1.0 - c.beta1)
     exp_avg_sq.mul_(c.beta2).addcmul_(gradient, gradient, value=1.0 - c.beta2)
-    # u = (m * m_scale) / (sqrt(v * v_scale) + eps) + decay * w, with m_scale moved into the denominator.
+    # u = (m * m_scale) / (sqrt(v * v_scale) + eps) + decay * w, with m_scale moved into the denominator: one pass less.
     torch.sqrt(exp_avg_sq, out=gradient)
     gradient.mul_(c.exp_avg_sq_scale**0.5 / c.exp_avg_scale).add_(c.eps / c.exp_avg_scale)
     torch.div(exp_avg, gradient, out=gradient)
@@ -36,12 +36,12 @@ def compute_update(
         gradient.add_(weights, alpha=c.weight_decay)
     slots = torch.tensor([segment.slot for segment in segments], dtype=torch.int64, device=squares.device)
     for row, values in enumerate((weights, gradient)):
-        pieces = [values[segment.offset : segment.offset + segment.numel] for segment in segments]
-        squares[row].index_add_(0, slots, sums_of_squares(pieces, squares.device))
+        slices = [values[segment.offset : segment.offset + segment.numel] for segment in segments]
+        squares[row].index_add_(0, slots, sums_of_squares(slices, squares.device))
 
 
 def apply_update(weights: Tensor, update: Tensor, *, segments: Sequence[Segment], scales: Tensor) -> None:
-    """Pass 2: ``weights += scales[slot] * update`` on every segment; what lies between segments is padding."""
+    """Run pass 2: ``weights += scales[slot] * update`` on every segment; what is between segments is padding."""
     if scales.device.type == "cpu":
         factors = scales.tolist()
         for segment in segments:
@@ -54,16 +54,17 @@ def apply_update(weights: Tensor, update: Tensor, *, segments: Sequence[Segment]
         weights[span].addcmul_(update[span], scales[segment.slot])
 
 
-def sums_of_squares(pieces: list[Tensor], device: torch.device) -> Tensor:
+def sums_of_squares(tensors: list[Tensor], device: torch.device) -> Tensor:
     """Return the float64 sum of squares of each one-dimensional tensor."""
-    if not pieces:
+    if not tensors:
         return torch.zeros(0, dtype=torch.float64, device=device)
     if device.type != "cpu":
-        return torch.stack(torch._foreach_norm(pieces, 2, dtype=torch.float64)).square()
-    return torch.stack([_sum_of_squares(piece) for piece in pieces])
+        return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64)).square()
+    return torch.stack([_sum_of_squares(tensor) for tensor in tensors])
 
 
 def _sum_of_squares(values: Tensor) -> Tensor:
+    """Add up chunk by chunk, so that no float64 copy of the whole tensor is made."""
     total = torch.zeros((), dtype=torch.float64)
     for chunk in values.split(_CHUNK):
         wide = chunk.double()
@@ -71,8 +72,4 @@ def _sum_of_squares(values: Tensor) -> Tensor:
     return total
 
 
-class TorchPasses:
-    """Both passes, for the table of backends."""
-
-    compute_update = staticmethod(compute_update)
-    apply_update = staticmethod(apply_update)
+TORCH_PASSES = Passes(compute_update, apply_update)

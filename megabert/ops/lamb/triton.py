@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from megabert.ops.lamb.types import Coefficients, Segment
+from megabert.ops.lamb.types import Coefficients, Passes, Segment
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import LAMB_BLOCK, LAMB_CHUNK, LAMB_WARPS
 
@@ -198,8 +198,4 @@ def apply_update(weights: Tensor, update: Tensor, *, segments: Sequence[Segment]
         )
 
 
-class TritonPasses:
-    """Both passes, for the table of backends."""
-
-    compute_update = staticmethod(compute_update)
-    apply_update = staticmethod(apply_update)
+TRITON_PASSES = Passes(compute_update, apply_update)

@@ -4,11 +4,11 @@
 
 from torch import Tensor
 
-from megabert.ops.backend import Backend, apex_obstacle, choose, no_obstacle, triton_obstacle
+from megabert.ops.backend import Backend, TensorOp, apex_obstacle, choose, no_obstacle, triton_obstacle
 from megabert.ops.dropout import Dropout
 from megabert.ops.layer_norm.torch_backend import layer_norm_torch
 
-BACKENDS = {
+BACKENDS: dict[str, Backend[TensorOp]] = {
     "triton": Backend("triton", "megabert.ops.layer_norm.triton:layer_norm_triton", triton_obstacle),
     "apex": Backend("apex", "megabert.ops.layer_norm.apex:layer_norm_apex", apex_obstacle),
     "torch": Backend("torch", layer_norm_torch, no_obstacle),
@@ -28,16 +28,16 @@ def layer_norm(
 ) -> Tensor:
     """Return LayerNorm(residual + dropout(x + input bias)), the end of each post-LayerNorm sub-layer.
 
-    Ba et al. 2016 (LayerNorm); Vaswani et al. 2017, section 5.4 (where dropout and residual stand).
+    LayerNorm is Ba et al. 2016; dropout and residual are in the order of Vaswani et al. 2017, section 5.4.
 
     Args:
         x_TD: Output of a matrix product without its bias; float16, bfloat16, float32 or float64.
-        weight_D: Gain.
-        bias_D: Shift.
-        eps: Added to the variance.
+        weight_D: Gain of each column.
+        bias_D: Shift of each column.
+        eps: Added to the variance, so that a constant row is not divided by zero.
         input_bias_D: Bias of that matrix product; None adds none.
         residual_TD: Added after dropout; None adds none.
-        dropout: Site with row keys of shape (T,); None drops nothing.
+        dropout: Dropout of x + input bias, with row keys of shape (T,); None drops nothing.
         backend: ``auto``, ``triton``, ``apex`` or ``torch``.
 
     Returns:

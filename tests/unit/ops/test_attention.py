@@ -67,8 +67,8 @@ def test_attention_matches_torch_scaled_dot_product_attention(boundaries):
 def test_attention_plan_made_once_changes_nothing(boundaries):
     cu_seqlens = boundaries([5, 7, 5])
     qkv = torch.randn(20, 3 * 8)
-    plan = plan_attention(cu_seqlens, tokens=20, num_heads=2)
-    with_plan = attention(qkv, cu_seqlens, max_seqlen=7, num_heads=2, plan=plan)
+    blocks = plan_attention(cu_seqlens, tokens=20, num_heads=2)
+    with_plan = attention(qkv, cu_seqlens, max_seqlen=7, num_heads=2, blocks=blocks)
     assert torch.equal(with_plan, attention(qkv, cu_seqlens, max_seqlen=7, num_heads=2))
 
 
