@@ -20,7 +20,7 @@ from megabert.config.run import OpsConfig
 from megabert.models.bert import BertForPreTraining
 from megabert.observability.flops import peak_flops, training_flops
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
-from megabert.optim.no_decay import no_decay
+from megabert.optim.base import no_decay
 
 
 class Shard:

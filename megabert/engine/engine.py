@@ -1,7 +1,17 @@
-"""The engine: DeepSpeed, driven so that every stage does the same arithmetic.
+"""The engine: DeepSpeed, driven so that every ZeRO stage does the same arithmetic.
 
-Any number of uneven micro-steps, float32 accumulation and reduction, our own finite check before the optimizer, and
-one fragment table for LAMB and checkpoints.
+DeepSpeed's documented loop is ``loss = engine(batch); engine.backward(loss); engine.step()``, once per micro-step, and
+DeepSpeed counts to ``gradient_accumulation_steps`` before it updates. Three things about it do not fit:
+
+- The number of micro-steps must be constant. Ours are packed by tokens, so a global batch takes as many as it takes.
+  DeepSpeed is told of one, with ``managed_gradient_accumulation: false``, which makes every ``step`` an update and lets
+  ``backward`` accumulate as often as it is called. Float32 accumulation and reduction make 256 micro-steps equal one.
+- Nobody looks at the gradients before the optimizer. Stages without a loss scaler would write a NaN into the weights,
+  so `Engine.nonfinite_gradients` looks at them first (`zero_stages` says where they are).
+- ``engine(batch)`` hangs its hooks on the tensors of the output and does not see into a dataclass. `Engine.forward`
+  calls the model itself, and `Engine.backward` hangs the one hook that is needed on the loss.
+
+The model inside, and with it all of ``megabert.models``, is single-device code that knows nothing of this.
 """
 
 import contextlib
@@ -23,7 +33,8 @@ from megabert.errors import ConfigError
 from megabert.ops.lamb.reference import sums_of_squares
 from megabert.optim import Fragment, Optimizer
 
-_ALLREDUCE_BUCKET = 500_000_000  # elements, DeepSpeed's own default
+_ALLREDUCE_BUCKET = 500_000_000  # elements of one all-reduce, DeepSpeed's own default
+_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 class LossScaleFloor(ConfigError):
@@ -35,11 +46,17 @@ class LossScaleFloor(ConfigError):
 
 
 class Engine:
-    """A model, its optimizer and DeepSpeed around them.
+    """A model, its optimizer and DeepSpeed around them. One optimizer step looks like this:
 
-    A step is: for each micro-step ``forward`` and ``backward``; then ``nonfinite_gradients``, agreed over ranks; then
-    ``step`` or ``discard_gradients``. Every rank runs the same number of micro-steps, an empty one with a zero loss
-    that still reaches every parameter.
+        for micro_batch in batch:
+            engine.backward(loss_of(engine.forward(micro_batch)))
+        if any_rank_has(engine.nonfinite_gradients()):
+            engine.discard_gradients()
+        else:
+            grad_norm = engine.step()
+
+    Every rank must run the same number of micro-steps, since stages 2 and 3 reduce in each of them. A rank that has no
+    data left runs an empty one, whose loss is zero but depends on every parameter.
     """
 
     def __init__(self, deepspeed_engine: Any, optimizer: Optimizer, world: World, max_grad_norm: float) -> None:
@@ -48,65 +65,67 @@ class Engine:
         self._max_grad_norm = max_grad_norm
         self.optimizer = optimizer
         self.shapes = parameter_shapes(deepspeed_engine.module)
-        """Whole shape of every parameter by name, a tied weight once, in the same order on every rank."""
+        """Whole shape of every parameter by name. A tied weight is listed once, and the order is that of all ranks."""
         self.fragments: list[Fragment] = fragment_table(deepspeed_engine)
-        """This rank's pieces of the float32 masters; the one table for LAMB and checkpoints."""
+        """Which elements of the float32 masters this rank holds; LAMB and checkpoints share this table."""
         self._stage = stage_of(deepspeed_engine, self.fragments)
-        check_coverage(self.fragments, self.shapes, group=world.control, replicated=self._stage.replicated)
+        check_coverage(self.fragments, self.shapes, group=world.control, is_replicated=self._stage.is_replicated)
         optimizer.attach(self.fragments, list(self.shapes), None if self.is_replicated else dist.all_reduce)
         self.step_was_skipped = False
-        """Whether DeepSpeed refused the last ``step``: gradients that overflowed while they were reduced."""
+        """Whether the last ``step`` updated nothing, because gradients overflowed while they were reduced."""
 
     @property
     def module(self) -> torch.nn.Module:
-        """The model; under ZeRO-3 its parameters are whole only inside ``forward``."""
+        """The model. Under ZeRO-3 its parameters are whole only while ``forward`` and ``backward`` use them."""
         return self._deepspeed.module
 
     @property
     def is_replicated(self) -> bool:
         """Whether every rank holds every parameter whole (stage 0)."""
-        return self._stage.replicated
+        return self._stage.is_replicated
 
     @property
     def zero_stage(self) -> int:
-        """DeepSpeed's ZeRO stage."""
+        """ZeRO stage, 0 to 3."""
         return int(self._deepspeed.zero_optimization_stage())
 
     @property
     def loss_scale(self) -> float:
-        """Factor on the loss in fp16; 1 otherwise."""
+        """Factor on the loss, which keeps small gradients above what fp16 can represent; 1 in other precisions."""
         return float(getattr(self._deepspeed.optimizer, "loss_scale", 1.0))
 
     @property
     def has_dynamic_loss_scale(self) -> bool:
-        """Whether an overflow is an ordinary event that lowers the loss scale (fp16)."""
+        """Whether an overflow is an ordinary event that lowers the loss scale, as it is in fp16."""
         return bool(getattr(self._deepspeed.optimizer, "dynamic_loss_scale", False))
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Run the model on one micro-batch."""
-        # As DeepSpeedEngine.forward does; its hooks on outputs would miss tensors inside a dataclass.
+        # The other thing that DeepSpeedEngine.forward does; activation checkpointing may run backward hooks twice.
         if not self.is_replicated:
             self._deepspeed.optimizer.clear_backward_seen_flag()
         return self._deepspeed.module(*inputs, **options)
 
     def backward(self, loss: Tensor) -> None:
-        """Accumulate gradients of ``loss``, scaled in fp16; DeepSpeed averages them over ranks.
+        """Accumulate the gradients of ``loss``, which fp16 scales.
 
         Args:
-            loss: Scalar; ``world_size * (sum_mlm / N_masked + sum_nsp / N_instances)`` for means over the global batch.
+            loss: A scalar. For means over the global batch it is
+                ``world_size * (sum_mlm / N_masked + sum_nsp / N_instances)`` with this micro-step's sums and the whole
+                batch's counts: DeepSpeed divides the sum of all ranks' gradients by the number of ranks.
         """
         if loss.grad_fn is None:
             raise ValueError(
                 "backward() needs a loss that depends on the model; an empty micro-batch gives 0 * outputs."
             )
-        loss.register_hook(self._before_backward)
+        loss.register_hook(self._before_backward)  # runs first, before the gradient of anything inside the model
         self._deepspeed.backward(loss, scale_wrt_gas=False)
 
     def nonfinite_gradients(self) -> list[str]:
-        """Name the parameters whose gradients hold inf or NaN on this rank, before anything was updated.
+        """Return the names of parameters whose gradients hold inf or NaN on this rank, before anything is updated.
 
-        Stages 0 and 1 look at local gradients, before the reduction spreads a NaN to every rank; stages 2 and 3 reduce
-        in each micro-step and look at this rank's pieces of the result.
+        At stages 0 and 1 the gradients are still local, so that the rank that made a NaN is known. Stages 2 and 3 have
+        reduced them in each micro-step: there the ranks that hold the affected pieces name them.
         """
         named = list(self._stage.gradients())
         if not named:
@@ -115,12 +134,14 @@ class Engine:
         return [name for (name, _), is_finite in zip(named, finite, strict=True) if not is_finite]
 
     def step(self) -> float:
-        """Reduce, clip, update; return the global gradient norm before clipping, inf where DeepSpeed skipped the step.
+        """Reduce, clip and update. Call it only after ``nonfinite_gradients`` was empty on every rank.
 
-        Call it only after ``nonfinite_gradients`` was empty on every rank.
+        Returns:
+            The norm of the global gradient before clipping; inf if the step was skipped (``step_was_skipped``), because
+            finite gradients overflowed in their sum.
 
         Raises:
-            LossScaleFloor: In fp16, see there.
+            LossScaleFloor: An overflow in fp16, and the loss scale cannot be lowered any further.
         """
         if self.is_replicated:
             return self._unsharded_step()
@@ -130,9 +151,9 @@ class Engine:
         return math.inf if self.step_was_skipped else float(self._deepspeed.get_global_grad_norm())
 
     def discard_gradients(self) -> None:
-        """Forget what was accumulated, on every rank alike; in fp16 this also lowers the loss scale."""
+        """Drop what was accumulated; every rank calls it. In fp16 this also lowers the loss scale."""
         self._stage.discard()
-        self._deepspeed._unmanaged_backward_count = 0
+        self._deepspeed._unmanaged_backward_count = 0  # micro-steps since the last update
         if self.has_dynamic_loss_scale:
             with self._naming_the_floor():
                 self._deepspeed.optimizer.loss_scaler.update_scale(True)
@@ -148,7 +169,7 @@ class Engine:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode without gradients; every rank must run the same number of ``forward`` calls inside."""
+        """Switch to evaluation mode, without gradients. Every rank must call ``forward`` equally often inside."""
         self.module.eval()
         try:
             with torch.no_grad():
@@ -157,28 +178,33 @@ class Engine:
             self.module.train()
 
     def refresh(self) -> None:
-        """Bring the model's weights up to the float32 masters, after these were written from outside."""
+        """Copy the float32 masters into the model's weights, after somebody else has changed the masters."""
         self._stage.refresh()
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside the tensors: the state of the loss scaler."""
+        """Return what a checkpoint stores besides the tensors: the state of the loss scaler."""
         if not self.has_dynamic_loss_scale:
             return {}
         scaler = self._deepspeed.optimizer.loss_scaler
         return {"loss_scaler": {name: getattr(scaler, name) for name in _SCALER_STATE}}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what ``state`` returned; another precision ignores it."""
+        """Restore what ``state`` returned; a run that continues in another precision ignores it."""
         if self.has_dynamic_loss_scale:
             for name, value in state.get("loss_scaler", {}).items():
                 setattr(self._deepspeed.optimizer.loss_scaler, name, value)
 
     def _before_backward(self, gradient: Tensor) -> None:
+        """Do what the hooks of DeepSpeedEngine.forward would have done when the backward pass begins."""
         self._deepspeed._backward_prologue()
 
     @torch.no_grad()
     def _unsharded_step(self) -> float:
-        """Stage 0: reduce and clip here, with a float64 norm; torch's float32 norm is off by 1e-4 on a CPU."""
+        """Reduce, clip and update at stage 0, where DeepSpeed's own clipping would use a float32 norm.
+
+        That norm is wrong by 1e-4 on a CPU, so the same data would give other losses than under ZeRO. Gradients are
+        reduced and clipped here, with a float64 norm, and DeepSpeed is kept from reducing them a second time.
+        """
         self._deepspeed.buffered_allreduce_fallback(elements_per_buffer=_ALLREDUCE_BUCKET)
         gradients = [gradient.view(-1) for _, gradient in self._stage.gradients()]
         norm = math.sqrt(sums_of_squares(gradients, self._world.device).sum().item())
@@ -186,7 +212,7 @@ class Engine:
         if self.step_was_skipped:
             self.discard_gradients()
             return math.inf
-        if self._max_grad_norm:  # the same form as ZeRO's
+        if self._max_grad_norm:  # the same arithmetic as ZeRO's, 1e-6 included
             torch._foreach_div_(gradients, max(1.0, (norm + 1e-6) / self._max_grad_norm))
         self._deepspeed.enable_backward_allreduce = False
         try:
@@ -196,19 +222,16 @@ class Engine:
         return norm
 
 
-_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-
-
 def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[str, Any], world: World) -> Engine:
     """Wrap a model and its optimizer in DeepSpeed.
 
     Args:
-        model: In float32, with the same weights on every rank.
-        optimizer: Over ``model.named_parameters()``; it is attached to the fragment table.
-        ds_config: Complete: no ``"auto"``, with every key of ``config.deepspeed.REQUIRED``, ``gradient_clipping`` (0
-            does not clip) and at most one of ``bf16.enabled`` and ``fp16.enabled``. Give ``steps_per_print`` a huge
-            value and leave ``wall_clock_breakdown`` off; the throughput timer is switched off here.
-        world: This rank.
+        model: A float32 model with the same weights on every rank.
+        optimizer: An optimizer over ``model.named_parameters()``. The fragment table is attached to it.
+        ds_config: The complete dictionary, as ``config.deepspeed.derive_deepspeed`` makes it: no ``"auto"``, every key
+            of ``config.deepspeed.REQUIRED``, ``gradient_clipping`` (0 does not clip), and at most one of
+            ``bf16.enabled`` and ``fp16.enabled``.
+        world: This rank and the others.
 
     Raises:
         ConfigError: A required key is missing or says something else, or the combination is not supported.
@@ -218,30 +241,30 @@ def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[s
 
     stage, sixteen_bits = zero_stage_of(ds_config), _precision(ds_config) != "fp32"
     initial = {name: p.detach().float().cpu().clone() for name, p in model.named_parameters()} if sixteen_bits else {}
-    # The throughput timer would synchronise the GPU in every micro-step.
+    # DeepSpeed's throughput timer would synchronise the GPU in every micro-step.
     complete = {**ds_config, "timers": {"throughput": {"enabled": False}}}
     if stage == 0:
-        complete["gradient_clipping"] = 0.0  # clipped in Engine
+        complete["gradient_clipping"] = 0.0  # Engine clips
     if stage == 3:
         flatten(model)
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints its memory use; stdout is for results
+    with contextlib.redirect_stdout(io.StringIO()):  # DeepSpeed prints its memory use; stdout is for results
         deepspeed_engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=complete)
     if stage == 3:
         unflatten(model)
     engine = Engine(deepspeed_engine, optimizer, world, float(ds_config["gradient_clipping"]))
     for fragment in engine.fragments if sixteen_bits else []:
-        # DeepSpeed rounds the weights to 16 bits and makes the masters from those: give them the digits back.
-        piece = initial[fragment.parameter].view(-1)[fragment.start : fragment.start + fragment.numel]
-        fragment.view().copy_(piece)
+        # DeepSpeed rounds the weights to 16 bits and copies the masters from those. Give them back the digits.
+        values = initial[fragment.parameter].view(-1)[fragment.start : fragment.start + fragment.numel]
+        fragment.view().copy_(values)
     deepspeed_engine.module.train()
     return engine
 
 
 def _peaks(gradients: list[Tensor]) -> Tensor:
-    """Return a number of each tensor that is finite where all of it is."""
+    """Return for each tensor a number that is finite exactly if all of its elements are."""
     if gradients[0].device.type != "cpu":
         return torch.stack(torch._foreach_norm(gradients, math.inf))
-    # least and greatest element: on a CPU the infinity norm takes 16 times as long
+    # The least and the greatest element: on a CPU the infinity norm takes 16 times as long.
     return torch.stack([torch.stack(gradient.aminmax()).double().abs().amax() for gradient in gradients])
 
 

@@ -1,8 +1,16 @@
-"""The one fragment table, for every way in which DeepSpeed lays out parameters.
+"""The fragment table: which elements of which parameter this rank holds, and where, at every ZeRO stage.
 
-Offsets are read from where the model's tensors really lie in DeepSpeed's flat buffers, not from its own bookkeeping
-(``_hp_mapping`` is wrong with round-robin gradients), and the table is proved twice when it is built: values of the
-masters against the model's, and the sum of elements over ranks against each parameter's size.
+LAMB needs it for the norms of whole parameters, and checkpoints for naming what they store. A mistake in it would not
+raise an error: LAMB would scale some weights by another parameter's trust ratio, the loss would fall all the same, and
+a checkpoint would permute the model. Therefore
+
+- offsets are computed from addresses, from where the model's tensors are in DeepSpeed's flat buffers. DeepSpeed has a
+  table of its own (``_hp_mapping``), which is wrong with round-robin gradients;
+- the values are checked: every fragment of a master, rounded to the model's precision, equals the model's weights;
+- the number of elements is checked: over all ranks, every parameter is held exactly once.
+
+The first check finds a fragment in a wrong place, the second one that is missing or held twice. Both run once, when the
+engine is built.
 """
 
 from collections.abc import Iterator
@@ -25,7 +33,11 @@ def parameter_shapes(module: torch.nn.Module) -> dict[str, torch.Size]:
 
 
 def fragment_table(engine: Any) -> list[Fragment]:
-    """Return this rank's fragments of a ``DeepSpeedEngine``: stage 0, 1, 2, BF16_Optimizer or 3."""
+    """Return this rank's fragments of a ``DeepSpeedEngine`` of any stage.
+
+    Raises:
+        RuntimeError: The layout is not the one that this file was written for.
+    """
     names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
     optimizer = engine.optimizer
     stage = engine.zero_optimization_stage()
@@ -37,7 +49,8 @@ def fragment_table(engine: Any) -> list[Fragment]:
         ]
     if stage == 3:
         return list(_partitioned(optimizer, names))
-    if hasattr(optimizer, "bf16_groups"):  # BF16_Optimizer
+    # Stages 1 and 2: the parameters of a group, the flat buffer of the model's weights, and this rank's master.
+    if hasattr(optimizer, "bf16_groups"):  # BF16_Optimizer, stage 1 in bfloat16
         groups = zip(
             optimizer.bf16_groups, optimizer.bf16_groups_flat, optimizer.fp32_groups_flat_partition, strict=True
         )
@@ -56,21 +69,29 @@ def fragment_table(engine: Any) -> list[Fragment]:
 def _windowed(
     parameters: list[Tensor], model_flat: Tensor, master: Tensor, rank: int, names: dict[int, str]
 ) -> Iterator[Fragment]:
-    """Stages 1 and 2: the group is one flat buffer; a rank's master is a window of it."""
+    """Yield the fragments of a group at stage 1 or 2.
+
+    The group's parameters are one flat buffer, cut into equal windows without regard to where parameters begin; rank r
+    has the master of window r. A parameter's fragment is the overlap of the parameter and the window.
+    """
     width = master.numel()
-    first, last = rank * width, (rank + 1) * width
+    window_start, window_end = rank * width, (rank + 1) * width
     for parameter in parameters:
         position = (parameter.data_ptr() - model_flat.data_ptr()) // parameter.element_size()
-        begin, end = max(position, first), min(position + parameter.numel(), last)
-        if begin < end:
-            fragment = Fragment(master, begin - first, names[id(parameter)], begin - position, end - begin)
-            piece = parameter.detach().view(-1)[fragment.start : fragment.start + fragment.numel]
-            _assert_covers_every_element(fragment, piece)
+        first, end = max(position, window_start), min(position + parameter.numel(), window_end)
+        if first < end:
+            fragment = Fragment(master, first - window_start, names[id(parameter)], first - position, end - first)
+            weights = parameter.detach().view(-1)[fragment.start : fragment.start + fragment.numel]
+            _check_values(fragment, weights)
             yield fragment
 
 
 def _partitioned(optimizer: Any, names: dict[int, str]) -> Iterator[Fragment]:
-    """Stage 3: every parameter is split over all ranks; the last piece is padded with uninitialised memory."""
+    """Yield the fragments of stage 3.
+
+    Every parameter is cut into as many equal pieces as there are ranks, and the pieces of a sub-group are one flat
+    buffer. The last piece is padded, with uninitialised memory, which is why padding is never part of a fragment.
+    """
     groups = zip(
         optimizer.fp16_groups,
         optimizer.fp16_partitioned_groups_flat,
@@ -87,12 +108,13 @@ def _partitioned(optimizer: Any, names: dict[int, str]) -> Iterator[Fragment]:
             if numel:
                 offset = (partition.data_ptr() - model_flat.data_ptr()) // partition.element_size()
                 fragment = Fragment(master, offset, names[id(parameter)], start, numel)
-                _assert_covers_every_element(fragment, partition.detach().view(-1)[:numel])
+                _check_values(fragment, partition.detach().view(-1)[:numel])
                 yield fragment
 
 
-def _assert_covers_every_element(fragment: Fragment, piece: Tensor) -> None:
-    if not torch.equal(fragment.view().to(piece.dtype), piece):
+def _check_values(fragment: Fragment, weights: Tensor) -> None:
+    """Check that a fragment of a master holds the model's weights; a 16-bit model was rounded from its master."""
+    if not torch.equal(fragment.view().to(weights.dtype), weights):
         raise RuntimeError(
             f"{fragment.parameter}[{fragment.start}:{fragment.start + fragment.numel}] is not at offset "
             f"{fragment.offset} of its float32 master: DeepSpeed lays parameters out in an unknown way."
@@ -100,14 +122,24 @@ def _assert_covers_every_element(fragment: Fragment, piece: Tensor) -> None:
 
 
 def check_coverage(
-    fragments: list[Fragment], shapes: dict[str, torch.Size], *, group: dist.ProcessGroup, replicated: bool
+    fragments: list[Fragment], shapes: dict[str, torch.Size], *, group: dist.ProcessGroup, is_replicated: bool
 ) -> None:
-    """Check that the ranks together hold every element of every parameter exactly once (each alone if replicated)."""
+    """Check that the ranks together hold as many elements of every parameter as it has.
+
+    Args:
+        fragments: This rank's table.
+        shapes: Whole shape of every parameter.
+        group: A CPU group of all ranks, for one all-reduce of a count per parameter.
+        is_replicated: Whether each rank has to hold everything by itself.
+
+    Raises:
+        RuntimeError: Naming the parameters with missing or surplus elements, on every rank.
+    """
     held = dict.fromkeys(shapes, 0)
     for fragment in fragments:
         held[fragment.parameter] += fragment.numel
     counts = torch.tensor(list(held.values()), dtype=torch.int64)
-    if not replicated:
+    if not is_replicated:
         dist.all_reduce(counts, group=group)
     wrong = [
         f"{name}: {count} of {shape.numel()}"

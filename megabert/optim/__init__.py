@@ -1,10 +1,10 @@
-"""Optimizers over flat shards, learning-rate schedules, and the fragment table that both packages share."""
+"""Optimizers over flat shards, learning-rate schedules, and the fragment table that the engine gives them."""
 
 from megabert.optim.adamw import AdamW
+from megabert.optim.base import no_decay
 from megabert.optim.build import Optimizer, build_optimizer
 from megabert.optim.fragment import Fragment
 from megabert.optim.lamb import Lamb
-from megabert.optim.no_decay import no_decay
 from megabert.optim.schedules import learning_rate, linear_warmup_decay
 
 __all__ = [

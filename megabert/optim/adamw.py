@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov & Hutter 2019): torch's, behind the same face as LAMB."""
+"""AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101): torch's, with the interface of `Lamb`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from megabert.optim.fragment import Fragment
 
 
 class AdamW(BaseOptimizer, torch.optim.AdamW):
-    """torch's AdamW; element by element, so exact on any shard without a fragment table."""
+    """torch's AdamW. It works element by element, so it is exact on any shard and needs no fragment table."""
 
     bias_correction_over = "run"
-    """``bias_step`` counts the steps of the run: moments are kept over phases, and their correction with them."""
+    """``bias_step`` counts the steps of the run: the moments are kept from phase to phase, and so is their age."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
     def attach(
         self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], None] | None
     ) -> None:
-        """Accept the fragment table; AdamW has no use for it."""
+        """Accept the fragment table, which AdamW does not need."""
 
     @property
     def trust_ratios(self) -> dict[str, float]:
@@ -37,7 +37,7 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
         return {}
 
     def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``(exp_avg, exp_avg_sq)`` of a flat tensor, zeros if it was never stepped."""
+        """Return ``(exp_avg, exp_avg_sq)`` of a flat; zeros before the first step."""
         state = self.state[flat]
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
@@ -45,7 +45,7 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update the parameter groups at hand with ``bias_step`` as the number of this update."""
+        """Update the parameter groups that ZeRO has put there, with ``bias_step`` as the number of this update."""
         for group in self.param_groups:
             for flat in group["params"]:
                 self.moments(flat)

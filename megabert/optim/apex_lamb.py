@@ -1,4 +1,7 @@
-"""LAMB by NVIDIA Apex behind the face of ``Lamb``: unsharded parameters on a GPU. Untested on a real Apex."""
+"""LAMB by NVIDIA Apex (FusedLAMB) with the interface of `Lamb`, for unsharded parameters on a GPU.
+
+It has not been tested with a real Apex, only with a stand-in that has the documented arguments.
+"""
 
 import importlib
 from collections.abc import Callable, Iterable, Sequence
@@ -16,11 +19,11 @@ VARIANTS = {
     "nvlamb": {"is_corrected": True, "adapts_all": True},
     "paper": {"is_corrected": False, "adapts_all": False},
 }
-"""What FusedLAMB can be told; its trust ratio has no limits, as the variant ``deepspeed`` wants them."""
+"""FusedLAMB's settings for our variants. It cannot limit the trust ratio, which the variant ``deepspeed`` requires."""
 
 
 class ApexLamb(BaseOptimizer):
-    """FusedLAMB, built when the engine hands out the fragment table: only then do parameters lie on their device."""
+    """FusedLAMB, which is built in ``attach``: only then are the parameters on their device."""
 
     bias_correction_over = "phase"
     """``bias_step`` counts the steps of a phase, as in NVIDIA's recipe."""
@@ -34,11 +37,11 @@ class ApexLamb(BaseOptimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
     ) -> None:
-        """Check what does not depend on the engine.
+        """Check the settings; the parameters are checked when the engine attaches them.
 
         Raises:
-            KernelError: Apex is not importable, or was built without its kernels.
-            ConfigError: Apex has no such variant.
+            KernelError: Apex cannot be imported, or was built without its kernels.
+            ConfigError: Apex does not have this variant.
         """
         _refuse(apex_obstacle("cuda", extension=APEX_LAMB))
         if variant not in VARIANTS or (variant == "paper" and not weight_decay):
@@ -71,11 +74,11 @@ class ApexLamb(BaseOptimizer):
 
     @property
     def trust_ratios(self) -> dict[str, float]:
-        """Empty: FusedLAMB keeps them to itself."""
+        """Empty: FusedLAMB does not return them."""
         return {}
 
     def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``(exp_avg, exp_avg_sq)`` of a parameter, zeros if it was never stepped."""
+        """Return ``(exp_avg, exp_avg_sq)`` of a parameter; zeros before the first step."""
         assert self._fused is not None, "attach first"
         return moments_in(self._fused.state[flat], flat)
 

@@ -1,4 +1,4 @@
-"""From the recipe's optimizer section to an optimizer over two groups: with and without weight decay."""
+"""Build the optimizer of a recipe, over two parameter groups: with and without weight decay."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,8 +8,8 @@ from torch.nn import Parameter
 from megabert.config.run import BackendOrApex, OptimizerConfig
 from megabert.optim.adamw import AdamW
 from megabert.optim.apex_lamb import ApexLamb
+from megabert.optim.base import no_decay
 from megabert.optim.lamb import Lamb
-from megabert.optim.no_decay import no_decay
 
 Optimizer = Lamb | ApexLamb | AdamW
 
@@ -17,16 +17,16 @@ Optimizer = Lamb | ApexLamb | AdamW
 def build_optimizer(
     named_parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig, *, lamb_backend: BackendOrApex = "auto"
 ) -> Optimizer:
-    """Return LAMB or AdamW over ``named_parameters``; learning rate 0 until the trainer sets it.
+    """Return LAMB or AdamW over ``named_parameters``. Its learning rate is 0 until the trainer sets it.
 
     Args:
-        named_parameters: As ``module.named_parameters()`` gives them, a tied weight once.
-        config: The recipe's ``optimizer`` section; clipping is the engine's.
-        lamb_backend: Backend of ``ops.lamb``.
+        named_parameters: The result of ``module.named_parameters()``, which lists a tied weight once.
+        config: The recipe's ``optimizer`` section. Its ``max_grad_norm`` is the engine's business.
+        lamb_backend: The ``ops.lamb`` of the recipe.
 
     Raises:
-        KernelError: ``lamb_backend`` is ``apex``, which cannot run here.
-        ConfigError: Apex has no such variant of LAMB.
+        KernelError: ``lamb_backend`` is ``apex``, and Apex cannot run here.
+        ConfigError: Apex does not have this variant of LAMB.
     """
     groups = decay_groups(named_parameters, config.weight_decay)
     if config.name == "adamw":
@@ -41,7 +41,7 @@ def build_optimizer(
 
 
 def decay_groups(named_parameters: Iterable[tuple[str, Parameter]], weight_decay: float) -> list[dict[str, Any]]:
-    """Split parameters into those with and those without weight decay; empty groups are left out."""
+    """Split parameters into a group with weight decay and one without; an empty group is left out."""
     named = list(named_parameters)
     groups = [
         {"params": [p for name, p in named if not no_decay(name)], "weight_decay": weight_decay, "no_decay": False},
