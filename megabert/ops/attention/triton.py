@@ -1,4 +1,4 @@
-"""``attention`` on Triton kernels; ``kernels.py`` derives them."""
+"""``attention`` on Triton kernels: launches, and what is kept between the passes; ``kernels.py`` derives them."""
 
 # T packed tokens, B sequences, N heads, H head width, D = N * H, C = 3 * D, K key tiles
 
@@ -16,11 +16,13 @@ from megabert.ops.attention.kernels import (
     attention_forward,
     attention_sum_tiles,
 )
+from megabert.ops.attention.torch_backend import AttentionBlocks
 from megabert.ops.dropout import Dropout
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import AttentionTiles, attention_tiles, capability_of, power_of_two
 
 WIDEST_HEAD = 128
+"""Columns of a head that a program can hold."""
 LOG2_E = 1.4426950408889634
 
 
@@ -31,9 +33,12 @@ def attention_triton(
     max_seqlen: int,
     num_heads: int,
     dropout: Dropout | None = None,
-    plan: None = None,
+    blocks: AttentionBlocks | None = None,
 ) -> Tensor:
-    """Run ``api.attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32."""
+    """Run ``api.attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32.
+
+    ``blocks`` is the layout of the CPU backend and not read here.
+    """
     require("attention", qkv_TC)
     head_width = qkv_TC.shape[1] // (3 * num_heads)
     if head_width > WIDEST_HEAD:
@@ -80,6 +85,7 @@ class _Attention(torch.autograd.Function):
             num_warps=tiles.forward.warps,
             num_stages=tiles.forward.stages,
         )
+        # Where a program holds all keys of a head, delta needs no output.
         ctx.save_for_backward(qkv_TC, cu_seqlens, lse_NT, None if tiles.is_whole else out_TD)
         ctx.constants = (max_seqlen, num_heads, dropout, tiles)
         return out_TD
@@ -98,6 +104,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _delta(out_TD: Tensor, grad_TD: Tensor, num_heads: int, scale: float) -> Tensor:
+    """Return rowsum(dO * O) / scale, of shape (N, T), for the backward pass in key tiles."""
     tokens, head_width = out_TD.shape[0], out_TD.shape[1] // num_heads
     delta_NT = torch.empty(num_heads, tokens, dtype=torch.float32, device=out_TD.device)
     rows = 64
@@ -124,6 +131,7 @@ def _gradient(
     dropout: Dropout | None,
     tiles: AttentionTiles,
 ) -> Tensor:
+    """Return the gradient of queries, keys and values, of shape (T, 3 * D)."""
     qkv_TC, grad_TD, cu_seqlens, lse_NT, delta_NT = tensors
     tokens, width = grad_TD.shape
     head_width, sequences = width // num_heads, cu_seqlens.numel() - 1
@@ -137,7 +145,7 @@ def _gradient(
         qkv_TC,
         grad_TD,
         cu_seqlens,
-        # a pointer that is moved but not read where there is no dropout, or no scratch
+        # The kernel moves these two pointers even where it does not read them, so they may not be None.
         lse_NT if dropout is None else dropout.row_keys,
         lse_NT,
         lse_NT if delta_NT is None else delta_NT,
@@ -160,6 +168,7 @@ def _gradient(
         num_warps=tiles.backward.warps,
         num_stages=tiles.backward.stages,
     )
+    # Parts of dQ from several key tiles are added up by a kernel of their own.
     if partials_KTD is not None:
         rows, columns = 16, min(128, power_of_two(width))
         blocks = triton.cdiv(max_seqlen, rows)

@@ -1,12 +1,16 @@
 """``bias_gelu`` as Triton kernels; only the input and the bias are kept for the backward pass.
 
-With h = x + bias. erf form: y = h * Phi(h), dy/dh = Phi(h) + h * phi(h); Phi, phi: normal distribution and density.
-tanh form: y = h * sigmoid(2u), u = sqrt(2/pi) (h + 0.044715 h^3), because (1 + tanh(u)) / 2 = sigmoid(2u), which needs
-no subtraction; with s = sigmoid(2u), dy/dh = s + h s (1 - s) 2u'.
+With h = x + bias, the result is h times a gate between 0 and 1:
 
-1 - Phi(|h|) = exp(-h^2 / 2) t series(t), t = 1 / (1 + p |h|), the form of Abramowitz & Stegun 7.1.26: polynomials
-fitted to 3e-7 of the value at every h, and for 16-bit tensors to 1e-4. It shares the exponential with phi and has no
-cancellation far below zero; CUDA's erf takes more instructions than memory leaves time for.
+    erf form:  y = h * Phi(h), dy/dh = Phi(h) + h * phi(h), Phi and phi the normal distribution and its density
+    tanh form: y = h * s, s = sigmoid(2u), u = sqrt(2/pi) (h + 0.044715 h^3), dy/dh = s + h s (1 - s) 2u'
+
+The tanh form is usually written with (1 + tanh(u)) / 2, which is sigmoid(2u); that needs no subtraction.
+
+Phi is computed from its tail, 1 - Phi(|h|) = exp(-h^2 / 2) t series(t) with t = 1 / (1 + p |h|), the form of
+Abramowitz & Stegun 7.1.26. The polynomials were fitted to a relative error of 3e-7 at every h, for 16-bit tensors to
+1e-4. The tail shares its exponential with phi and has no cancellation far below zero; CUDA's erf takes more
+instructions than memory leaves time for.
 """
 
 # T packed tokens, F intermediate, P programs
@@ -25,10 +29,14 @@ from megabert.ops.triton_support.tile_sizes import BIAS_GELU_PROGRAMS, bias_gelu
 
 
 @triton.jit
-def _gate_and_density(h, APPROXIMATE: tl.constexpr, IS_SHORT: tl.constexpr):
-    """Return what h is multiplied by and, in the erf form, exp(-h^2 / 2), which its derivative needs too."""
+def _gate_and_density(
+    h,  # x + bias, float32
+    APPROXIMATE: tl.constexpr,  # tanh form instead of erf form
+    IS_SHORT: tl.constexpr,  # whether the tensors are 16-bit, for which a shorter series is exact enough
+):
+    """Return what h is multiplied by and, in the erf form, exp(-h^2 / 2), which its derivative needs as well."""
     if APPROXIMATE:
-        # sigmoid(2u) = 1 / (1 + 2^(-2u * log2(e))); 2 * sqrt(2 / pi) * log2(e)
+        # sigmoid(2u) = 1 / (1 + 2^(-2u * log2(e))), and 2 * sqrt(2 / pi) * log2(e) = 2.302208198
         return reciprocal(1.0 + exp2(-2.302208198 * h * (1.0 + 0.044715 * h * h))), h
     density = exp2(-0.7213475204444817 * h * h)  # log2(e) / 2
     if IS_SHORT:
@@ -40,58 +48,69 @@ def _gate_and_density(h, APPROXIMATE: tl.constexpr, IS_SHORT: tl.constexpr):
         series = -0.0936265765 + t * 0.0247285984
         series = 0.072794825 + t * (-0.0064924782 + t * (0.0924808154 + t * series))
         series = 0.111703858 + t * (0.111699768 + t * (0.103085303 + t * (0.0836258022 + t * series)))
+    # The tail is Phi(h) for a negative h, and 1 - Phi(h) for a positive one.
     tail = t * series * density
     return tl.where(h >= 0.0, 1.0 - tail, tail), density
 
 
 @triton.jit
-def bias_gelu_forward(x, bias, y, tokens, width, APPROXIMATE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Activate one tile."""
+def bias_gelu_forward(
+    x_ptr,  # output of the dense layer, (tokens, width)
+    bias_ptr,  # its bias, (width,)
+    y_ptr,  # result, (tokens, width)
+    tokens,  # rows
+    width,  # columns of a row
+    APPROXIMATE: tl.constexpr,  # tanh form instead of erf form
+    ROWS: tl.constexpr,  # rows of a tile
+    COLUMNS: tl.constexpr,  # columns of a tile
+):
+    """Activate one tile; tiles are numbered row by row."""
     tiles = tl.cdiv(width, COLUMNS)
     row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (row < tokens)[:, None] & (column < width)[None, :]
-    place = row.to(tl.int64)[:, None] * width + column[None, :]
-    b = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
-    h = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) + b[None, :]
-    gate, _ = _gate_and_density(h, APPROXIMATE, x.dtype.element_ty.primitive_bitwidth == 16)
-    tl.store(y + place, (h * gate).to(y.dtype.element_ty), mask=inside)
+    cols = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    mask = (row < tokens)[:, None] & (cols < width)[None, :]
+    offsets = row.to(tl.int64)[:, None] * width + cols[None, :]
+    b = tl.load(bias_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)
+    h = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32) + b[None, :]
+    gate, _ = _gate_and_density(h, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
+    tl.store(y_ptr + offsets, (h * gate).to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def bias_gelu_backward(
-    dy,
-    x,
-    bias,
-    dx,
-    partials,
-    tokens,
-    width,
-    rows_each,
-    APPROXIMATE: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    dy_ptr,  # gradient of the result, (tokens, width)
+    x_ptr,  # output of the dense layer, (tokens, width)
+    bias_ptr,  # its bias, (width,)
+    dx_ptr,  # gradient of x, (tokens, width)
+    partials_ptr,  # each program's sum of dx over its rows, float32, (1, programs, width)
+    tokens,  # rows
+    width,  # columns of a row
+    rows_each,  # rows of a program, a multiple of ROWS
+    APPROXIMATE: tl.constexpr,  # tanh form instead of erf form
+    ROWS: tl.constexpr,  # rows worked on at once
+    COLUMNS: tl.constexpr,  # columns of a program
 ):
-    """Differentiate ``rows_each`` tokens of COLUMNS columns; ``partials`` is float32 of shape (1, programs, F)."""
+    """Differentiate ``rows_each`` rows of COLUMNS columns, and add up what they contribute to the bias's gradient."""
     program = tl.program_id(1)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    b = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
+    cols = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    b = tl.load(bias_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)[None, :]
     dbias = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for first in range(0, rows_each, ROWS):
         row = program * rows_each + first + tl.arange(0, ROWS)
-        inside = (row < tokens)[:, None] & (column < width)[None, :]
-        place = row.to(tl.int64)[:, None] * width + column[None, :]
-        h = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) + b
-        grad = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
-        gate, density = _gate_and_density(h, APPROXIMATE, x.dtype.element_ty.primitive_bitwidth == 16)
+        mask = (row < tokens)[:, None] & (cols < width)[None, :]
+        offsets = row.to(tl.int64)[:, None] * width + cols[None, :]
+        h = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32) + b
+        grad = tl.load(dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        gate, density = _gate_and_density(h, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
         if APPROXIMATE:
-            slope = 1.5957691216057308 * (1.0 + 0.134145 * h * h)  # 3 * 0.044715
+            slope = 1.5957691216057308 * (1.0 + 0.134145 * h * h)  # 2u'; 2 * sqrt(2 / pi) and 3 * 0.044715
             dh = grad * (gate + h * gate * (1.0 - gate) * slope)
         else:
             dh = grad * (gate + h * density * 0.3989422804014327)  # 1 / sqrt(2 pi)
+        # Rows past the end add nothing: their gradient was loaded as zero.
         dbias += dh
-        tl.store(dx + place, dh.to(dx.dtype.element_ty), mask=inside)
-    tl.store(partials + program * width + column, tl.sum(dbias, axis=0), mask=column < width)
+        tl.store(dx_ptr + offsets, dh.to(dx_ptr.dtype.element_ty), mask=mask)
+    tl.store(partials_ptr + program * width + cols, tl.sum(dbias, axis=0), mask=cols < width)
 
 
 def bias_gelu_triton(x_TF: Tensor, bias_F: Tensor, *, approximate: bool) -> Tensor:
@@ -111,7 +130,7 @@ class _BiasGelu(torch.autograd.Function):
         tiles = bias_gelu_tiles(width)
         y_TF = torch.empty_like(x_TF)
         if tokens:
-            # one dimension: a grid's others end at 65,535
+            # One dimension of programs: the others end at 65,535.
             bias_gelu_forward[(triton.cdiv(width, tiles.columns) * triton.cdiv(tokens, tiles.rows),)](
                 x_TF,
                 bias_F,

@@ -1,7 +1,8 @@
 """``cross_entropy`` as Triton kernels: one pass over a row each way; logits and one number a row are kept between them.
 
-Forward keeps a running maximum m and sum of exp(x - m) over blocks of classes; loss = m + log(sum) - x[label]; a row is
-right where x[label] >= m. Backward: dx = (exp(x - logsumexp) - onehot) * grad, zero in rows that do not count.
+Forward (online softmax: Milakov & Gimelshein 2018) keeps a running maximum m and the sum of exp(x - m) over blocks of
+classes; loss = m + log(sum) - x[label], and a row is right where x[label] >= m.
+Backward: dx = (exp(x - logsumexp) - onehot) * grad, zero in rows that do not count.
 """
 
 # M predicted positions, V classes
@@ -18,41 +19,61 @@ from megabert.ops.triton_support.tile_sizes import cross_entropy_tiles
 
 
 @triton.jit
-def cross_entropy_forward(logits, labels, log_sums, losses, correct, classes, COLUMNS: tl.constexpr):
-    """Write one row's logsumexp, loss and whether it is right; -inf excludes a class."""
+def cross_entropy_forward(
+    logits_ptr,  # unnormalised scores, (rows, classes); -inf excludes a class
+    labels_ptr,  # class of each row, int64, (rows,); negative: the row does not count
+    log_sums_ptr,  # logsumexp of each row, float32, (rows,), for the backward pass
+    losses_ptr,  # loss of each row in nats, float32, (rows,)
+    correct_ptr,  # 1 where no logit is above the label's, int64, (rows,)
+    classes,  # columns of a row
+    COLUMNS: tl.constexpr,  # classes read at once
+):
+    """Write the logsumexp and the loss of one row, and whether it is right."""
     row = tl.program_id(0)
-    logits += row.to(tl.int64) * classes
-    label = tl.load(labels + row)
+    logits_ptr += row.to(tl.int64) * classes
+    label = tl.load(labels_ptr + row)
+
+    # One pass over the row. When a block raises the maximum, the sum so far is scaled down to the new one.
     highest = float("-inf")
     total = 0.0
     for first in range(0, classes, COLUMNS):
-        column = first + tl.arange(0, COLUMNS)
-        x = tl.load(logits + column, mask=column < classes, other=float("-inf")).to(tl.float32)
+        cols = first + tl.arange(0, COLUMNS)
+        x = tl.load(logits_ptr + cols, mask=cols < classes, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(highest, tl.max(x, axis=0))
-        # a block of excluded classes only leaves the maximum at -inf
+        # While only excluded classes were seen the maximum is -inf, and -inf - -inf would be NaN.
         base = tl.where(higher == float("-inf"), 0.0, higher)
         total = total * tl.exp(highest - base) + tl.sum(tl.exp(x - base), axis=0)
         highest = higher
     log_sum = highest + tl.log(total)
-    target = tl.load(logits + tl.maximum(label, 0)).to(tl.float32)
-    tl.store(log_sums + row, log_sum)
-    tl.store(losses + row, tl.where(label >= 0, log_sum - target, 0.0))
-    tl.store(correct + row, ((label >= 0) & (target >= highest)).to(tl.int64))
+
+    # A row without a label reads the logit of class 0, and counts in neither result.
+    target = tl.load(logits_ptr + tl.maximum(label, 0)).to(tl.float32)
+    tl.store(log_sums_ptr + row, log_sum)
+    tl.store(losses_ptr + row, tl.where(label >= 0, log_sum - target, 0.0))
+    tl.store(correct_ptr + row, ((label >= 0) & (target >= highest)).to(tl.int64))
 
 
 @triton.jit
-def cross_entropy_backward(logits, labels, log_sums, grad, dlogits, classes, COLUMNS: tl.constexpr):
-    """Write COLUMNS numbers of one row's gradient."""
+def cross_entropy_backward(
+    logits_ptr,  # unnormalised scores, (rows, classes)
+    labels_ptr,  # class of each row, int64, (rows,); negative: the row does not count
+    log_sums_ptr,  # logsumexp of each row, float32, (rows,)
+    grad_ptr,  # gradient of the summed loss, one number
+    dlogits_ptr,  # gradient of the logits, (rows, classes)
+    classes,  # columns of a row
+    COLUMNS: tl.constexpr,  # classes of a program
+):
+    """Write COLUMNS numbers of one row's gradient; programs are numbered row by row."""
     blocks = tl.cdiv(classes, COLUMNS)
     row = tl.program_id(0) // blocks
-    place = row.to(tl.int64) * classes
-    label = tl.load(labels + row)
-    column = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
-    x = tl.load(logits + place + column, mask=column < classes, other=float("-inf")).to(tl.float32)
-    p = tl.exp(x - tl.load(log_sums + row))
-    weight = tl.where(label >= 0, tl.load(grad).to(tl.float32), 0.0)
-    dx = (p - tl.where(column == label, 1.0, 0.0)) * weight
-    tl.store(dlogits + place + column, dx.to(dlogits.dtype.element_ty), mask=column < classes)
+    offset = row.to(tl.int64) * classes
+    label = tl.load(labels_ptr + row)
+    cols = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
+    x = tl.load(logits_ptr + offset + cols, mask=cols < classes, other=float("-inf")).to(tl.float32)
+    p = tl.exp(x - tl.load(log_sums_ptr + row))
+    weight = tl.where(label >= 0, tl.load(grad_ptr).to(tl.float32), 0.0)
+    dx = (p - tl.where(cols == label, 1.0, 0.0)) * weight
+    tl.store(dlogits_ptr + offset + cols, dx.to(dlogits_ptr.dtype.element_ty), mask=cols < classes)
 
 
 def cross_entropy_triton(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +114,7 @@ class _CrossEntropy(torch.autograd.Function):
         dlogits_MV = torch.empty_like(logits_MV)
         if rows:
             tiles = cross_entropy_tiles(classes)
-            # one dimension: a grid's others end at 65,535
+            # One dimension of programs: the others end at 65,535.
             cross_entropy_backward[(triton.cdiv(classes, tiles.columns) * rows,)](
                 logits_MV,
                 labels_M,

@@ -1,7 +1,8 @@
 """LAMB's two passes as Triton kernels over flat shards, one launch each however many parameters a flat holds.
 
-A shard's segments are cut into chunks of at most CHUNK elements, sorted by parameter; a program does one chunk and
-writes its sums of w^2 and u^2. A program per parameter then adds its chunks' sums in float64 in that order: no atomics.
+A shard's segments are cut into chunks of at most CHUNK elements, sorted by parameter. A program does one chunk and
+writes its sums of w^2 and u^2; then one program a parameter adds up the sums of its chunks in that order, in float64.
+There are no atomic sums, so trust ratios repeat from run to run.
 """
 
 # X elements of a flat, G chunks, P parameters (slots)
@@ -23,112 +24,132 @@ from megabert.ops.triton_support.tile_sizes import LAMB_BLOCK, LAMB_CHUNK, LAMB_
 
 @triton.jit
 def lamb_update(
-    weights,
-    gradient,
-    exp_avg,
-    exp_avg_sq,
-    first_elements,
-    counts,
-    sums,
-    chunks,
-    beta1,
-    beta2,
-    one_minus_beta1,
-    one_minus_beta2,
-    eps,
-    decay,
-    exp_avg_scale,
-    exp_avg_sq_scale,
-    CHUNK: tl.constexpr,
-    BLOCK: tl.constexpr,
+    weights_ptr,  # master weights, float32, (elements,)
+    gradient_ptr,  # gradient, float32, (elements,); becomes the update
+    exp_avg_ptr,  # first moment, float32, (elements,), updated
+    exp_avg_sq_ptr,  # second moment, float32, (elements,), updated
+    first_elements_ptr,  # where each chunk starts, int64, (chunks,)
+    counts_ptr,  # elements of each chunk, int32, (chunks,)
+    sums_ptr,  # sums of w^2 and of u^2 of each chunk, float64, (2, chunks)
+    chunks,  # how many there are
+    beta1,  # decay rate of the first moment
+    beta2,  # decay rate of the second moment
+    one_minus_beta1,  # weight of the gradient; subtracted on the host, in float64
+    one_minus_beta2,  # weight of its square, likewise
+    eps,  # added to the root of the second moment
+    decay,  # weight decay
+    exp_avg_scale,  # 1 / (1 - beta1^t), or 1 without bias correction
+    exp_avg_sq_scale,  # 1 / (1 - beta2^t), likewise
+    CHUNK: tl.constexpr,  # most elements of a chunk
+    BLOCK: tl.constexpr,  # elements worked on at once
 ):
-    """Update the moments of one chunk, write its update over ``gradient``; ``sums`` is float64 of shape (2, G)."""
+    """Update the moments of one chunk, write its update over the gradient, and sum up both squares."""
     chunk = tl.program_id(0)
-    base = tl.load(first_elements + chunk)
-    count = tl.load(counts + chunk)
+    base = tl.load(first_elements_ptr + chunk)
+    count = tl.load(counts_ptr + chunk)
     weight_squares = tl.zeros((BLOCK,), dtype=tl.float32)
     update_squares = tl.zeros((BLOCK,), dtype=tl.float32)
     for first in range(0, CHUNK, BLOCK):
         element = first + tl.arange(0, BLOCK)
-        inside = element < count
-        place = base + element
-        w = tl.load(weights + place, mask=inside, other=0.0)
-        g = tl.load(gradient + place, mask=inside, other=0.0)
-        m = tl.load(exp_avg + place, mask=inside, other=0.0)
-        v = tl.load(exp_avg_sq + place, mask=inside, other=0.0)
+        mask = element < count
+        offsets = base + element
+        w = tl.load(weights_ptr + offsets, mask=mask, other=0.0)
+        g = tl.load(gradient_ptr + offsets, mask=mask, other=0.0)
+        m = tl.load(exp_avg_ptr + offsets, mask=mask, other=0.0)
+        v = tl.load(exp_avg_sq_ptr + offsets, mask=mask, other=0.0)
+        # Adam's moments and step, with weight decay as part of the update (You et al. 2020, algorithm 2).
         m = beta1 * m + one_minus_beta1 * g
         v = beta2 * v + one_minus_beta2 * g * g
         u = (m * exp_avg_scale) / (tl.sqrt_rn(v * exp_avg_sq_scale) + eps) + decay * w
-        tl.store(exp_avg + place, m, mask=inside)
-        tl.store(exp_avg_sq + place, v, mask=inside)
-        tl.store(gradient + place, u, mask=inside)
+        tl.store(exp_avg_ptr + offsets, m, mask=mask)
+        tl.store(exp_avg_sq_ptr + offsets, v, mask=mask)
+        tl.store(gradient_ptr + offsets, u, mask=mask)
+        # Past the end w is zero, but u is 0 / eps, which is NaN where eps is 0.
         weight_squares += w * w
-        update_squares += tl.where(inside, u * u, 0.0)
-    tl.store(sums + chunk, tl.sum(weight_squares.to(tl.float64), axis=0))
-    tl.store(sums + chunks + chunk, tl.sum(update_squares.to(tl.float64), axis=0))
+        update_squares += tl.where(mask, u * u, 0.0)
+    # Few numbers are added in float32 (CHUNK / BLOCK of them); the rest of the way is float64.
+    tl.store(sums_ptr + chunk, tl.sum(weight_squares.to(tl.float64), axis=0))
+    tl.store(sums_ptr + chunks + chunk, tl.sum(update_squares.to(tl.float64), axis=0))
 
 
 @triton.jit
-def lamb_add_chunks(sums, slots, first_chunks, squares, chunks, parameters, BLOCK: tl.constexpr):
-    """Add the sums of one parameter's chunks, ``first_chunks[i]`` to ``first_chunks[i + 1]``, to ``squares``."""
-    piece = tl.program_id(0)
+def lamb_add_chunks(
+    sums_ptr,  # sums of w^2 and of u^2 of each chunk, float64, (2, chunks)
+    slots_ptr,  # parameters that the flat tensor holds a part of, int32, (slots,)
+    first_chunks_ptr,  # where the chunks of each of them start, int32, (slots + 1,)
+    squares_ptr,  # result, added to what is there, float64, (2, parameters)
+    chunks,  # how many there are
+    parameters,  # columns of the result
+    BLOCK: tl.constexpr,  # chunks added at once
+):
+    """Add up the sums of one parameter's chunks: of w^2 in row 0, of u^2 in row 1."""
+    index = tl.program_id(0)
     row = tl.program_id(1)
-    begin = tl.load(first_chunks + piece)
-    end = tl.load(first_chunks + piece + 1)
+    begin = tl.load(first_chunks_ptr + index)
+    end = tl.load(first_chunks_ptr + index + 1)
     total = tl.zeros((BLOCK,), dtype=tl.float64)
     for first in range(begin, end, BLOCK):
         chunk = first + tl.arange(0, BLOCK)
-        total += tl.load(sums + row * chunks + chunk, mask=chunk < end, other=0.0)
-    target = squares + row * parameters + tl.load(slots + piece)
+        total += tl.load(sums_ptr + row * chunks + chunk, mask=chunk < end, other=0.0)
+    target = squares_ptr + row * parameters + tl.load(slots_ptr + index)
     tl.store(target, tl.load(target) + tl.sum(total, axis=0))
 
 
 @triton.jit
-def lamb_apply(weights, update, first_elements, counts, chunk_slots, scales, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
-    """Add ``scales[slot] * update`` to the weights of one chunk."""
+def lamb_apply(
+    weights_ptr,  # master weights, float32, (elements,), changed
+    update_ptr,  # what pass 1 wrote over the gradient, float32, (elements,)
+    first_elements_ptr,  # where each chunk starts, int64, (chunks,)
+    counts_ptr,  # elements of each chunk, int32, (chunks,)
+    chunk_slots_ptr,  # parameter of each chunk, int32, (chunks,)
+    scales_ptr,  # -learning rate * trust ratio of each parameter, float64, (parameters,)
+    CHUNK: tl.constexpr,  # most elements of a chunk
+    BLOCK: tl.constexpr,  # elements worked on at once
+):
+    """Add ``scale * update`` to the weights of one chunk."""
     chunk = tl.program_id(0)
-    base = tl.load(first_elements + chunk)
-    count = tl.load(counts + chunk)
-    scale = tl.load(scales + tl.load(chunk_slots + chunk)).to(tl.float32)
+    base = tl.load(first_elements_ptr + chunk)
+    count = tl.load(counts_ptr + chunk)
+    scale = tl.load(scales_ptr + tl.load(chunk_slots_ptr + chunk)).to(tl.float32)
     for first in range(0, CHUNK, BLOCK):
         element = first + tl.arange(0, BLOCK)
-        inside = element < count
-        w = tl.load(weights + base + element, mask=inside, other=0.0)
-        u = tl.load(update + base + element, mask=inside, other=0.0)
-        tl.store(weights + base + element, w + scale * u, mask=inside)
+        mask = element < count
+        w = tl.load(weights_ptr + base + element, mask=mask, other=0.0)
+        u = tl.load(update_ptr + base + element, mask=mask, other=0.0)
+        tl.store(weights_ptr + base + element, w + scale * u, mask=mask)
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Segments cut to size, sorted by slot."""
+    """Segments cut to size, sorted by slot (parameter)."""
 
     first_elements: Tensor
-    """Int64 of shape (G,)."""
+    """Int64 of shape (G,), where each chunk starts in the flat tensor."""
     counts: Tensor
-    """Int32 of shape (G,)."""
+    """Int32 of shape (G,), elements of each chunk."""
     chunk_slots: Tensor
-    """Int32 of shape (G,)."""
+    """Int32 of shape (G,), the slot of each chunk."""
     slots: Tensor
-    """Int32, the slots that occur, ascending."""
+    """Int32, the slots that occur, in ascending order."""
     first_chunks: Tensor
-    """Int32, one more than ``slots``: where each slot's chunks begin."""
+    """Int32, where the chunks of each slot start, and at the end their number."""
 
 
 @functools.lru_cache(maxsize=4096)
 def cut(segments: tuple[Segment, ...], device: torch.device) -> Chunks:
-    """Cut segments into chunks; made once for each flat, since segments never change during a run."""
-    pieces = [
+    """Cut segments into chunks, once for each flat tensor: its segments never change during a run."""
+    cuts = [
         (segment.slot, segment.offset + begin, min(LAMB_CHUNK, segment.numel - begin))
         for segment in segments
         for begin in range(0, segment.numel, LAMB_CHUNK)
     ]
-    pieces.sort()
-    chunk_slots = [slot for slot, _, _ in pieces]
+    cuts.sort()
+    chunk_slots = [slot for slot, _, _ in cuts]
     slots = sorted(set(chunk_slots))
-    starts = [bisect.bisect_left(chunk_slots, slot) for slot in slots] + [len(pieces)]
+    starts = [bisect.bisect_left(chunk_slots, slot) for slot in slots] + [len(cuts)]
     columns = (
-        ([offset for _, offset, _ in pieces], torch.int64),
-        ([count for _, _, count in pieces], torch.int32),
+        ([offset for _, offset, _ in cuts], torch.int64),
+        ([count for _, _, count in cuts], torch.int32),
         (chunk_slots, torch.int32),
         (slots, torch.int32),
         (starts, torch.int32),
@@ -146,7 +167,7 @@ def compute_update(
     segments: Sequence[Segment],
     squares: Tensor,
 ) -> None:
-    """Pass 1 of ``api.compute_update``; elements of no segment are left alone, moments included."""
+    """Run pass 1, ``api.compute_update``; elements of no segment are left alone, moments included."""
     require("lamb", weights, gradient, exp_avg, exp_avg_sq, dtypes=(torch.float32,))
     chunks = cut(tuple(segments), weights.device)
     number = chunks.counts.numel()
@@ -181,7 +202,7 @@ def compute_update(
 
 
 def apply_update(weights: Tensor, update: Tensor, *, segments: Sequence[Segment], scales: Tensor) -> None:
-    """Pass 2 of ``api.apply_update``."""
+    """Run pass 2, ``api.apply_update``."""
     require("lamb", weights, update, dtypes=(torch.float32,))
     chunks = cut(tuple(segments), weights.device)
     if chunks.counts.numel():

@@ -2,8 +2,13 @@
 
 The backward pass rebuilds z = residual + dropout(x + input bias) from its inputs, which autograd keeps anyway, and the
 dropout mask from its keys. With n = (z - mean) * rstd and g = dy * weight:
-dz = rstd * (g - mean(g) - n * mean(g * n)), dx = scale * keep * dz, dweight = sum(dy * n), dbias = sum(dy), both over
-tokens, as dinput_bias = sum(dx): each program adds up its rows, ``column_sums`` adds up programs in a fixed order.
+
+    dz = rstd * (g - mean(g) - n * mean(g * n)), means over the columns of a row
+    dx = scale * keep * dz, dresidual = dz
+    dweight = sum(dy * n), dbias = sum(dy), dinput_bias = sum(dx), sums over tokens
+
+Sums over tokens are taken in two steps: each program adds up its own rows, ``column_sums`` adds up programs in a fixed
+order. Atomic sums would differ from run to run.
 """
 
 # T packed tokens, D hidden, Q quantities, P programs
@@ -24,147 +29,186 @@ from megabert.ops.triton_support.tile_sizes import LAYER_NORM_PROGRAMS, layer_no
 
 @triton.jit
 def _sum_of_inputs(
-    x,
-    input_bias,
-    residual,
-    place,
-    keep,
-    column,
-    inside,
-    width,
-    scale,
+    x_ptr,  # output of the dense layer, (tokens, width)
+    input_bias_ptr,  # bias of the dense layer, (width,)
+    residual_ptr,  # input of the sub-layer, (tokens, width)
+    offsets,  # where the tile's elements are, (ROWS, COLUMNS)
+    keep,  # which elements survive dropout, (ROWS, COLUMNS)
+    cols,  # column numbers, (COLUMNS,)
+    mask,  # which elements exist, (ROWS, COLUMNS)
+    width,  # columns of a row
+    scale,  # what a survivor of dropout is multiplied by
     HAS_BIAS: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
 ):
-    z = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    """Return z = residual + dropout(x + input bias) of one tile, in float32."""
+    z = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     if HAS_BIAS:
-        z += tl.load(input_bias + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
+        z += tl.load(input_bias_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)[None, :]
     if HAS_DROPOUT:
         z = tl.where(keep, z * scale, 0.0)
     if HAS_RESIDUAL:
-        z += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
+        z += tl.load(residual_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     return z
 
 
 @triton.jit
 def layer_norm_forward(
-    x,
-    weight,
-    bias,
-    input_bias,
-    residual,
-    row_keys,
-    y,
-    mean,
-    rstd,
-    tokens,
-    width,
-    eps,
-    threshold,
-    scale,
-    HAS_BIAS: tl.constexpr,
+    x_ptr,  # output of the dense layer, (tokens, width)
+    weight_ptr,  # gain, (width,)
+    bias_ptr,  # shift, (width,)
+    input_bias_ptr,  # bias of the dense layer, (width,), or None
+    residual_ptr,  # input of the sub-layer, (tokens, width), or None
+    row_keys_ptr,  # keys of dropout, int32, (tokens,), or None
+    y_ptr,  # result, (tokens, width)
+    mean_ptr,  # mean of each row, float32, (tokens,), for the backward pass
+    rstd_ptr,  # 1 / standard deviation of each row, float32, (tokens,), likewise
+    tokens,  # rows
+    width,  # columns of a row
+    eps,  # added to the variance
+    threshold,  # smallest hash that survives dropout, int32
+    scale,  # what a survivor of dropout is multiplied by
+    HAS_BIAS: tl.constexpr,  # whether there is a bias of the dense layer
     HAS_DROPOUT: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
-    IS_EXACT: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    IS_EXACT: tl.constexpr,  # whether COLUMNS is the width: no column needs to be masked
+    ROWS: tl.constexpr,  # tokens of a program
+    COLUMNS: tl.constexpr,  # the width, rounded up to a power of two
 ):
-    """Normalise ROWS tokens; ``mean`` and ``rstd`` are float32 of shape (T,)."""
+    """Normalise ROWS whole rows."""
+    # The tile of this program: all columns of ROWS rows.
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, COLUMNS)
-    inside = (row < tokens)[:, None] & (column < width)[None, :]
-    place = row.to(tl.int64)[:, None] * width + column[None, :]
-    keep = inside
+    cols = tl.arange(0, COLUMNS)
+    mask = (row < tokens)[:, None] & (cols < width)[None, :]
+    offsets = row.to(tl.int64)[:, None] * width + cols[None, :]
+
+    # What is normalised: residual + dropout(x + input bias).
+    keep = mask
     if HAS_DROPOUT:
-        key = tl.load(row_keys + row, mask=row < tokens, other=0)
-        keep = is_kept(key[:, None], column[None, :], threshold)
+        key = tl.load(row_keys_ptr + row, mask=row < tokens, other=0)
+        keep = is_kept(key[:, None], cols[None, :], threshold)
     z = _sum_of_inputs(
-        x, input_bias, residual, place, keep, column, inside, width, scale, HAS_BIAS, HAS_DROPOUT, HAS_RESIDUAL
+        x_ptr,
+        input_bias_ptr,
+        residual_ptr,
+        offsets,
+        keep,
+        cols,
+        mask,
+        width,
+        scale,
+        HAS_BIAS,
+        HAS_DROPOUT,
+        HAS_RESIDUAL,
     )
+
+    # Mean, then variance about it, in two passes over registers: E[z^2] - mean^2 would cancel. Columns past the width
+    # must count as zero in both sums.
     if not IS_EXACT:
-        z = tl.where(inside, z, 0.0)
-    mu = tl.sum(z, axis=1) / width
-    centred = z - mu[:, None]
+        z = tl.where(mask, z, 0.0)
+    mean = tl.sum(z, axis=1) / width
+    centred = z - mean[:, None]
     if not IS_EXACT:
-        centred = tl.where(inside, centred, 0.0)
-    r = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, axis=1) / width + eps)
-    w = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)
-    b = tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
-    out = centred * r[:, None] * w[None, :] + b[None, :]
-    tl.store(y + place, out.to(y.dtype.element_ty), mask=inside)
-    tl.store(mean + row, mu, mask=row < tokens)
-    tl.store(rstd + row, r, mask=row < tokens)
+        centred = tl.where(mask, centred, 0.0)
+    rstd = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, axis=1) / width + eps)
+
+    # Gain and shift; the statistics are kept for the backward pass.
+    w = tl.load(weight_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)
+    b = tl.load(bias_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)
+    out = centred * rstd[:, None] * w[None, :] + b[None, :]
+    tl.store(y_ptr + offsets, out.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(mean_ptr + row, mean, mask=row < tokens)
+    tl.store(rstd_ptr + row, rstd, mask=row < tokens)
 
 
 @triton.jit
 def layer_norm_backward(
-    dy,
-    x,
-    weight,
-    input_bias,
-    residual,
-    row_keys,
-    mean,
-    rstd,
-    dx,
-    dresidual,
-    partials,
-    tokens,
-    width,
-    rows_each,
-    threshold,
-    scale,
-    HAS_BIAS: tl.constexpr,
+    dy_ptr,  # gradient of the result, (tokens, width)
+    x_ptr,  # output of the dense layer, (tokens, width)
+    weight_ptr,  # gain, (width,)
+    input_bias_ptr,  # bias of the dense layer, (width,), or None
+    residual_ptr,  # input of the sub-layer, (tokens, width), or None
+    row_keys_ptr,  # keys of dropout, int32, (tokens,), or None
+    mean_ptr,  # mean of each row, float32, (tokens,)
+    rstd_ptr,  # 1 / standard deviation of each row, float32, (tokens,)
+    dx_ptr,  # gradient of x, (tokens, width)
+    dresidual_ptr,  # gradient of the residual, (tokens, width), or None
+    partials_ptr,  # each program's dweight, dbias and perhaps dinput_bias, float32, (2 or 3, programs, width)
+    tokens,  # rows
+    width,  # columns of a row
+    rows_each,  # rows of a program, a multiple of ROWS
+    threshold,  # smallest hash that survives dropout, int32
+    scale,  # what a survivor of dropout is multiplied by
+    HAS_BIAS: tl.constexpr,  # whether there is a bias of the dense layer
     HAS_DROPOUT: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
-    HAS_DRESIDUAL: tl.constexpr,
-    IS_EXACT: tl.constexpr,
-    STAGES: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    HAS_DRESIDUAL: tl.constexpr,  # whether the residual's gradient is written; else dx is the same numbers
+    IS_EXACT: tl.constexpr,  # whether COLUMNS is the width: no column needs to be masked
+    STAGES: tl.constexpr,  # depth of software pipelining of the loop over rows
+    ROWS: tl.constexpr,  # tokens worked on at once
+    COLUMNS: tl.constexpr,  # the width, rounded up to a power of two
 ):
-    """Differentiate ``rows_each`` tokens; ``partials`` is float32 of shape (2 or 3, programs, D)."""
+    """Differentiate ``rows_each`` rows, and add up what they contribute to the gradients of gain and biases."""
     program = tl.program_id(0)
-    column = tl.arange(0, COLUMNS)
-    w = tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)[None, :]
+    cols = tl.arange(0, COLUMNS)
+    w = tl.load(weight_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)[None, :]
     dweight = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     dbias = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     dinput_bias = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for first in tl.range(0, rows_each, ROWS, num_stages=STAGES):
         row = program * rows_each + first + tl.arange(0, ROWS)
-        inside = (row < tokens)[:, None] & (column < width)[None, :]
-        place = row.to(tl.int64)[:, None] * width + column[None, :]
-        keep = inside
+        mask = (row < tokens)[:, None] & (cols < width)[None, :]
+        offsets = row.to(tl.int64)[:, None] * width + cols[None, :]
+
+        # Rebuild what was normalised, with the same dropout mask as forward, and normalise it again.
+        keep = mask
         if HAS_DROPOUT:
-            key = tl.load(row_keys + row, mask=row < tokens, other=0)
-            keep = is_kept(key[:, None], column[None, :], threshold)
+            key = tl.load(row_keys_ptr + row, mask=row < tokens, other=0)
+            keep = is_kept(key[:, None], cols[None, :], threshold)
         z = _sum_of_inputs(
-            x, input_bias, residual, place, keep, column, inside, width, scale, HAS_BIAS, HAS_DROPOUT, HAS_RESIDUAL
+            x_ptr,
+            input_bias_ptr,
+            residual_ptr,
+            offsets,
+            keep,
+            cols,
+            mask,
+            width,
+            scale,
+            HAS_BIAS,
+            HAS_DROPOUT,
+            HAS_RESIDUAL,
         )
-        mu = tl.load(mean + row, mask=row < tokens, other=0.0)[:, None]
-        r = tl.load(rstd + row, mask=row < tokens, other=0.0)[:, None]
-        n = (z - mu) * r  # zero in rows past the end, whose r was loaded as zero
+        mean = tl.load(mean_ptr + row, mask=row < tokens, other=0.0)[:, None]
+        rstd = tl.load(rstd_ptr + row, mask=row < tokens, other=0.0)[:, None]
+        n = (z - mean) * rstd  # zero in rows past the end, whose rstd was loaded as zero
         if not IS_EXACT:
-            n = tl.where(inside, n, 0.0)
-        grad = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
+            n = tl.where(mask, n, 0.0)
+
+        # Gain and shift, then the normalisation itself: dz = rstd * (g - mean(g) - n * mean(g * n)).
+        grad = tl.load(dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
         dweight += grad * n
         dbias += grad
         g = grad * w
-        dz = r * (g - (tl.sum(g, axis=1) / width)[:, None] - n * (tl.sum(g * n, axis=1) / width)[:, None])
+        dz = rstd * (g - (tl.sum(g, axis=1) / width)[:, None] - n * (tl.sum(g * n, axis=1) / width)[:, None])
+
+        # The residual gets dz as it is, x and the dense bias what dropout lets through.
         if HAS_DRESIDUAL:
-            tl.store(dresidual + place, dz.to(dresidual.dtype.element_ty), mask=inside)
+            tl.store(dresidual_ptr + offsets, dz.to(dresidual_ptr.dtype.element_ty), mask=mask)
         if HAS_DROPOUT:
             dz = tl.where(keep, dz * scale, 0.0)
         if HAS_BIAS:
-            dinput_bias += dz if IS_EXACT else tl.where(inside, dz, 0.0)
-        tl.store(dx + place, dz.to(dx.dtype.element_ty), mask=inside)
+            dinput_bias += dz if IS_EXACT else tl.where(mask, dz, 0.0)
+        tl.store(dx_ptr + offsets, dz.to(dx_ptr.dtype.element_ty), mask=mask)
+
+    # One row of partial sums for each quantity; ``column_sums`` adds up the programs.
     programs = tl.num_programs(0)
-    target = program * width + column
-    tl.store(partials + target, tl.sum(dweight, axis=0), mask=column < width)
-    tl.store(partials + programs * width + target, tl.sum(dbias, axis=0), mask=column < width)
+    target = program * width + cols
+    tl.store(partials_ptr + target, tl.sum(dweight, axis=0), mask=cols < width)
+    tl.store(partials_ptr + programs * width + target, tl.sum(dbias, axis=0), mask=cols < width)
     if HAS_BIAS:
-        tl.store(partials + 2 * programs * width + target, tl.sum(dinput_bias, axis=0), mask=column < width)
+        tl.store(partials_ptr + 2 * programs * width + target, tl.sum(dinput_bias, axis=0), mask=cols < width)
 
 
 def layer_norm_triton(
@@ -233,7 +277,7 @@ class _LayerNorm(torch.autograd.Function):
         tokens, width = x_TD.shape
         _, tiles = layer_norm_tiles(width)
         dx_TD = torch.empty_like(x_TD)
-        # without dropout and in one dtype the two gradients are the same numbers
+        # Without dropout, and in one dtype, dx and dresidual are the same numbers: one tensor serves both.
         is_shared = residual_TD is not None and dropout is None and residual_TD.dtype == x_TD.dtype
         dresidual_TD = None if residual_TD is None or is_shared else torch.empty_like(residual_TD)
         programs, rows_each = split_rows(tokens, tiles.rows, LAYER_NORM_PROGRAMS * multiprocessors_of(x_TD.device))
@@ -277,10 +321,12 @@ class _LayerNorm(torch.autograd.Function):
 
 
 def _threshold_and_scale(dropout: Dropout | None) -> tuple[int, float]:
+    """Return the numbers of dropout that a kernel takes, in their order."""
     return (0, 1.0) if dropout is None else (dropout.threshold, dropout.scale)
 
 
 def _switches(input_bias_D: Tensor | None, dropout: Dropout | None, residual_TD: Tensor | None) -> dict[str, bool]:
+    """Return which optional inputs there are, as the kernels' constants."""
     return {
         "HAS_BIAS": input_bias_D is not None,
         "HAS_DROPOUT": dropout is not None,

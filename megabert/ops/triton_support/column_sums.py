@@ -1,4 +1,7 @@
-"""Second stage of sums over tokens: programs' partial sums added in a fixed order (no atomics: results repeat)."""
+"""The second half of sums over tokens: adds up what each program of a kernel before summed.
+
+Programs are added in a fixed order. Atomic sums would need no second kernel, but differ from run to run.
+"""
 
 # Q quantities, P programs, D columns
 
@@ -11,21 +14,28 @@ ROWS, COLUMNS = 32, 32
 
 
 @triton.jit
-def column_sums_of_partials(partials, sums, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Sum ``partials`` of shape (Q, rows, columns) over rows into ``sums`` of shape (Q, columns)."""
+def column_sums_of_partials(
+    partials_ptr,  # partial sums, float32, (quantities, rows, columns)
+    sums_ptr,  # result, float32, (quantities, columns)
+    rows,  # programs that made partial sums
+    columns,  # columns of a row
+    ROWS: tl.constexpr,  # rows added at once
+    COLUMNS: tl.constexpr,  # columns of a program
+):
+    """Sum COLUMNS columns of one quantity over rows."""
     quantity = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    cols = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.arange(0, ROWS)
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for first in range(0, rows, ROWS):
-        inside = (first + row < rows)[:, None] & (column < columns)[None, :]
-        place = (quantity * rows + first + row)[:, None] * columns + column[None, :]
-        total += tl.load(partials + place, mask=inside, other=0.0)
-    tl.store(sums + quantity * columns + column, tl.sum(total, axis=0), mask=column < columns)
+        mask = (first + row < rows)[:, None] & (cols < columns)[None, :]
+        offsets = (quantity * rows + first + row)[:, None] * columns + cols[None, :]
+        total += tl.load(partials_ptr + offsets, mask=mask, other=0.0)
+    tl.store(sums_ptr + quantity * columns + cols, tl.sum(total, axis=0), mask=cols < columns)
 
 
 def column_sums(partials_QPD: Tensor) -> Tensor:
-    """Return float32 sums over P, of shape (Q, D)."""
+    """Return the sums over programs, float32 of shape (Q, D)."""
     quantities, rows, columns = partials_QPD.shape
     sums_QD = torch.empty(quantities, columns, dtype=torch.float32, device=partials_QPD.device)
     grid = (triton.cdiv(columns, COLUMNS), quantities)

@@ -24,14 +24,14 @@ def is_kept(row_keys, columns, threshold):
     """Return which elements survive dropout.
 
     Args:
-        row_keys: Int32.
-        columns: Int32, broadcastable against ``row_keys``.
-        threshold: ``Dropout.threshold``.
+        row_keys: Keys of rows (tokens, or queries of one head), int32.
+        columns: Numbers of columns, int32, of a shape that broadcasts against ``row_keys``.
+        threshold: Smallest hash that survives, as a signed number: ``Dropout.threshold``.
     """
     x = row_keys.to(tl.uint32, bitcast=True) + columns.to(tl.uint32, bitcast=True) * GOLDEN
     x ^= x >> 16
     x *= FIRST
     x ^= x >> 15
     x *= SECOND
-    # the last xor-shift changes bits below the threshold's only
+    # The last xor-shift changes only bits below those of the threshold: it is skipped.
     return x.to(tl.int32, bitcast=True) >= threshold

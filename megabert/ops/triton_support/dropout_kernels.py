@@ -14,33 +14,51 @@ from megabert.ops.triton_support.tile_sizes import bias_gelu_tiles, power_of_two
 
 
 @triton.jit
-def dropout_row_keys(seeds, constants, keys, tokens, heads, ROWS: tl.constexpr, HEADS: tl.constexpr):
-    """Write lowbias32(seed ^ constant), int32 of shape (T, N)."""
+def dropout_row_keys(
+    seeds_ptr,  # seed of each token, int32, (tokens,)
+    constants_ptr,  # constant of each head at this site, int32, (heads,)
+    keys_ptr,  # result, int32, (tokens, heads)
+    tokens,  # rows
+    heads,  # columns
+    ROWS: tl.constexpr,  # tokens of a program
+    HEADS: tl.constexpr,  # heads, rounded up to a power of two
+):
+    """Write lowbias32(seed ^ constant) of ROWS tokens and all heads."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.arange(0, HEADS)
-    seed = tl.load(seeds + row, mask=row < tokens, other=0)
-    constant = tl.load(constants + head, mask=head < heads, other=0)
+    seed = tl.load(seeds_ptr + row, mask=row < tokens, other=0)
+    constant = tl.load(constants_ptr + head, mask=head < heads, other=0)
     key = lowbias32((seed[:, None] ^ constant[None, :]).to(tl.uint32, bitcast=True)).to(tl.int32, bitcast=True)
-    place = row.to(tl.int64)[:, None] * heads + head[None, :]
-    tl.store(keys + place, key, mask=(row < tokens)[:, None] & (head < heads)[None, :])
+    offsets = row.to(tl.int64)[:, None] * heads + head[None, :]
+    tl.store(keys_ptr + offsets, key, mask=(row < tokens)[:, None] & (head < heads)[None, :])
 
 
 @triton.jit
-def dropout_tile(x, row_keys, y, tokens, width, threshold, scale, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Drop and scale one tile; forward and backward are the same."""
+def dropout_tile(
+    x_ptr,  # hidden states or their gradient, (tokens, width)
+    row_keys_ptr,  # keys of dropout, int32, (tokens,)
+    y_ptr,  # result, (tokens, width)
+    tokens,  # rows
+    width,  # columns of a row
+    threshold,  # smallest hash that survives dropout, int32
+    scale,  # what a survivor is multiplied by
+    ROWS: tl.constexpr,  # rows of a tile
+    COLUMNS: tl.constexpr,  # columns of a tile
+):
+    """Drop and scale one tile; forward and backward are the same. Tiles are numbered row by row."""
     tiles = tl.cdiv(width, COLUMNS)
     row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (row < tokens)[:, None] & (column < width)[None, :]
-    place = row.to(tl.int64)[:, None] * width + column[None, :]
-    key = tl.load(row_keys + row, mask=row < tokens, other=0)
-    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) * scale
-    kept = tl.where(is_kept(key[:, None], column[None, :], threshold), value, 0.0)
-    tl.store(y + place, kept.to(y.dtype.element_ty), mask=inside)
+    cols = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    mask = (row < tokens)[:, None] & (cols < width)[None, :]
+    offsets = row.to(tl.int64)[:, None] * width + cols[None, :]
+    key = tl.load(row_keys_ptr + row, mask=row < tokens, other=0)
+    scaled = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32) * scale
+    out = tl.where(is_kept(key[:, None], cols[None, :], threshold), scaled, 0.0)
+    tl.store(y_ptr + offsets, out.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 def row_keys_triton(seeds_T: Tensor, constants_N: Tensor) -> Tensor:
-    """Return ``dropout.row_keys`` of every token and head, int32 of shape (T, N)."""
+    """Return the dropout key of every token and head, as ``dropout.row_keys_torch``: int32 of shape (T, N)."""
     tokens, heads = seeds_T.numel(), constants_N.numel()
     keys_TN = torch.empty(tokens, heads, dtype=torch.int32, device=seeds_T.device)
     columns = power_of_two(heads)
@@ -53,7 +71,7 @@ def row_keys_triton(seeds_T: Tensor, constants_N: Tensor) -> Tensor:
 
 
 def dropped_triton(x_TD: Tensor, dropout: Dropout) -> Tensor:
-    """Return ``x_TD`` with elements dropped and the others scaled; its own gradient's rule, too."""
+    """Return ``x_TD`` with elements dropped and the others scaled, or the same for a gradient."""
     require("dropout", x_TD)
     tokens, width = x_TD.shape
     tiles = bias_gelu_tiles(width)

@@ -1,4 +1,8 @@
-"""exp2 and 1 / x in one instruction on a GPU: subnormal numbers count as zero, which spares two more around each."""
+"""exp2 and 1 / x in one instruction each on a GPU.
+
+Subnormal numbers count as zero: to treat them exactly would take two more instructions around each. Triton's
+interpreter does not have these functions and takes the exact ones.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What Triton kernels take, said before a launch rather than by a compiler."""
+"""Checks of what Triton kernels take, so that a wrong dtype is an error of ours and not of the compiler."""
 
 import torch
 from torch import Tensor
@@ -9,10 +9,15 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def require(op: str, *tensors: Tensor | None, dtypes: tuple[torch.dtype, ...] = DTYPES) -> None:
-    """Refuse tensors of another dtype or of several devices; None is skipped.
+    """Refuse tensors of other dtypes or on several devices.
+
+    Args:
+        op: Name of the op, for the message.
+        tensors: The op's inputs; None is skipped.
+        dtypes: Dtypes that the kernels take.
 
     Raises:
-        KernelError: With the dtype or devices found.
+        KernelError: A tensor has another dtype, or the tensors are on several devices.
     """
     present = [tensor for tensor in tensors if tensor is not None]
     for tensor in present:
@@ -24,4 +29,4 @@ def require(op: str, *tensors: Tensor | None, dtypes: tuple[torch.dtype, ...] = 
             )
     devices = {str(tensor.device) for tensor in present}
     if len(devices) > 1:
-        raise KernelError(f"ops.{op}=triton: its tensors lie on {sorted(devices)}. Move them to one device.")
+        raise KernelError(f"ops.{op}=triton: its tensors are on {sorted(devices)}. Move them to one device.")

@@ -1,7 +1,7 @@
-"""The committed table of kernel configurations, by device and shape; nothing is tuned at run time.
+"""The table of launch configurations by device and shape; nothing is tuned at run time.
 
-A configuration decides the order of sums: a run that tuned itself would not repeat.
-Limits that each configuration keeps on each card: tests/unit/ops/kernel_budget.json.
+A configuration decides the order of sums, so a run that tuned itself would not repeat. Every configuration here was
+compiled for each card and keeps its limits of registers and shared memory: tests/unit/ops/kernel_budget.json.
 """
 
 # T packed tokens, D hidden, F intermediate, H head width
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 
 ASSUMED = (9, 0)
-"""Compute capability whose row is taken in the interpreter."""
+"""Compute capability that is assumed in the interpreter, which has no device."""
 ASSUMED_MULTIPROCESSORS = 2
-"""A small number, so that interpreted programs loop."""
+"""Multiprocessors that are assumed there: few, so that interpreted programs loop as on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,13 @@ class Tiles:
     """One launch configuration."""
 
     rows: int
-    """Tokens a program works on at once."""
+    """Rows (tokens or queries) that a program works on at once."""
     columns: int
-    """Columns (hidden, keys or vocabulary) it works on at once."""
+    """Columns (hidden, keys or vocabulary) that it works on at once."""
     warps: int
+    """Warps of 32 threads in a program: Triton's ``num_warps``."""
     stages: int = 1
-    """Depth of software pipelining."""
+    """Depth of software pipelining: Triton's ``num_stages``. Loads of so many loop iterations are under way at once."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -50,7 +51,16 @@ def power_of_two(number: int) -> int:
 
 
 def split_rows(rows: int, tile: int, most: int) -> tuple[int, int]:
-    """Deal rows out to at most ``most`` programs, whole tiles each; return (programs, rows each)."""
+    """Deal out rows to programs, in whole tiles.
+
+    Args:
+        rows: Rows to deal out.
+        tile: Rows of a tile.
+        most: Programs there may be at most.
+
+    Returns:
+        Number of programs, and rows of each; the last may have fewer.
+    """
     if rows == 0:
         return 0, 0
     each = -(-rows // (tile * most)) * tile
@@ -58,19 +68,19 @@ def split_rows(rows: int, tile: int, most: int) -> tuple[int, int]:
 
 
 LAYER_NORM_PROGRAMS = 4
-"""Programs a multiprocessor in the backward pass; each adds up its rows before the second stage.
+"""Programs on a multiprocessor in the backward pass; each adds up its rows, ``column_sums`` adds up programs.
 
-Four of four warps with the next row's loads under way are 48 KiB in flight on each multiprocessor of an H200, where
-memory latency asks for about 30.
+Four programs of four warps, each with the loads of its next row under way, have 48 KiB in flight on each multiprocessor
+of an H200, where the latency of memory asks for about 30.
 """
 
 
 def layer_norm_tiles(width: int) -> tuple[Tiles, Tiles]:
     """Return tiles of whole rows, several short ones together, for forward and backward.
 
-    Forward 32 elements a thread, so that a row of up to 1,024 is one warp's and its sums need no shared memory: 1,024
-    warp instructions for a row of BERT-Large against 1,536 with 8 a thread, where an H200's memory leaves time for
-    1,355. Backward 8 a thread, because three sums a column stay in registers.
+    Forward has 32 elements a thread, so that a row of up to 1,024 belongs to one warp and its sums need no shared
+    memory: 1,024 warp instructions for a row of BERT-Large against 1,536 with 8 elements a thread, where the memory of
+    an H200 leaves time for 1,355. Backward has 8 a thread, because three sums a column stay in registers.
     """
     columns = power_of_two(width)
     rows = max(1, 512 // columns)
@@ -80,7 +90,7 @@ def layer_norm_tiles(width: int) -> tuple[Tiles, Tiles]:
 
 
 BIAS_GELU_PROGRAMS = 16
-"""Programs a multiprocessor in the backward pass."""
+"""Programs on a multiprocessor in the backward pass."""
 
 
 def bias_gelu_tiles(width: int) -> Tiles:
@@ -91,16 +101,18 @@ def bias_gelu_tiles(width: int) -> Tiles:
 
 @dataclass(frozen=True)
 class AttentionTiles:
-    """Launches of both directions: rows are queries, columns keys."""
+    """Launches of both passes; rows are queries and columns keys."""
 
     forward: Tiles
+    """The forward pass: a program owns ``rows`` queries."""
     backward: Tiles
+    """The backward pass: a program owns ``columns`` keys."""
     is_whole: bool
-    """Whether the backward pass holds all keys of a head at once."""
+    """Whether a program of the backward pass holds all keys of a head at once."""
 
 
 FAMILIES = {(8, 0): 80, (8, 6): 86, (8, 9): 86, (9, 0): 90, (10, 0): 100, (10, 3): 100, (12, 0): 120, (12, 1): 120}
-"""Compute capability -> column of the tables below; a card that is not here gets the smallest blocks."""
+"""Maps compute capability to a column of the tables below; a card that is not here gets the smallest blocks."""
 
 FORWARD = {80: (128, 64, 8, 2), 86: (128, 64, 8, 2), 90: (128, 64, 8, 2), 100: (128, 64, 8, 1), 120: (128, 64, 8, 2)}
 """Queries, keys, warps, stages of the forward pass, 16 bits, heads up to 64 wide, sequences above 64."""
@@ -111,15 +123,15 @@ WHOLE = {
     128: {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 1), 120: (32, 128, 8, 2)},
     256: {90: (16, 256, 16, 1), 100: (32, 256, 8, 1)},
 }
-"""Longest sequence -> the backward pass that holds all keys of a head; at 256 it spills on the cards left out."""
+"""The backward pass that holds all keys of a head, by longest sequence; at 256 it spills on the cards left out."""
 
 TILED = {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 2), 120: (32, 128, 8, 1)}
-"""The backward pass in key tiles."""
+"""The backward pass in tiles of keys, for longer sequences."""
 
 
 def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen: int, itemsize: int) -> AttentionTiles:
-    """Return the launches for a device, a shape and a dtype (by its bytes)."""
-    if itemsize == 4:  # products without tensor cores, for checks
+    """Return the launches for a device, a shape and a dtype, which is told by its bytes."""
+    if itemsize == 4:  # float32 has no tensor cores here: for checks, not for speed
         warps = 8 if head_width > 64 else 4
         return AttentionTiles(Tiles(32, 32, warps), Tiles(16, 32, warps), is_whole=max_seqlen <= 32)
     if head_width > 64:
@@ -133,10 +145,10 @@ def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen:
 
 
 LAMB_CHUNK, LAMB_BLOCK, LAMB_WARPS = 16_384, 1024, 4
-"""Elements a program owns, those it works on at once, and its warps."""
+"""Elements that a program owns, those that it works on at once, and its warps."""
 
 
 def cross_entropy_tiles(classes: int) -> Tiles:
-    """Return a part of a row, 16 elements a thread."""
+    """Return a tile that is a part of one row, 16 elements a thread."""
     columns = min(4096, power_of_two(classes))
     return Tiles(1, columns, warps=max(1, min(8, columns // 512)))
