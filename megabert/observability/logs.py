@@ -1,4 +1,9 @@
-"""Logging of one rank: everything to ``logs/rank_NNN.log``, rank 0 also to stderr."""
+"""Logging of one rank: everything to ``logs/rank_NNN.log``, and what a user has to read to stderr.
+
+stderr carries our own messages: all of rank 0, warnings and worse of the others. What the libraries say in between
+(DeepSpeed's set-up, Python's warnings) is in the file, where it helps when something goes wrong; their errors are on
+stderr, too.
+"""
 
 import contextlib
 import logging
@@ -7,15 +12,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tqdm import tqdm
+
 logger = logging.getLogger("megabert")
+
+_LIBRARIES = ("DeepSpeed", "py.warnings")
+"""Loggers of others; Python's warnings are one of them while they are captured."""
 
 
 def log_to_stderr(rank: int) -> None:
     """Send this rank's messages to stderr: all of rank 0, warnings and worse of the others."""
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.DEBUG)
     logger.propagate = False
     logger.handlers.clear()
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Terminal()
     handler.setLevel(logging.INFO if rank == 0 else logging.WARNING)
     handler.setFormatter(logging.Formatter("%(message)s" if rank == 0 else f"[rank {rank}] %(message)s"))
     logger.addHandler(handler)
@@ -28,18 +38,52 @@ def log_path(run_dir: Path, rank: int) -> Path:
 
 @contextmanager
 def logging_to_file(run_dir: Path, rank: int) -> Iterator[None]:
-    """Also append this rank's messages, with times, to its file in the run folder."""
+    """Also append this rank's messages, with times, and the libraries' to its file in the run folder."""
     path = log_path(run_dir, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     try:
-        yield
+        with _libraries_to(handler):
+            yield
     finally:
         logger.removeHandler(handler)
         with contextlib.suppress(OSError):
             handler.close()
+
+
+@contextmanager
+def _libraries_to(file: logging.Handler) -> Iterator[None]:
+    """Send the libraries' messages to a file, and their errors to stderr as well."""
+    errors = _Terminal()
+    errors.setLevel(logging.ERROR)
+    errors.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    before = []
+    logging.captureWarnings(True)
+    for library in map(logging.getLogger, _LIBRARIES):
+        before.append((library, library.level, library.propagate, library.handlers))
+        library.setLevel(logging.INFO)
+        library.propagate = False
+        library.handlers = [file, errors]
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        for library, level, propagate, handlers in before:
+            library.setLevel(level)
+            library.propagate, library.handlers = propagate, handlers
+
+
+class _Terminal(logging.Handler):
+    """Writes lines to stderr, above a progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            with tqdm.external_write_mode(file=sys.stderr):
+                print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
 
 
 class _LogFile(logging.FileHandler):

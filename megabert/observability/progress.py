@@ -1,5 +1,6 @@
-"""Progress of a phase: a bar on a terminal, else one line per logging interval."""
+"""Progress of a phase: a bar with rate and time left on a terminal, else one line per logging interval."""
 
+import logging
 import sys
 from typing import Any
 
@@ -24,11 +25,12 @@ class Progress:
             self._bar.update(1)
 
     def report(self, done: int, text: str) -> None:
-        """Show the interval's figures."""
+        """Show the interval's figures; the log file has a line of them in either case."""
         if self._bar is not None:
             self._bar.set_postfix_str(text)
-        elif self._is_main:
-            logger.info("%s step %d/%d: %s", self._title, done, self._total, text)
+        if self._is_main:
+            level = logging.INFO if self._bar is None else logging.DEBUG
+            logger.log(level, "%s step %d/%d: %s", self._title, done, self._total, text)
 
     def close(self) -> None:
         """End the bar."""

@@ -63,7 +63,7 @@ def _choose(op: str, requested: str, backends: tuple[Backend[object], ...], devi
     if requested == "auto":
         chosen = usable[0]
         skipped = "; ".join(f"{name}: {why}" for name, why in obstacles.items() if why) or "it is the first choice"
-        logger.info("ops.%s: %s on %s (%s)", op, chosen.name, device, skipped)
+        logger.debug("ops.%s: %s on %s (%s)", op, chosen.name, device, skipped)
     else:
         named = {backend.name: backend for backend in backends}
         if requested not in named:
@@ -75,8 +75,25 @@ def _choose(op: str, requested: str, backends: tuple[Backend[object], ...], devi
                 see="a-backend-cannot-run",
             )
         chosen = named[requested]
-        logger.info("ops.%s: %s on %s (asked for)", op, chosen.name, device)
+        logger.debug("ops.%s: %s on %s (asked for)", op, chosen.name, device)
     return _load(chosen.run) if isinstance(chosen.run, str) else chosen.run
+
+
+def describe_choices(requested: Mapping[str, str], device: str) -> str:
+    """Return one line on which backend each op takes; the log file says why, op by op.
+
+    Args:
+        requested: What the configuration says for each op.
+        device: Device type.
+    """
+    chosen: dict[str, list[str]] = {}
+    for op, name in requested.items():
+        if name == "auto":
+            table: dict[str, Backend[object]] = importlib.import_module(f"megabert.ops.{op}.api").BACKENDS
+            name = next(backend.name for backend in table.values() if backend.obstacle(device) is None)
+        chosen.setdefault(name, []).append(op)
+    choices = "; ".join(f"{name} ({', '.join(ops)})" for name, ops in chosen.items())
+    return f"ops on {device}: {choices}"
 
 
 def _load(path: str) -> object:

@@ -5,7 +5,7 @@ import torch
 
 from megabert.errors import KernelError
 from megabert.ops.attention import attention
-from megabert.ops.backend import Backend, _choose, choose, no_obstacle, triton_obstacle
+from megabert.ops.backend import Backend, _choose, choose, describe_choices, no_obstacle, triton_obstacle
 from megabert.ops.bias_gelu import bias_gelu
 from megabert.ops.cross_entropy import cross_entropy
 from megabert.ops.lamb import Segment, apply_update
@@ -41,7 +41,7 @@ def test_backend_that_cannot_run_is_refused_with_the_reason(op, backend):
 @pytest.mark.parametrize("op", CALLS)
 def test_auto_says_once_what_runs_and_why(op, caplog):
     _choose.cache_clear()
-    with caplog.at_level(logging.INFO, logger="megabert.ops.backend"):
+    with caplog.at_level(logging.DEBUG, logger="megabert.ops.backend"):
         for _ in range(3):
             CALLS[op]("auto")
     (message,) = caplog.messages
@@ -58,7 +58,7 @@ def test_auto_takes_the_first_that_can_run_and_says_once_why(caplog):
         "fast": Backend("fast", lambda: "fast", lambda device: None if device == "cuda" else "it needs a GPU"),
         "plain": Backend("plain", lambda: "plain", no_obstacle),
     }
-    with caplog.at_level(logging.INFO, logger="megabert.ops.backend"):
+    with caplog.at_level(logging.DEBUG, logger="megabert.ops.backend"):
         assert [choose("probe", "auto", table, "cpu")() for _ in range(3)] == ["plain"] * 3
         assert choose("probe", "auto", table, "cuda")() == "fast"
     assert caplog.messages == [
@@ -81,3 +81,8 @@ def test_triton_needs_a_compiler_and_headers(monkeypatch, tmp_path):
     assert triton_obstacle("cuda") is None
     monkeypatch.setenv("CC", "mycc")
     assert "mycc is not on the PATH" in triton_obstacle("cuda")
+
+
+def test_choices_are_one_line():
+    requested = {"attention": "auto", "layer_norm": "apex", "lamb": "auto"}
+    assert describe_choices(requested, "cpu") == "ops on cpu: torch (attention, lamb); apex (layer_norm)"
