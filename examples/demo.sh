@@ -38,8 +38,10 @@ say "text to vocabulary and shards: $data"
 
 say "pre-training, both phases: $run_dir"
 gpus=$("$bin/python" -c 'import torch; print(torch.cuda.device_count())')
-if [ "$gpus" -gt 0 ]; then ranks=(--num_gpus "$gpus"); else ranks=(--num_accelerators 2); fi
-PATH=$bin:$PATH "$bin/deepspeed" "${ranks[@]}" --module megabert pretrain --recipe debug \
+# Named, so that DeepSpeed does not warn that it found no GPU.
+if [ "$gpus" -gt 0 ]; then ranks=(--num_gpus "$gpus"); else ranks=(--num_accelerators 2) && export DS_ACCELERATOR=cpu; fi
+# --quiet leaves the launcher's errors; what DeepSpeed says in a rank is in RUN_DIR/logs.
+PATH=$bin:$PATH "$bin/deepspeed" --quiet "${ranks[@]}" --module megabert pretrain --recipe debug \
   --data.path "$data" --run-dir "$run_dir"
 
 say "what it has learned"
@@ -53,7 +55,10 @@ say "export to Hugging Face form"
 import sys
 
 from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers.utils import logging
 
+logging.set_verbosity_error()
+logging.disable_progress_bar()
 model = AutoModelForMaskedLM.from_pretrained(sys.argv[1])
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 print(f"transformers loads it: {type(model).__name__}, {model.num_parameters():,} parameters, {len(tokenizer):,} pieces")

@@ -247,8 +247,11 @@ def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[s
         complete["gradient_clipping"] = 0.0  # Engine clips
     if stage == 3:
         flatten(model)
-    with contextlib.redirect_stdout(io.StringIO()):  # DeepSpeed prints its memory use; stdout is for results
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):  # DeepSpeed prints its memory use; stdout is for results
         deepspeed_engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=complete)
+    for line in printed.getvalue().splitlines():
+        deepspeed.utils.logger.info(line)
     if stage == 3:
         unflatten(model)
     engine = Engine(deepspeed_engine, optimizer, world, float(ds_config["gradient_clipping"]))
