@@ -28,6 +28,7 @@ from megabert.finetuning.trainer import Fitting
 from megabert.models.initial_weights import InitialWeights, load_initial_weights
 from megabert.models.initialization import initial_value, initialize
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
+from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer
 from megabert.schema.files import atomic_write
 from megabert.training.inputs import resolve_precision
@@ -94,6 +95,9 @@ def _train(prepared: Prepared, seeds: list[int], output_dir: Path, world: World)
         world.size,
         world.device.type,
         engine.zero_stage,
+    )
+    logger.info(
+        describe_choices({op: name for op, name in vars(config.ops).items() if op != "lamb"}, world.device.type)
     )
     fitting = Fitting(
         config=config,

@@ -21,6 +21,7 @@ from megabert.models.build import build_model
 from megabert.models.initial_weights import InitialWeights, load_initial_weights
 from megabert.models.initialization import initialize
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
+from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
 from megabert.training.inputs import RunInputs, open_inputs
 from megabert.training.micro_batch_size import find_budgets
@@ -249,6 +250,7 @@ def _record_start(setup: Setup, state: TrainerState) -> None:
     record_run(setup.run_dir, config, setup.inputs.deepspeed)
     setup.inputs.shards[0][0].copy_tokenizer(tokenizer_dir(setup.run_dir))
     logger.info("TensorBoard: tensorboard --logdir %s", setup.run_dir / "tb")
+    logger.info(describe_choices(vars(config.ops), world.device.type))
     logger.info(
         "%d rank(s) on %s, %s, ZeRO-%d, micro_batch_tokens %s",
         world.size,
