@@ -9,7 +9,7 @@ def render_table(rows: Iterable[Sequence[object]], *, headers: Sequence[str] = (
     """Return rows as aligned columns, two blanks apart, without rules.
 
     Args:
-        rows: Cells of each row. ``str`` is taken of each: format numbers beforehand. Outer blanks of a cell are lost.
+        rows: Cells of each row. ``str`` is taken of each: format numbers beforehand.
         headers: Names of the columns; none are shown if empty.
         align: One letter a column, ``l`` for left or ``r`` for right. Columns without a letter are aligned left.
     """
@@ -20,5 +20,5 @@ def render_table(rows: Iterable[Sequence[object]], *, headers: Sequence[str] = (
     width = max(map(len, texts))
     sides = [{"l": "left", "r": "right"}[letter] for letter in align.ljust(width, "l")]
     # Without disable_numparse "1.50" would become 1.5.
-    table = tabulate(texts, tablefmt="plain", colalign=sides, disable_numparse=True)
+    table = tabulate(texts, tablefmt="plain", colalign=sides, disable_numparse=True, preserve_whitespace=True)
     return "\n".join(line.rstrip() for line in table.splitlines())

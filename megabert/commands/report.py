@@ -58,11 +58,11 @@ def _tables(options: Namespace, reports: "list[PhaseReport]") -> list[tuple[str,
     """Return headings and texts; positions and guesses use the last validated phase's word frequencies."""
     from megabert.inspection.unigram_guesses import compare_guesses
     from megabert.reports.loss_by_position import losses_by_position, render_positions
-    from megabert.reports.report import render_table
+    from megabert.reports.report import render_reports
 
     run_dir, checkpoint, last = options.run_dir, options.checkpoint, reports[-1]
     positions = losses_by_position(run_dir, last.unigram, phase=last.index, checkpoint=checkpoint)
-    tables = [("Phases", render_table(reports)), ("Held-out positions", render_positions(positions))]
+    tables = [("Phases", render_reports(reports)), ("Held-out positions", render_positions(positions))]
     if options.text:
         tables.append(("Guesses", compare_guesses(run_dir, options.text, checkpoint, counts=last.unigram.counts)))
     return tables

@@ -1,4 +1,4 @@
-"""Two runs side by side, step by step: where they part, and by how much."""
+"""Two runs side by side, step by step: where they first differ, and by how much."""
 
 import math
 from collections.abc import Mapping, Sequence, Set
@@ -10,10 +10,11 @@ from megabert.config.loading import differences, to_dict
 from megabert.config.run import is_science
 from megabert.errors import CheckpointError
 from megabert.observability.metrics import read_metrics
+from megabert.text_tables import render_table
 from megabert.training.run.folder import read_config
 
 COMPARED = ("train/", "eval/")
-"""Tags that a run's data and arithmetic decide; rates and memory are the machine's."""
+"""Prefixes of the tags that a run's data and arithmetic decide. Rates and memory depend on the machine instead."""
 RATES = ("perf/sequences_per_s", "perf/tokens_per_s", "perf/mfu_pct")
 
 
@@ -23,7 +24,7 @@ class TagDifference:
 
     tag: str
     steps: int
-    """Compared."""
+    """How many steps were compared."""
     first: tuple[int, float, float] | None
     """Step and both values where they first differ by more than the tolerance; None where they never do."""
     largest: tuple[int, float, float]
@@ -41,15 +42,15 @@ class Comparison:
 
     run_dirs: tuple[Path, Path]
     config: dict[str, tuple[Any, Any]]
-    """Path of a field -> both values."""
+    """Both values of each field that differs, by the field's path."""
     steps: tuple[int, int]
-    """Steps logged by each."""
+    """How many steps each run logged."""
     common_steps: int
     tags: tuple[TagDifference, ...]
     one_sided: dict[str, tuple[int, int]]
-    """Tag -> at how many of the common steps the first run alone logged it, and the second alone."""
+    """For each tag, at how many of the common steps only the first run logged it, and only the second."""
     rates: dict[str, tuple[float, float]]
-    """Medians over all rows."""
+    """Medians over all rows of both runs, by tag."""
 
     @property
     def are_equal(self) -> bool:
@@ -60,17 +61,17 @@ class Comparison:
     @property
     def first(self) -> tuple[str, int, float, float] | None:
         """Tag, step and values of the earliest difference, the loss before other tags of that step."""
-        found = [(tag.tag, *tag.first) for tag in self.tags if tag.first is not None]
-        return min(found, key=lambda entry: (entry[1], entry[0] != "train/loss"), default=None)
+        differences = [(tag.tag, *tag.first) for tag in self.tags if tag.first is not None]
+        return min(differences, key=lambda entry: (entry[1], entry[0] != "train/loss"), default=None)
 
 
 def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Comparison:
     """Compare two runs' metrics at the steps that both logged.
 
     Args:
-        first: Run folder.
-        second: Run folder.
-        tolerance: Relative difference that still counts as equal; 0: bit for bit.
+        first: The first run's folder, A.
+        second: The second run's folder, B.
+        tolerance: Relative difference up to which values count as equal; 0 asks for the same bits.
 
     Raises:
         CheckpointError: A folder is no run folder, or has logged nothing.
@@ -84,7 +85,7 @@ def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Compar
         config=differences(to_dict(read_config(first)), to_dict(read_config(second))),
         steps=(len(steps[0]), len(steps[1])),
         common_steps=len(steps[0] & steps[1]),
-        tags=tuple(found for found in compared if found is not None),
+        tags=tuple(tag for tag in compared if tag is not None),
         one_sided=_one_sided(tables[0], tables[1], steps[0] & steps[1]),
         rates={
             tag: (_median(tables[0], tag), _median(tables[1], tag))
@@ -94,31 +95,31 @@ def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Compar
     )
 
 
-def render_comparison(found: Comparison) -> str:
+def render_comparison(comparison: Comparison) -> str:
     """Return the comparison as text."""
-    a, b = found.run_dirs
-    lines = [f"A: {a}, {found.steps[0]} logged steps", f"B: {b}, {found.steps[1]} logged steps", ""]
-    lines += _config_lines(found.config)
-    lines.append(f"steps that both logged: {found.common_steps}")
-    if found.first is None:
-        lines.append("the values that both have are equal" if found.common_steps else "nothing can be compared")
+    a, b = comparison.run_dirs
+    lines = [f"A: {a}, {comparison.steps[0]} logged steps", f"B: {b}, {comparison.steps[1]} logged steps", ""]
+    lines += _config_lines(comparison.config)
+    lines.append(f"steps that both logged: {comparison.common_steps}")
+    if comparison.first is None:
+        lines.append("the values that both have are equal" if comparison.common_steps else "nothing can be compared")
     else:
-        tag, step, value_a, value_b = found.first
+        tag, step, value_a, value_b = comparison.first
         lines.append(f"first difference: step {step}, {tag}: {value_a:.9g} and {value_b:.9g}")
     lines += [
         f"{tag}: at {only_a} of these steps in A alone, at {only_b} in B alone"
-        for tag, (only_a, only_b) in found.one_sided.items()
+        for tag, (only_a, only_b) in comparison.one_sided.items()
     ]
-    differing = [tag for tag in found.tags if tag.first is not None]
+    differing = [tag for tag in comparison.tags if tag.first is not None]
     if differing:
-        lines += ["", f"{'tag':<28}{'first at':>9}{'largest at':>12}{'A':>14}{'B':>14}{'relative':>11}"]
-        lines += [_tag_line(tag) for tag in differing]
-    equal = [tag.tag for tag in found.tags if tag.first is None]
+        headers = ("tag", "first at", "largest at", "A", "B", "relative")
+        lines += ["", render_table(map(_tag_row, differing), headers=headers, align="lrrrrr")]
+    equal = [tag.tag for tag in comparison.tags if tag.first is None]
     if differing and equal:
         lines += ["", f"equal at all steps: {', '.join(equal)}"]
-    if found.rates:
+    if comparison.rates:
         lines.append("")
-    for tag, (rate_a, rate_b) in found.rates.items():
+    for tag, (rate_a, rate_b) in comparison.rates.items():
         lines.append(f"{tag}: {rate_a:,.1f} and {rate_b:,.1f} (median), B is {rate_b / rate_a:.2f} times A")
     return "\n".join(lines)
 
@@ -153,14 +154,14 @@ def _compare_tag(tag: str, a: Table, b: Table, tolerance: float) -> TagDifferenc
     steps = sorted(step for step, name in a if name == tag and (step, tag) in b)
     if not steps:
         return None
-    found = [(step, a[step, tag], b[step, tag]) for step in steps]
-    first = next((entry for entry in found if relative_difference(*entry[1:]) > tolerance), None)
-    largest = max(found, key=lambda entry: relative_difference(*entry[1:]))
+    values = [(step, a[step, tag], b[step, tag]) for step in steps]
+    first = next((entry for entry in values if relative_difference(*entry[1:]) > tolerance), None)
+    largest = max(values, key=lambda entry: relative_difference(*entry[1:]))
     return TagDifference(tag=tag, steps=len(steps), first=first, largest=largest)
 
 
 def _one_sided(a: Table, b: Table, steps: Set[int]) -> dict[str, tuple[int, int]]:
-    """Count, by tag, the steps among those given at which one run alone has a value."""
+    """Count, for each tag, at how many of the given steps only one of the runs has a value."""
     counts: dict[str, tuple[int, int]] = {}
     for step, tag in sorted(a.keys() ^ b.keys(), key=lambda entry: entry[1]):
         if step in steps and tag.startswith(COMPARED):
@@ -178,10 +179,10 @@ def _config_lines(config: Mapping[str, tuple[Any, Any]]) -> list[str]:
     return [*lines, ""]
 
 
-def _tag_line(tag: TagDifference) -> str:
+def _tag_row(tag: TagDifference) -> tuple[object, ...]:
     assert tag.first is not None
     step, a, b = tag.largest
-    return f"{tag.tag:<28}{tag.first[0]:>9}{step:>12}{a:>14.6g}{b:>14.6g}{tag.largest_relative:>11.1e}"
+    return tag.tag, tag.first[0], step, f"{a:.6g}", f"{b:.6g}", f"{tag.largest_relative:.1e}"
 
 
 def _median(table: Table, tag: str) -> float:

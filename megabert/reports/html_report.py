@@ -13,7 +13,7 @@ from megabert.reports.watch import render_snapshot, take_snapshot
 
 Row = dict[str, Any]
 CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
-    # Label of the axis; tags, their names and factors.
+    # Label of the axis; then for each curve its tag, its name in the legend, and a factor.
     (
         "accuracy (%)",
         (
@@ -42,7 +42,7 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
 
     Args:
         run_dir: Run folder.
-        reports: Of the phases that were validated; perhaps none.
+        reports: One for each phase that was validated; may be empty.
     """
     import matplotlib
 
@@ -70,10 +70,10 @@ def render_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]
 
     Args:
         run_dir: Run folder.
-        picture: PNG of ``draw_page``.
-        tables: Title and plain text of what stands between curves and configuration.
+        picture: PNG from ``draw_page``.
+        tables: Titles and plain text to show between the curves and the configuration.
     """
-    sections = [("How it stands", render_snapshot(take_snapshot(run_dir))), *tables]
+    sections = [("Progress", render_snapshot(take_snapshot(run_dir))), *tables]
     parts = [f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(text)}</pre>" for title, text in sections]
     files = [_file_section(run_dir / name) for name in ("config.yaml", "command.txt", "environment.json")]
     encoded = base64.b64encode(picture).decode("ascii")

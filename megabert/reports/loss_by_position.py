@@ -1,7 +1,7 @@
-"""Held-out loss by what stands at a predicted position: only [MASK] and random pieces ask for context.
+"""Held-out loss by what a predicted position shows: only [MASK] and random pieces ask the model for context.
 
-80% of the positions to predict are [MASK], 10% keep their piece, 10% hold a random one (Devlin et al. 2019). A model
-that merely repeats what it sees gains half a nat on the mean; this table tells that apart from reading the context.
+80% of the positions to predict show [MASK], 10% their own piece, 10% a random one (Devlin et al. 2019, section 3.1). A
+model that merely repeats what it sees gains half a nat in the mean; this table separates that from reading the context.
 """
 
 # T packed tokens, M masked positions, V vocabulary
@@ -16,6 +16,7 @@ from megabert.data import RankShare, shape_for, validation_batches
 from megabert.data.shard_set import ShardSet
 from megabert.export.sources import open_source
 from megabert.reports.unigram_baseline import UnigramBaseline
+from megabert.text_tables import render_table
 from megabert.training.run.folder import read_config
 
 KINDS = ("[MASK]", "its own piece", "a random piece")
@@ -40,10 +41,10 @@ def losses_by_position(
 
     Args:
         run_dir: Run folder.
-        unigram: Baseline of the same phase.
-        phase: Its index in the configuration.
+        unigram: Baseline of the same phase, from `fit_unigram`.
+        phase: Index of the phase in the configuration.
         checkpoint: ``last``, ``best`` or a step.
-        max_instances: Only the first so many held-out instances.
+        max_instances: How many held-out instances are scored, the first ones.
     """
     config = read_config(run_dir)
     shards = ShardSet.open(phase_data(config, config.phases[phase]), "validation")
@@ -61,6 +62,7 @@ def losses_by_position(
         logits_MV = model(batch, with_logits=True).mlm_logits_MV
         loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")
         seen_M = batch.input_ids_T[batch.masked_positions_M]
+        # Index into KINDS: 0 shows [MASK], 1 its own piece, 2 another one.
         kind_M = torch.where(
             seen_M == shards.metadata.special_ids["mask"], 0, (seen_M != batch.masked_ids_M).long() + 1
         )
@@ -79,6 +81,6 @@ def losses_by_position(
 
 def render_positions(losses: list[PositionLoss]) -> str:
     """Return the losses as a plain-text table."""
-    lines = ["held-out masked-LM loss by what stands at the position    count    model  unigram"]
-    lines += [f"  {loss.kind:<53}{loss.count:>8}{loss.model:>9.3f}{loss.unigram:>9.3f}" for loss in losses]
-    return "\n".join(lines)
+    headers = ("held-out masked-LM loss by what the position shows", "count", "model", "unigram")
+    rows = [(f"  {loss.kind}", loss.count, f"{loss.model:.3f}", f"{loss.unigram:.3f}") for loss in losses]
+    return render_table(rows, headers=headers, align="lrrr")

@@ -1,4 +1,4 @@
-"""What a run has learned, phase by phase, beside what could be had without learning."""
+"""What a run has learned, phase by phase, next to what a predictor without a model would score."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from megabert.data.shard_set import ShardSet
 from megabert.errors import CheckpointError
 from megabert.observability.metrics import read_metrics
 from megabert.reports.unigram_baseline import UnigramBaseline, fit_unigram
+from megabert.text_tables import render_table
 from megabert.training.run.folder import read_config
 
 
@@ -19,7 +20,7 @@ class PhaseReport:
     """One row of the table; losses in nats, accuracies as shares of 1."""
 
     index: int
-    """Of the phase in the configuration."""
+    """Index of the phase in the configuration."""
     name: str
     steps: int
     first_mlm_loss: float
@@ -31,12 +32,12 @@ class PhaseReport:
     """None where the shards have no sentence objective."""
     nsp_chance: float
     rtd_auc: float | None
-    """Of ELECTRA's discriminator; 0.5 is guessing. None for the other families."""
+    """Area under the curve of ELECTRA's discriminator; 0.5 is guessing. None for the other families."""
     sequences_per_s: float
 
     @property
     def margin(self) -> float:
-        """How far the held-out loss lies below the unigram predictor's, in nats."""
+        """How far the held-out loss is below the unigram predictor's, in nats."""
         return self.unigram.loss - self.held_out_mlm_loss
 
 
@@ -45,7 +46,7 @@ def report_run(run_dir: Path) -> list[PhaseReport]:
 
     Raises:
         CheckpointError: The run has no validated phase yet.
-        DataError: The shards are gone.
+        DataError: The shards are no longer there.
     """
     config, rows = read_config(run_dir), read_metrics(run_dir)
     by_phase = [[row for row in rows if row.get("phase") == index + 1] for index in range(len(config.phases))]
@@ -55,12 +56,12 @@ def report_run(run_dir: Path) -> list[PhaseReport]:
         if any("eval/mlm_loss" in row for row in own) and any("train/mlm_loss" in row for row in own)
     ]
     if not reports:
-        raise CheckpointError(f"{run_dir}: no phase has been validated yet. Let the run go on, then ask again.")
+        raise CheckpointError(f"{run_dir}: no phase has been validated yet. Let the run continue, then ask again.")
     return reports
 
 
-def render_table(reports: list[PhaseReport]) -> str:
-    """Return the table as text, a phase a column; what no phase has is left out."""
+def render_reports(reports: list[PhaseReport]) -> str:
+    """Return the reports as a table with a column for each phase; rows that no phase has are left out."""
     aucs = [report.rtd_auc for report in reports]
     rows = [
         ("phase", [report.name for report in reports]),
@@ -78,9 +79,7 @@ def render_table(reports: list[PhaseReport]) -> str:
         ("sequences/s", [f"{report.sequences_per_s:.0f}" for report in reports]),
     ]
     rows = [row for row in rows if row[1] != ["-"] * len(reports)]
-    width = max(len(name) for name, _ in rows)
-    column = 2 + max(len(cell) for _, cells in rows for cell in cells)
-    return "\n".join(f"{name:<{width}}" + "".join(f"{cell:>{column}}" for cell in cells) for name, cells in rows)
+    return render_table([(name, *cells) for name, cells in rows], align="l" + "r" * len(reports))
 
 
 def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
@@ -106,7 +105,7 @@ def plot_losses(axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseRe
         axes.plot(*zip(*train, strict=True), color="tab:blue", linewidth=1, label="training")
     if held_out:
         axes.plot(*zip(*held_out, strict=True), color="tab:orange", marker="o", markersize=3, label="held out")
-    begin = 0
+    begin = 0  # first step of the phase on the common axis
     for report in reports:
         end = begin + report.steps
         axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label="" if begin else "unigram")

@@ -30,9 +30,9 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
     """Fit on the training targets with add-one smoothing, score on the held-out masked positions.
 
     Args:
-        train: Shards whose ``masked_lm_ids`` are counted, all of them; masks left to the loader are those of epoch 0.
+        train: Shards whose ``masked_lm_ids`` are all counted; where the loader draws the masks, epoch 0's are taken.
         held_out: Shards that are scored.
-        max_instances: Only the first so many held-out instances, those that validation scores.
+        max_instances: How many held-out instances are scored, the first ones, as in a validation.
     """
     counts = np.ones(train.metadata.vocab_size, np.int64)
     for first in range(0, train.num_rows, _SPAN_ROWS):
@@ -49,6 +49,6 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
 
 def _counts(shards: ShardSet, first: int, stop: int) -> NDArray[np.int64]:
     columns, masker = shards.columns(((first, stop),)), make_masker(shards, seed=0)
-    if masker is not None:  # the masks that validation makes
+    if masker is not None:  # dynamic masking: the same masks as in a validation
         columns = masker.mask(columns, np.arange(len(columns.rows)), epoch=0)
     return np.bincount(columns.masked_ids, minlength=shards.metadata.vocab_size)

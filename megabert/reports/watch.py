@@ -1,4 +1,4 @@
-"""How a run stands, from the files that it writes: for a terminal, while it runs or after."""
+"""The progress of a run, read from the files that it writes: for a terminal, while it runs or afterwards."""
 
 import os
 import socket
@@ -15,14 +15,14 @@ from megabert.training.run.folder import checkpoints_dir, read_config
 from megabert.training.run.status import read_status
 
 RECENT_ROWS = 20
-"""The rate is their median: one slow interval does not move it."""
+"""How many of the newest rows the rate is the median of, so that one slow interval does not move it."""
 _CURVE_LEVELS = " .:-=+*#%@"
 _CURVE_WIDTH = 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A run at one moment; None or empty where it has not said anything yet."""
+    """A run at one moment; fields are None or empty where it has not written anything yet."""
 
     run_dir: Path
     verdict: str
@@ -44,10 +44,10 @@ class Snapshot:
     checkpoint_step: int | None
     checkpoint_age_s: float | None
     row_age_s: float | None
-    """Since the newest row."""
+    """Seconds since the newest row of metrics.jsonl."""
     starts: int
     waiting: str
-    """Who holds the other ranks up, from their heartbeats; empty where nobody does."""
+    """Which ranks the other ranks wait for, read from their heartbeats; empty where there are none."""
 
 
 def take_snapshot(run_dir: Path) -> Snapshot:
@@ -87,41 +87,42 @@ def take_snapshot(run_dir: Path) -> Snapshot:
     )
 
 
-def render_snapshot(found: Snapshot) -> str:
+def render_snapshot(snapshot: Snapshot) -> str:
     """Return the snapshot as text."""
-    done = 100 * found.step / found.total_steps
+    done = 100 * snapshot.step / snapshot.total_steps
     lines = [
-        f"{found.run_dir}: {found.verdict}",
-        f"step {found.step:,} of {found.total_steps:,} ({done:.0f}%), {found.phase} {found.phase_step:,} of "
-        f"{found.phase_steps:,}" + (f"; {_left(found)}" if found.left_s is not None else ""),
+        f"{snapshot.run_dir}: {snapshot.verdict}",
+        f"step {snapshot.step:,} of {snapshot.total_steps:,} ({done:.0f}%), "
+        f"{snapshot.phase} {snapshot.phase_step:,} of {snapshot.phase_steps:,}"
+        + (f"; {_left(snapshot)}" if snapshot.left_s is not None else ""),
     ]
-    if found.error:
-        lines.append(f"  {found.error}")
-    if found.waiting:
-        lines.append(f"  {found.waiting}")
-    if found.last:
-        lines += ["", *_numbers(found), "", *_curve(found.losses)]
-    restarts = max(0, found.starts - 1)
-    skipped, rollbacks = (found.last.get(f"train/{name}", 0) for name in ("skipped_steps", "rollbacks"))
+    if snapshot.error:
+        lines.append(f"  {snapshot.error}")
+    if snapshot.waiting:
+        lines.append(f"  {snapshot.waiting}")
+    if snapshot.last:
+        lines += ["", *_numbers(snapshot), "", *_curve(snapshot.losses)]
+    restarts = max(0, snapshot.starts - 1)
+    skipped, rollbacks = (snapshot.last.get(f"train/{name}", 0) for name in ("skipped_steps", "rollbacks"))
     checkpoint = "none yet"
-    if found.checkpoint_step is not None:
-        checkpoint = f"step {found.checkpoint_step:,}, {_ago(found.checkpoint_age_s)}"
+    if snapshot.checkpoint_step is not None:
+        checkpoint = f"step {snapshot.checkpoint_step:,}, {_ago(snapshot.checkpoint_age_s)}"
     lines += [
         "",
         f"last checkpoint  {checkpoint}",
-        f"last row         {_ago(found.row_age_s)}",
+        f"last row         {_ago(snapshot.row_age_s)}",
         f"restarts         {restarts}",
         f"skipped steps    {skipped}, rollbacks {rollbacks}",
     ]
     return "\n".join(lines)
 
 
-def _numbers(found: Snapshot) -> list[str]:
-    row, held_out = found.last, found.held_out
+def _numbers(snapshot: Snapshot) -> list[str]:
+    row, held_out = snapshot.last, snapshot.held_out
     lines = [
         f"loss             {row['train/loss']:.4f} (masked-LM {row['train/mlm_loss']:.4f})",
         f"learning rate    {row['train/lr']:.3e}, gradient norm {row['train/grad_norm']:.3f}",
-        f"rate             {found.sequences_per_s:,.0f} sequences/s, {row['perf/tokens_per_s']:,.0f} tokens/s"
+        f"rate             {snapshot.sequences_per_s:,.0f} sequences/s, {row['perf/tokens_per_s']:,.0f} tokens/s"
         + (f", MFU {row['perf/mfu_pct']:.1f}%" if "perf/mfu_pct" in row else "")
         + f", waiting for data {row['perf/data_wait_pct']:.1f}%",
     ]
@@ -134,7 +135,7 @@ def _numbers(found: Snapshot) -> list[str]:
 
 
 def _curve(losses: tuple[float, ...]) -> list[str]:
-    """Draw the losses as one line of characters, the higher the darker, a character a few steps."""
+    """Draw the losses as one line of characters: each is the mean of a few steps, and the higher it is, the darker."""
     width = min(_CURVE_WIDTH, len(losses))
     parts = [losses[i * len(losses) // width : (i + 1) * len(losses) // width] for i in range(width)]
     means = [sum(part) / len(part) for part in parts]
@@ -146,12 +147,12 @@ def _curve(losses: tuple[float, ...]) -> list[str]:
 
 
 def _verdict(status: dict[str, Any]) -> str:
-    """Return what the run said, and whether a run that says it goes on is still there."""
+    """Return the recorded verdict, corrected where a run says that it is running and its process is gone."""
     verdict = str(status.get("status", "not started"))
     if verdict == "running" and status.get("host") == socket.gethostname() and not _is_alive(status.get("pid")):
-        return "killed (it said running, but its process is gone): the same command goes on"
+        return "killed (it said running, but its process is gone): the same command resumes it"
     if verdict == "stopped":
-        return "stopped on a signal, saved: the same command goes on"
+        return "stopped on a signal, saved: the same command resumes it"
     if verdict == "failed":
         return f"failed, exit code {status.get('exit_code')}, rank {status.get('rank')}"
     return verdict
@@ -162,13 +163,13 @@ def _is_alive(pid: Any) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return False
-    except (PermissionError, TypeError, ValueError):  # somebody else's process, or no number at all
+    except (PermissionError, TypeError, ValueError):  # another user's process, or no number at all
         return True
     return True
 
 
 def _seconds_left(config: RunConfig, index: int, phase_step: int, rate: float) -> float:
-    """Return the seconds that all steps left take; a later phase's rate falls with its length."""
+    """Return the seconds that the remaining steps take, with a later phase slower in proportion to its length."""
     present = config.phases[index]
     left = (present.steps - phase_step) * present.global_batch_size / rate
     for phase in config.phases[index + 1 :]:
@@ -203,10 +204,10 @@ def _median(values: list[float]) -> float | None:
     return sorted(values)[len(values) // 2] if values else None
 
 
-def _left(found: Snapshot) -> str:
-    if found.verdict == "done" or not found.left_s:
+def _left(snapshot: Snapshot) -> str:
+    if snapshot.verdict == "done" or not snapshot.left_s:
         return "done"
-    return f"about {_span(found.left_s)} left"
+    return f"about {_span(snapshot.left_s)} left"
 
 
 def _ago(seconds: float | None) -> str:
@@ -214,7 +215,7 @@ def _ago(seconds: float | None) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Return a time as a person would say it."""
+    """Return a duration in its largest unit of which there are at least two."""
     for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

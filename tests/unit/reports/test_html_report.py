@@ -1,6 +1,6 @@
 import re
 
-from unit.inspection.run_folders import eval_row, train_row, write_run
+from unit.reports.run_folders import eval_row, train_row, write_run
 
 from megabert.reports.html_report import draw_page, render_page
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 import yaml
-from unit.inspection.run_folders import eval_row, train_row, write_run
+from unit.reports.run_folders import eval_row, train_row, write_run
 
 from megabert.cli.main import main
 from megabert.reports.watch import render_snapshot, take_snapshot

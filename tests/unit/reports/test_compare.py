@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from unit.inspection.run_folders import eval_row, train_row, write_run
+from unit.reports.run_folders import eval_row, train_row, write_run
 
 from megabert.cli.main import main
 from megabert.reports.compare import compare_runs, relative_difference
