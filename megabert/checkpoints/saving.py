@@ -82,7 +82,8 @@ def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> P
         The checkpoint's folder.
 
     Raises:
-        CheckpointError: On every rank alike, for instance on a full disk. Nothing half-written is left.
+        CheckpointError: This rank could not write, for instance on a full disk. Nothing half-written is left.
+        Echo: Another rank could not.
     """
     target = checkpoints_dir / folder_name(snapshot.step)
     temporary = checkpoints_dir / f"{TEMPORARY}{target.name}"
@@ -91,13 +92,16 @@ def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> P
     needed = world.gather(bytes_to_write + _MANIFEST_BYTES_PER_SLICE * len(snapshot.slices))
     name = f"rank_{world.rank:05d}.safetensors"
     try:
+        # 1. Rank 0 makes an empty folder, if the disk has room for what all ranks will write.
         run_and_gather(
             world, target, lambda: _make_room(checkpoints_dir, temporary, sum(needed)) if world.is_main else None
         )
+        # 2. Every rank writes its file and tells its size, its SHA-256, and which slices are in it.
         files = run_and_gather(
             world, target, lambda: (name, write_tensors(temporary / name, snapshot.tensors), snapshot.slices)
         )
 
+        # 3. When all files are on the disk, rank 0 writes the manifest and gives the folder its name.
         def complete() -> None:
             write_checkpoint_manifest(temporary, _manifest(snapshot, world, files))
             _publish(temporary, target)
@@ -114,7 +118,8 @@ def run_and_gather(world: World, folder: Path, work: Callable[[], Result], *, do
     """Run ``work`` on every rank and return the results of all, in the order of ranks.
 
     Raises:
-        CheckpointError: On every rank alike if ``work`` failed on any of them; it names the folder and that rank.
+        CheckpointError: ``work`` failed on this rank. The message names the folder and the rank.
+        Echo: It failed on another rank.
     """
 
     def explained() -> Result:

@@ -1,4 +1,4 @@
-"""What SLURM says of this job, and what it would say to one."""
+"""What SLURM says about this job; outside of a job, whether there is a SLURM and what it offers."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What this host computes with: it is named, and each GPU multiplies."""
+"""What this host computes with: its CPU, or its GPUs, each of which multiplies a matrix."""
 
 import os
 import shutil
@@ -12,11 +12,11 @@ _NVIDIA = Path("/proc/driver/nvidia/version")
 
 
 def check_devices(device: str, *, local_rank: int | None = None) -> list[Finding]:
-    """Name the devices that this process sees and let each multiply a matrix.
+    """Name the devices that this process sees and have each GPU multiply a matrix.
 
     Args:
-        device: ``auto``, ``cpu`` or ``cuda``; with ``cuda`` a machine without a GPU fails.
-        local_rank: Try this GPU only: the others have ranks of their own.
+        device: ``auto``, ``cpu`` or ``cuda``. With ``cuda`` a machine without a GPU fails.
+        local_rank: Try only this GPU, since the others have ranks of their own; None tries all.
     """
     count = torch.cuda.device_count()
     if device == "cpu":
@@ -52,7 +52,7 @@ def _cpu() -> Finding:
 
 
 def _gpu(index: int) -> Finding:
-    """Name a GPU and have it multiply; a broken one often answers to its name only."""
+    """Name a GPU and have it multiply, since a broken one often still tells its name."""
     try:
         properties = torch.cuda.get_device_properties(index)
         ones = torch.ones(512, 512, device=f"cuda:{index}")
@@ -60,7 +60,7 @@ def _gpu(index: int) -> Finding:
         if total != 512.0**3:
             raise RuntimeError(f"a matrix product gave {total}, not {512.0**3}")
         free, _ = torch.cuda.mem_get_info(index)
-    except Exception as error:  # whatever the driver says, this GPU is not one to train on
+    except Exception as error:  # whatever the driver says, nobody should train on this GPU
         return Finding(
             area="devices",
             level="failed",

@@ -1,6 +1,6 @@
 """All checks of one machine, or of all ranks of a job, as one list of findings.
 
-Nothing here imports torch before ``check_torch`` has tried: a machine that lacks it is told so like any other.
+Torch is imported only after ``check_torch`` has tried to: a machine without it gets a finding, not a traceback.
 """
 
 import contextlib
@@ -23,26 +23,28 @@ if TYPE_CHECKING:
 
 EXCLUDE = "Leave the node out (sbatch --exclude=NODE), and tell whoever looks after it."
 SHARED = "run folder"
+"""Name of the check whether all ranks see the same run folder, among the names of backends."""
 REMEDIES = {
     "gloo": "Name the network interface that the nodes share: export GLOO_SOCKET_IFNAME=... (see ip -brief address).",
     "nccl": "Name the network interface that the nodes share: export NCCL_SOCKET_IFNAME=... (NCCL_DEBUG=INFO shows).",
-    SHARED: "The run folder has to lie on a file system that all nodes share: --run-dir.",
+    SHARED: "The run folder has to be on a file system that all nodes share: --run-dir.",
 }
 
 
 def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> list[Finding]:
-    """Examine this machine, or every rank of the job that this process is part of (a collective call then).
+    """Examine this machine or, in a job, all of its ranks; then every rank has to call it.
 
     Args:
-        run_dir: Where a run would write; need not exist.
+        run_dir: Where a run would write; it need not exist.
         device: ``auto``, ``cpu`` or ``cuda``.
-        is_quick: What can differ between nodes and starts only: devices, limits, disk, collectives.
+        is_quick: Whether to check only what can differ between nodes and from start to start: devices, limits, disk and
+            collectives.
 
     Returns:
-        In a job, the same findings on every rank.
+        The findings; in a job the same ones on every rank.
 
     Raises:
-        ConfigError: Rank 0's meeting point cannot be reached, or this rank, which is not rank 0, lacks torch.
+        ConfigError: Rank 0's meeting point cannot be reached, or this rank is not rank 0 and lacks torch.
     """
     launcher = find_launcher()
     broken = check_torch()
@@ -64,16 +66,16 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
     findings = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=local_rank)
     with _shared_file(run_dir, is_main=os.environ[launcher.rank] == "0") as is_seen:
         answers = probe_world([vars(finding) for finding in findings], device=kind, checks={SHARED: is_seen})
-    told = [(answer.host, [Finding(**found) for found in answer.local]) for answer in answers if answer.has_come]
-    return merge(told) + judge(answers, expected_hosts=_expected_hosts())
+    by_rank = [(answer.host, [Finding(**values) for values in answer.local]) for answer in answers if answer.has_come]
+    return merge(by_rank) + judge(answers, expected_hosts=_expected_hosts())
 
 
 def judge(answers: "Sequence[Answer]", *, expected_hosts: Sequence[str]) -> list[Finding]:
-    """Return the findings on who came and how the all-reduces went.
+    """Return the findings about which ranks came and how their all-reduces went.
 
     Args:
-        answers: Of every rank that should be there.
-        expected_hosts: Hosts of the job, to name those from which nobody came.
+        answers: The answer of every rank that should be there.
+        expected_hosts: Hosts of the job, to name those from which no rank came.
     """
     hosts = sorted({answer.host for answer in answers if answer.has_come})
     missing = [answer.rank for answer in answers if not answer.has_come]
@@ -101,7 +103,7 @@ def judge(answers: "Sequence[Answer]", *, expected_hosts: Sequence[str]) -> list
 
 
 def _judge_one(name: str, answers: "Sequence[Answer]") -> list[Finding]:
-    """Judge one backend, or the shared folder."""
+    """Return the findings about one backend, or about the shared folder."""
     failed = [answer for answer in answers if (answer.collectives or {}).get(name)]
     if not failed:
         return [Finding(area="collectives", level="ok", text=_success(name, answers))]
@@ -139,7 +141,7 @@ def _examine_here(run_dir: Path, device: str, kind: str, *, is_quick: bool, loca
 
 @contextlib.contextmanager
 def _shared_file(run_dir: Path, *, is_main: bool) -> Iterator[Callable[[], None]]:
-    """Have rank 0 leave a file where the run will be; yield a check that raises where a rank does not see it."""
+    """Have rank 0 create a file where the run will be; yield a check that raises on a rank that does not see it."""
     path = existing(run_dir) / f".megabert-doctor-{os.environ.get('MASTER_PORT') or os.environ.get('SLURM_JOB_ID')}"
 
     def is_seen() -> None:
@@ -148,7 +150,7 @@ def _shared_file(run_dir: Path, *, is_main: bool) -> Iterator[Callable[[], None]
 
     try:
         if is_main:
-            with contextlib.suppress(OSError):  # check_disk has said so
+            with contextlib.suppress(OSError):  # check_disk reports it
                 path.touch()
         yield is_seen
     finally:

@@ -1,11 +1,13 @@
-"""What a check found, and the page that shows it."""
+"""What a check finds, and the report that shows it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from megabert.text_tables import render_table
+
 Level = Literal["ok", "note", "failed"]
-"""note: works, but should be known; failed: training needs it, and it does not work."""
+"""A note is about something that works but that one should know; failed is what training needs and does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,13 +15,13 @@ class Finding:
     """One line of the report."""
 
     area: str
-    """Check that found it."""
+    """What was checked, such as ``disk``."""
     level: Level
     text: str
     remedy: str = ""
-    """What to do; empty where nothing is."""
+    """What the user can do; empty if nothing needs to be done."""
     where: str = ""
-    """Hosts and ranks; empty for this process, or all of a job."""
+    """Hosts and ranks that found it; empty for this process, and for all ranks of a job."""
 
 
 def is_fit(findings: Sequence[Finding]) -> bool:
@@ -28,41 +30,36 @@ def is_fit(findings: Sequence[Finding]) -> bool:
 
 
 def merge(by_rank: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
-    """Join the findings of all ranks: what all found alike stands once, the rest with its hosts and ranks.
+    """Join the findings of all ranks: one line for what all of them found, and hosts and ranks with the others.
 
     Args:
-        by_rank: Of each rank, its host and its findings.
+        by_rank: Each rank's host and findings.
     """
     finders: dict[Finding, list[tuple[str, int]]] = {}
     for rank, (host, findings) in enumerate(by_rank):
         for finding in findings:
             finders.setdefault(finding, []).append((host, rank))
     merged = []
-    for finding, places in finders.items():
-        hosts = sorted({host for host, _ in places})
-        ranks = ", ".join(str(rank) for _, rank in places[:8]) + (", ..." if len(places) > 8 else "")
-        where = "" if len(places) == len(by_rank) else f"{', '.join(hosts)} (rank {ranks})"
+    for finding, found_by in finders.items():
+        hosts = sorted({host for host, _ in found_by})
+        ranks = ", ".join(str(rank) for _, rank in found_by[:8]) + (", ..." if len(found_by) > 8 else "")
+        where = "" if len(found_by) == len(by_rank) else f"{', '.join(hosts)} (rank {ranks})"
         merged.append(Finding(**{**vars(finding), "where": where}))
     order = list(dict.fromkeys(finding.area for finding in merged))
     return sorted(merged, key=lambda finding: order.index(finding.area))
 
 
 def render(findings: Sequence[Finding]) -> str:
-    """Return the report as text, a line a finding, with remedies below."""
-    width = max(len(finding.area) for finding in findings)
-    lines = []
+    """Return the report as text: a line per finding with its remedy below it, and the verdict."""
+    rows = []
     for finding in findings:
-        mark = {"ok": "ok    ", "note": "note  ", "failed": "FAILED"}[finding.level]
         where = f"{finding.where}: " if finding.where else ""
-        lines.append(f"{mark}  {finding.area:<{width}}  {where}{finding.text}")
+        rows.append((finding.level.replace("failed", "FAILED"), finding.area, where + finding.text))
         if finding.remedy:
-            lines.append(f"{'':<{width + 10}}{finding.remedy}")
+            rows.append(("", "", finding.remedy))
     failed = [finding for finding in findings if finding.level == "failed"]
-    lines.append("")
-    lines.append(
-        f"{len(failed)} check(s) FAILED: {_names(failed)}" if failed else "everything that training needs works"
-    )
-    return "\n".join(lines)
+    verdict = f"{len(failed)} check(s) FAILED: {_names(failed)}" if failed else "everything that training needs works"
+    return f"{render_table(rows)}\n\n{verdict}"
 
 
 def _names(failed: Sequence[Finding]) -> str:

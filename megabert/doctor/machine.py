@@ -1,4 +1,4 @@
-"""Limits and locale of this host."""
+"""Limits and locale of this host, which break long runs rather than short ones."""
 
 import locale
 import resource
@@ -9,13 +9,13 @@ from megabert.doctor.finding import Finding
 
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_MEMORY_GIB = 1.0
-"""NCCL passes data between the GPUs of a node through it; Docker's default of 64 MiB is too small."""
+"""NCCL passes data between the GPUs of a node through shared memory; Docker's default of 64 MiB is too small."""
 MIN_OPEN_FILES = 1024
-"""Sockets to the other ranks, shards and logs of one process."""
+"""A process opens sockets to the other ranks, shards and logs."""
 
 
 def check_limits() -> list[Finding]:
-    """Look at what breaks long runs: shared memory, open files, the locale."""
+    """Check the number of open files, the size of shared memory, and the locale."""
     findings = []
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     is_low = open_files != resource.RLIM_INFINITY and open_files < MIN_OPEN_FILES

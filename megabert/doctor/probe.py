@@ -1,7 +1,8 @@
-"""Do the ranks of a job find each other, and do they add up right? Asked before DeepSpeed, with short patience.
+"""Do the ranks of a job find each other, and is their sum right? Tried before DeepSpeed, with short timeouts.
 
-Every rank tells a key-value store where it runs and what it found on its host. Rank 0 knows from that who is missing,
-before any collective could hang. Then each backend all-reduces once, and every rank tells how that went.
+A collective that one rank does not join hangs on all the others, so ranks first meet without one: every rank writes
+into a key-value store where it runs and what it has found on its host, and rank 0 sees who is missing. If nobody is,
+each backend all-reduces, and every rank writes how that went. Rank 0 collects and publishes the answers.
 """
 
 import contextlib
@@ -23,24 +24,25 @@ from megabert.distributed.environments import describe_place
 from megabert.errors import ConfigError
 
 MEETING_S = 120.0
-"""How long rank 0 waits for the others: importing torch from a shared disk on many nodes takes its time."""
+"""How long rank 0 waits for the others. Importing torch from a shared disk takes long on many nodes."""
 COLLECTIVE_S = 60.0
 """How long an all-reduce may take."""
-_NUMEL = 4 * 2**20
+_NUMEL = 4 * 2**20  # float32: 16 MiB
 _LEAVING_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What one rank said."""
+    """What one rank has answered."""
 
     rank: int
     host: str = "?"
     local: Any = None
-    """What it was given to tell; None where it never came."""
+    """The findings of its own host; None if the rank never came."""
     collectives: dict[str, str] | None = None
-    """Backend, or further check, -> "" where it was right, else what went wrong; None where it never answered."""
+    """What went wrong, by backend or further check; "" if nothing did. None if the rank never answered."""
     all_reduce_ms: dict[str, float] | None = None
+    """Milliseconds of the second all-reduce, by backend."""
 
     @property
     def has_come(self) -> bool:
@@ -55,34 +57,37 @@ def probe_world(local: Any, *, device: str, checks: Checks | None = None, meetin
     """Meet the other ranks of this job and all-reduce with them.
 
     Args:
-        local: JSON-able findings of this rank, told to the others.
-        device: "cpu" tries gloo, "cuda" gloo and NCCL.
-        checks: Run on each rank once all have come; what they raise is part of the answer.
-        meeting_s: Patience for ranks that do not come.
+        local: Findings of this rank as JSON values, which the other ranks get.
+        device: ``cpu`` tries gloo, ``cuda`` gloo and NCCL.
+        checks: Checks that each rank runs once all have come. What they raise is part of the answer.
+        meeting_s: How long to wait for ranks that do not come.
 
     Returns:
-        The same answers on every rank, in order of ranks; where some did not come, nothing was reduced.
+        The answers in the order of ranks, the same on every rank. If any rank did not come, nothing was reduced.
 
     Raises:
         ConfigError: The meeting point of rank 0 cannot be reached.
     """
-    place = describe_place()
-    rank, size = int(place["RANK"]), int(place["WORLD_SIZE"])
-    store = _open_store(place, meeting_s)
+    environment = describe_place()
+    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    store = _open_store(environment, meeting_s)
+    # Who is there?
     store.set(f"here/{rank}", json.dumps({"host": socket.gethostname(), "local": local}))
     have_come: dict[int, Any] = {}
     if rank == 0:
         have_come = _collect(store, "here", size, meeting_s)
         store.set("all", "yes" if len(have_come) == size else "no")
     store.wait(["all"], datetime.timedelta(seconds=meeting_s + _LEAVING_S))
+    # If all are: do the collectives work?
     reduced: dict[int, Any] = {}
     patience_s = 2 * COLLECTIVE_S + _LEAVING_S
     if store.get("all") == b"yes":
-        outcome = _reduce_all(store, rank, size, device, int(place["LOCAL_RANK"]))
+        outcome = _reduce_all(store, rank, size, device, int(environment["LOCAL_RANK"]))
         outcome["collectives"] |= {name: _outcome(check) for name, check in (checks or {}).items()}
         store.set(f"reduced/{rank}", json.dumps(outcome))
         if rank == 0:
             reduced = _collect(store, "reduced", size, patience_s)
+    # Everybody gets all answers.
     if rank == 0:
         store.set("answers", json.dumps([have_come, reduced]))
     store.wait(["answers"], datetime.timedelta(seconds=patience_s + _LEAVING_S))
@@ -92,7 +97,7 @@ def probe_world(local: Any, *, device: str, checks: Checks | None = None, meetin
 
 
 def probe_locally(ranks: int, *, device: str, timeout_s: float = 180.0) -> list[Answer]:
-    """Start ranks on this machine, have them meet and all-reduce; they are gone when this returns."""
+    """Start ranks on this machine and have them meet and all-reduce; they have ended when this returns."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -122,21 +127,21 @@ def probe_locally(ranks: int, *, device: str, timeout_s: float = 180.0) -> list[
             process.wait()
 
 
-def _open_store(place: dict[str, str], meeting_s: float) -> dist.Store:
-    if place["WORLD_SIZE"] == "1":
+def _open_store(environment: dict[str, str], meeting_s: float) -> dist.Store:
+    if environment["WORLD_SIZE"] == "1":
         return dist.HashStore()
     has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun listens on the port itself
-    is_host = place["RANK"] == "0" and not has_agent
-    address, port = place["MASTER_ADDR"], int(place["MASTER_PORT"])
+    is_host = environment["RANK"] == "0" and not has_agent
+    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     if not is_host:
-        _wait_for_host(address, port, place["RANK"], meeting_s)
+        _wait_for_host(address, port, environment["RANK"], meeting_s)
     timeout = datetime.timedelta(seconds=meeting_s)
     store = dist.TCPStore(address, port, is_master=is_host, timeout=timeout, wait_for_workers=False)
     return dist.PrefixStore("megabert-probe", store)
 
 
 def _wait_for_host(address: str, port: int, rank: str, meeting_s: float) -> None:
-    """Return once rank 0 listens; torch's own client would say so in fifty lines of C++."""
+    """Return once rank 0 listens. Torch's own client would report a failure in fifty lines of C++."""
     deadline = time.monotonic() + meeting_s
     while True:
         try:
@@ -154,16 +159,16 @@ def _wait_for_host(address: str, port: int, rank: str, meeting_s: float) -> None
 
 
 def _collect(store: dist.Store, kind: str, size: int, timeout_s: float) -> dict[int, Any]:
-    """Return what the ranks said under ``kind``, those that said nothing in time left out."""
+    """Return what the ranks have written under ``kind``, without those that wrote nothing in time."""
     deadline = time.monotonic() + timeout_s
-    said: dict[int, Any] = {}
-    while len(said) < size and time.monotonic() < deadline:
+    values: dict[int, Any] = {}
+    while len(values) < size and time.monotonic() < deadline:
         for rank in range(size):
-            if rank not in said and store.check([f"{kind}/{rank}"]):
-                said[rank] = json.loads(store.get(f"{kind}/{rank}"))
-        if len(said) < size:
+            if rank not in values and store.check([f"{kind}/{rank}"]):
+                values[rank] = json.loads(store.get(f"{kind}/{rank}"))
+        if len(values) < size:
             time.sleep(0.05)
-    return said
+    return values
 
 
 def _reduce_all(store: dist.Store, rank: int, size: int, device: str, local_rank: int) -> dict[str, Any]:
@@ -178,7 +183,7 @@ def _reduce_all(store: dist.Store, rank: int, size: int, device: str, local_rank
 
 
 def _outcome(check: Callable[[], None]) -> str:
-    """Return what went wrong, or nothing; any way in which a check fails is the answer."""
+    """Return what went wrong, or "". Whatever a check raises is an answer."""
     try:
         check()
     except Exception as error:
@@ -188,16 +193,16 @@ def _outcome(check: Callable[[], None]) -> str:
 
 def _reduce(store: dist.Store, backend: str, rank: int, size: int, local_rank: int) -> float:
     """All-reduce twice and check the sum; return the milliseconds of the second time."""
-    place = torch.device("cuda", local_rank) if backend == "nccl" else torch.device("cpu")
+    device = torch.device("cuda", local_rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
-        torch.cuda.set_device(place)
+        torch.cuda.set_device(device)
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     try:
         for _ in range(2):
-            values = torch.full((_NUMEL,), float(rank + 1), device=place)
+            values = torch.full((_NUMEL,), float(rank + 1), device=device)
             started = time.perf_counter()
-            _finish(dist.all_reduce(values, async_op=True), place)
+            _finish(dist.all_reduce(values, async_op=True), device)
             elapsed_ms = 1000 * (time.perf_counter() - started)
         expected = size * (size + 1) / 2
         low, high = float(values.min()), float(values.max())
@@ -209,9 +214,9 @@ def _reduce(store: dist.Store, backend: str, rank: int, size: int, local_rank: i
             dist.destroy_process_group()
 
 
-def _finish(work: Any, place: torch.device) -> None:
-    """Wait for a collective; NCCL's own wait returns at once and would abort the process long after."""
-    if place.type == "cpu":
+def _finish(work: Any, device: torch.device) -> None:
+    """Wait for a collective. NCCL's ``wait`` returns at once, and its watchdog would abort the process much later."""
+    if device.type == "cpu":
         work.wait()
         return
     deadline = time.monotonic() + COLLECTIVE_S
@@ -219,11 +224,11 @@ def _finish(work: Any, place: torch.device) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"the all-reduce was not done in {COLLECTIVE_S:g} s")
         time.sleep(0.001)
-    torch.cuda.synchronize(place)
+    torch.cuda.synchronize(device)
 
 
 def _leave(store: dist.Store, rank: int, size: int) -> None:
-    """Rank 0 hosts the store and goes last."""
+    """Leave the store; rank 0, which hosts it, leaves last."""
     with contextlib.suppress(Exception):
         store.set(f"left/{rank}", "{}")
         if rank == 0:

@@ -1,21 +1,27 @@
-"""Versions, and which backend each fused op would run."""
+"""Versions of what is installed, and the backend that each fused op would run.
+
+What imports torch is imported in the functions that are called only where torch is there.
+"""
 
 import importlib
 import importlib.util
 import platform
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from megabert.doctor.finding import Finding
 from megabert.observability.environment import package_versions
-from megabert.ops.backend import Backend, apex_status
+
+if TYPE_CHECKING:
+    from megabert.ops.backend import Backend
 
 NEEDED = ("deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "pydantic", "yaml")
-"""Modules without which nothing trains, beside torch."""
+"""Modules without which nothing trains; torch has a check of its own."""
 OPS = ("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb")
 
 
 def check_versions() -> list[Finding]:
-    """Name the versions; a needed module that is missing fails."""
+    """Name the versions; a module that is needed and cannot be found is a failure."""
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
     findings = [Finding(area="versions", level="ok", text=f"python {platform.python_version()}, {versions}")]
     findings += [
@@ -27,7 +33,7 @@ def check_versions() -> list[Finding]:
 
 
 def check_torch() -> list[Finding]:
-    """Import torch; return a finding only where that fails: then nothing that trains can be tried."""
+    """Import torch, and return a finding only if that fails: then no other check that needs torch can run."""
     try:
         importlib.import_module("torch")
     except (ImportError, OSError) as error:  # OSError: one of its libraries is damaged, or is not for this machine
@@ -37,15 +43,17 @@ def check_torch() -> list[Finding]:
 
 
 def check_apex() -> list[Finding]:
-    """Apex is optional; say how it would be had."""
+    """Say whether Apex, which is optional, can be used, and how it would be installed."""
+    from megabert.ops.backend import apex_status
+
     return [Finding(area="apex", level="ok", text=apex_status().removeprefix("apex: "))]
 
 
 def check_ops(device: str) -> list[Finding]:
-    """Name each op's backend on a device type and why those before it are not taken.
+    """Name the backend of each op on a device type, and why the preferred ones cannot run.
 
     Args:
-        device: "cpu" or "cuda".
+        device: ``cpu`` or ``cuda``.
     """
     chosen: dict[tuple[str, str], list[str]] = {}
     for op in OPS:
@@ -65,8 +73,8 @@ def check_ops(device: str) -> list[Finding]:
     return findings
 
 
-def explain(table: Mapping[str, Backend], device: str) -> tuple[str, str]:
-    """Return the backend that ``auto`` takes, and why not the ones before it."""
+def explain(table: "Mapping[str, Backend]", device: str) -> tuple[str, str]:
+    """Return the backend that ``auto`` chooses, and why not one of those before it in the table."""
     passed_over: list[str] = []
     for name, backend in table.items():
         obstacle = backend.obstacle(device)

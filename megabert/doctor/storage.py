@@ -1,4 +1,4 @@
-"""The run folder's disk: can it be written, how fast, how full, and do all ranks see the same one."""
+"""The run folder's disk: whether it can be written, how fast, and how full it is."""
 
 import os
 import shutil
@@ -10,6 +10,7 @@ from megabert.doctor.finding import Finding
 
 FULL_BYTES = 256 * 2**20
 QUICK_BYTES = 2**20
+"""Size of the file that is written; the small one, of ``--quick``, is not timed."""
 MIN_FREE_GIB = 1.0
 
 

@@ -22,12 +22,12 @@ PACKAGES = (
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of the packages that matter and are installed."""
+    """Return the versions of those packages that matter and are installed."""
     return {name: version for name in PACKAGES if (version := _version(name)) is not None}
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return versions, host and devices as JSON-able values."""
+    """Return versions, host and devices as values for JSON."""
     import torch
 
     cuda = torch.cuda.is_available()
@@ -42,7 +42,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """Return the command as a shell would take it again."""
+    """Return the command of this process, quoted so that a shell accepts it."""
     return shlex.join([sys.executable, "-m", "megabert", *sys.argv[1:]])
 
 

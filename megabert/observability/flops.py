@@ -5,19 +5,26 @@ from megabert.observability.gpus import gpu_of_device
 
 
 def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, masked: int) -> float:
-    """Return forward and backward FLOPs of some packed sequences, no recomputation, masked-only head.
+    """Return the FLOPs of the forward and the backward pass over packed sequences.
 
-    Per token: ``72*L*h^2 + 12*L*h*s + 6*(h*e + e*V)*(masked/token)``; the feed-forward share follows
-    ``intermediate_size`` (4h in BERT) and the embedding width e is h but for ALBERT and ELECTRA, which add their
-    projection. Biases, normalisation and softmax are not counted. ELECTRA: generator, discriminator and its head.
-    DeBERTa: ``6*L*h*s`` more for each kind of position scores, which is one product a pair of tokens; that more are
-    computed, of all distances, does not count, nor does the projection of positions, once a micro-batch. Its
-    convolution, where there is one, counts.
+    BERT takes, per token, ``72*L*h^2 + 12*L*h*s + 6*(h*h + h*V)*(masked/token)``: 6 FLOPs per weight and token (2 in
+    the forward, 4 in the backward pass) for the ``12*h^2`` weights of a layer and for the head, which sees masked
+    positions only, and ``12*h*s`` per layer for the two products of attention. Recomputation, biases, normalisation and
+    softmax do not count, so that MFU compares between settings.
+
+    The other families differ so:
+
+    - The feed-forward's share follows ``intermediate_size``, which is 4h in BERT.
+    - ALBERT and ELECTRA have embeddings of width e, and a projection to h.
+    - ELECTRA is its generator, its discriminator and the discriminator's head.
+    - DeBERTa has ``6*L*h*s`` more for each kind of position scores: one product per pair of tokens. That the scores of
+      all distances are computed does not count, nor does projecting the positions, once per micro-batch. Its
+      convolution counts.
 
     Args:
-        model: Sizes; ``vocab_size`` must be resolved.
-        tokens: Real tokens.
-        squared_lengths: Sum over sequences of length squared.
+        model: The model's sizes; ``vocab_size`` must be a number.
+        tokens: Real tokens, without padding.
+        squared_lengths: Sum of squared sequence lengths.
         masked: Predicted positions.
     """
     assert model.vocab_size != "auto"
@@ -37,7 +44,7 @@ def _encoder_flops(model: ModelConfig, tokens: int, squared_lengths: int) -> flo
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
-    """Return the device's dense peak in FLOP/s, or None where it is not known (CPUs, fp32)."""
+    """Return the device's peak of dense products in FLOP/s, or None where it is not known (CPUs, fp32)."""
     gpu = gpu_of_device(device_name)
     peak = gpu.peak_tflops.get(precision) if gpu is not None else None
     return None if peak is None else peak * 1e12

@@ -1,4 +1,4 @@
-"""GPUs as their datasheets describe them; one table for MFU, memory and step times."""
+"""The table of GPUs, from their datasheets: peaks for MFU, sizes and speeds for ``megabert estimate``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,26 +11,27 @@ from megabert.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One kind of GPU and the server that it usually sits in."""
+    """A GPU and the server that it is usually built into."""
 
     words: str
-    """All of them stand in the device's own name."""
+    """Words that all occur in the name by which the device calls itself."""
     peak_tflops: Mapping[str, float]
-    """Dense matrix products by precision, no sparsity."""
+    """Peak of dense matrix products (without sparsity) by precision."""
     memory_gib: float
-    """What CUDA reports, as in torch's messages when it runs out; datasheets round it up."""
+    """Memory as CUDA reports it, for instance when torch runs out of it. Datasheets round it up."""
     memory_gb_s: float
+    """Speed of its memory."""
     link_gb_s: float
-    """To the other GPUs of its node, one direction: NVLink, else PCIe."""
+    """Speed to the other GPUs of its node in one direction: NVLink, otherwise PCIe."""
     network_gb_s: float
-    """A GPU's share of its node's network, one direction."""
+    """Its share of the node's network in one direction."""
     gpus_per_node: int = 8
     source: str = field(repr=False)
-    """NVIDIA's datasheets of the GPU; of the DGX server for the network."""
+    """NVIDIA's datasheets: that of the GPU, and for the network that of the DGX server."""
 
     @property
     def best_precision(self) -> Literal["bf16", "fp16"]:
-        """bf16 where the GPU has it, else fp16."""
+        """The precision to train in: bf16 where the GPU has it, otherwise fp16."""
         return "bf16" if "bf16" in self.peak_tflops else "fp16"
 
 
@@ -104,14 +105,14 @@ GPUS: dict[str, Gpu] = {
         source="V100 SXM 32 GB; DGX-2: 16 GPUs, 8 x 100 Gb/s",
     ),
 }
-"""By the name that ``megabert estimate --gpu`` takes."""
+"""GPUs by the name that ``megabert estimate --gpu`` takes."""
 
 
 def gpu_by_name(name: str) -> Gpu:
     """Return a GPU of the table.
 
     Raises:
-        ConfigError: The table does not have it.
+        ConfigError: The table does not have this GPU.
     """
     if name.lower() not in GPUS:
         raise ConfigError(f"--gpu {name}: not in the table of datasheets{nearest(name.lower(), list(GPUS))}")
@@ -119,6 +120,6 @@ def gpu_by_name(name: str) -> Gpu:
 
 
 def gpu_of_device(device_name: str) -> Gpu | None:
-    """Return the GPU of the table that calls itself so, the most specific one, or None."""
+    """Return the GPU that calls itself so, or None. Of several the one with the longest name: "A100 40GB"."""
     fitting = [gpu for gpu in GPUS.values() if all(word in device_name for word in gpu.words.split())]
     return max(fitting, key=lambda gpu: len(gpu.words), default=None)

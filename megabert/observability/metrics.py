@@ -1,4 +1,4 @@
-"""Metric sinks of a run: ``metrics.jsonl`` and TensorBoard, both over global steps."""
+"""Where a run's metrics go: ``metrics.jsonl`` and TensorBoard, both by global step."""
 
 import json
 import math
@@ -15,14 +15,14 @@ Value = float | int | str | Histogram
 
 
 class MetricWriter:
-    """Writes one row of metrics a step to ``metrics.jsonl`` and the same tags to TensorBoard.
+    """Writes a row of metrics per step to ``metrics.jsonl``, and the same tags to TensorBoard.
 
-    A resumed run drops the rows after the checkpoint that it continues from, so every step stands once. A full disk
-    ends no run: rows wait until there is space again; TensorBoard then lacks the points in between.
+    A resumed run drops the rows after its checkpoint, so that every step is there once. A full disk does not end a run:
+    rows wait in memory until there is space again, and TensorBoard lacks the points in between.
     """
 
     def __init__(self, run_dir: Path, *, resumed_step: int) -> None:
-        """Open both sinks; rows and points above ``resumed_step`` are dropped."""
+        """Open both files; rows and points after ``resumed_step`` are dropped."""
         self._path, self._events = run_dir / "metrics.jsonl", run_dir / "tb"
         _drop_rows_after(self._path, resumed_step)
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -32,7 +32,7 @@ class MetricWriter:
         self._try(lambda: self._open_tensorboard(purge_step=resumed_step + 1))
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:
-        """Write one row: numbers become TensorBoard scalars, lists of numbers histograms, text stays in the row."""
+        """Write one row. In TensorBoard numbers become scalars, lists histograms; text is in the row only."""
         row: dict[str, Any] = {"step": step}
         for tag, value in values.items():
             if isinstance(value, list):
@@ -44,14 +44,14 @@ class MetricWriter:
             self._is_disk_full = False
 
     def flush(self) -> None:
-        """Bring every row to the disk; called before a checkpoint names its step."""
+        """Sync every row to the disk. This is called before a checkpoint is written, which may not be ahead of them."""
         self._try(self._write_rows)
         self._try(lambda: os.fsync(self._file))
         if self._tensorboard is not None:
             self._try(self._tensorboard.flush)
 
     def close(self) -> None:
-        """Flush and close both sinks."""
+        """Flush and close both files."""
         self.flush()
         os.close(self._file)
         if self._tensorboard is not None:
@@ -60,7 +60,7 @@ class MetricWriter:
             logger.warning("%s: the last %d rows were not written", self._path, self._waiting.count(b"\n"))
 
     def _try(self, work: Callable[[], object]) -> bool:
-        """Do what a full disk may prevent; say so once."""
+        """Try what a full disk may prevent, and warn the first time; return whether it was done."""
         try:
             work()
         except OSError as error:
@@ -71,7 +71,7 @@ class MetricWriter:
         return True
 
     def _write_rows(self) -> None:
-        while self._waiting:  # a full disk takes part of a row; the rest follows when there is space
+        while self._waiting:  # a disk that fills up takes a part of a row; the rest follows when there is space
             self._waiting = self._waiting[os.write(self._file, self._waiting) :]
 
     def _write_points(self, step: int, values: Mapping[str, Value]) -> None:
@@ -86,7 +86,7 @@ class MetricWriter:
                         self._tensorboard.add_histogram(tag, np.asarray(value), step)
                 elif not isinstance(value, str) and math.isfinite(value):
                     self._tensorboard.add_scalar(tag, value, step)
-        except OSError:  # its thread has ended
+        except OSError:  # the writer's own thread has ended: the next point opens another writer
             broken, self._tensorboard = self._tensorboard, None
             self._try(broken.close)
             raise
@@ -99,7 +99,7 @@ class MetricWriter:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's ``metrics.jsonl``, a cut last line left out."""
+    """Return the rows of a run's ``metrics.jsonl``, without lines that were cut off."""
     path = run_dir / "metrics.jsonl"
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:

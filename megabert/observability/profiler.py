@@ -1,4 +1,4 @@
-"""A torch.profiler trace of chosen steps, for chrome://tracing or ui.perfetto.dev, and a table of what took longest."""
+"""Profiles of chosen steps: a torch.profiler trace for ui.perfetto.dev, and a table of what took longest."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,14 @@ from megabert.config.run import LoggingConfig
 from megabert.observability.logs import logger
 
 TABLE_ROWS = 40
+"""Operations that the table lists."""
 
 
 class StepProfiler:
-    """Records the steps that ``logging.profile_steps`` names, on rank 0 or on all ranks; else does nothing."""
+    """Records the steps that ``logging.profile_steps`` names, on rank 0 or on all ranks; without it, nothing."""
 
     def __init__(self, config: LoggingConfig, run_dir: Path, rank: int) -> None:
-        """Read the steps; nothing is recorded yet."""
+        """Read which steps are to be recorded."""
         self._folder, self._rank = run_dir / "profile", rank
         is_chosen = rank == 0 or config.profile_ranks == "all"
         self._steps = _steps(config.profile_steps) if config.profile_steps and is_chosen else range(0)
@@ -23,7 +24,7 @@ class StepProfiler:
         self._first = 0
 
     def before(self, step: int) -> None:
-        """Begin with the first chosen step, waiting for its data included."""
+        """Start recording before the first chosen step, so that waiting for its data is included."""
         if self._profile is None and step in self._steps:
             activities = [torch.profiler.ProfilerActivity.CPU]
             if torch.cuda.is_available():
@@ -33,12 +34,12 @@ class StepProfiler:
             self._profile.start()
 
     def after(self, step: int) -> None:
-        """End behind the last chosen step, with its validation and checkpoint if it has any."""
+        """Stop recording after the last chosen step, with its validation and checkpoint if it has any."""
         if self._profile is not None and step + 1 not in self._steps:
             self._write(step)
 
     def close(self, step: int) -> None:
-        """Write what was recorded so far, if anything: the run ends before the last chosen step."""
+        """Write what has been recorded so far, if anything: the run ends before the last chosen step."""
         if self._profile is not None:
             self._write(step)
 
@@ -52,7 +53,7 @@ class StepProfiler:
             self._folder.mkdir(parents=True, exist_ok=True)
             profile.export_chrome_trace(str(trace))
             table.write_text(profile.key_averages().table(sort_by=order, row_limit=TABLE_ROWS), encoding="utf-8")
-        except OSError as error:  # a full disk ends no run
+        except OSError as error:  # a full disk does not end a run
             logger.warning("%s: the profile was not written: %s", self._folder, error.strerror or error)
             return
         logger.info("profile of steps %d to %d: %s and %s", self._first, step, trace, table)

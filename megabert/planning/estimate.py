@@ -20,18 +20,20 @@ from megabert.planning.step_time import Cluster, Communication, StepTime, Work, 
 from megabert.training.inputs import deepspeed_of
 
 DEFAULT_VOCAB_SIZE = 30_522
-"""Of bert-base-uncased, where there are no shards to say it."""
+"""Vocabulary of bert-base-uncased, which is assumed where there are no shards to say it."""
 MASKED_PER_TOKEN = 20 / 128
+"""Share of predicted positions that is assumed where there are no shards: 20 of 128, as in BERT's own recipe."""
 FALLBACK_EFFICIENCY = 0.44
+"""Share of the peak that is assumed for other GPUs than those in ``EFFICIENCY``: the A100's."""
 MAX_PASSES = 40
-"""Devlin et al. 2019 made about 40 epochs; more repeat text that the model has learned by heart."""
+"""Passes over the corpus without a warning: Devlin et al. 2019 made about 40 epochs."""
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
-"""Share of the peak while computing, fitted on published tables (docs/scaling.md)."""
+"""Share of the peak while computing by GPU, fitted on published tables (docs/scaling.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEstimate:
-    """One phase."""
+    """What one phase takes."""
 
     name: str
     steps: int
@@ -43,17 +45,17 @@ class PhaseEstimate:
     step: StepTime
     mfu_pct: float
     passes: float | None
-    """Over the corpus, each duplicate of an instance counted as a pass; None where the data are not known."""
+    """Passes over the corpus, where each duplicate of an instance counts as one; None where the data are not known."""
 
     @property
     def hours(self) -> float:
-        """Wall time of all steps; validations and checkpoints are not counted."""
+        """Wall time of all steps, without validations and checkpoints."""
         return self.steps * self.step.total_s / 3600
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A recipe on a cluster."""
+    """What a recipe takes on a cluster."""
 
     config: RunConfig
     cluster: Cluster
@@ -62,7 +64,7 @@ class Estimate:
     zero_stage: int
     parameters: int
     memory_gib: dict[int, dict[int, float]]
-    """ZeRO stage -> token budget -> GiB a GPU."""
+    """GiB per GPU by ZeRO stage and token budget."""
     micro_batch_tokens: int
     efficiency: float
     is_efficiency_assumed: bool
@@ -75,17 +77,17 @@ class Estimate:
 
     @property
     def flops(self) -> float:
-        """Of the whole run."""
+        """FLOPs of the whole run."""
         return sum(phase.flops * phase.steps for phase in self.phases)
 
     @property
     def checkpoint_gib(self) -> float:
-        """One checkpoint on disk."""
+        """Size of one checkpoint on disk."""
         return checkpoint_gib(self.parameters)
 
     @property
     def passes(self) -> float | None:
-        """Over the corpus, all phases together."""
+        """Passes over the corpus, all phases together; None where any phase's data are not known."""
         known = [phase.passes for phase in self.phases if phase.passes is not None]
         return sum(known) if len(known) == len(self.phases) else None
 
@@ -106,18 +108,18 @@ def estimate(
     efficiency: float | None = None,
     instances: int | None = None,
 ) -> Estimate:
-    """Estimate a recipe on a cluster; nothing needs to be there but the recipe.
+    """Estimate a recipe on a cluster. Neither GPUs nor data need to be there.
 
     Args:
-        config: As resolved; where ``data.path`` is set, the shards say what they hold.
+        config: The resolved configuration. Where ``data.path`` is set, lengths and vocabulary are read from the shards.
         cluster: GPUs and nodes.
-        gpu_name: Of the table.
-        efficiency: Share of the peak while computing; None: that of published systems.
-        instances: Rows of each phase's shards, where there are none yet.
+        gpu_name: The GPU's name in `observability.gpus`.
+        efficiency: Share of the peak while computing; None takes that of published systems.
+        instances: Rows of each phase's shards, for the number of passes where there are no shards yet.
 
     Raises:
         ConfigError: A micro-batch of one instance does not fit, or the engine contradicts the precision.
-        DataError: ``data.path`` is set and the shards are not fit.
+        DataError: ``data.path`` is set, and the shards are missing or damaged.
     """
     facts = [_data_facts(config, phase, instances) for phase in config.phases]
     model = _resolve_model(config)
@@ -149,9 +151,9 @@ def estimate(
 def communication_of(zero_stage: int) -> Communication:
     """Return what our engines send in a step.
 
-    Gradients are float32 at every stage. Stage 1 all-reduces them once a step and gathers 16-bit weights; stages 2 and
-    3 reduce in each micro-step to the owner of a piece, and stage 3 gathers weights in both passes. None overlaps:
-    the shipped engine files say so.
+    Gradients are float32 at every stage. Stage 1 all-reduces them once per step and gathers 16-bit weights. Stages 2
+    and 3 reduce in each micro-step, to the rank that holds a gradient's piece, and stage 3 gathers weights in the
+    forward and in the backward pass. Nothing is overlapped: the shipped engine files switch it off.
     """
     if zero_stage == 0:
         return Communication(all_reduce_bytes=4)
@@ -166,10 +168,10 @@ def communication_of(zero_stage: int) -> Communication:
     )
 
 
-def steps_that_fit(found: Estimate, hours: float) -> list[int]:
-    """Return the steps of each phase that fit into some hours, all phases shortened alike."""
-    share = min(1.0, hours / found.hours)
-    return [max(1, int(phase.steps * share)) for phase in found.phases]
+def steps_that_fit(whole: Estimate, hours: float) -> list[int]:
+    """Return the steps of each phase that fit into some hours, all phases shortened by the same factor."""
+    share = min(1.0, hours / whole.hours)
+    return [max(1, int(phase.steps * share)) for phase in whole.phases]
 
 
 def passes_over(shards: ShardSet, instances: int) -> float:
@@ -184,7 +186,7 @@ def passes_over(shards: ShardSet, instances: int) -> float:
 
 
 def warn_of(passes: float) -> list[str]:
-    """Return a warning where a run makes more passes than are known to help, as lines of text."""
+    """Return a warning, as lines of text, where a run makes more passes over the corpus than BERT's own training."""
     if passes <= MAX_PASSES:
         return []
     return [
@@ -195,7 +197,7 @@ def warn_of(passes: float) -> list[str]:
 
 @dataclass(frozen=True)
 class _Setting:
-    """What all phases have in common."""
+    """What all phases of an estimate have in common."""
 
     cluster: Cluster
     zero_stage: int
@@ -243,7 +245,7 @@ def _estimate_phase(config: RunConfig, index: int, setting: _Setting, facts: Pha
 
 
 def _data_facts(config: RunConfig, phase: PhaseConfig, instances: int | None) -> PhaseDataFacts:
-    """Read a phase's manifest, or assume full sequences."""
+    """Read what a phase's manifest says; where there is none, assume full sequences."""
     if config.data.path is not None or phase.data is not None:
         shards = ShardSet.open(Path(phase_data(config, phase)), "train")
         return PhaseDataFacts(
@@ -303,7 +305,7 @@ def _memory_table(
 
 
 def _budget(config: RunConfig, totals: dict[int, float], cluster: Cluster) -> int:
-    """Return the token budget that the recipe sets, or the largest that fits."""
+    """Return the token budget that the recipe sets, or the largest one that fits."""
     if config.micro_batch_tokens != "auto":
         return config.micro_batch_tokens
     longest = max(phase.max_seq_length for phase in config.phases)

@@ -1,75 +1,76 @@
-"""The estimate as text, and as plain values."""
+"""The estimate as text for a terminal, and as plain values for JSON."""
 
 from typing import Any
 
 from megabert.planning.estimate import Estimate, PhaseEstimate, steps_that_fit, warn_of
 from megabert.planning.memory import describe_checkpoints, fits
+from megabert.text_tables import render_table
 
 LAUNCH_BOUND_S = 0.02
-"""Some thousand kernels at 5 to 10 microseconds each."""
+"""A micro-step that computes for less is bound by launches: some thousand kernels at 5 to 10 microseconds each."""
 _COLUMNS = ("phase", "steps", "tokens a step", "micro-steps", "s a step", "tokens/s", "sequences/s", "MFU", "time")
 
 
-def render_estimate(found: Estimate, *, hours: float | None = None) -> str:
-    """Return the page, with the steps that fit into some hours where they are asked for."""
-    cluster, config = found.cluster, found.config
+def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
+    """Return the estimate as text; with ``hours`` also how many steps fit into them."""
+    cluster, config = estimate.cluster, estimate.config
     lines = [
-        f"{config.name}: {found.parameters / 1e6:.1f} million parameters on {cluster.nodes} x {cluster.gpus_per_node} "
-        f"{found.gpu_name}, {found.precision}, ZeRO-{found.zero_stage}",
+        f"{config.name}: {estimate.parameters / 1e6:.1f} million parameters on {cluster.nodes} x "
+        f"{cluster.gpus_per_node} {estimate.gpu_name}, {estimate.precision}, ZeRO-{estimate.zero_stage}",
         "",
-        *_memory_lines(found),
+        *_memory_lines(estimate),
         "",
-        *_phase_lines(found),
+        *_phase_lines(estimate),
         "",
-        f"altogether {_duration(found.hours)}, {found.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
+        f"altogether {_duration(estimate.hours)}, {estimate.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
         "start-ups are not counted",
-        f"{describe_checkpoints(config, found.parameters)} of disk",
-        *_pass_lines(found),
-        *_launch_lines(found),
+        f"{describe_checkpoints(config, estimate.parameters)} of disk",
+        *_pass_lines(estimate),
+        *_launch_lines(estimate),
     ]
     if hours is not None:
-        lines += ["", *_hours_lines(found, hours)]
-    return "\n".join([*lines, "", _assumption(found)])
+        lines += ["", *_hours_lines(estimate, hours)]
+    return "\n".join([*lines, "", _assumption(estimate)])
 
 
-def estimate_as_dict(found: Estimate, *, hours: float | None = None) -> dict[str, Any]:
-    """Return the same as JSON-able values."""
+def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[str, Any]:
+    """Return the estimate as values for JSON."""
     return {
-        "recipe": found.config.name,
-        "gpus": found.cluster.world_size,
-        "gpu": found.gpu_name,
-        "precision": found.precision,
-        "zero_stage": found.zero_stage,
-        "parameters": found.parameters,
-        "efficiency": found.efficiency,
-        "micro_batch_tokens": found.micro_batch_tokens,
-        "memory_gib": {str(stage): totals for stage, totals in found.memory_gib.items()},
-        "checkpoint_gib": found.checkpoint_gib,
-        "phases": [{**vars(phase), "step": vars(phase.step), "hours": phase.hours} for phase in found.phases],
-        "hours": found.hours,
-        "flops": found.flops,
-        "passes": found.passes,
-        "steps_that_fit": None if hours is None else steps_that_fit(found, hours),
+        "recipe": estimate.config.name,
+        "gpus": estimate.cluster.world_size,
+        "gpu": estimate.gpu_name,
+        "precision": estimate.precision,
+        "zero_stage": estimate.zero_stage,
+        "parameters": estimate.parameters,
+        "efficiency": estimate.efficiency,
+        "micro_batch_tokens": estimate.micro_batch_tokens,
+        "memory_gib": {str(stage): totals for stage, totals in estimate.memory_gib.items()},
+        "checkpoint_gib": estimate.checkpoint_gib,
+        "phases": [{**vars(phase), "step": vars(phase.step), "hours": phase.hours} for phase in estimate.phases],
+        "hours": estimate.hours,
+        "flops": estimate.flops,
+        "passes": estimate.passes,
+        "steps_that_fit": None if hours is None else steps_that_fit(estimate, hours),
     }
 
 
-def _memory_lines(found: Estimate) -> list[str]:
-    budgets = sorted(found.memory_gib[1])
-    head = "".join(f"{budget:>9,}" for budget in budgets)
-    lines = [
-        f"GiB a GPU (of {found.cluster.gpu.memory_gib:.0f}) by micro_batch_tokens; * does not fit",
-        f"{'':8}{head}",
+def _memory_lines(estimate: Estimate) -> list[str]:
+    gpu, shown = estimate.cluster.gpu, sorted(estimate.memory_gib[1])
+    rows = [
+        [f"ZeRO-{stage}", *(f"{totals[budget]:.1f}{'' if fits(totals[budget], gpu) else ' *'}" for budget in shown)]
+        for stage, totals in estimate.memory_gib.items()
     ]
-    for stage, totals in found.memory_gib.items():
-        cells = "".join(f"{totals[b]:>8.1f}{' ' if fits(totals[b], found.cluster.gpu) else '*'}" for b in budgets)
-        lines.append(f"  ZeRO-{stage}{cells}")
-    return [*lines, f"  taken here: micro_batch_tokens {found.micro_batch_tokens:,}"]
+    table = render_table(rows, headers=["", *(f"{budget:,}" for budget in shown)], align="l" + "r" * len(shown))
+    return [
+        f"GiB a GPU (of {gpu.memory_gib:.0f}) by micro_batch_tokens; * does not fit",
+        *table.splitlines(),
+        f"taken here: micro_batch_tokens {estimate.micro_batch_tokens:,}",
+    ]
 
 
-def _phase_lines(found: Estimate) -> list[str]:
-    rows = [_COLUMNS, *(_cells(phase) for phase in found.phases)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+def _phase_lines(estimate: Estimate) -> list[str]:
+    rows = [_cells(phase) for phase in estimate.phases]
+    return render_table(rows, headers=_COLUMNS, align="r" * len(_COLUMNS)).splitlines()
 
 
 def _cells(phase: PhaseEstimate) -> tuple[str, ...]:
@@ -87,37 +88,40 @@ def _cells(phase: PhaseEstimate) -> tuple[str, ...]:
     )
 
 
-def _pass_lines(found: Estimate) -> list[str]:
-    if found.passes is None:
+def _pass_lines(estimate: Estimate) -> list[str]:
+    if estimate.passes is None:
         return ["passes over the corpus: unknown; give --data.path, or --instances (rows of a phase's shards)"]
-    by_phase = ", ".join(f"{phase.name} {phase.passes:.1f}" for phase in found.phases)
-    return [f"passes over the corpus: {found.passes:.1f} ({by_phase})", *warn_of(found.passes)]
+    by_phase = ", ".join(f"{phase.name} {phase.passes:.1f}" for phase in estimate.phases)
+    return [f"passes over the corpus: {estimate.passes:.1f} ({by_phase})", *warn_of(estimate.passes)]
 
 
-def _launch_lines(found: Estimate) -> list[str]:
-    """Warn where a micro-step is so short that starting its kernels takes longer than running them."""
-    short = [phase.name for phase in found.phases if phase.step.compute_s / phase.micro_steps < LAUNCH_BOUND_S]
+def _launch_lines(estimate: Estimate) -> list[str]:
+    """Warn where a micro-step is so short that launching its kernels takes longer than running them."""
+    short = [phase.name for phase in estimate.phases if phase.step.compute_s / phase.micro_steps < LAUNCH_BOUND_S]
     if not short:
         return []
     return [
-        f"NOTE: {', '.join(short)}: a micro-step computes for less than {1000 * LAUNCH_BOUND_S:.0f} ms, so starting "
+        f"NOTE: {', '.join(short)}: a micro-step computes for less than {1000 * LAUNCH_BOUND_S:.0f} ms, so launching "
         "its kernels counts, which is not modelled: expect it to be slower. Fewer GPUs may do as well."
     ]
 
 
-def _hours_lines(found: Estimate, hours: float) -> list[str]:
-    steps = steps_that_fit(found, hours)
-    if found.hours <= hours:
+def _hours_lines(estimate: Estimate, hours: float) -> list[str]:
+    steps = steps_that_fit(estimate, hours)
+    if estimate.hours <= hours:
         return [f"all of it fits into {hours:g} hours"]
     flags = " ".join(f"--phases.{index}.steps {count}" for index, count in enumerate(steps))
-    return [f"{hours:g} hours hold {100 * hours / found.hours:.0f}% of it, all phases shortened alike:", f"  {flags}"]
+    return [
+        f"{hours:g} hours hold {100 * hours / estimate.hours:.0f}% of it, all phases shortened alike:",
+        f"  {flags}",
+    ]
 
 
-def _assumption(found: Estimate) -> str:
-    share = f"{100 * found.efficiency:.0f}% of the peak while computing"
-    if found.is_efficiency_assumed:
-        share += f" (a guess: published A100 runs; not measured on {found.gpu_name}; --efficiency)"
-    full = "" if found.passes is not None else "full sequences, "
+def _assumption(estimate: Estimate) -> str:
+    share = f"{100 * estimate.efficiency:.0f}% of the peak while computing"
+    if estimate.is_efficiency_assumed:
+        share += f" (a guess: published A100 runs; not measured on {estimate.gpu_name}; --efficiency)"
+    full = "" if estimate.passes is not None else "full sequences, "
     return f"assumed: {full}{share}; memory is counted, not measured. docs/scaling.md has the errors."
 
 

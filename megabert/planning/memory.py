@@ -1,4 +1,8 @@
-"""A GPU's memory in training, counted from what the code keeps; a GPU has not confirmed it yet."""
+"""A GPU's memory in training and a checkpoint's disk, counted from what the code keeps.
+
+The tensors of a layer are compared with torch's own record of them on a CPU (``tests/unit/planning``). The totals have
+not been compared with a GPU's yet.
+"""
 
 from dataclasses import dataclass
 
@@ -9,12 +13,13 @@ from megabert.observability.gpus import Gpu
 
 GIB = 2**30
 MEMORY_SHARE = 0.95
-"""Of a GPU's memory that is planned for."""
+"""Share of a GPU's memory that a plan may use."""
 OVERHEAD_GIB = 2.5
-"""CUDA context, NCCL's buffers, the allocator's gaps. Assumed."""
+"""What the CUDA context, NCCL's buffers and the allocator's gaps take. Assumed, not measured."""
 BUCKET_ELEMENTS = 500_000_000
-"""DeepSpeed flattens gradients in pieces of at most this many elements to reduce them."""
+"""DeepSpeed copies gradients into buffers of at most this many elements to reduce them."""
 LARGEST_BUDGET, SMALLEST_BUDGET = 131_072, 2_048
+"""Token budgets that a table shows, and every power of two in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +31,17 @@ class Memory:
     optimizer: float
     activations: float
     buffers: float
-    """Of the reduction, which begins when activations are gone."""
+    """Buffers of the gradients' reduction, which begins after the backward pass has freed the activations."""
 
     @property
     def tensors_gib(self) -> float:
-        """What torch holds."""
+        """What torch allocates."""
         states = self.weights + self.gradients + self.optimizer
         return (states + max(self.activations, self.buffers)) / GIB
 
     @property
     def total_gib(self) -> float:
-        """Of a GPU, with what the driver and the allocator take."""
+        """What the GPU's memory must hold: the tensors, and what driver and allocator take."""
         return self.tensors_gib + OVERHEAD_GIB
 
 
@@ -51,22 +56,22 @@ def estimate_memory(
     masked_share: float = 0.16,
     recompute: bool = False,
 ) -> Memory:
-    """Return the memory of one GPU.
+    """Return what one GPU's memory holds at the fullest moment of a step.
 
     Args:
-        model: Sizes; ``vocab_size`` is a number.
-        parameters: All of them.
-        zero_stage: 0 to 3.
-        world_size: Ranks.
-        precision: fp32, bf16 or fp16.
+        model: The model's sizes; ``vocab_size`` must be a number.
+        parameters: Number of parameters.
+        zero_stage: ZeRO stage, 0 to 3.
+        world_size: Number of ranks.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
         micro_batch_tokens: Packed tokens of one micro-step.
-        masked_share: Predicted positions a token.
-        recompute: Whether layers are recomputed in the backward pass.
+        masked_share: Predicted positions per token.
+        recompute: Whether layers are recomputed in the backward pass (activation checkpointing).
     """
     size = 4 if precision == "fp32" else 2
     ranks = {stage: world_size if zero_stage >= stage else 1 for stage in (1, 2, 3)}
     master = 0 if zero_stage == 0 else 4  # stage 0 trains the float32 weights themselves
-    # Sums of gradients are float32; in 16 bits a micro-step's own gradients stand beside them.
+    # Gradients are accumulated in float32; in 16 bits there are also those of the current micro-step.
     gradients = parameters * 4 / ranks[2] + (parameters * 2 / ranks[3] if size == 2 else 0)
     per_token = _activation_bytes(model, size, masked_share, recompute=recompute)
     return Memory(
@@ -79,16 +84,18 @@ def estimate_memory(
 
 
 def activation_bytes_per_layer(model: ModelConfig, size: int) -> int:
-    """Return what a layer keeps of a token for its backward pass, with the fused ops.
+    """Return the bytes that a layer keeps per token for its backward pass, with the fused ops.
 
-    Its input, packed Q, K and V, context, attention output, the first LayerNorm's output, the second's input and the
-    feed-forward output before and after GELU; float32 statistics of both LayerNorms and of softmax.
-    DeBERTa, without a fused op, keeps scaled queries and values, and of every pair of tokens the float32 probability,
-    whether it is dropped, and what is left of it; sequences are taken to be as long as the model allows.
+    These are its input, packed Q, K and V, the context, the attention's output, the output of the first LayerNorm, the
+    input of the second, and the feed-forward's inner layer before and after GELU: 8 hidden sizes and 2 intermediate
+    ones. The statistics of both LayerNorms and of softmax are float32.
+
+    DeBERTa has no fused attention. It also keeps scaled queries and values, and for every pair of tokens the float32
+    probability, whether it is dropped, and the product of both. Sequences are taken to be as long as the model allows.
 
     Args:
-        model: Sizes.
-        size: Bytes of an element.
+        model: The model's sizes.
+        size: Bytes per element.
     """
     elements = 8 * model.hidden_size + 2 * model.intermediate_size
     if model.pos_att_type:
@@ -98,18 +105,24 @@ def activation_bytes_per_layer(model: ModelConfig, size: int) -> int:
 
 
 def fits(total_gib: float, gpu: Gpu) -> bool:
-    """Whether so much fits into a GPU, with some room left."""
+    """Whether so much fits into a GPU with some room left."""
     return total_gib <= MEMORY_SHARE * gpu.memory_gib
 
 
 def fitting_budget(gpu: Gpu, *, floor: int, total_gib_of: dict[int, float]) -> int | None:
-    """Return the largest budget whose total fits into the GPU, or None; ``floor`` is the longest instance."""
+    """Return the largest token budget that fits into the GPU, or None.
+
+    Args:
+        gpu: The GPU.
+        floor: Tokens of the longest instance: a budget below it could not hold one.
+        total_gib_of: Memory by token budget.
+    """
     fitting = [budget for budget, total in total_gib_of.items() if fits(total, gpu) and budget >= floor]
     return max(fitting, default=None)
 
 
 def budgets() -> list[int]:
-    """Return the token budgets that a table shows, powers of two."""
+    """Return the token budgets that a table shows: powers of two."""
     shown = [SMALLEST_BUDGET]
     while shown[-1] < LARGEST_BUDGET:
         shown.append(2 * shown[-1])
@@ -130,12 +143,12 @@ def describe_checkpoints(config: RunConfig, parameters: int) -> str:
 def _activation_bytes(model: ModelConfig, size: int, masked_share: float, *, recompute: bool) -> float:
     layer = activation_bytes_per_layer(model, size)
     layers = model.num_hidden_layers * layer
-    if recompute:  # every layer's input, and one layer whole
+    if recompute:  # the input of every layer, and everything of the one that is being recomputed
         layers = model.num_hidden_layers * model.hidden_size * size + layer
     embeddings = 4 * model.hidden_size * size + 32
-    # The backward pass holds a layer's gradients while it makes the next.
+    # The backward pass holds the gradients of one layer's activations while it computes those of the layer below.
     encoder = layers + embeddings + layer / 2
-    if model.generator_size is not None:  # ELECTRA: it has the head over the vocabulary, and goes first
+    if model.generator_size is not None:  # ELECTRA: the generator runs first, and has the head over the vocabulary
         return encoder + _activation_bytes(model.generator(), size, masked_share, recompute=recompute)
-    # Logits, and their float32 gradient.
+    # The logits of the masked positions, and their float32 gradient.
     return encoder + masked_share * (model.padded_vocab_size * (size + 4) + 6 * model.hidden_size * size)

@@ -1,4 +1,4 @@
-"""``pretrain --dry-run``: check configuration and data, and say what the run would do on so many ranks."""
+"""``pretrain --dry-run``: check configuration and data, and say what the run would do on a number of ranks."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -31,18 +31,19 @@ from megabert.training.micro_batch_size import first_budget
 from megabert.training.run.folder import checkpoints_dir
 
 SAMPLED_STEPS = 2
+"""Global batches that are packed, to say how full the micro-batches are."""
 HASHED_SHARDS = 4
-"""Of each split, at most; the run itself hashes all of them."""
+"""Shards of each split that are hashed, at most. The run itself hashes all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
-    """A run that does not happen."""
+    """A run that is not started."""
 
     inputs: RunInputs
     world_size: int
     gpu: Gpu | None
-    """Kind of GPU of the run, where it is known: the one asked for, or this machine's."""
+    """GPU of the run where it is known: the one that was asked for, or this machine's."""
     parameters: int
 
 
@@ -54,18 +55,18 @@ def describe_run(
     world_size: int = 1,
     gpu: str | None = None,
 ) -> str:
-    """Return the plan of a run, phase by phase, and the disk that its checkpoints take.
+    """Return the plan of a run as text, phase by phase, and the disk that its checkpoints take.
 
     Args:
-        config: As resolved from recipe, files and flags.
-        run_dir: Where it would write.
+        config: The configuration, resolved from recipe, files and flags.
+        run_dir: The folder that the run would write.
         initial: Weights to start from.
-        world_size: Ranks to plan for; none of them is started.
-        gpu: Kind of GPU to plan for, a name of ``observability.gpus``; None: this machine's device.
+        world_size: Ranks to plan for. None of them is started.
+        gpu: GPU to plan for, a name of `observability.gpus`; None takes this machine's device.
 
     Raises:
-        ConfigError, DataError, CheckpointError: What ``pretrain`` would refuse, too, but for damaged bytes in shards
-            that were not among the sampled ones.
+        ConfigError, DataError, CheckpointError: Whatever ``pretrain`` would refuse, except for damaged bytes in shards
+            that were not sampled.
     """
     dry_run = _open(config, initial, world_size=world_size, gpu=gpu)
     inputs, model = dry_run.inputs, dry_run.inputs.config.model
@@ -95,7 +96,7 @@ def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int,
 
 
 def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
-    """Return what the checkpoints take and what is free; refuse a disk that has no place for a second one."""
+    """Say what the checkpoints take and what is free; refuse a disk that cannot hold two of them."""
     one = checkpoint_gib(dry_run.parameters)
     folder = next(parent for parent in checkpoints_dir(run_dir).absolute().parents if parent.is_dir())
     free = shutil.disk_usage(folder).free / GIB
@@ -129,7 +130,7 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
 
 
 def _check_files(*splits: ShardSet) -> str:
-    """Hash some shards of each split, evenly spaced; opening the splits has found every file of the manifest."""
+    """Hash some shards of each split, evenly spaced. That every file exists is known: the splits have been opened."""
     hashed = 0
     for split in splits:
         sample = {int(index) for index in np.linspace(0, len(split.shards) - 1, HASHED_SHARDS)}
@@ -139,7 +140,7 @@ def _check_files(*splits: ShardSet) -> str:
 
 
 def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
-    """Pack the first global batches as rank 0 would, padded as on a GPU."""
+    """Pack the first global batches as rank 0 would, padded as for a GPU."""
     config, (train, _) = dry_run.inputs.config, dry_run.inputs.shards[index]
     phase, ranks = config.phases[index], dry_run.world_size
     budget = _budget(dry_run, index)
@@ -165,7 +166,7 @@ def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
 
 
 def _real_share(batches: list[StepBatch]) -> str:
-    """Return how full the padded micro-batches are, and the shapes that rank 0 meets."""
+    """Say how full the padded micro-batches are, and which shapes rank 0 will see."""
     micro_batches = [micro_batch for batch in batches for micro_batch in batch.micro_batches]
     real = sum(micro_batch.num_tokens for micro_batch in micro_batches)
     padded = sum(len(micro_batch.input_ids_T) for micro_batch in micro_batches)
@@ -175,7 +176,7 @@ def _real_share(batches: list[StepBatch]) -> str:
 
 
 def _budget(dry_run: DryRun, index: int) -> int:
-    """Return the token budget as set, or as the run would begin to look for it."""
+    """Return the token budget that is set, or the one with which the run would begin its search."""
     config, statistics = dry_run.inputs.config, dry_run.inputs.shards[index][0].statistics
     if config.micro_batch_tokens != "auto":
         return config.micro_batch_tokens

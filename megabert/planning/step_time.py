@@ -2,9 +2,9 @@
 
     step = max(compute + communication - hidden + optimizer, loader)
 
-Compute is the step's FLOPs at ``efficiency`` of the peak: the one number that datasheets do not have. Collectives are
-rings: every rank sends each byte over NVLink, every node over its network cards, at ``LINE_RATE`` of their speed, and
-each hop of the ring costs a latency. docs/scaling.md holds the model against published systems.
+Compute is the step's FLOPs at a share of the peak, ``efficiency``, which is the one number that no datasheet has.
+Collectives are rings: every rank sends each byte over NVLink, every node over its network cards, at ``LINE_RATE`` of
+their speed, and each hop of the ring costs a latency. docs/scaling.md compares the model with published systems.
 """
 
 from dataclasses import dataclass
@@ -14,22 +14,23 @@ from megabert.observability.gpus import Gpu
 LINE_RATE = 0.75
 """Share of a link's datasheet speed that collectives reach. Assumed, not fitted."""
 HOP_WITHIN_NODE_S, HOP_BETWEEN_NODES_S = 3.4e-6, 14e-6
-"""Latency of a ring's hop, protocol Simple: NCCL's own tuning table (src/graph/tuning.cc, hwLat)."""
+"""Latency of one hop of a ring with the protocol Simple, from NCCL's own tuning table (src/graph/tuning.cc, hwLat)."""
 MEMORY_RATE = 0.8
 """Share of the memory's datasheet speed that an optimizer reaches. Assumed, not fitted."""
 OPTIMIZER_BYTES_PER_PARAMETER = 52
-"""Read and written in a LAMB step: gradient, weights, two moments, the update, twice over, and the 16-bit copy."""
+"""Bytes that a LAMB step reads and writes: gradient, weights, two moments and the update, in two passes, and the 16-bit
+copy of the weights."""
 BACKWARD_SHARE = 2 / 3
-"""Of a micro-step's compute."""
+"""Share of the backward pass in a micro-step's compute: it has twice the FLOPs of the forward pass."""
 PLAN_S_PER_INSTANCE = 0.5e-6
-"""Planning a global batch, which every rank does for all of it (docs/loader.md)."""
+"""Seconds that the loader takes to plan one instance. Every rank plans the whole global batch (docs/loader.md)."""
 LOADER_TOKENS_PER_S = 55e6
-"""Collecting a rank's own share on one core (docs/loader.md)."""
+"""Tokens that the loader collects on one core. Every rank collects its own share (docs/loader.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Equal GPUs in equal nodes."""
+    """Nodes with the same number of the same GPU."""
 
     gpu: Gpu
     nodes: int
@@ -37,41 +38,42 @@ class Cluster:
 
     @property
     def world_size(self) -> int:
-        """Ranks, one a GPU."""
+        """Number of ranks: one per GPU."""
         return self.nodes * self.gpus_per_node
 
 
 @dataclass(frozen=True, kw_only=True)
 class Communication:
-    """What a training system sends in a step, in bytes a parameter, all layers together."""
+    """What a training system sends in a step, in bytes per parameter."""
 
     all_reduce_bytes: float = 0.0
     """Gradients summed on every rank."""
     reduce_scatter_bytes: float = 0.0
-    """Gradients summed where their optimizer shard lives."""
+    """Gradients summed on the rank that holds their part of the optimizer."""
     all_gather_bytes: float = 0.0
-    """Updated weights, once a step."""
+    """Updated weights, once per step."""
     micro_step_gather_bytes: float = 0.0
     """Weights fetched in each micro-step (ZeRO-3: forward and backward)."""
     is_per_micro_step: bool = False
-    """Whether the gradients travel in each micro-step (ZeRO 2 and 3), not once a step."""
+    """Whether gradients are sent in each micro-step (ZeRO-2 and ZeRO-3) instead of once per step."""
     is_overlapped: bool = False
-    """Whether gradients travel while the last micro-step's backward pass goes on."""
+    """Whether gradients are sent while the last micro-step's backward pass is running."""
     is_optimizer_sharded: bool = False
-    """Whether each rank updates its share only (ZeRO)."""
+    """Whether each rank updates only its share of the parameters (ZeRO)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A step's work over all ranks."""
+    """The work of one step, all ranks together."""
 
     parameters: int
     flops: float
     micro_steps: int
-    """On each rank."""
+    """Micro-steps of each rank."""
     instances: int = 0
+    """Instances that the loader plans; 0 leaves the loader out."""
     tokens: int = 0
-    """With ``instances`` for the loader; 0 leaves it out."""
+    """Tokens that the loader collects; 0 leaves the loader out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +83,13 @@ class StepTime:
     compute_s: float
     communication_s: float
     hidden_s: float
-    """Of the communication, behind the backward pass."""
+    """Seconds of the communication that pass behind the backward pass."""
     optimizer_s: float
     loader_s: float
 
     @property
     def total_s(self) -> float:
-        """The loader works on a side thread: it counts where it is the slowest."""
+        """Seconds of the step. The loader runs in a thread of its own, so it counts only where it is slower."""
         return max(self.compute_s + self.communication_s - self.hidden_s + self.optimizer_s, self.loader_s)
 
 
@@ -97,11 +99,11 @@ def step_time(
     """Return the seconds of a step.
 
     Args:
-        work: The step, all ranks together.
+        work: The work of the step.
         cluster: GPUs and their links.
         communication: What the training system sends.
-        efficiency: Share of the peak while computing, collectives and optimizer not counted.
-        precision: bf16 or fp16, which names the peak.
+        efficiency: Share of the GPUs' peak while they compute, without collectives and optimizer.
+        precision: ``bf16`` or ``fp16``, which names the peak.
     """
     ranks, gpu = cluster.world_size, cluster.gpu
     compute_s = work.flops / ranks / (gpu.peak_tflops[precision] * 1e12 * efficiency)
@@ -124,7 +126,7 @@ def step_time(
 
 
 def _ring_s(size_bytes: float, cluster: Cluster) -> float:
-    """Return the seconds of a reduce-scatter or an all-gather; an all-reduce is both."""
+    """Return the seconds of a reduce-scatter or an all-gather over a ring; an all-reduce is one of each."""
     if size_bytes == 0 or cluster.world_size == 1:
         return 0.0
     gpus, nodes = cluster.gpus_per_node, cluster.nodes
