@@ -51,7 +51,7 @@ class Measured:
         """Run it."""
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         result = self.function(task)
-        stage = task.stage if isinstance(task, Unit) else self.function.__name__.strip("_")
+        stage = task.step if isinstance(task, Unit) else self.function.__name__.strip("_")
         return result, stage, memory_mib("VmHWM", "RssAnon", "RssFile")
 
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.checks.invariants import Batch, Rules
+from data_prep.document_set import DocumentSet, documents_of, index_path
 from data_prep.execution.executors import Executor
-from data_prep.execution.progress import Progress
+from data_prep.execution.progress import INSTANCES, Progress
 from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs
-from data_prep.steps.step3_tokenize import tokenizer_of
-from data_prep.steps.step5_bucket import DocumentSet, index_path
-from data_prep.steps.step6_instances import documents_of, make_pairs
+from data_prep.steps.step2_vocabulary import tokenizer_of
+from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
 from megabert.schema import MAX_BATCH_ROWS, Manifest, ShardEntry, ShardMetadata, read_manifest
 
@@ -70,7 +70,7 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
         problems.append(f"{folder / 'tokenizer'}: not the tokenizer that the manifest names")
     documents = _documents_beside(folder) if use_text else None
     tasks = shard_tasks(folder, manifest, documents)
-    progress = Progress(f"verify {folder.name}", len(tasks), measure="rows", scale=1e3, label="k instances/s")
+    progress = Progress(f"verify {folder.name}", len(tasks), INSTANCES)
     found: dict[int, list[str]] = {}
     for index, result in executor.run(check_shard, tasks):
         found[index] = result

@@ -6,7 +6,6 @@ bounded; pass two, the extraction, asks for each paragraph.
 
 # P paragraphs
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.execution.work_units import Counts
+from data_prep.text_hashes import hash_range, hash_text, rows_in_range
 from megabert.schema import atomic_path
 
 KNOWN = np.dtype([("hash", np.uint64), ("owner", np.uint32)])
 HASHES_A_RANGE = 1 << 22
 
 
-def hash_paragraph(text: str) -> int:
-    """Return 64 bits of the BLAKE2b hash of a paragraph."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-
-
 def write_hashes(documents: Iterator[list[str]], min_characters: int, path: Path) -> tuple[list[Path], Counts]:
     """Write the different hashes of the paragraphs of a chunk that are long enough, ascending."""
-    found = {hash_paragraph(p) for paragraphs in documents for p in paragraphs if len(p) >= min_characters}
+    found = {hash_text(p) for paragraphs in documents for p in paragraphs if len(p) >= min_characters}
     with atomic_path(path) as temporary, open(temporary, "wb") as stream:
         np.save(stream, np.sort(np.fromiter(found, np.uint64, len(found))))
     return [path], {"paragraphs": len(found)}
@@ -46,14 +41,13 @@ class RangeTask:
 
 def find_duplicates(task: RangeTask) -> tuple[list[Path], Counts]:
     """Write the hashes of a range that occur in several chunks, each with the first of these chunks."""
-    low, high = (task.number << 64) // task.ranges, ((task.number + 1) << 64) // task.ranges
+    low, high = hash_range(task.number, task.ranges)
     parts, owners = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint32)]
     for number, path in enumerate(task.chunks):
         hashes = np.load(path, mmap_mode="r")
-        first = int(np.searchsorted(hashes, np.uint64(low)))
-        last = len(hashes) if high >= 1 << 64 else int(np.searchsorted(hashes, np.uint64(high)))
-        parts.append(np.asarray(hashes[first:last]))
-        owners.append(np.full(last - first, number, np.uint32))
+        part = np.asarray(hashes[rows_in_range(hashes, low, high)])
+        parts.append(part)
+        owners.append(np.full(len(part), number, np.uint32))
     hashes_P, owners_P = np.concatenate(parts), np.concatenate(owners)
     order = np.argsort(hashes_P, kind="stable")  # stable: the first chunk stays first
     hashes_P, owners_P = hashes_P[order], owners_P[order]
@@ -84,7 +78,7 @@ class DuplicateParagraphs:
         """Return whether to drop a paragraph."""
         if len(paragraph) < self._min_characters:
             return False
-        key = hash_paragraph(paragraph)
+        key = hash_text(paragraph)
         if key in self._seen:
             return True
         self._seen.add(key)

@@ -7,11 +7,12 @@ from pathlib import Path
 from data_prep.commands.options import add_source_arguments, make_config
 from data_prep.config import BuildConfig
 from data_prep.extract import InputChunk, find_files, plan_chunks
-from data_prep.steps.step1_extract import DocumentReader, ExtractTask, hash_document
-from data_prep.steps.step2_vocabulary import save_tokenizer
+from data_prep.steps.step1_extract import DocumentReader, ExtractTask
+from data_prep.text_hashes import hash_text
 from data_prep.vocabulary_training import VocabularyOptions, require_bars, train_vocabulary
 from megabert.command_line.parser import Parser
 from megabert.errors import DataError
+from megabert.schema import publish_folder
 
 
 def add_arguments(parser: Parser) -> None:
@@ -34,7 +35,8 @@ def run(options: Namespace) -> int:
     chunks = plan_chunks(find_files(config.sources), config.chunk_bytes)
     tokenizer, report = train_vocabulary(_texts(config, chunks), wanted)
     require_bars(report)
-    save_tokenizer(tokenizer, options.output)
+    with publish_folder(options.output) as temporary:
+        tokenizer.save(temporary)
     print("\n".join([*report.lines(), f"tokenizer {options.output}"]))
     return 0
 
@@ -44,4 +46,5 @@ def _texts(config: BuildConfig, chunks: list[InputChunk]) -> Iterator[tuple[str,
         task = ExtractTask(chunk, number, config.language, config.clean, config.max_bad_share == 0, Path())
         for paragraphs in DocumentReader(task).documents():
             if paragraphs:
-                yield f"{hash_document(paragraphs):016x}", "\n".join(paragraphs)
+                text = "\n".join(paragraphs)
+                yield f"{hash_text(text):016x}", text

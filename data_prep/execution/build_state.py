@@ -1,4 +1,8 @@
-"""What a build's folder remembers: its configuration and inputs; and that one build at a time writes there."""
+"""What the folder of a build remembers, so that the same command continues it and no other one spoils it.
+
+``build.json`` holds the configuration, the inputs with their hashes, and the versions of the packages. A lock lets one
+build at a time write into the folder.
+"""
 
 import fcntl
 import json
@@ -8,19 +12,51 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor
 from data_prep.execution.versions import installed_versions
-from data_prep.extract import InputFile
+from data_prep.extract.inputs import InputFile
 from data_prep.extract.opening import input_sha256, is_url, modified_ns
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError
-from megabert.schema import atomic_write, try_lock
+from megabert.schema import atomic_write, read_json, try_lock
 
 STATE_NAME = "build.json"
+
+
+@dataclass(frozen=True)
+class InputRecord:
+    """One input file as a build read it."""
+
+    path: str
+    """Path or URL."""
+    bytes: int
+    """Size as stored."""
+    modified_ns: int
+    """Time of the last change; 0 for a URL."""
+    sha256: str
+    """Hash of the content."""
+
+    @property
+    def stamp(self) -> tuple[str, int, int]:
+        """What tells without reading a local file that it has not changed."""
+        return self.path, self.bytes, self.modified_ns
+
+
+@dataclass(frozen=True)
+class BuildState:
+    """The content of ``build.json``."""
+
+    config: dict[str, Any]
+    """Full configuration."""
+    inputs: list[InputRecord]
+    """All files of all sources."""
+    versions: dict[str, str]
+    """Packages that shape the shards, by name."""
 
 
 @contextmanager
@@ -54,20 +90,21 @@ def lock_folder(folder: Path) -> Iterator[None]:
         stream.truncate(0)
         stream.write(f"host {socket.gethostname()}, process {os.getpid()}\n")
         stream.flush()
-        _remove_remains(folder)
+        _remove_leftovers(folder)
         yield
 
 
-def _remove_remains(folder: Path) -> None:
+def _remove_leftovers(folder: Path) -> None:
     """Delete the temporary files and folders of a build that was killed; the lock says that nobody writes them."""
-    for path in list(folder.rglob(".*.tmp")):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    for pattern in (".*.tmp", ".*.tmp.old"):
+        for path in list(folder.rglob(pattern)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
-def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor: Executor) -> dict[str, Any]:
+def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor: Executor) -> BuildState:
     """Record configuration and inputs, or compare them with those of an earlier run.
 
     Returns:
@@ -75,51 +112,49 @@ def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor
 
     Raises:
         ConfigError: The configuration is another one.
-        DataError: The inputs have changed.
+        DataError: The inputs have changed, or the record is damaged.
     """
     path = folder / STATE_NAME
-    known = json.loads(path.read_bytes()) if path.is_file() else {}
-    if known:
-        _compare_config(folder, known["config"], config.to_dict())
-    inputs = _hash_inputs(files, known.get("inputs", []), executor)
-    if known:
-        _compare_inputs(folder, known["inputs"], inputs)
-    known = known if known else {"config": config.to_dict(), "inputs": inputs, "versions": installed_versions()}
-    known["inputs"] = inputs
-    atomic_write(path, json.dumps(known, indent=1))
-    return known
+    if not path.is_file():
+        inputs = _hash_inputs(files, [], executor)
+        state = BuildState(config.to_dict(), inputs, installed_versions())
+    else:
+        remedy = "Delete the folder, or give --output a new one."
+        earlier = read_json(path, BuildState, remedy=remedy)
+        _compare_config(folder, earlier.config, config.to_dict())
+        inputs = _hash_inputs(files, earlier.inputs, executor)
+        _compare_inputs(folder, earlier.inputs, inputs)
+        # The stamps are new where a file was touched and still has the same content.
+        state = BuildState(earlier.config, inputs, earlier.versions)
+    atomic_write(path, json.dumps(asdict(state), indent=1))
+    return state
 
 
 def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    with suppress(ConfigError):  # fields that came later hold their defaults
+    with suppress(ConfigError):  # fields that an earlier version did not know get their defaults
         old = loading.build(BuildConfig, old).to_dict()
-    found = loading.differences(old, new)
-    if found:
-        lines = "\n".join(f"  {path}: {before!r} there, {now!r} now" for path, (before, now) in found.items())
+    differences = loading.differences(old, new)
+    if differences:
+        lines = "\n".join(f"  {path}: {before!r} there, {now!r} now" for path, (before, now) in differences.items())
         raise ConfigError(
             f"{folder}: was begun with another configuration:\n{lines}\n"
             "Give --output a new folder, or delete this one, or repeat the earlier settings to continue."
         )
 
 
-def _hash_inputs(files: list[InputFile], known: list[dict[str, Any]], executor: Executor) -> list[dict[str, Any]]:
-    """Return path, size, time and SHA-256 of each input; a hash is taken over where size and time are as known."""
-    before = {_stamp(item): item["sha256"] for item in known}
-    inputs: list[dict[str, Any]] = [
-        {"path": file.path, "bytes": file.bytes, "modified_ns": modified_ns(file.path)} for file in files
-    ]
-    new = [item for item in inputs if is_url(item["path"]) or _stamp(item) not in before]
-    for index, digest in executor.run(input_sha256, [item["path"] for item in new]):
-        new[index]["sha256"] = digest
-    return [{"sha256": before.get(_stamp(item)), **item} for item in inputs]
+def _hash_inputs(files: list[InputFile], known: list[InputRecord], executor: Executor) -> list[InputRecord]:
+    """Return a record of each input file; a hash is taken over from ``known`` where size and time are as they were."""
+    known_hashes = {record.stamp: record.sha256 for record in known}
+    stamps = [(file.path, file.bytes, modified_ns(file.path)) for file in files]
+    hashes = {stamp: known_hashes[stamp] for stamp in stamps if stamp in known_hashes and not is_url(stamp[0])}
+    new = [stamp for stamp in stamps if stamp not in hashes]
+    for index, digest in executor.run(input_sha256, [path for path, _, _ in new]):
+        hashes[new[index]] = digest
+    return [InputRecord(*stamp, hashes[stamp]) for stamp in stamps]
 
 
-def _stamp(item: dict[str, Any]) -> tuple[Any, ...]:
-    return item["path"], item["bytes"], item["modified_ns"]
-
-
-def _compare_inputs(folder: Path, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
-    before, now = ({(item["path"], item["sha256"]) for item in items} for items in (old, new))
+def _compare_inputs(folder: Path, old: list[InputRecord], new: list[InputRecord]) -> None:
+    before, now = ({(record.path, record.sha256) for record in records} for records in (old, new))
     if before != now:
         changed = ", ".join(sorted({path for path, _ in before ^ now})[:5])
         raise DataError(

@@ -8,18 +8,18 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
-from megabert.errors import ConfigError, DataError, MegabertError
+from megabert.errors import ConfigError, DataError
 
 PR_SET_PDEATHSIG = 1
+POLL_S = 0.002
+"""How long an idle rank sleeps between two looks for a message: a blocking receive of MPI burns a core."""
 
 
 class Executor(Protocol):
@@ -49,6 +49,29 @@ class SerialExecutor:
         return None
 
 
+def _in_any_order(
+    submit: Callable[..., Future], function: Callable[[Any], Any], tasks: Sequence[Any], in_flight: int
+) -> Iterator[tuple[int, Any]]:
+    """Submit tasks and yield results as they come, with at most ``in_flight`` tasks submitted and not yet yielded.
+
+    A step may have a million tasks: submitted all at once, they and their results would fill this process's memory.
+    """
+    waiting = iter(enumerate(tasks))
+    running: dict[Future, int] = {}
+    try:
+        while True:
+            for index, task in islice(waiting, in_flight - len(running)):
+                running[submit(function, task)] = index
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield running.pop(future), future.result()
+    finally:  # after an error nothing that has not begun is begun
+        for future in running:
+            future.cancel()
+
+
 class ProcessExecutor:
     """Worker processes, started once (``spawn``: no state is inherited) and killed with their parent."""
 
@@ -68,133 +91,39 @@ class ProcessExecutor:
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield results as they finish; a few tasks a worker are in flight at any time."""
         assert self._pool is not None, "used outside its context"
-        waiting = iter(enumerate(tasks))
-        running: dict[Any, int] = {}
         try:
-            while True:
-                for index, task in waiting:
-                    running[self._pool.submit(function, task)] = index
-                    if len(running) >= 2 * self._workers:
-                        break
-                if not running:
-                    return
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield running.pop(future), future.result()
+            yield from _in_any_order(self._pool.submit, function, tasks, 2 * self._workers)
         except BrokenProcessPool as error:
             raise DataError(
                 "A worker process died without a message (killed, or out of memory?). Finished units are kept: "
                 "run the same command again, with fewer --workers if memory was short."
             ) from error
-        finally:
-            for future in running:
-                future.cancel()
-
-
-_READY, _RESULT, _ERROR = range(3)  # what a rank tells rank 0
-_POLL_S = 0.002
 
 
 class MpiExecutor:
-    """The ranks of an MPI world. Rank 0 hands out tasks and works on some itself, in a thread; the others ask for them.
+    """The ranks of an MPI world, of which rank 0 has this executor, and works on tasks itself in a thread."""
 
-    Only rank 0 has an executor; the others are in `serve`. MPI is called from the main thread alone.
-    """
-
-    def __init__(self, world: Any) -> None:
-        """Take the communicator of all ranks."""
-        self._world = world
-        self._idle: list[int] = []
-        self._busy: dict[int, int] = {}
+    def __init__(self, other_ranks: Any, ranks: int) -> None:
+        """Take the pool of the other ranks."""
+        self._other_ranks, self._ranks = other_ranks, ranks
         self._own = ThreadPoolExecutor(1, "megabert-rank0")
-        self._is_closed = False
+        self._own_task: Future | None = None
 
     def __enter__(self) -> "MpiExecutor":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Wait for tasks in flight, then send the ranks home; once."""
-        if self._is_closed:
-            return
-        self._is_closed = True
         self._own.shutdown(wait=True, cancel_futures=True)
-        while len(self._idle) + 1 < self._world.size:
-            if not self._receive()[0]:
-                time.sleep(_POLL_S)
-        for rank in self._idle:
-            self._world.send(None, rank)
-        self._idle = []
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield results as they finish; each rank has one task at a time."""
-        waiting = iter(enumerate(tasks))
-        own: tuple[int, Future] | None = None
-        left = len(tasks)
-        while left:
-            is_idle = True
-            while self._idle and (task := next(waiting, None)) is not None:
-                rank = self._idle.pop()
-                self._busy[rank] = task[0]
-                self._world.send((function, task[1]), rank)
-                is_idle = False
-            # Rank 0 takes one after the others have theirs.
-            if own is None and (task := next(waiting, None)) is not None:
-                own = task[0], self._own.submit(function, task[1])
-            if own is not None and own[1].done():
-                left -= 1
-                yield own[0], own[1].result()
-                own = None
-                continue
-            was_received, finished = self._receive()
-            if finished is not None:
-                left -= 1
-                index, result = finished
-                if isinstance(result, _Failure):
-                    raise result.error
-                yield index, result
-            elif is_idle and not was_received:
-                time.sleep(_POLL_S)
+        return _in_any_order(self._submit, function, tasks, self._ranks)
 
-    def _receive(self) -> tuple[bool, tuple[int, Any] | None]:
-        """Take one message, if there is one; return whether there was, and the task that it finishes."""
-        status = _mpi().Status()
-        if not self._world.iprobe(status=status):
-            return False, None
-        rank = status.Get_source()
-        kind, value = self._world.recv(source=rank)
-        self._idle.append(rank)
-        if kind == _READY:
-            return True, None
-        index = self._busy.pop(rank)
-        return True, (index, _Failure(value) if kind == _ERROR else value)
-
-
-@dataclass(frozen=True)
-class _Failure:
-    error: BaseException
-
-
-def serve(world: Any) -> None:
-    """Do what rank 0 hands out until it says that there is no more; every rank but 0 spends its life here."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    world.send((_READY, None), 0)
-    while True:
-        while not world.iprobe(source=0):
-            time.sleep(_POLL_S)  # a blocking receive of MPI burns a core
-        job = world.recv(source=0)
-        if job is None:
-            return
-        function, task = job
-        try:
-            answer = (_RESULT, function(task))
-        except MegabertError as error:
-            answer = (_ERROR, error)
-        except BaseException:
-            answer = (_ERROR, RuntimeError(f"on rank {world.rank}:\n{traceback.format_exc()}"))
-        world.send(answer, 0)
+    def _submit(self, function: Callable[[Any], Any], task: Any) -> Future:
+        if self._own_task is None or self._own_task.done():
+            self._own_task = self._own.submit(function, task)
+            return self._own_task
+        return self._other_ranks.submit(function, task)
 
 
 def is_mpi_launch() -> bool:
@@ -267,15 +196,14 @@ def executor_of_all_ranks(workers: int, *, is_mpi: bool) -> Iterator[Executor | 
     world = mpi_world() if is_mpi or is_mpi_launch() else None
     if world is None or world.size == 1:
         yield make_executor(1 if is_mpi else workers)
-    elif world.rank:
-        serve(world)
-        yield None
-    else:
-        executor = MpiExecutor(world)
-        try:
-            yield executor
-        finally:  # also after an error before the first task: the ranks wait
-            executor.close()
+        return
+    from mpi4py.futures import MPICommExecutor
+
+    if world.rank:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 gets Ctrl-C as well, and ends the others
+    # The other ranks spend the build in entering this context, and leave it with nothing to do.
+    with MPICommExecutor(world, root=0, backoff=POLL_S) as other_ranks:
+        yield None if world.rank else MpiExecutor(other_ranks, world.size)
 
 
 def available_cores() -> int:

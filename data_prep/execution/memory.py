@@ -2,32 +2,31 @@
 
 import ctypes
 import mmap
+from functools import lru_cache
 
 import pyarrow as pa
 from numpy.typing import NDArray
 
-_stages = [""]
-"""The one that this process works on."""
 
+@lru_cache(maxsize=1)
+def release_before(step: str) -> None:
+    """Return the memory that Arrow's and the C library's allocators keep unused, so that steps do not add up.
 
-def release_unused(stage: str) -> None:
-    """Return what Arrow's and the C library's allocators hold but nobody uses, so that stages do not add up.
+    It is called before each unit, and the cache of one call lets it act only when the process turns to another step:
+    the next unit of a step needs the same memory again, and a page that the system has to make anew costs more than
+    many a loop over it.
 
     Args:
-        stage: Comes next. Nothing is given back between units of one stage, which need the same again: a page that the
-            system has to make anew costs more than many a loop over it.
+        step: The step that comes next; "" after the last one.
     """
-    if stage == _stages[0]:
-        return
-    _stages[0] = stage
     pa.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:
         trim(0)
 
 
 def release_pages(array: NDArray) -> None:
-    """Let go of the pages of an array that `numpy.load` mapped; they are read again when they are used."""
+    """Drop the pages of an array that `numpy.load` mapped; they are read again when they are used."""
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)

@@ -1,102 +1,137 @@
-"""Units of work that are done once: run, record with the SHA-256 of what they wrote, skip when run again."""
+"""Units of work: the parts of a build that are done once, in any order, by any worker.
+
+A unit is a function and its argument. It reads files, writes files, and depends on nothing else, so units can be handed
+to any number of workers and repeated at will. When a unit is finished, a record with the SHA-256 of what it wrote is
+stored; a build that is started again skips the units whose records and files are as they should be. A step of the build
+is a list of units that need nothing of one another.
+"""
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor
-from data_prep.execution.memory import release_unused
-from data_prep.execution.progress import Progress
+from data_prep.execution.memory import release_before
+from data_prep.execution.progress import Progress, Rate
 from data_prep.execution.versions import require_versions
 from megabert.errors import DataError
-from megabert.schema import atomic_write, sha256_file
+from megabert.schema import atomic_write, read_json, sha256_file
 
 Counts = dict[str, Any]
+"""What a unit counted: numbers, lists of numbers, texts, and mappings of these, which `add_counts` adds up."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One piece of work: a module-level function, what it takes, and where it leaves its record."""
+    """One unit of work: a function of a module, its argument, and where it is recorded."""
 
     root: Path
     """Folder of the build."""
-    stage: str
-    """Such as ``tokens``."""
+    step: str
+    """Step that the unit belongs to, such as ``tokens``: the name of the folder of its records.
+
+    Builds that an earlier version has begun are continued by these names, so they stay."""
     name: str
-    """Unique within the stage; names the record."""
+    """Name of the record, unique within the step."""
     function: Callable[[Any], tuple[list[Path], Counts]]
-    """Writes files atomically; returns their paths and counts for the manifest."""
+    """Writes files atomically; returns their paths, and counts for the manifest."""
     argument: Any
-    """Given to ``function``."""
+    """What ``function`` is called with."""
     versions: dict[str, str] = field(default_factory=dict)
     """Packages that the build was begun with; a unit that is not finished needs the same ones."""
 
     @property
     def record(self) -> Path:
-        """Where the finished unit is recorded."""
-        return self.root / "work" / "records" / self.stage / f"{self.name}.json"
+        """File that says that the unit is finished."""
+        return self.root / "work" / "records" / self.step / f"{self.name}.json"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished unit."""
+    """What a finished unit wrote and counted: the content of its record."""
 
     files: dict[str, str] = field(default_factory=dict)
-    """SHA-256 by path relative to the build's folder."""
+    """SHA-256 of each file, by its path relative to the build's folder."""
     counts: Counts = field(default_factory=dict)
     """What the unit counted."""
     was_skipped: bool = False
-    """Whether it had been done before."""
+    """Whether the unit had been finished by an earlier run."""
 
 
-def finished(unit: Unit) -> Outcome | None:
-    """Return the recorded outcome if the unit's files are there with the recorded SHA-256, else None."""
-    try:
-        values = json.loads(unit.record.read_bytes())
-        files, counts = values["files"], values["counts"]
-    except (OSError, ValueError, KeyError):
-        return None
-    for name, digest in files.items():
-        path = unit.root / name
-        if not path.is_file() or sha256_file(path) != digest:
-            return None
-    return Outcome(files, counts, was_skipped=True)
+@dataclass(frozen=True)
+class Build:
+    """A build on its way: where it writes, what it makes, and who does the work."""
+
+    folder: Path
+    """Output folder."""
+    config: BuildConfig
+    """What to make."""
+    executor: Executor
+    """Does the units; entered already."""
+    versions: dict[str, str]
+    """Packages that the build was begun with."""
+
+    def path(self, *parts: str) -> Path:
+        """Return a path inside the build's folder."""
+        return self.folder.joinpath(*parts)
+
+    def unit(self, step: str, name: str, function: Callable[[Any], tuple[list[Path], Counts]], argument: Any) -> Unit:
+        """Return a unit of a step."""
+        return Unit(self.folder, step, name, function, argument, self.versions)
+
+    def run(self, title: str, units: Sequence[Unit], rate: Rate | None = None) -> list[Outcome]:
+        """Do the units that are not finished yet, and return the outcomes of all in the order of ``units``.
+
+        Args:
+            title: Name of the step for its line of progress.
+            units: Independent of each other.
+            rate: What the line of progress tells per second.
+        """
+        outcomes: dict[int, Outcome] = {}
+        progress = Progress(title, len(units), rate)
+        for index, outcome in self.executor.run(run_unit, units):
+            outcomes[index] = outcome
+            progress.advance(outcome.counts, was_skipped=outcome.was_skipped)
+        progress.close()
+        release_before("")
+        return [outcomes[index] for index in range(len(units))]
 
 
 def run_unit(unit: Unit) -> Outcome:
-    """Do a unit unless it is finished; the record is written after its files."""
+    """Do a unit unless it is finished. Its record is written after its files, so a kill in between repeats it."""
     done = finished(unit)
     if done is not None:
         return done
     require_versions(unit.root, unit.versions)
-    release_unused(unit.stage)
+    release_before(unit.step)
     paths, counts = unit.function(unit.argument)
     files = {str(path.relative_to(unit.root)): sha256_file(path) for path in paths}
     atomic_write(unit.record, json.dumps({"files": files, "counts": counts}, sort_keys=True))
     return Outcome(files, counts)
 
 
-def run_stage(units: Sequence[Unit], executor: Executor, progress: Progress) -> list[Outcome]:
-    """Run all units of a stage and return their outcomes in the order of ``units``."""
-    outcomes: list[Outcome | None] = [None] * len(units)
-    for index, outcome in executor.run(run_unit, units):
-        outcomes[index] = outcome
-        progress.advance(outcome.counts, was_skipped=outcome.was_skipped)
-    progress.close()
-    release_unused("")
-    return [outcome for outcome in outcomes if outcome is not None]
-
-
-def all_finished(units: Sequence[Unit], executor: Executor) -> list[Outcome] | None:
-    """Return the outcomes if every unit is finished and verified, else None."""
-    if not all(unit.record.is_file() for unit in units):
+def finished(unit: Unit) -> Outcome | None:
+    """Return the recorded outcome if the unit's files are there with the recorded SHA-256, else None."""
+    try:
+        outcome = read_json(unit.record, Outcome, remedy="The unit is done again.")
+    except DataError:  # no record, or a damaged one
         return None
-    found: list[Outcome | None] = [None] * len(units)
-    for index, outcome in executor.run(finished, units):
-        found[index] = outcome
-    return None if None in found else [outcome for outcome in found if outcome is not None]
+    for name, digest in outcome.files.items():
+        path = unit.root / name
+        if not path.is_file() or sha256_file(path) != digest:
+            return None
+    return replace(outcome, was_skipped=True)
+
+
+def all_finished(units: Sequence[Unit], executor: Executor) -> bool:
+    """Return whether every unit is finished, its files verified; the workers share the hashing."""
+    # Looking for the records first is cheap, and tells most unfinished steps from finished ones.
+    if not all(unit.record.is_file() for unit in units):
+        return False
+    return all(outcome is not None for _, outcome in executor.run(finished, units))
 
 
 def add_counts(outcomes: Sequence[Outcome]) -> Counts:

@@ -6,14 +6,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.extract.chunks import InputChunk, InputFile
+from data_prep.extract.inputs import InputChunk, InputFile
 from data_prep.extract.opening import is_url, open_stored
 from megabert.errors import DataError
 
 ROWS_A_BATCH = 1024
 
 
-def parts_of(file: InputFile) -> list[int]:
+def part_sizes(file: InputFile) -> list[int]:
     """Return the bytes of each row group or record batch; an Arrow stream is one part.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from data_prep.extract.chunks import InputChunk
+from data_prep.extract.inputs import InputChunk
 from data_prep.extract.problems import Problems
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from data_prep.extract.chunks import BORDERS, UNCUTTABLE, InputChunk, chunk_bounds
+from data_prep.extract.chunks import BORDERS, UNCUTTABLE, chunk_bounds
+from data_prep.extract.inputs import InputChunk
 from data_prep.extract.opening import content_blocks, open_stored
 from data_prep.extract.problems import Problems
 

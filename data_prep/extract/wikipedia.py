@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from data_prep.extract.chunks import InputChunk, InputFile
+from data_prep.extract.inputs import InputChunk, InputFile
 from data_prep.extract.opening import BLOCK_BYTES, content_blocks
 from data_prep.extract.problems import Problems
 from data_prep.extract.text import Document, chunk_blocks, grouped

@@ -9,9 +9,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import make_list, offsets_of
+from data_prep.document_set import DocumentSet
 from data_prep.instances.draws import MASKS
 from data_prep.instances.pairs import Pairs
-from data_prep.steps.step5_bucket import DocumentSet
 from megabert.masking.masking import MaskedInstances, MaskingOptions, PieceTable, mask_instances
 from megabert.randomness.keyed import mix
 from megabert.schema import ShardMetadata, instance_schema, token_type

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.steps.step5_bucket import DocumentSet
+from data_prep.document_set import DocumentSet
 from megabert.randomness.keyed import mix, string_key
 
 Integers = NDArray[np.int64]

@@ -1,28 +1,35 @@
-"""The first stage: read a chunk, clean its documents, cut them into sentences, write them as Arrow files."""
+"""Step 1: read each chunk of the input, clean its documents, cut them into sentences, and write them as Arrow files.
 
-import hashlib
+With the cleaning rule ``duplicate_paragraphs`` the chunks are read twice: before the text is written, a first reading
+finds the paragraphs that occur in several chunks.
+"""
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import sentencex
 
 from data_prep.arrow_files import offsets_of, write_batches
 from data_prep.clean.cleaner import Cleaner
-from data_prep.clean.paragraphs import DuplicateParagraphs
+from data_prep.clean.paragraphs import DuplicateParagraphs, RangeTask, count_ranges, find_duplicates, write_hashes
 from data_prep.config import CleanConfig
-from data_prep.execution.work_units import Counts
-from data_prep.extract.chunks import InputChunk
+from data_prep.execution.progress import BYTES
+from data_prep.execution.work_units import Build, Counts, add_counts
+from data_prep.extract.chunks import plan_chunks
+from data_prep.extract.inputs import InputChunk, InputFile
 from data_prep.extract.problems import Problems
 from data_prep.extract.readers import read_texts
-from data_prep.sentences import make_splitter
+from data_prep.text_hashes import hash_text
 
 SCHEMA = pa.schema([("document_hash", pa.uint64()), ("source", pa.uint16()), ("sentences", pa.list_(pa.string()))])
 DOCUMENTS_A_BATCH = 4096
 PART_CHARACTERS = 16 << 20
-"""A file takes about as many, so that a huge compressed input does not become one huge file."""
+"""Text that a file holds at most, about, so that a huge compressed input does not become one huge file."""
 
 
 @dataclass(frozen=True)
@@ -31,31 +38,151 @@ class ExtractTask:
 
     chunk: InputChunk
     number: int
-    """Of the chunk, over the whole build."""
+    """Number of the chunk over the whole build."""
     language: str
+    """ISO 639-1 code for the sentence splitter."""
     clean: CleanConfig
     is_strict: bool
     """Whether a document that cannot be read ends the build."""
     path: Path
-    """Without suffix: parts are named ``PATH-000.arrow`` and so on."""
+    """Output without suffix: parts are named ``PATH-000.arrow`` and so on."""
     duplicates: Path | None = None
     """Folder of the paragraphs that occur in several chunks."""
 
 
+def extract_documents(build: Build, files: list[InputFile]) -> tuple[list[Path], Counts]:
+    """Extract the documents of all input files.
+
+    Returns:
+        The files of extracted documents, in the order of the input, and what was counted.
+    """
+    chunks = plan_chunks(files, build.config.chunk_bytes)
+    duplicates = None
+    if "duplicate_paragraphs" in build.config.clean.rules:
+        duplicates = _find_duplicate_paragraphs(build, chunks)
+    tasks = _tasks(build, "extract", chunks, duplicates)
+    outcomes = build.run("extract", [build.unit("extract", t.path.name, extract, t) for t in tasks], BYTES)
+    return [build.folder / name for outcome in outcomes for name in sorted(outcome.files)], add_counts(outcomes)
+
+
+def _find_duplicate_paragraphs(build: Build, chunks: list[InputChunk]) -> Path:
+    """Return the folder of the paragraphs that occur in several chunks, each with the chunk that keeps it."""
+    tasks = _tasks(build, "paragraphs", chunks)
+    units = [build.unit("paragraphs", task.path.name, hash_paragraphs, task) for task in tasks]
+    outcomes = build.run("paragraphs", units, BYTES)
+    hashes = tuple(build.folder / name for outcome in outcomes for name in outcome.files)
+    folder = build.path("work", "paragraphs", "known")
+    ranges = count_ranges(add_counts(outcomes)["paragraphs"])
+    comparisons = [RangeTask(hashes, number, ranges, folder / f"known-{number:05d}.npy") for number in range(ranges)]
+    units = [build.unit("paragraphs", task.path.stem, find_duplicates, task) for task in comparisons]
+    build.run("duplicate paragraphs", units)
+    return folder
+
+
+def _tasks(build: Build, step: str, chunks: list[InputChunk], duplicates: Path | None = None) -> list[ExtractTask]:
+    config, folder = build.config, build.path("work", step)
+    is_strict = config.max_bad_share == 0
+    return [
+        ExtractTask(chunk, number, config.language, config.clean, is_strict, folder / f"{number:06d}", duplicates)
+        for number, chunk in enumerate(chunks)
+    ]
+
+
+def hash_paragraphs(task: ExtractTask) -> tuple[list[Path], Counts]:
+    """Write the hashes of a chunk's paragraphs, as they are before the rule on duplicates."""
+    documents = DocumentReader(task).documents()
+    paths, counts = write_hashes(documents, task.clean.min_paragraph_characters, task.path.with_suffix(".npy"))
+    return paths, {**counts, "bytes": task.chunk.bytes}
+
+
+def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
+    """Write the documents of a chunk as sentences."""
+    source = task.chunk.file.source
+    counts: Counts = {"documents": 0, "empty_documents": 0, "sentences": 0, "characters": 0}
+    paths: list[Path] = []
+    part = _Part()
+
+    def write_part() -> None:
+        counts["sentences"] += len(part.lengths)
+        counts["characters"] += part.characters
+        paths.append(part.write(task.path.with_name(f"{task.path.name}-{len(paths):03d}.arrow"), source))
+
+    reader = DocumentReader(task)
+    for paragraphs in reader.documents():
+        counts["documents"] += 1
+        sentences = split_sentences(paragraphs, task.language)
+        if not sentences:
+            counts["empty_documents"] += 1
+            continue
+        # The hash is that of the text before it is cut: another splitter leaves a document in its split and bucket.
+        part.add(hash_text("\n".join(paragraphs)), sentences)
+        if part.characters >= PART_CHARACTERS:
+            write_part()
+            part = _Part()
+    if part.hashes or not paths:
+        write_part()
+    counts |= {"documents": {str(source): counts["documents"] + reader.dropped}, "bytes": task.chunk.bytes}
+    return paths, counts | reader.report()
+
+
+def split_sentences(paragraphs: list[str], language: str) -> list[str]:
+    """Return the sentences of paragraphs in order; none reaches over the end of a paragraph.
+
+    White space may stay at the ends of sentences. The rules are those of the Wikimedia Foundation's ``sentencex`` for
+    about 240 languages; a language without rules falls back to a related one.
+    """
+    return list(chain.from_iterable(map(sentencex.segment, repeat(language), paragraphs)))
+
+
+class DocumentReader:
+    """Reads and cleans the documents of a chunk, and knows what was dropped on the way."""
+
+    def __init__(self, task: ExtractTask) -> None:
+        self._task = task
+        self._problems = Problems(is_strict=task.is_strict)
+        is_duplicate = None
+        if task.duplicates is not None:
+            is_duplicate = DuplicateParagraphs(task.duplicates, task.number, task.clean.min_paragraph_characters)
+        self._cleaner = Cleaner(task.clean, is_duplicate)
+        self.dropped = 0
+        """Documents that a cleaning rule dropped."""
+
+    def documents(self) -> Iterator[list[str]]:
+        """Yield documents as lists of paragraphs; one without text is an empty list."""
+        file = self._task.chunk.file
+        counted = "row" if file.format in ("parquet", "arrow") else "byte"
+        for position, text in read_texts(self._task.chunk, self._problems):
+            paragraphs = self._cleaner.clean(text, f"{file.path} {counted} {position}")
+            if paragraphs is None:
+                self.dropped += 1
+            else:
+                yield paragraphs
+
+    def report(self) -> dict[str, Any]:
+        """Return counts of problems and rules, and examples under names that no other chunk uses."""
+        examples = {**self._problems.examples, **self._cleaner.examples}
+        named = {
+            rule: {f"{self._task.number:06d}-{index}": text for index, text in enumerate(texts)}
+            for rule, texts in examples.items()
+        }
+        return {"problems": self._problems.counts, "rules": self._cleaner.counts, "examples": named}
+
+
 @dataclass
 class _Part:
-    """Documents for one file."""
+    """Documents for one file, collected as flat lists: pyarrow is slow with lists of lists of Python strings."""
 
     hashes: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=lambda: [0])
+    """First sentence of each document, and the end of the last."""
     texts: list[bytes] = field(default_factory=list)
-    """Of each document, the sentences end to end."""
+    """Sentences of each document, end to end, in UTF-8."""
     lengths: list[int] = field(default_factory=list)
     """Bytes of each sentence."""
     characters: int = 0
 
     def add(self, digest: int, sentences: list[str]) -> None:
-        """Take a document."""
+        """Append a document."""
         text = "".join(sentences)
         self.hashes.append(digest)
         self.texts.append(text.encode())
@@ -74,81 +201,3 @@ class _Part:
         batches = [batch.slice(i, DOCUMENTS_A_BATCH) for i in range(0, batch.num_rows, DOCUMENTS_A_BATCH)]
         write_batches(path, SCHEMA, batches, compression="lz4")
         return path
-
-
-def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
-    """Write the documents of a chunk; a document's hash is of its text, wherever it was found."""
-    splitter = make_splitter(task.language)
-    source = task.chunk.file.source
-    numbers = {"documents": 0, "empty_documents": 0, "sentences": 0, "characters": 0}
-    paths: list[Path] = []
-    part = _Part()
-    reader = DocumentReader(task)
-    for paragraphs in reader.documents():
-        numbers["documents"] += 1
-        sentences = splitter.split_paragraphs(paragraphs)
-        if not sentences:
-            numbers["empty_documents"] += 1
-            continue
-        part.add(hash_document(paragraphs), sentences)
-        if part.characters >= PART_CHARACTERS:
-            _add(numbers, part)
-            paths.append(part.write(_part_path(task.path, len(paths)), source))
-            part = _Part()
-    if part.hashes or not paths:
-        _add(numbers, part)
-        paths.append(part.write(_part_path(task.path, len(paths)), source))
-    numbers["documents"] += reader.dropped
-    counts: Counts = {**numbers, **reader.report(), "bytes": task.chunk.bytes}
-    counts["documents"] = {str(source): numbers["documents"]}
-    return paths, counts
-
-
-def _add(numbers: dict[str, int], part: _Part) -> None:
-    numbers["sentences"] += len(part.lengths)
-    numbers["characters"] += part.characters
-
-
-def _part_path(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.name}-{number:03d}.arrow")
-
-
-class DocumentReader:
-    """The cleaned documents of a chunk, and what was dropped on the way."""
-
-    def __init__(self, task: ExtractTask) -> None:
-        self._task = task
-        self._problems = Problems(is_strict=task.is_strict)
-        known = None
-        if task.duplicates is not None:
-            known = DuplicateParagraphs(task.duplicates, task.number, task.clean.min_paragraph_characters)
-        self._cleaner = Cleaner(task.clean, known)
-        self.dropped = 0
-        """Documents that a rule dropped."""
-
-    def documents(self) -> Iterator[list[str]]:
-        """Yield documents as paragraphs; one without any is an empty list."""
-        path, unit = (
-            self._task.chunk.file.path,
-            "row" if self._task.chunk.file.format in ("parquet", "arrow") else "byte",
-        )
-        for place, text in read_texts(self._task.chunk, self._problems):
-            paragraphs = self._cleaner.clean(text, f"{path} {unit} {place}")
-            if paragraphs is None:
-                self.dropped += 1
-            else:
-                yield paragraphs
-
-    def report(self) -> dict[str, Any]:
-        """Return counts of problems and rules, and examples under names that no other chunk uses."""
-        examples = {**self._problems.examples, **self._cleaner.examples}
-        named = {
-            rule: {f"{self._task.number:06d}-{index}": text for index, text in enumerate(texts)}
-            for rule, texts in examples.items()
-        }
-        return {"problems": self._problems.counts, "rules": self._cleaner.counts, "examples": named}
-
-
-def hash_document(paragraphs: list[str]) -> int:
-    """Return 64 bits of the BLAKE2b hash of a document's text, whatever splits it into sentences."""
-    return int.from_bytes(hashlib.blake2b("\n".join(paragraphs).encode(), digest_size=8).digest(), "little")

@@ -1,38 +1,33 @@
-"""Between tokenization and buckets, for large corpora: many tokenized chunks become few files by range of hashes.
+"""Step 4, for large corpora: many tokenized files become few, each with one range of hashes.
 
-If each of many buckets opened each of many chunks, a terabyte would take billions of opens.
+Every bucket of step 5 needs documents of every chunk. If each of many buckets opened each of many chunks, a terabyte of
+text would take billions of opens. So where there are more than ``MAX_FILES`` chunks, they are merged first: groups of
+that many chunks, each group into one file per range of hashes. No unit opens more than that many files.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
-from data_prep.arrow_files import make_list, write_batches
-from data_prep.execution.work_units import Counts
-from data_prep.steps.step3_tokenize import SPLITS, read_documents_of
-from data_prep.steps.step5_bucket import gather_lists, hash_range, joined
+from data_prep.document_set import SPLITS
+from data_prep.execution.progress import TOKENS
+from data_prep.execution.work_units import Build, Counts
+from data_prep.text_hashes import hash_range
+from data_prep.token_files import document_schema, read_range
 
 MAX_FILES = 256
-"""Files that a unit opens at most; so many chunks need no merging."""
 
 
 @dataclass(frozen=True)
-class Part:
+class TokenFile:
     """A file of tokenized documents, sorted by split and hash, that holds one range of hashes."""
 
     path: Path
-    sources: tuple[Path, ...] = ()
-    """The chunks that it is merged from; none where it is a chunk itself."""
     number: int = 0
-    """Of the range."""
+    """Number of the range."""
     ranges: int = 1
-
-    @property
-    def is_merged(self) -> bool:
-        """Whether a unit has to write it."""
-        return bool(self.sources)
+    """Number of equal ranges that all hashes are divided into."""
 
     def overlaps(self, low: int, high: int) -> bool:
         """Return whether it may hold hashes from ``low`` to below ``high``."""
@@ -40,54 +35,35 @@ class Part:
         return own_low < high and low < own_high
 
 
-def plan_parts(tokens: list[Path], folder: Path, buckets: int) -> list[Part]:
-    """Return the files that buckets are filled from: the tokenized chunks, or what is to be merged of them."""
-    if len(tokens) <= MAX_FILES:
-        return [Part(path) for path in tokens]
-    ranges = min(MAX_FILES, buckets)  # a unit holds no more than one bucket does, or a share of its chunks
-    return [
-        Part(
-            folder / f"{number:05d}-{first // MAX_FILES:05d}.arrow",
-            tuple(tokens[first : first + MAX_FILES]),
-            number,
-            ranges,
-        )
-        for number in range(ranges)
-        for first in range(0, len(tokens), MAX_FILES)
-    ]
-
-
 @dataclass(frozen=True)
-class SpreadTask:
-    """A file to write."""
+class MergeTask:
+    """The tokenized chunks of a group, and the file to write."""
 
-    part: Part
-    schema: pa.Schema
+    sources: tuple[Path, ...]
+    file: TokenFile
+    vocab_size: int
 
 
-def spread(task: SpreadTask) -> tuple[list[Path], Counts]:
+def merge_chunks(build: Build, tokenized: list[Path], buckets: int, vocab_size: int) -> list[TokenFile]:
+    """Return the files that buckets are filled from: the tokenized chunks, or what they were merged into."""
+    if len(tokenized) <= MAX_FILES:
+        return [TokenFile(path) for path in tokenized]
+    ranges = min(MAX_FILES, buckets)  # a unit holds no more documents than a bucket does
+    tasks = []
+    for number in range(ranges):
+        for first in range(0, len(tokenized), MAX_FILES):
+            path = build.path("work", "spread", f"{number:05d}-{first // MAX_FILES:05d}.arrow")
+            sources = tuple(tokenized[first : first + MAX_FILES])
+            tasks.append(MergeTask(sources, TokenFile(path, number, ranges), vocab_size))
+    build.run("spread", [build.unit("spread", task.file.path.stem, merge, task) for task in tasks], TOKENS)
+    return [task.file for task in tasks]
+
+
+def merge(task: MergeTask) -> tuple[list[Path], Counts]:
     """Write the documents of a range of hashes as if they were one tokenized chunk."""
-    part = task.part
-    low, high = hash_range(part.number, part.ranges)
-    batches = [
-        batch
-        for split in range(len(SPLITS))
-        for path in part.sources
-        for batch in read_documents_of(path, split, low, high)
-    ]
-    if not batches:
-        write_batches(part.path, task.schema, [])
-        return [part.path], {"tokens": 0}
-    hashes, splits, sources = (joined(batches, name) for name in ("document_hash", "split", "source"))
-    order = np.lexsort((hashes, splits))  # stable: equal texts stay in the order of the chunks
-    ids, id_offsets = gather_lists([batch["input_ids"] for batch in batches], order)
-    lengths, sentence_offsets = gather_lists([batch["sentence_lengths"] for batch in batches], order)
-    columns = [
-        pa.array(hashes[order]),
-        pa.array(splits[order]),
-        pa.array(sources[order]),
-        make_list(ids, id_offsets),
-        make_list(lengths, sentence_offsets),
-    ]
-    write_batches(part.path, task.schema, [pa.record_batch(columns, schema=task.schema)])
-    return [part.path], {"tokens": len(ids)}
+    low, high = hash_range(task.file.number, task.file.ranges)
+    documents = read_range(task.sources, range(len(SPLITS)), low, high)
+    # The sort is stable: documents with equal texts stay in the order of the chunks.
+    documents = documents.take(np.lexsort((documents.hashes_D, documents.splits_D)))
+    documents.write(task.file.path, document_schema(task.vocab_size))
+    return [task.file.path], {"tokens": len(documents.ids_T)}

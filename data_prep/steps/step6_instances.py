@@ -1,46 +1,138 @@
-"""The fourth stage: one shard of instances from one bucket, one length, one pass."""
+"""Step 6: one shard of instances from each bucket, for each length and each pass; then the manifests.
 
+A pass over a bucket (there are ``dupe_factor`` of them over the training documents) makes other pairs and other masks
+of the same documents. Held-out documents are passed over once.
+"""
+
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from data_prep.arrow_files import write_batches
 from data_prep.checks.stats import count_instances
-from data_prep.execution.work_units import Counts
+from data_prep.document_set import SPLITS, DocumentSet, documents_of, index_path
+from data_prep.execution.progress import INSTANCES
+from data_prep.execution.work_units import Build, Counts, Outcome, Unit, add_counts
 from data_prep.instances.assemble import assemble, mask, to_batch
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import ORDER
 from data_prep.instances.full_sentences import full_sentences
 from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import Bucket, PairOptions, Pairs
-from data_prep.steps.step3_tokenize import tokenizer_of
-from data_prep.steps.step5_bucket import DocumentSet
+from data_prep.steps.step2_vocabulary import copy_tokenizer, tokenizer_of
+from megabert.errors import DataError
 from megabert.randomness.keyed import mix
-from megabert.schema import MAX_BATCH_ROWS, ShardMetadata, instance_schema
+from megabert.schema import (
+    MAX_BATCH_ROWS,
+    Manifest,
+    ShardEntry,
+    ShardMetadata,
+    instance_schema,
+    read_manifest,
+    write_manifest,
+)
 
 
 @dataclass(frozen=True)
 class InstanceTask:
-    """What one shard is made of."""
+    """What one shard is made from."""
 
     documents: Path
+    """Folder of the buckets and their index."""
     tokenizer: Path
     split: str
     bucket: int
     options: PairOptions
     metadata: ShardMetadata
     path: Path
+    """The shard."""
 
 
-@lru_cache(maxsize=4)
-def documents_of(folder: Path, split: str) -> DocumentSet:
-    """Open the documents of a split once a process."""
-    return DocumentSet.open(folder, split)
+def make_instances(build: Build, corpus: Counts) -> dict[int, Manifest]:
+    """Write the shards of all lengths, then a manifest for each length.
+
+    The manifest comes last, so a folder without one is unfinished.
+
+    Args:
+        build: The build.
+        corpus: Counts of the corpus for the manifests.
+    """
+    metadata = {length: _metadata(build, length) for length in build.config.lengths}
+    units = [unit for length in metadata for unit in _instance_units(build, metadata[length])]
+    # The units of all lengths are run as one list, so that no worker waits for the last ones of a length.
+    outcomes = build.run("instances", units, INSTANCES)
+    shards = [(unit.argument, outcome) for unit, outcome in zip(units, outcomes, strict=True) if outcome.files]
+    manifests = {
+        length: _manifest(build, own, [shard for shard in shards if shard[0].metadata == own], corpus)
+        for length, own in metadata.items()
+    }
+    for length, manifest in manifests.items():
+        folder = build.path("instances", str(length))
+        copy_tokenizer(build.path("tokenizer"), folder / "tokenizer")
+        manifests[length] = _keep_or_write(folder, manifest)
+    return manifests
+
+
+def _metadata(build: Build, length: int) -> ShardMetadata:
+    config, tokenizer = build.config, tokenizer_of(build.path("tokenizer"))
+    return ShardMetadata(
+        objective=config.objective,
+        pairing=config.pairing,
+        masking=config.masking,
+        mask_unit=config.mask_unit,
+        max_seq_length=length,
+        max_predictions_per_seq=config.max_predictions(length),
+        seed=config.seed,
+        tokenizer_sha256=tokenizer.sha256,
+        special_ids=tokenizer.special_ids.to_dict(),
+        vocab_size=tokenizer.vocab_size,
+        masked_lm_prob=config.masked_lm_prob,
+    )
+
+
+def _instance_units(build: Build, metadata: ShardMetadata) -> Iterator[Unit]:
+    """Yield a unit for each pass over each bucket."""
+    config, documents, length = build.config, build.path("documents"), metadata.max_seq_length
+    for split in SPLITS:
+        if not index_path(documents, split, "buckets").is_file():
+            continue
+        buckets = len(DocumentSet.open(documents, split).bucket_starts) - 1
+        for duplicate in range(config.dupe_factor if split == "train" else 1):
+            options = PairOptions(
+                objective=config.objective,
+                pairing=config.pairing,
+                max_seq_length=length,
+                short_seq_prob=config.short_seq_prob,
+                seed=config.seed,
+                duplicate=duplicate,
+            )
+            for bucket in range(buckets):
+                name = f"{split}-{bucket:05d}-{duplicate:02d}"
+                path = build.path("instances", str(length), f"{name}.arrow")
+                task = InstanceTask(documents, build.path("tokenizer"), split, bucket, options, metadata, path)
+                yield build.unit(f"instances-{length}", name, write_shard, task)
+
+
+def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
+    """Write the shard of a task; a bucket that gives no instance gives no file."""
+    tokenizer = tokenizer_of(task.tokenizer)
+    tokenizer.forget_chunks()  # step 3 may have filled this cache in the same process
+    documents = documents_of(task.documents, task.split)
+    pairs = make_pairs(documents, task.bucket, task.options, task.tokenizer)
+    if not len(pairs):
+        return [], {"rows": 0}
+    instances = assemble(documents, pairs, task.metadata)
+    masked = mask(instances, pairs, task.metadata, tokenizer.is_subword)
+    shard = to_batch(instances, masked, pairs.label, task.metadata)
+    batches = (shard.slice(first, MAX_BATCH_ROWS) for first in range(0, len(pairs), MAX_BATCH_ROWS))
+    write_batches(task.path, instance_schema(task.metadata), batches, compression="zstd")
+    return [task.path], count_instances(shard, task.metadata)
 
 
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
-    """Make the pairs of a bucket in the order of the shard: shuffled by key."""
-    from data_prep.array_loops import order_of
+    """Return the pairs of a bucket in the order of the shard, which a random key of each pair decides."""
+    from data_prep.array_loops import order_of  # brings numba, which `megabert-data --help` should not wait for
 
     part = Bucket.of(documents, bucket)
     if options.objective == "none":
@@ -52,16 +144,35 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
     return pairs.take(order_of(mix(pairs.key, ORDER)))
 
 
-def make_instances(task: InstanceTask) -> tuple[list[Path], Counts]:
-    """Write the shard of a task; a bucket without an instance gives none."""
-    tokenizer_of(task.tokenizer).forget_chunks()
-    documents = documents_of(task.documents, task.split)
-    pairs = make_pairs(documents, task.bucket, task.options, task.tokenizer)
-    if not len(pairs):
-        return [], {"rows": 0}
-    instances = assemble(documents, pairs, task.metadata)
-    masked = mask(instances, pairs, task.metadata, tokenizer_of(task.tokenizer).is_subword)
-    whole = to_batch(instances, masked, pairs.label, task.metadata)
-    batches = (whole.slice(first, MAX_BATCH_ROWS) for first in range(0, len(pairs), MAX_BATCH_ROWS))
-    write_batches(task.path, instance_schema(task.metadata), batches, compression="zstd")
-    return [task.path], count_instances(whole, task.metadata)
+def _manifest(
+    build: Build, metadata: ShardMetadata, shards: list[tuple[InstanceTask, Outcome]], corpus: Counts
+) -> Manifest:
+    entries, counts = [], {}
+    for split in SPLITS:
+        part = [(task, outcome) for task, outcome in shards if task.split == split]
+        if part:
+            counts[split] = add_counts([outcome for _, outcome in part])
+        for task, outcome in part:
+            rows, tokens, masked = (outcome.counts[key] for key in ("rows", "tokens", "masked_tokens"))
+            (digest,) = outcome.files.values()
+            duplicate = task.options.duplicate
+            entries.append(ShardEntry(task.path.name, split, rows, tokens, masked, digest, task.bucket, duplicate))
+    if "train" not in counts:
+        raise DataError(f"{build.folder}: the training documents gave no instance. Give more text.")
+    return Manifest(
+        metadata=metadata,
+        shards=entries,
+        config=build.config.to_dict(),
+        versions=build.versions,
+        statistics={"corpus": corpus, "instances": counts},
+    )
+
+
+def _keep_or_write(folder: Path, manifest: Manifest) -> Manifest:
+    """Write a manifest, unless the one that is there lists the same shards: it may tell of earlier package versions."""
+    with contextlib.suppress(DataError):
+        earlier = read_manifest(folder)
+        if earlier.data_sha256 == manifest.data_sha256:
+            return earlier
+    write_manifest(folder, manifest)
+    return manifest

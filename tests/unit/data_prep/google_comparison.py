@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 from unit.data_prep.google_oracle import OracleOptions, create_instances
 
+from data_prep.document_set import DocumentSet
 from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import Bucket, PairOptions
-from data_prep.steps.step5_bucket import DocumentSet
 from megabert.masking.masking import MaskingOptions, count_predictions
 
 NAMES = (

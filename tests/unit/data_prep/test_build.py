@@ -10,11 +10,11 @@ import pytest
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep.config import SourceConfig
+from data_prep.document_set import DocumentSet
 from data_prep.execution import versions
 from data_prep.execution.executors import ProcessExecutor, SerialExecutor
 from data_prep.pipeline import build
 from data_prep.steps import step4_merge_chunks as spread_module
-from data_prep.steps.step5_bucket import DocumentSet
 from megabert.errors import ConfigError, DataError
 from megabert.schema import read_manifest, sha256_file
 

@@ -3,9 +3,9 @@ import pytest
 from unit.data_prep.google_comparison import of_fast, of_oracle, segments_of, z_scores
 from unit.data_prep.google_oracle import OracleOptions, create_instances
 
+from data_prep.document_set import DocumentSet
 from data_prep.instances.google import heads, pair_google
 from data_prep.instances.pairs import Bucket, PairOptions
-from data_prep.steps.step5_bucket import DocumentSet
 from megabert.randomness.keyed import mix
 
 

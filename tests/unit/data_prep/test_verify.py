@@ -9,7 +9,7 @@ from data_prep.checks.invariants import Batch, Rules
 from data_prep.checks.verify import verify
 from data_prep.cli import main
 from data_prep.execution.executors import SerialExecutor
-from data_prep.steps.step3_tokenize import tokenizer_of
+from data_prep.steps.step2_vocabulary import tokenizer_of
 from megabert.errors import DataError
 from megabert.schema import read_manifest, sha256_file, write_manifest
 

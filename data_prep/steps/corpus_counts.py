@@ -1,0 +1,132 @@
+"""What is counted of the corpus over steps 1 to 5, and what a corpus must have before instances are made of it."""
+
+from typing import Any
+
+from data_prep.config import BuildConfig
+from data_prep.execution.work_units import Counts
+from data_prep.extract.problems import EXAMPLES
+from megabert.errors import DataError
+
+MAX_ONE_SENTENCE_SHARE = 0.2
+UNREADABLE = ("undecodable_documents", "bad_lines", "unparsable_pages")
+"""Problems that ``max_bad_share`` bounds; cut ends and documents above the size limit are counted only."""
+
+
+def corpus_counts(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Counts) -> dict[str, Any]:
+    """Return what the statistics of every manifest say about the corpus.
+
+    Args:
+        config: Configuration of the build.
+        extracted: Counts of step 1.
+        tokenized: Counts of step 3.
+        kept: Counts of step 5: what is left after duplicates and weights.
+    """
+
+    def by_source(counts: dict[str, int]) -> dict[str, int]:
+        return {source.title: counts.get(str(index), 0) for index, source in enumerate(config.sources)}
+
+    splits = kept["documents"]
+    return {
+        "documents_by_source": by_source(extracted["documents"]),
+        "kept_documents_by_source": by_source(kept["documents_by_source"]),
+        "tokens_by_source": by_source(kept["tokens_by_source"]),
+        "documents": sum(splits.values()),
+        "validation_documents": splits.get("validation", 0),
+        "one_sentence_documents": kept["one_sentence_documents"],
+        "sentences": kept["sentences"],
+        "characters": extracted["characters"],
+        "bytes": extracted["bytes"],
+        "tokens": kept["tokens"],
+        "tokens_read": tokenized["tokens"],
+        "unknown_tokens": tokenized["unknown_tokens"],
+        "dropped": _dropped(config, extracted, tokenized, kept),
+        "rules": extracted["rules"],
+        "read": {name: n for name, n in extracted["problems"].items() if name not in extracted["examples"]},
+        "examples": {rule: _first(named) for rule, named in extracted["examples"].items()},
+    }
+
+
+def _first(named: dict[str, str]) -> list[str]:
+    """Return the first examples in the order of the input, whichever unit was finished first."""
+    return [named[name] for name in sorted(named)][:EXAMPLES]
+
+
+def _dropped(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Counts) -> dict[str, int]:
+    """Return how many documents and sentences were lost, by reason."""
+    dropped = {
+        "documents_without_text": extracted["empty_documents"],
+        "documents_without_tokens": tokenized["documents_without_tokens"],
+        "sentences_without_tokens": tokenized["empty_sentences"],
+    }
+    if config.objective != "none":
+        dropped["documents_of_one_sentence"] = kept["one_sentence_documents"]
+    if "duplicate_documents" in config.clean.rules:
+        dropped["duplicate_documents"] = sum(kept.get("duplicate_documents", {}).values())
+    if "documents_without_weight" in kept:
+        dropped["documents_without_weight"] = kept["documents_without_weight"]
+    problems = {name: number for name, number in extracted["problems"].items() if name in extracted["examples"]}
+    return dropped | problems
+
+
+def require_documents(config: BuildConfig, extracted: Counts) -> None:
+    """Refuse a corpus without text, or with more unreadable documents than allowed.
+
+    Args:
+        config: Configuration of the build.
+        extracted: Counts of step 1.
+
+    Raises:
+        DataError: The corpus is one of these.
+    """
+    read = sum(extracted["documents"].values())
+    bad = {name: extracted["problems"][name] for name in UNREADABLE if name in extracted["problems"]}
+    lost = sum(bad.values())
+    if lost > config.max_bad_share * (read + lost):
+        what = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in bad.items())
+        places = "\n".join(f"  {text}" for name in bad for text in _first(extracted["examples"][name]))
+        raise DataError(
+            f"{what} of {read + lost:,} documents cannot be read; max_bad_share={config.max_bad_share} allows fewer. "
+            f"Fix or leave out the files, or allow more in a new --output. First places:\n{places}"
+        )
+    if read == extracted["empty_documents"] or not extracted["sentences"]:
+        names = ", ".join(source.title for source in config.sources)
+        raise DataError(
+            f"The corpus is empty: no text in {names}{_lost_to(extracted)}. Give --input files that hold text."
+        )
+
+
+def _lost_to(extracted: Counts) -> str:
+    """Return which rules and problems took documents away, for an error."""
+    lost = {name: counts["documents"] for name, counts in extracted["rules"].items() if "documents" in counts}
+    lost |= {name: number for name, number in extracted["problems"].items() if name in extracted["examples"]}
+    return f" (dropped: {', '.join(f'{number:,} {name}' for name, number in lost.items())})" if lost else ""
+
+
+def require_pairs(config: BuildConfig, corpus: Counts) -> None:
+    """Refuse a corpus that cannot give pairs.
+
+    Args:
+        config: Configuration of the build.
+        corpus: What `corpus_counts` returned.
+
+    Raises:
+        DataError: Too many documents of one sentence, or fewer than two documents.
+    """
+    if config.objective == "none":
+        return
+    single, documents = corpus["one_sentence_documents"], corpus["documents"]
+    objective = config.objective
+    if single > MAX_ONE_SENTENCE_SHARE * documents:
+        raise DataError(
+            f"{single:,} of {documents:,} documents have one sentence, which gives no pair; objective={objective} "
+            f"allows {MAX_ONE_SENTENCE_SHARE:.0%}. Use objective: none (--objective none with a new --output), or "
+            "fix the document borders: plain text parts documents by blank lines, and --language decides sentences."
+        )
+    validation = corpus["validation_documents"]
+    for split, number in (("training", documents - validation), ("validation", validation)):
+        if objective == "nsp" and number < 2 and (split == "training" or number):
+            raise DataError(
+                f"{number} {split} document(s) of {documents}: a random next sentence comes from another document, so "
+                f"objective=nsp needs two. Give more documents, change --validation-share "
+                f"(now {config.validation_share}; 0 holds out none), or use objective: none."
+            )
