@@ -67,7 +67,7 @@ def peer(path: Path, tokenizer_folder: Path, megabytes: float) -> str:
 
 
 def measure(words: list[str]) -> str:
-    """Build in a temporary folder on one core, verify; return a line a stage and one for all."""
+    """Build in a temporary folder on one core, verify; return a line a step and one for all."""
     from data_prep.checks.verify import verify
     from data_prep.cli import PROGRAM
     from data_prep.commands.options import make_config
@@ -77,17 +77,17 @@ def measure(words: list[str]) -> str:
     from megabert.errors import DataError
 
     class TimedExecutor(SerialExecutor):
-        """Everything in this process, with the CPU time of each stage."""
+        """Everything in this process, with the CPU time of each step."""
 
         def __init__(self) -> None:
             self.seconds: dict[str, float] = {}
 
         def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
             for index, task in enumerate(tasks):
-                stage = getattr(task, "stage", function.__name__.strip("_"))
+                step = getattr(task, "step", function.__name__.strip("_"))
                 start = time.process_time()
                 result = function(task)
-                self.seconds[stage] = self.seconds.get(stage, 0.0) + time.process_time() - start
+                self.seconds[step] = self.seconds.get(step, 0.0) + time.process_time() - start
                 yield index, result
 
     executor = TimedExecutor()
@@ -105,8 +105,8 @@ def measure(words: list[str]) -> str:
     megabytes = sum(file.bytes for file in find_files(config.sources)) / 1e6
     rows = sum(total["rows"] for manifest in built.manifests.values() for total in manifest.totals().values())
     lines = [
-        f"{stage:28s} {taken:8.2f} CPU s {100 * taken / seconds:5.1f}% {megabytes / max(taken, 1e-9):9.1f} MB/s"
-        for stage, taken in executor.seconds.items()
+        f"{step:28s} {taken:8.2f} CPU s {100 * taken / seconds:5.1f}% {megabytes / max(taken, 1e-9):9.1f} MB/s"
+        for step, taken in executor.seconds.items()
     ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     verified = shard_bytes / 1e6 / executor.seconds["check_shard"]
