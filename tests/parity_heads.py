@@ -14,9 +14,9 @@ from megabert.config.model import ModelConfig
 from megabert.export.huggingface import TaskHead, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.finetuning.families import FAMILIES, Head
-from megabert.finetuning.folder import open_result
 from megabert.finetuning.heads import NO_CLASS, architecture_of, take_head
 from megabert.finetuning.model import TaskModel
+from megabert.finetuning.saved_model import read_saved_model
 from megabert.finetuning.tasks import Task, find_task
 
 ENCODERS = {
@@ -86,7 +86,7 @@ def import_difference(case: Case, folder: Path) -> float:
     theirs = case.their_class(transformers.AutoConfig.from_pretrained(folder / "config"))
     randomize(theirs)
     theirs.save_pretrained(folder / "theirs")
-    return _difference(case, open_result(folder / "theirs").build_model(case.task, case.outputs), theirs)
+    return _difference(case, read_saved_model(folder / "theirs").build_model(case.task, case.outputs), theirs)
 
 
 def _random_model(case: Case) -> TaskModel:
@@ -118,7 +118,7 @@ def _difference(case: Case, ours: torch.nn.Module, theirs: torch.nn.Module) -> f
     found = theirs.eval()(input_ids=inputs[0], token_type_ids=inputs[1])
     logits = torch.stack([found.start_logits, found.end_logits], -1) if "start_logits" in found else found.logits
     expected = logits.reshape(-1, 1 if is_choice else logits.shape[-1])
-    own = ours.eval()(_packed(ids, segments))
+    own = ours.eval()(_packed(ids, segments), torch.arange(ids.numel()))
     assert own.shape == expected.shape
     assert expected.std() > 0.01
     return float((own - expected).abs().max())
@@ -131,7 +131,6 @@ def _packed(ids: Tensor, segments: Tensor) -> SimpleNamespace:
         position_ids_T=torch.arange(length).repeat(count),
         segment_ids_T=segments.reshape(-1),
         cu_seqlens=torch.arange(0, count * length + 1, length, dtype=torch.int32),
-        masked_positions_M=torch.arange(count * length),
         instance_seeds_B=torch.zeros(count, dtype=torch.int32),
         max_seqlen=length,
     )

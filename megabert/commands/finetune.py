@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megabert.command_line.arguments import add_device, add_stops
 from megabert.command_line.parser import Parser
@@ -9,6 +10,9 @@ from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import build, to_yaml
 from megabert.distributed.environments import before_ranks_meet
 from megabert.finetuning.tasks import TASKS, find_task
+
+if TYPE_CHECKING:
+    from megabert.finetuning.results import Summary
 
 
 def add_arguments(parser: Parser) -> None:
@@ -71,12 +75,12 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _show(summary: dict) -> None:
-    for name, metrics in summary["mean"].items():
+def _show(summary: "Summary") -> None:
+    for name, metrics in summary.mean.items():
         for metric, value in metrics.items():
-            spread = f" +- {summary['deviation'][name][metric]:.4f}" if len(summary["seeds"]) > 1 else ""
+            spread = f" +- {summary.deviation[name][metric]:.4f}" if len(summary.seeds) > 1 else ""
             print(f"{name}  {metric}  {value:.4f}{spread}")
-    print(f"model  {summary['best_model']}")
+    print(f"model  {summary.best_model}")
 
 
 def _run_glue(options: Namespace, data: Path) -> int:

@@ -17,10 +17,10 @@ from megabert.finetuning.features import Features
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSet:
-    """Examples, encoded and dealt to the ranks."""
+    """Examples, encoded and distributed over the ranks."""
 
     name: str
-    """Stem of its file."""
+    """Stem of the set's file, or ``held_out``."""
     examples: Sequence[Any]
     features: Features
     batcher: Batcher
@@ -28,16 +28,17 @@ class EvaluationSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a pass gives."""
+    """The result of one pass over a set."""
 
     predictions: list[dict[str, Any]]
+    """One prediction an example, as it is written to a file."""
     metrics: dict[str, float]
 
 
 Forward = Callable[[MicroBatch, Tensor | None], Tensor]
 """Takes packed sequences and the labelled positions, if the task has any; returns logits."""
 Gather = Callable[[Any], list[Any]]
-"""Returns every rank's value."""
+"""Takes this rank's value and returns those of all ranks."""
 
 
 def evaluate(
@@ -61,15 +62,18 @@ def item_logits(forward: Forward, data: EvaluationSet, *, device: torch.device, 
         on_device = batch.to(device)
         logits = forward(on_device.inputs, on_device.label_positions_M).detach().float().cpu().numpy()
         mine.append((batch.items, logits[: data.features.rows[batch.items].sum()]))
-    found: list[NDArray] = [np.empty(0)] * len(data.features)
+    # Packing mixes the items: put each one's rows back where the item belongs.
+    logits_of_items: list[NDArray] = [np.empty(0)] * len(data.features)
     for parts in gather(mine):
         for items, logits in parts:
-            for item, rows in zip(items, np.split(logits, np.cumsum(data.features.rows[items])[:-1]), strict=False):
-                found[item] = rows
-    return found
+            if len(items):
+                ends = np.cumsum(data.features.rows[items])[:-1]
+                for item, rows in zip(items, np.split(logits, ends), strict=True):
+                    logits_of_items[item] = rows
+    return logits_of_items
 
 
 def mean_score(metrics: dict[str, float], names: Sequence[str]) -> float:
-    """Return the mean of the metrics that pick the best checkpoint; of tags without BIO that is their accuracy."""
+    """Return the mean of the metrics that pick the best weights; tags that are not BIO have their accuracy alone."""
     values = [metrics[name] for name in names if name in metrics] or [metrics["accuracy"]]
     return sum(values) / len(values)

@@ -1,4 +1,4 @@
-"""Names of a head's parameters in ``transformers``, where they are not ours, as data."""
+"""The names of a head's parameters in ``transformers``, as data, where they differ from ours."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ HEAD_NAMES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
         ("classifier.", "classifier."),
     ),
 }
-"""By family and head: beginnings of names, ours and theirs. Elsewhere the pooler is the encoder's own."""
+"""Beginnings of names, ours and theirs, for a family and a head. In other families the pooler is the encoder's own."""
 
 
 NO_CLASS = {("deberta", "MultipleChoice"): "deberta-v2"}
@@ -27,32 +27,34 @@ NO_CLASS = {("deberta", "MultipleChoice"): "deberta-v2"}
 def take_head(
     state: Mapping[str, Tensor], family: str, architecture: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Split a fine-tuned model into its encoder, by our names, and its head, by theirs."""
+    """Split a fine-tuned model into its encoder, by our names, and its head, by their names."""
     pairs = _pairs(family, architecture)
     encoder: dict[str, Tensor] = {}
     head: dict[str, Tensor] = {}
     for name, value in state.items():
-        found = next(((ours, theirs) for ours, theirs in pairs if name.startswith(ours)), None)
-        if found is None and name.startswith("bert."):
+        pair = next(((ours, theirs) for ours, theirs in pairs if name.startswith(ours)), None)
+        if pair is not None:
+            head[pair[1] + name.removeprefix(pair[0])] = value
+        elif name.startswith("bert."):
             encoder[name] = value
         else:
-            head[name if found is None else found[1] + name.removeprefix(found[0])] = value
+            head[name] = value
     return encoder, head
 
 
 def head_by_our_names(head: Mapping[str, Tensor], family: str, architecture: str) -> dict[str, Tensor]:
-    """Rename what a folder holds beside the pre-training model: the head, and the pooler of a family without one."""
+    """Rename the parameters that a pre-training model lacks: the head, and the pooler of a family without one."""
     renamed = {}
-    # "classifier.out_proj." before "classifier.", which it begins with
+    # Longer names first: "classifier.out_proj." begins with "classifier.".
     pairs = sorted(_pairs(family, architecture), key=lambda pair: -len(pair[1]))
     for name, value in head.items():
-        found = next(((ours, theirs) for ours, theirs in pairs if name.startswith(theirs)), None)
-        renamed[to_ours(name, family) if found is None else found[0] + name.removeprefix(found[1])] = value
+        pair = next(((ours, theirs) for ours, theirs in pairs if name.startswith(theirs)), None)
+        renamed[to_ours(name, family) if pair is None else pair[0] + name.removeprefix(pair[1])] = value
     return renamed
 
 
 def architecture_of(family: str, head: str) -> str:
-    """Return the class of ``transformers``.
+    """Return the name of the class that ``transformers`` has for a family and a head.
 
     Raises:
         ConfigError: There is none.

@@ -14,14 +14,14 @@ from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 
 
 class TaskModel(nn.Module):
-    """Encoder, dropout, one linear layer; parameters are named as in ``transformers``' model of the same head.
+    """Encoder, dropout, one linear layer; parameters are named as in ``transformers``' model with the same head.
 
     Args:
-        config: Of the encoder; ``vocab_size`` is a number.
-        head: What the linear layer reads.
-        num_outputs: Its width.
-        ops: Backends.
-        activation_checkpointing: Recompute each layer in the backward pass.
+        config: Shape of the encoder; ``vocab_size`` is a number.
+        head: Name of the linear layer, and what it reads.
+        num_outputs: Outputs of the linear layer.
+        ops: Backends of the fused ops.
+        activation_checkpointing: Whether each layer is recomputed in the backward pass, which saves memory.
     """
 
     def __init__(
@@ -64,12 +64,15 @@ class TaskModel(nn.Module):
         return self.get_submodule(self.head.module)(x)
 
     def _dropped(self, x: Tensor, positions: Tensor, batch: MicroBatch) -> Tensor:
-        """Drop elements, keyed like the encoder's own dropout, as if the head were one more layer."""
+        """Drop elements, keyed like the encoder's own dropout as if the head were one more layer."""
         seeds_T = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T).row_seeds_T
         stream = DropoutStream(seeds_T.index_select(0, positions))
         return dropout(x, stream.site(self.config.num_hidden_layers, EMBEDDINGS, self.config.hidden_dropout_prob))
 
 
 def empty_loss(logits: Tensor) -> Tensor:
-    """Return a zero that still reaches every parameter."""
+    """Return a zero that still reaches every parameter, for a rank whose micro-batch has no items.
+
+    Its backward pass has to run all the same: the other ranks wait for it where gradients are reduced.
+    """
     return torch.nansum(logits.float()) * 0.0

@@ -1,4 +1,4 @@
-"""A fine-tuned model on a labelled file: predictions and metrics, without a trainer."""
+"""A fine-tuned model is scored again on a labelled file, without a trainer."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +13,12 @@ from megabert.export.tokenizer import fitting_tokenizer
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.evaluate import EvaluationSet, evaluate
 from megabert.finetuning.families import FAMILIES, Family
-from megabert.finetuning.folder import KEPT, FineTuned, open_result
+from megabert.finetuning.saved_model import SCORING_SETTINGS, SavedModel, read_saved_model
 from megabert.finetuning.setup import find_file, sequence_length, subset
 from megabert.finetuning.tasks import Task, find_task
 
-CHANGEABLE = (*KEPT, "max_eval_examples", "micro_batch_tokens")
-"""Settings that may differ from the recorded ones; the others are of training."""
+CHANGEABLE = (*SCORING_SETTINGS, "max_eval_examples", "micro_batch_tokens")
+"""Settings that may differ from the recorded ones; the others concern training."""
 
 
 def rescore(
@@ -33,31 +33,31 @@ def rescore(
     """Score a fine-tuned model.
 
     Args:
-        folder: Its folder, written by ``megabert finetune`` or by anybody.
-        data: Labelled file, or a folder with dev.* or the like.
-        task_name: For a folder that does not say it.
+        folder: Folder of the model, written by ``megabert finetune`` or by another program.
+        data: A labelled file, or a folder with dev.* or the like.
+        task_name: The task, for a folder that does not say it.
         changes: Settings to use instead of the recorded ones, such as columns.
-        predictions: Where to write predictions; without a suffix.
-        device: ``auto``, ``cpu`` or ``cuda``.
+        predictions: Where to write predictions, without a suffix; None writes none.
+        device: The device to score on; ``auto`` takes a GPU if there is one.
 
     Returns:
         The task's metrics.
 
     Raises:
-        ConfigError, DataError, CheckpointError: Named place, value and remedy.
+        ConfigError, DataError, CheckpointError: The message names place, value and remedy.
     """
-    found = open_result(folder)
-    name = task_name or found.task_name
+    saved = read_saved_model(folder)
+    name = task_name or saved.task_name
     if name is None:
         raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
     _check_changes(changes or {})
-    config = found.config(**(changes or {}))
+    config = saved.config(changes or {})
     task = find_task(name, text=config.text_column, pair=config.pair_column, label=config.label_column)
     path = data if data.is_file() else find_file(data, task.evaluation)
     examples = subset(FAMILIES[task.family].read(task, path), config.max_eval_examples)
-    family = _family(folder, found, task, config, examples)
-    place = _device(device)
-    model = found.build_model(task, family.num_outputs).to(place)
+    family = _family(saved, task, config, examples)
+    torch_device = _find_device(device)
+    model = saved.build_model(task, family.num_outputs).to(torch_device)
     features = family.encode(examples, is_training=False)
     batcher = Batcher(
         features=features,
@@ -66,12 +66,12 @@ def rescore(
         rank=0,
         world_size=1,
     )
-    evaluated = EvaluationSet(name=path.stem, examples=examples, features=features, batcher=batcher)
+    evaluation_set = EvaluationSet(name=path.stem, examples=examples, features=features, batcher=batcher)
     with torch.no_grad():
-        result = evaluate(model, family, evaluated, device=place)
+        evaluation = evaluate(model, family, evaluation_set, device=torch_device)
     if predictions is not None:
-        family.write(result.predictions, result.metrics, predictions)
-    return result.metrics
+        family.write(evaluation.predictions, evaluation.metrics, predictions)
+    return evaluation.metrics
 
 
 def _check_changes(changes: dict[str, Any]) -> None:
@@ -80,19 +80,19 @@ def _check_changes(changes: dict[str, Any]) -> None:
             raise ConfigError(f"{name}: no setting of an evaluation{nearest(name, CHANGEABLE)}")
 
 
-def _family(folder: Path, found: FineTuned, task: Task, config: FinetuneConfig, examples: Sequence[Any]) -> Family:
+def _family(saved: SavedModel, task: Task, config: FinetuneConfig, examples: Sequence[Any]) -> Family:
     reader = FAMILIES[task.family]
     return reader(
         task,
         config,
-        fitting_tokenizer(folder, found.model),
-        labels=found.labels or task.labels or reader.labels_of(examples),
-        max_seq_length=sequence_length(task, config, found.model),
-        has_segments=found.model.type_vocab_size > 1,
+        fitting_tokenizer(saved.folder, saved.model),
+        labels=saved.labels or task.labels or reader.labels_of(examples),
+        max_seq_length=sequence_length(task, config, saved.model),
+        has_segments=saved.model.type_vocab_size > 1,
     )
 
 
-def _device(name: str) -> torch.device:
+def _find_device(name: str) -> torch.device:
     device = torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
     if name == "cuda" and device.type == "cpu":
         raise ConfigError("--device cuda: this machine shows no GPU. Use --device cpu.")

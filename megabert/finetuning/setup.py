@@ -21,38 +21,38 @@ from megabert.finetuning.tasks import Task
 from megabert.schema.files import sha256_file
 
 MORE_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
-"""Of CoNLL columns."""
+"""Suffixes of files with CoNLL columns."""
 USUAL_LENGTHS = {"span": 384}
-"""``max_seq_length=auto`` by family; 128 for others."""
+"""What ``max_seq_length=auto`` means for a family of tasks; other families take 128."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Where the examples are."""
+    """The files with the examples."""
 
     train: Path
     evaluation: tuple[Path, ...]
-    """The first picks the best weights; none: a share of the training file."""
+    """The first one picks the best weights. Where there are none, a share of the training file is held out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A fine-tuning, ready to run."""
+    """A fine-tuning that is ready to run."""
 
     task: Task
     config: FinetuneConfig
     source: Source
     model: ModelConfig
-    """With the fine-tuning's dropout."""
+    """The source's shape with the dropout of the fine-tuning."""
     family: Family
     train: Features
     evaluation: tuple[tuple[str, Sequence[Any], Features], ...]
-    """Name, examples, features."""
+    """Name, examples and features of each evaluation set."""
     identity: dict[str, str]
-    """SHA-256 of every file, and of the tokenizer."""
+    """SHA-256 of the tokenizer and of every data file."""
 
     def batcher(self, features: Features, *, rank: int, world_size: int) -> Batcher:
-        """Return the dealer of features to ranks."""
+        """Return what distributes features over the ranks."""
         return Batcher(
             features=features,
             micro_batch_tokens=self.config.micro_batch_tokens,
@@ -62,7 +62,7 @@ class Prepared:
         )
 
     def evaluation_sets(self, *, rank: int, world_size: int) -> list[EvaluationSet]:
-        """Return the sets to score."""
+        """Return the sets to score, as this rank reads them."""
         return [
             EvaluationSet(
                 name=name,
@@ -78,28 +78,23 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     """Read and encode everything; a pure function of its arguments and the files.
 
     Raises:
-        ConfigError: The model is none that can be fine-tuned, or a setting does not fit it.
-        DataError: Files, labels, or the tokenizer.
+        ConfigError: The model cannot be fine-tuned, or a setting does not fit it.
+        DataError: A file, a label or the tokenizer is wrong.
     """
     source = open_source(config.model, config.checkpoint)
-    architecture_of(source.model.family, FAMILIES[task.family].head.architecture)  # else the result could not be loaded
+    # Refuses, before hours of training, a model whose result transformers could not load.
+    architecture_of(source.model.family, FAMILIES[task.family].head.architecture)
     tokenizer = source.load_tokenizer()
     length = sequence_length(task, config, source.model)
     files = find_files(task, config)
-    reader = FAMILIES[task.family]
-    train = reader.read(task, files.train)
-    sets = [(path.stem, reader.read(task, path)) for path in files.evaluation]
-    if not sets:
-        train, held_out = split(train, config.held_out, files.train)
-        sets = [("held_out", held_out)]
-    train = subset(train, config.max_train_examples)
-    sets = [(name, subset(examples, config.max_eval_examples)) for name, examples in sets]
-    found_labels = reader.labels_of(train)  # of one label alone there is nothing to learn, whatever the task allows
-    family = reader(
+    train, evaluation = _read_examples(task, config, files)
+    # Read even where the task names its labels: examples with a single label are refused, there is nothing to learn.
+    labels = FAMILIES[task.family].labels_of(train)
+    family = FAMILIES[task.family](
         task,
         config,
         tokenizer,
-        labels=task.labels or found_labels,
+        labels=task.labels or labels,
         max_seq_length=length,
         has_segments=source.model.type_vocab_size > 1,
     )
@@ -111,11 +106,11 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
             source.model,
             hidden_dropout_prob=config.hidden_dropout_prob,
             attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-            generator_size=None,  # ELECTRA's discriminator alone goes on
+            generator_size=None,  # of an ELECTRA only the discriminator is fine-tuned
         ),
         family=family,
         train=family.encode(train, is_training=True),
-        evaluation=tuple((name, found, family.encode(found, is_training=False)) for name, found in sets),
+        evaluation=tuple((name, examples, family.encode(examples, is_training=False)) for name, examples in evaluation),
         identity={
             "tokenizer": tokenizer.sha256,
             "training file": sha256_file(files.train),
@@ -124,11 +119,23 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     )
 
 
+def _read_examples(task: Task, config: FinetuneConfig, files: Files) -> tuple[list[Any], list[tuple[str, list[Any]]]]:
+    """Return the training examples, and name and examples of each evaluation set."""
+    reader = FAMILIES[task.family]
+    train = reader.read(task, files.train)
+    evaluation = [(path.stem, reader.read(task, path)) for path in files.evaluation]
+    if not evaluation:
+        train, held_out = split(train, config.held_out, files.train)
+        evaluation = [("held_out", held_out)]
+    train = subset(train, config.max_train_examples)
+    return train, [(name, subset(examples, config.max_eval_examples)) for name, examples in evaluation]
+
+
 def sequence_length(task: Task, config: FinetuneConfig, model: ModelConfig) -> int:
-    """Return the longest sequence.
+    """Return the length in tokens to which sequences are limited.
 
     Raises:
-        ConfigError: The model has not so many positions.
+        ConfigError: The model has fewer positions.
     """
     limit = model.max_position_embeddings
     if config.max_seq_length == "auto":
@@ -142,10 +149,10 @@ def sequence_length(task: Task, config: FinetuneConfig, model: ModelConfig) -> i
 
 
 def find_files(task: Task, config: FinetuneConfig) -> Files:
-    """Find training and evaluation files.
+    """Find the training file and the evaluation files.
 
     Raises:
-        DataError: There is none.
+        DataError: There are none.
     """
     data = Path(config.data)
     given = (Path(config.eval_data),) if config.eval_data else ()
@@ -157,7 +164,7 @@ def find_files(task: Task, config: FinetuneConfig) -> Files:
 
 
 def find_file(folder: Path, stems: Sequence[str]) -> Path:
-    """Return the first table of these stems.
+    """Return the first file in a folder that has one of these stems and a known suffix.
 
     Raises:
         DataError: There is none.

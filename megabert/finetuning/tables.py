@@ -1,9 +1,9 @@
-"""Tables with named columns: TSV, CSV, JSON Lines, Parquet; every row remembers where it stands."""
+"""Tables with named columns: TSV, CSV, JSON Lines, Parquet. Every row remembers the line it came from."""
 
 import csv
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from megabert.errors import DataError
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".txt")
-"""Of tables, in the order in which a folder is searched."""
+"""Suffixes of tables, in the order in which a folder is searched for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,32 +23,32 @@ class Table:
 
     path: Path
     columns: dict[str, list[Any]]
-    """Values by column: text as it stands; from JSON and Parquet whatever is there."""
-    places: list[int]
-    """Line of each row, from 1; of Parquet the row."""
+    """Values by column: text as it is written, or from JSON and Parquet whatever the file holds."""
+    lines: list[int]
+    """Line of each row, from 1; Parquet has the number of the row instead."""
     broken: int = 0
     """Rows left out because they had another number of columns."""
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.lines)
 
     def where(self, index: int) -> str:
-        """Return ``file:line`` of a row."""
-        return f"{self.path}:{self.places[index]}"
+        """Return where a row is, as ``file:line``."""
+        return f"{self.path}:{self.lines[index]}"
 
     def text(self, name: str, index: int) -> str:
         """Return a value as text; booleans and whole numbers as JSON and GLUE write them.
 
         Raises:
-            DataError: There is no value, or a list or the like.
+            DataError: There is no value, or it is a list or the like.
         """
         return as_text(self.columns[name][index], f"{self.where(index)}: column {name!r}")
 
     def label(self, name: str, index: int) -> str:
-        """Return a value as text that is not empty.
+        """Return a value as text that must not be empty.
 
         Raises:
-            DataError: There is no value, or a list or the like.
+            DataError: There is no value, or it is a list or the like.
         """
         value = self.text(name, index)
         return as_text(value if value.strip() else None, f"{self.where(index)}: column {name!r}")
@@ -58,7 +58,7 @@ def as_text(value: Any, where: str) -> str:
     """Return a value of a table as text.
 
     Raises:
-        DataError: There is no value, or a list or the like.
+        DataError: There is no value, or it is a list or the like.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):  # NaN is how pandas writes "no value"
         raise DataError(f"{where} is empty. Give it a value, or leave the row out.")
@@ -79,13 +79,13 @@ def read_table(
     """Read some columns of a table.
 
     Args:
-        path: Its suffix tells the format; TSV knows no quotes, as in GLUE.
-        names: Columns to keep.
+        path: The file; its suffix tells the format. TSV has no quotes, as in GLUE.
+        names: Names of the columns to keep.
         header: Names of the columns of a TSV or CSV without a header line.
-        skips_broken_rows: Leave out TSV and CSV rows with a wrong number of columns instead of refusing them.
+        skips_broken_rows: Whether TSV and CSV rows with a wrong number of columns are left out instead of refused.
 
     Raises:
-        DataError: No such file, no rows, a missing column, a broken row, or text that is not UTF-8.
+        DataError: The file is missing, has no rows, lacks a column, has a broken row, or is not UTF-8.
     """
     reader = _READERS.get(path.suffix)
     if reader is None:
@@ -107,24 +107,24 @@ def read_table(
 def _collect(path: Path, rows: Iterator[tuple[int, Any]], names: Sequence[str], skips_broken: bool) -> Table:
     """Pick columns out of rows: mappings, or a list of names followed by lists of values."""
     columns: dict[str, list[Any]] = {name: [] for name in names}
-    places: list[int] = []
-    found: list[str] | None = None
+    lines: list[int] = []
+    header: list[str] | None = None
     picked: list[int] = []
     broken = 0
-    for place, row in rows:
+    for line, row in rows:
         if isinstance(row, dict):
-            _check_columns(f"{path}:{place}", row, names)
+            _check_columns(f"{path}:{line}", row, names)
             values = [row[name] for name in names]
-        elif found is None:
-            found = row
-            _check_columns(str(path), found, names)
-            picked = [found.index(name) for name in names]
+        elif header is None:
+            header = row
+            _check_columns(str(path), header, names)
+            picked = [header.index(name) for name in names]
             continue
-        elif len(row) != len(found):
+        elif len(row) != len(header):
             if not skips_broken:
                 raise DataError(
-                    f"{path}:{place}: {len(row)} columns, the header has {len(found)}. Mend the row: TSV knows no "
-                    "quotes, CSV wants them around commas."
+                    f"{path}:{line}: {len(row)} columns, the header has {len(header)}. Fix the row: TSV has no quotes, "
+                    "CSV needs them around commas."
                 )
             broken += 1
             continue
@@ -132,19 +132,19 @@ def _collect(path: Path, rows: Iterator[tuple[int, Any]], names: Sequence[str], 
             values = [row[index] for index in picked]
         for name, value in zip(names, values, strict=True):
             columns[name].append(value)
-        places.append(place)
-    return Table(path=path, columns=columns, places=places, broken=broken)
+        lines.append(line)
+    return Table(path=path, columns=columns, lines=lines, broken=broken)
 
 
-def _check_columns(where: str, found: Any, names: Sequence[str]) -> None:
-    missing = [name for name in names if name not in found]
+def _check_columns(where: str, columns: Collection[str], names: Sequence[str]) -> None:
+    missing = [name for name in names if name not in columns]
     if missing:
-        shown = ", ".join(repr(name) for name in found)
+        shown = ", ".join(repr(name) for name in columns)
         raise DataError(
             f"{where}: no column {', '.join(map(repr, missing))}; there are {shown}. Name the columns: "
             "--text-column, --pair-column, --label-column."
         )
-    twice = [name for name in names if list(found).count(name) > 1]
+    twice = [name for name in names if list(columns).count(name) > 1]
     if twice:
         raise DataError(f"{where}: column {twice[0]!r} is there twice. Rename one, or leave it out.")
 
@@ -154,14 +154,13 @@ def _read_separated(path: Path, header: Sequence[str] | None) -> Iterator[tuple[
         yield 0, list(header)
     with open(path, encoding="utf-8-sig", newline="") as file:
         if path.suffix == ".csv":
-            csv.field_size_limit(2**31 - 1)  # 131,072 if nobody says otherwise, which a long text exceeds
+            csv.field_size_limit(2**31 - 1)  # the default of 131,072 is too low for a long text
             reader = csv.reader(file, strict=True)
             try:
                 yield from ((reader.line_num, row) for row in reader if row)
             except csv.Error as error:
-                raise DataError(f"{path}:{reader.line_num}: is not CSV: {error}. Mend the line.") from None
+                raise DataError(f"{path}:{reader.line_num}: is not CSV: {error}. Fix the line.") from None
             return
-        number = 0
         for number, line in enumerate(file.read().split("\n"), 1):
             if line.strip("\r"):
                 yield number, line.rstrip("\r").split("\t")
@@ -178,7 +177,7 @@ def json_object(text: str, where: str) -> dict[str, Any]:
     """Parse a JSON object.
 
     Raises:
-        DataError: It is something else.
+        DataError: The text is something else.
     """
     try:
         value = json.loads(text)

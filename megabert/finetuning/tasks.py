@@ -12,13 +12,13 @@ TaskFamily = Literal["sequence", "regression", "choice", "span", "tagging"]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a task's files hold, and how it is scored."""
+    """What a task's files hold, and how the task is scored."""
 
     name: str
-    """As on the command line."""
+    """Name of the task on the command line."""
     family: TaskFamily
     about: str
-    """For help texts."""
+    """A few words for help texts and model cards."""
     text: str = "text"
     """Column of the (first) text."""
     pair: str | None = None
@@ -26,21 +26,21 @@ class Task:
     label: str = "label"
     """Column of the label or score."""
     labels: tuple[str, ...] | None = None
-    """In the order of their ids; None: those of the training file, sorted."""
+    """The labels in the order of their ids; None takes those of the training file, sorted."""
     unlabelled: tuple[str, ...] = ()
     """Labels of rows that are left out."""
     metrics: tuple[str, ...] = ("accuracy",)
-    """Reported; their mean is the score that picks the best checkpoint."""
+    """The metrics that are reported; their mean is the score that picks the best weights."""
     train: str = "train"
     """Stem of the training file in a folder."""
     evaluation: tuple[str, ...] = ("dev", "validation", "valid", "test")
-    """Stems of evaluation files: the first that is there."""
+    """Stems of the evaluation file; the first that exists is taken."""
     also: tuple[str, ...] = ()
-    """Stems of further evaluation files, scored at the end."""
+    """Stems of further evaluation files, which are scored at the end."""
     header: tuple[str, ...] | None = None
     """Column names of files that have no header line."""
     skips_broken_rows: bool = False
-    """Whether rows with a wrong number of columns are left out, counted and said, instead of refused."""
+    """Whether rows with a wrong number of columns are left out, which the log says, instead of refused."""
     glue_folder: str | None = None
     """The folder's name in GLUE's layout."""
 
@@ -177,7 +177,7 @@ def find_task(name: str, *, text: str | None = None, pair: str | None = None, la
     """Return a task, with other columns where they are given.
 
     Raises:
-        ConfigError: No such task.
+        ConfigError: There is no such task.
     """
     if name not in TASKS:
         raise ConfigError(f"{name}: no such task{nearest(name, list(TASKS))}")
@@ -189,7 +189,7 @@ def refuse_columns(task: Task, path: Path) -> None:
     """Refuse columns that were given for a file without named columns.
 
     Raises:
-        ConfigError: One differs from the task's own.
+        ConfigError: A column differs from the task's own.
     """
     given = [name for name in ("text", "pair", "label") if getattr(task, name) != getattr(TASKS[task.name], name)]
     if given:

@@ -1,4 +1,4 @@
-"""One fine-tuning: steps, evaluations, the best weights."""
+"""One seed of a fine-tuning: steps, evaluations, and the best weights."""
 
 import math
 import time
@@ -25,18 +25,19 @@ from megabert.observability.metrics import MetricWriter
 from megabert.optim import linear_warmup_decay
 
 MAX_SKIPS_IN_A_ROW = 10
-"""Non-finite steps one after another that end a fine-tuning."""
+"""So many non-finite steps one after another end a fine-tuning."""
 LOG_LINES = 10
-"""Lines of progress in a fine-tuning."""
+"""Lines of progress in the log of a fine-tuning."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitResult:
-    """How one fine-tuning went."""
+class TrainingSummary:
+    """How the training of one seed went."""
 
     score: float
     """Best mean of the task's metrics on the first evaluation set."""
     best_step: int
+    """Step after which the best score was reached."""
     steps: int
     """Steps made; fewer than planned after early stopping."""
     train_examples: int
@@ -44,90 +45,95 @@ class FitResult:
     train_s: float
     """Seconds of training, without evaluations."""
     train_cpu_s: float
-    """Processor seconds of rank 0 in them: on a shared machine the steadier measure."""
+    """Processor seconds of rank 0 during training, the steadier measure on a shared machine."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """Step and metrics of each evaluation."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, and examples a second."""
+        """Return the fields, and the examples trained on in a second."""
         rates = {"examples_per_s": self.train_s, "examples_per_cpu_s": self.train_cpu_s}
         return asdict(self) | {name: self.train_examples / max(seconds, 1e-9) for name, seconds in rates.items()}
 
 
 @dataclass
 class _Course:
-    """What the evaluations have shown so far."""
+    """What the training has done and what its evaluations have shown so far."""
 
+    step: int = 0
+    examples: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     best_score: float = -math.inf
     best_step: int = 0
     best: Evaluation | None = None
     best_masters: list[torch.Tensor] = field(default_factory=list)
+    """Copy of this rank's part of the float32 weights at the best step."""
     since_best: int = 0
     """Evaluations since the best one."""
 
-    def note(self, step: int, found: Evaluation, score: float, engine: Engine) -> None:
+    def add(self, evaluation: Evaluation, score: float, engine: Engine) -> None:
+        """Record an evaluation after the current step, and keep the weights if it is the best one."""
         self.since_best += 1
         if self.best is None or score > self.best_score:
-            self.best_score, self.best_step, self.best = score, step, found
+            self.best_score, self.best_step, self.best = score, self.step, evaluation
             self.best_masters = copy_masters(engine)
             self.since_best = 0
-        self.history.append({"step": step, **found.metrics})
+        self.history.append({"step": self.step, **evaluation.metrics})
+
+    def summary(self) -> TrainingSummary:
+        """Return what ``result.json`` records."""
+        return TrainingSummary(
+            score=self.best_score,
+            best_step=self.best_step,
+            steps=self.step,
+            train_examples=self.examples,
+            train_s=self.seconds,
+            train_cpu_s=self.cpu_seconds,
+            history=self.history,
+        )
 
 
 @dataclass
-class Fitting:
-    """The parts of a fine-tuning; ``run`` trains from the engine's present weights and leaves the best ones there."""
+class TaskTrainer:
+    """Trains a task's model. ``run`` starts from the engine's present weights and leaves the best ones there."""
 
     config: FinetuneConfig
     engine: Engine
     family: Family
     train: Batcher
     evaluation: Sequence[EvaluationSet]
+    """Sets to score; the first one picks the best weights."""
     world: World
     skips: int = 0
+    """Steps in a row that were skipped."""
 
-    def run(self, seed: int, folder: Path) -> tuple[FitResult, Evaluation]:
-        """Train with one seed; metrics go to ``folder``. Return also what the first set gave with the best weights."""
-        config, batch_size = self.config, self.config.global_batch_size
-        an_epoch = self.train.steps_an_epoch(batch_size)
+    def run(self, seed: int, folder: Path) -> tuple[TrainingSummary, Evaluation]:
+        """Train with one seed, and write its metrics to ``folder``.
+
+        Returns:
+            How it went, and the evaluation of the first set with the best weights.
+        """
+        config, an_epoch = self.config, self.train.steps_an_epoch(self.config.global_batch_size)
         steps = max(1, math.ceil(config.epochs * an_epoch))
         every = config.evaluate_every_steps or an_epoch
         writer = MetricWriter(folder, resumed_step=0) if self.world.is_main else None
         course = _Course()
-        step, examples, seconds, cpu_seconds = 0, 0, 0.0, 0.0
         try:
-            while step < steps and not (config.patience and course.since_best >= config.patience):
-                step += 1
-                started, cpu_started = time.perf_counter(), time.process_time()
-                rate = linear_warmup_decay(
-                    step, steps=steps, warmup_ratio=config.warmup_ratio, peak=config.learning_rate
-                )
-                loss, norm = self._step(step, seed, rate)
-                seconds += time.perf_counter() - started
-                cpu_seconds += time.process_time() - cpu_started
-                examples += min(batch_size, len(self.train.features) - (step - 1) % an_epoch * batch_size)
-                self._tell(writer, seed, step, steps, {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm})
-                if step % every and step < steps:
-                    continue
-                found = self.evaluate(self.evaluation[0])
-                course.note(step, found, mean_score(found.metrics, self.family.task.metrics), self.engine)
-                self._tell_evaluation(writer, seed, step, found.metrics)
+            while course.step < steps and not (config.patience and course.since_best >= config.patience):
+                course.step += 1
+                metrics = self._timed_step(course, seed, steps)
+                self._log_step(writer, seed, course.step, steps, metrics)
+                if course.step % every == 0 or course.step == steps:
+                    evaluation = self.evaluate(self.evaluation[0])
+                    course.add(evaluation, mean_score(evaluation.metrics, self.family.task.metrics), self.engine)
+                    self._log_evaluation(writer, seed, course.step, evaluation.metrics)
         finally:
             if writer is not None:
                 writer.close()
         assert course.best is not None  # the last step is always evaluated
         put_back_masters(self.engine, course.best_masters)
-        result = FitResult(
-            score=course.best_score,
-            best_step=course.best_step,
-            steps=step,
-            train_examples=examples,
-            train_s=seconds,
-            train_cpu_s=cpu_seconds,
-            history=course.history,
-        )
-        return result, course.best
+        return course.summary(), course.best
 
     def evaluate(self, data: EvaluationSet) -> Evaluation:
         """Score a set with the present weights; every rank calls it and gets the result."""
@@ -138,25 +144,43 @@ class Fitting:
         logits: torch.Tensor = self.engine.forward(inputs, label_positions_M)
         return logits
 
+    def _timed_step(self, course: _Course, seed: int, steps: int) -> dict[str, float]:
+        """Make one step, add its time and its examples to the course, and return its metrics."""
+        started, cpu_started = time.perf_counter(), time.process_time()
+        rate = linear_warmup_decay(
+            course.step, steps=steps, warmup_ratio=self.config.warmup_ratio, peak=self.config.learning_rate
+        )
+        loss, norm = self._step(course.step, seed, rate)
+        course.seconds += time.perf_counter() - started
+        course.cpu_seconds += time.process_time() - cpu_started
+        # The last step of an epoch has the examples that are left.
+        batch_size = self.config.global_batch_size
+        index = (course.step - 1) % self.train.steps_an_epoch(batch_size)
+        course.examples += min(batch_size, len(self.train.features) - index * batch_size)
+        return {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm}
+
     def _step(self, step: int, seed: int, rate: float) -> tuple[float, float]:
         """Make a step and return the mean loss and the gradient norm before clipping."""
         batches, terms = self.train.step(step, seed=seed, global_batch_size=self.config.global_batch_size)
-        total = torch.zeros(2, dtype=torch.float64, device=self.world.device)
+        loss_and_bad = torch.zeros(2, dtype=torch.float64, device=self.world.device)
         for batch in batches:
             loss = self._loss(batch)
+            # DeepSpeed averages gradients over the ranks: times their number, divided by the terms of all of them,
+            # that is the gradient of the mean over all terms, however these are spread over ranks and micro-steps.
             self.engine.backward(loss * (self.world.size / max(terms, 1)))
-            total[0] += loss.detach().double()
-        total[1] = len(self.engine.nonfinite_gradients())
-        loss_sum, bad = sum_over_ranks(total).tolist()
+            loss_and_bad[0] += loss.detach().double()
+        # Skipping is decided on sums over the ranks, so that all of them decide alike.
+        loss_and_bad[1] = len(self.engine.nonfinite_gradients())
+        loss_sum, bad = sum_over_ranks(loss_and_bad).tolist()
         mean = loss_sum / max(terms, 1)
         self.engine.optimizer.lr = rate
         self.engine.optimizer.bias_step = step
         if bad or not math.isfinite(mean):
             self.engine.discard_gradients()
-            return mean, self._skipped(step, mean)
+            return mean, self._count_skip(step, mean)
         norm = self.engine.step()
-        if self.engine.step_was_skipped:
-            return mean, self._skipped(step, mean)
+        if self.engine.step_was_skipped:  # by the loss scaler of fp16
+            return mean, self._count_skip(step, mean)
         self.skips = 0
         return mean, norm
 
@@ -165,8 +189,8 @@ class Fitting:
         logits = self._forward(batch.inputs, batch.label_positions_M)
         return self.family.loss(logits, batch) if batch.inputs.num_instances else empty_loss(logits)
 
-    def _skipped(self, step: int, loss: float) -> float:
-        """Count a step whose numbers were not finite."""
+    def _count_skip(self, step: int, loss: float) -> float:
+        """Count a step whose numbers were not finite, and return the gradient norm to log for it."""
         self.skips += 1
         if self.world.is_main:
             logger.warning("step %d skipped: loss %s or its gradients are not finite", step, loss)
@@ -177,16 +201,18 @@ class Fitting:
             )
         return math.inf
 
-    def _tell(self, writer: MetricWriter | None, seed: int, step: int, steps: int, values: dict[str, float]) -> None:
+    def _log_step(
+        self, writer: MetricWriter | None, seed: int, step: int, steps: int, metrics: dict[str, float]
+    ) -> None:
         if writer is None:
             return
-        writer.write(step, values)
+        writer.write(step, metrics)
         if step % max(1, steps // LOG_LINES) == 0:
-            logger.info("seed %d: step %d of %d, loss %.4f", seed, step, steps, values["train/loss"])
+            logger.info("seed %d: step %d of %d, loss %.4f", seed, step, steps, metrics["train/loss"])
 
-    def _tell_evaluation(self, writer: MetricWriter | None, seed: int, step: int, metrics: dict[str, float]) -> None:
+    def _log_evaluation(self, writer: MetricWriter | None, seed: int, step: int, metrics: dict[str, float]) -> None:
         if writer is None:
             return
         writer.write(step, {f"eval/{name}": value for name, value in metrics.items()})
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        logger.info("seed %d: step %d, %s: %s", seed, step, self.evaluation[0].name, shown)
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        logger.info("seed %d: step %d, %s: %s", seed, step, self.evaluation[0].name, scores)

@@ -1,4 +1,4 @@
-"""Families of tasks: how examples are read, encoded, scored and written; one class each."""
+"""Families of tasks, one class each: how examples are read, encoded, scored and written."""
 
 from megabert.finetuning.families.base import Family, Head
 from megabert.finetuning.families.choice import Choice

@@ -1,4 +1,4 @@
-"""What a family of tasks has to say."""
+"""What a family of tasks has to define."""
 
 # T packed tokens, B sequences, M labelled positions, C outputs, R rows of logits
 
@@ -23,16 +23,16 @@ from megabert.tokenization import Tokenizer
 
 
 class Head(NamedTuple):
-    """What stands on the encoder."""
+    """The layer on top of the encoder."""
 
     architecture: str
-    """What ``transformers`` calls encoder and head, behind the model's own name: BertFor..."""
+    """Class of encoder and head in ``transformers``, without the model's name before it: what follows BertFor..."""
     module: str
-    """Name of the last linear layer there."""
+    """Name of the last linear layer in that class."""
     reads: Literal["pooled", "labelled", "tokens"]
-    """The pooled first token of each sequence, the labelled positions, or every token."""
+    """Input of the layer: the pooled first token of each sequence, the labelled positions, or every token."""
     pipeline: str
-    """The hub's name of such a task."""
+    """Name of such a task on model hubs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Example:
     """One example of a file."""
 
     where: str
-    """``file:line``, for messages."""
+    """Where the example was read, as ``file:line``, for messages."""
 
 
 E = TypeVar("E", bound=Example)
@@ -61,7 +61,16 @@ class Family(ABC, Generic[E]):
         max_seq_length: int,
         has_segments: bool = True,
     ) -> None:
-        """Bind the parts; ``labels`` are in the order of their ids; RoBERTa has no segments."""
+        """Bind the parts.
+
+        Args:
+            task: The task, with the columns in use.
+            config: The settings.
+            tokenizer: The model's tokenizer.
+            labels: The labels in the order of their ids.
+            max_seq_length: Greatest length of a sequence in tokens.
+            has_segments: Whether the model tells first and second text apart; RoBERTa does not.
+        """
         self.task, self.config, self.tokenizer = task, config, tokenizer
         self.labels, self.max_seq_length, self.has_segments = labels, max_seq_length, has_segments
         self.ids = {label: index for index, label in enumerate(labels)}
@@ -72,7 +81,7 @@ class Family(ABC, Generic[E]):
         """Read a file.
 
         Raises:
-            DataError: Names file, line, value and remedy.
+            DataError: Something in the file is wrong; the message names file, line, value and remedy.
         """
 
     @classmethod
@@ -83,30 +92,30 @@ class Family(ABC, Generic[E]):
     @property
     @abstractmethod
     def num_outputs(self) -> int:
-        """Width of the head."""
+        """Number of the head's outputs."""
 
     @abstractmethod
     def encode(self, examples: Sequence[E], *, is_training: bool) -> Features:
         """Tokenize examples into sequences.
 
         Raises:
-            DataError: A label that training did not have, or an answer that is not where it should be.
+            DataError: A label is none of the training's, or an answer is not where the file says.
         """
 
     @abstractmethod
     def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """Return the summed loss of a micro-batch that has items."""
+        """Return the loss of a micro-batch with items, summed over its terms."""
 
     @abstractmethod
     def predict(self, logits: Sequence[NDArray], examples: Sequence[E], features: Features) -> list[dict[str, Any]]:
-        """Turn each item's logits, of shape (rows, outputs), into one JSON-able prediction an example."""
+        """Turn each item's logits, of shape (rows, outputs), into one prediction an example, ready for JSON."""
 
     @abstractmethod
     def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[E]) -> dict[str, float]:
-        """Return the task's metrics, from 0 to 1 (correlations from -1)."""
+        """Return the task's metrics, from 0 to 1 (correlations from -1 to 1)."""
 
     def write(self, predictions: Sequence[dict[str, Any]], metrics: dict[str, float], stem: Path) -> list[Path]:
-        """Write predictions beside ``stem``, and return the files."""
+        """Write predictions to files whose names begin with ``stem``, and return the files."""
         path = stem.with_name(f"{stem.name}.jsonl")
         atomic_write(path, json_lines(predictions))
         return [path]
@@ -115,11 +124,11 @@ class Family(ABC, Generic[E]):
         """Return a label's id.
 
         Raises:
-            DataError: Training has no such label.
+            DataError: The label is none of the training's.
         """
         if label not in self.ids:
             raise DataError(
-                f"{where}: label {label!r} is not one of those trained on: {', '.join(self.labels)}. Mend the label, "
+                f"{where}: label {label!r} is not one of those trained on: {', '.join(self.labels)}. Fix the label, "
                 "or train on examples that have it."
             )
         return self.ids[label]
@@ -142,5 +151,5 @@ class Family(ABC, Generic[E]):
 
 
 def json_lines(rows: Sequence[dict[str, Any]]) -> str:
-    """Return JSON Lines."""
+    """Return rows as the text of a JSON Lines file."""
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -1,4 +1,6 @@
-"""Which of four endings follows (SWAG; Zellers et al. 2018): four sequences an example, one logit each."""
+"""Which of four endings follows (SWAG; Zellers et al. 2018): four sequences a question, one logit each."""
+
+# Q questions, K endings
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +26,8 @@ ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question(Example):
-    """A context, the start of a sentence, its possible endings, and which is right."""
+class ChoiceQuestion(Example):
+    """A context, the start of a sentence, its possible endings, and the index of the right one."""
 
     context: str
     start: str
@@ -33,18 +35,18 @@ class Question(Example):
     label: int
 
 
-class Choice(Family[Question]):
-    """Sequence A is the context, B the start with an ending."""
+class Choice(Family[ChoiceQuestion]):
+    """Four sequences a question: the first text is the context, the second the start with one of the endings."""
 
     head = Head("MultipleChoice", "classifier", "pooled", "multiple-choice")
 
     @classmethod
-    def read(cls, task: Task, path: Path) -> list[Question]:
+    def read(cls, task: Task, path: Path) -> list[ChoiceQuestion]:
         """Read a table."""
         assert task.pair is not None
         table = read_table(path, [task.text, task.pair, *ENDINGS, task.label])
         return [
-            Question(
+            ChoiceQuestion(
                 where=table.where(index),
                 context=table.text(task.text, index),
                 start=table.text(task.pair, index),
@@ -55,16 +57,16 @@ class Choice(Family[Question]):
         ]
 
     @classmethod
-    def labels_of(cls, examples: Sequence[Question]) -> tuple[str, ...]:
-        """Return the endings' numbers."""
+    def labels_of(cls, examples: Sequence[ChoiceQuestion]) -> tuple[str, ...]:
+        """Return the numbers of the endings."""
         return tuple(str(number) for number in range(len(ENDINGS)))
 
     @property
     def num_outputs(self) -> int:
-        """One logit a sequence."""
+        """One: a logit for each sequence, that is for each ending."""
         return 1
 
-    def encode(self, examples: Sequence[Question], *, is_training: bool) -> Features:
+    def encode(self, examples: Sequence[ChoiceQuestion], *, is_training: bool) -> Features:
         """Tokenize each ending with its start."""
         sequences = self.sequences()
         contexts = self.tokenizer.encode_batch([example.context for example in examples])
@@ -85,7 +87,7 @@ class Choice(Family[Question]):
         return cross_entropy(logits_QK.contiguous(), batch.labels, backend=self.config.ops.cross_entropy)[0]
 
     def predict(
-        self, logits: Sequence[NDArray], examples: Sequence[Question], features: Features
+        self, logits: Sequence[NDArray], examples: Sequence[ChoiceQuestion], features: Features
     ) -> list[dict[str, Any]]:
         """Return the likeliest ending and the probabilities of all."""
         probabilities = torch.softmax(torch.from_numpy(np.stack(logits)[:, :, 0]), -1).numpy()
@@ -98,10 +100,10 @@ class Choice(Family[Question]):
             for example, row in zip(examples, probabilities, strict=True)
         ]
 
-    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[Question]) -> dict[str, float]:
+    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[ChoiceQuestion]) -> dict[str, float]:
         """Return the accuracy."""
-        found = [row["prediction"] for row in predictions]
-        return {"accuracy": METRICS["accuracy"]([example.label for example in examples], found)}
+        predicted = [row["prediction"] for row in predictions]
+        return {"accuracy": METRICS["accuracy"]([example.label for example in examples], predicted)}
 
 
 def _label(text: str, where: str) -> int:

@@ -26,14 +26,16 @@ from megabert.ops.cross_entropy import cross_entropy
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledText(Example):
-    """A text, perhaps a second one, and the label as it is written."""
+    """A text, perhaps a second one, and the label as the file has it."""
 
     text: str
     pair: str | None
     label: str
 
 
-class _OfSequence(Family[LabelledText]):
+class _SequenceFamily(Family[LabelledText]):
+    """What classification and regression share: the pooled first token is read."""
+
     head = Head("SequenceClassification", "classifier", "pooled", "text-classification")
 
     @classmethod
@@ -67,24 +69,24 @@ class _OfSequence(Family[LabelledText]):
         return sequences.columns()
 
 
-class Classification(_OfSequence):
-    """One of several labels."""
+class Classification(_SequenceFamily):
+    """A text, or a pair of texts, has one of several labels."""
 
     @classmethod
     def labels_of(cls, examples: Sequence[LabelledText]) -> tuple[str, ...]:
-        """Return the labels, sorted: numbers by value."""
-        found = {example.label for example in examples}
-        if len(found) < 2:
+        """Return the labels, sorted; whole numbers by their value."""
+        labels = {example.label for example in examples}
+        if len(labels) < 2:
             raise DataError(
-                f"{examples[0].where.rpartition(':')[0]}: every example has the label {found.pop()!r}. Training needs "
+                f"{examples[0].where.rpartition(':')[0]}: every example has the label {labels.pop()!r}. Training needs "
                 "two labels or more; is --label-column right?"
             )
-        are_numbers = all(re.fullmatch(r"-?\d+", label) for label in found)
-        return tuple(sorted(found, key=lambda label: (int(label) if are_numbers else 0, label)))
+        are_numbers = all(re.fullmatch(r"-?\d+", label) for label in labels)
+        return tuple(sorted(labels, key=lambda label: (int(label) if are_numbers else 0, label)))
 
     @property
     def num_outputs(self) -> int:
-        """One a label."""
+        """One for each label."""
         return len(self.labels)
 
     def encode(self, examples: Sequence[LabelledText], *, is_training: bool) -> Features:
@@ -115,22 +117,22 @@ class Classification(_OfSequence):
     def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[LabelledText]) -> dict[str, float]:
         """Return the task's metrics."""
         gold = [self.ids[example.label] for example in examples]
-        found = [self.ids[row["prediction"]] for row in predictions]
+        predicted = [self.ids[row["prediction"]] for row in predictions]
         names = dict.fromkeys((*self.task.metrics, *(() if self.task.glue_folder else ("accuracy", "macro_f1"))))
-        return {name: METRICS[name](gold, found) for name in names}
+        return {name: METRICS[name](gold, predicted) for name in names}
 
 
-class Regression(_OfSequence):
-    """A number."""
+class Regression(_SequenceFamily):
+    """A text, or a pair of texts, has a number."""
 
     @classmethod
     def labels_of(cls, examples: Sequence[LabelledText]) -> tuple[str, ...]:
-        """Return the one name that transformers' configuration asks for."""
+        """Return the name of the one output, which a configuration of transformers asks for."""
         return ("score",)
 
     @property
     def num_outputs(self) -> int:
-        """One."""
+        """One, the number."""
         return 1
 
     def encode(self, examples: Sequence[LabelledText], *, is_training: bool) -> Features:
@@ -146,7 +148,7 @@ class Regression(_OfSequence):
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[LabelledText], features: Features
     ) -> list[dict[str, Any]]:
-        """Return the number."""
+        """Return the predicted numbers."""
         return [
             {"label": _number(example), "prediction": float(row[0, 0])}
             for example, row in zip(examples, logits, strict=True)
@@ -155,8 +157,8 @@ class Regression(_OfSequence):
     def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[LabelledText]) -> dict[str, float]:
         """Return the task's metrics."""
         gold = [row["label"] for row in predictions]
-        found = [row["prediction"] for row in predictions]
-        return {name: METRICS[name](gold, found) for name in self.task.metrics}
+        predicted = [row["prediction"] for row in predictions]
+        return {name: METRICS[name](gold, predicted) for name in self.task.metrics}
 
 
 def _number(example: LabelledText) -> float:
@@ -165,5 +167,5 @@ def _number(example: LabelledText) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"{example.where}: {example.label!r} is not a number. Mend it, or name another --label-column.")
+        raise DataError(f"{example.where}: {example.label!r} is not a number. Fix it, or name another --label-column.")
     return value

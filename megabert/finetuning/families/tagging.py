@@ -1,4 +1,7 @@
-"""A tag for each token of a sentence, such as named entities in BIO; a word's first piece carries its tag."""
+"""A tag for each word of a sentence, such as named entities in BIO; the word's first piece carries it.
+
+CoNLL calls the words tokens, and so do the names here that follow its columns.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -22,23 +25,23 @@ from megabert.ops.cross_entropy import cross_entropy
 from megabert.schema.files import atomic_write
 
 DOCUMENT = "-DOCSTART-"
-"""First column of CoNLL's lines between documents."""
+"""First column of the lines between documents in CoNLL files."""
 SPACES = re.compile(r"[ \t]+")
-"""Between CoNLL's columns; others, such as the one that does not break, may stand within a token."""
+"""What separates CoNLL's columns. Other spaces, such as the one that does not break, may be part of a token."""
 TABLES = (".jsonl", ".json", ".parquet")
-"""Suffixes of files with lists; any other is read as columns."""
+"""Suffixes of tables with lists; any other file is read as CoNLL columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedSentence(Example):
-    """Tokens and their tags."""
+    """The tokens of a sentence and their tags."""
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...]
 
 
 class Tagging(Family[TaggedSentence]):
-    """Tokens beyond ``max_seq_length`` are predicted as O, and said."""
+    """Tags the words of sentences; words beyond ``max_seq_length`` are predicted as O, and the log counts them."""
 
     head = Head("TokenClassification", "classifier", "labelled", "token-classification")
 
@@ -52,22 +55,22 @@ class Tagging(Family[TaggedSentence]):
 
     @classmethod
     def labels_of(cls, examples: Sequence[TaggedSentence]) -> tuple[str, ...]:
-        """Return the tags, O first, the others sorted."""
-        found = {tag for example in examples for tag in example.tags}
-        if len(found) < 2:
+        """Return the tags, O first, then the others sorted."""
+        tags = {tag for example in examples for tag in example.tags}
+        if len(tags) < 2:
             raise DataError(
-                f"{examples[0].where.rpartition(':')[0]}: every token has the tag {found.pop()!r}. Training needs two "
+                f"{examples[0].where.rpartition(':')[0]}: every token has the tag {tags.pop()!r}. Training needs two "
                 "tags or more; are the tags in the last column?"
             )
-        return tuple(sorted(found, key=lambda tag: (tag != OUTSIDE, tag)))
+        return tuple(sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
 
     @property
     def num_outputs(self) -> int:
-        """One a tag."""
+        """One for each tag."""
         return len(self.labels)
 
     def encode(self, examples: Sequence[TaggedSentence], *, is_training: bool) -> Features:
-        """Tokenize word by word."""
+        """Tokenize word by word, and label the first piece of each word."""
         sequences = self.sequences()
         words = [token for example in examples for token in example.tokens]
         pieces = iter(self.tokenizer.encode_words(words))
@@ -75,12 +78,13 @@ class Tagging(Family[TaggedSentence]):
         positions: list[NDArray[np.int64]] = []
         labels: list[int] = []
         for example in examples:
-            # A word of control characters has no pieces: each word needs one to carry its tag.
-            found = [word if len(word) else unknown for _, word in zip(example.tokens, pieces, strict=False)]
-            starts = 1 + np.cumsum([0, *map(len, found)])[:-1]
+            # A word of control characters has no pieces, but needs one to carry its tag.
+            encoded = [word if len(word) else unknown for _, word in zip(example.tokens, pieces, strict=False)]
+            # Position of each word's first piece, behind [CLS]; those beyond the last [SEP] lose their label.
+            starts = 1 + np.cumsum([0, *map(len, encoded)])[:-1]
             kept = int(np.searchsorted(starts, self.max_seq_length - 1))
             tags = [self.id_of(tag, example.where) for tag in example.tags]
-            sequences.add(np.concatenate(found))
+            sequences.add(np.concatenate(encoded))
             positions.append(starts[:kept])
             labels += tags[:kept]
         self.log_truncation(sequences)
@@ -101,18 +105,18 @@ class Tagging(Family[TaggedSentence]):
         self, logits: Sequence[NDArray], examples: Sequence[TaggedSentence], features: Features
     ) -> list[dict[str, Any]]:
         """Return the likeliest tag of each word."""
-        found = [[self.labels[index] for index in rows.argmax(-1)] for rows in logits]
+        predicted = [[self.labels[index] for index in rows.argmax(-1)] for rows in logits]
         return [
             {
                 "tokens": list(example.tokens),
                 "tags": list(example.tags),
                 "prediction": tags + [OUTSIDE] * (len(example.tokens) - len(tags)),
             }
-            for example, tags in zip(examples, found, strict=True)
+            for example, tags in zip(examples, predicted, strict=True)
         ]
 
     def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[TaggedSentence]) -> dict[str, float]:
-        """Return precision, recall and F1 of chunks, and the accuracy of tags."""
+        """Return precision, recall and F1 of entities, and the accuracy of tags."""
         missing = sum(len(e.tokens) - len(row["prediction"]) for e, row in zip(examples, predictions, strict=True))
         assert not missing
         return score_tags([example.tags for example in examples], [row["prediction"] for row in predictions])
@@ -144,7 +148,7 @@ def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
                     tokens, tags = [], []
                     continue
                 if len(parts) < 2:
-                    raise DataError(f"{path}:{number}: {parts[0]!r} has no tag. Give it a last column; O is no chunk.")
+                    raise DataError(f"{path}:{number}: {parts[0]!r} has no tag. Give it a last column; O is no entity.")
                 first = first if tokens else number
                 tokens.append(parts[0])
                 tags.append(parts[-1])
@@ -164,7 +168,7 @@ def _read_lists(task: Task, path: Path) -> Iterator[TaggedSentence]:
             shown = [f"{len(value)} values" if isinstance(value, list) else repr(value) for value in (tokens, tags)]
             raise DataError(
                 f"{table.where(index)}: {task.text} and {task.label} must be lists of the same length (found "
-                f"{shown[0]} and {shown[1]}). Mend the row, or name other columns."
+                f"{shown[0]} and {shown[1]}). Fix the row, or name other columns."
             )
         if tokens:
             where = f"{table.where(index)}: a value in column"

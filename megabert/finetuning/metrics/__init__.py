@@ -1,1 +1,1 @@
-"""Official metrics: of labels and scores through scikit-learn and SciPy, of answers and of BIO tags our own."""
+"""The official metrics of the tasks: labels and scores through scikit-learn and SciPy, answers and BIO tags by hand."""

@@ -1,6 +1,6 @@
 """Exact match and F1 of answers: SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), and KorQuAD over characters.
 
-An answer is compared in a normalised form. English: lower case, no ASCII punctuation, no articles, single spaces; F1
+Answers are compared in a normalised form. English: lower case, no ASCII punctuation, no articles, single spaces; F1
 counts words. Korean (Lim et al. 2019): lower case, no ASCII punctuation and no quotation marks or brackets of CJK
 text; F1 counts characters, because particles are written onto the word.
 """
@@ -15,14 +15,14 @@ Language = Literal["en", "ko"]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# KorQuAD makes a space of each of these before ASCII punctuation is dropped.
+# KorQuAD's script turns each of these into a space before it drops ASCII punctuation.
 _KOREAN_MARKS = str.maketrans(
     dict.fromkeys([*map(ord, "'\"<>()"), 0x300A, 0x300B, 0x3008, 0x3009, 0x2018, 0x2019], " ")
 )
 
 
 class Gold(NamedTuple):
-    """A question's right answers; none where it cannot be answered."""
+    """The right answers of a question; there are none where it cannot be answered."""
 
     identity: str
     answers: tuple[str, ...]
@@ -63,20 +63,20 @@ def f1(predicted: str, gold: str, language: Language = "en") -> float:
 def score_answers(
     predicted: Mapping[str, str], gold: Sequence[Gold], language: Language = "en", *, allows_none: bool = False
 ) -> dict[str, float]:
-    """Return the means over questions of exact match and F1, each against the best of the right answers, from 0 to 1.
+    """Return exact match and F1, means over questions from 0 to 1; the right answer that fits best counts.
 
     Args:
-        predicted: Answers by question; "" says that there is none.
-        gold: Questions that count.
-        language: How answers are compared.
-        allows_none: By the rules of SQuAD 2.0: "" is right where there is no answer, and ``answerable_*`` and
-            ``unanswerable_*`` give both parts, too.
+        predicted: The answer to each question; "" says that there is none.
+        gold: The questions that count.
+        language: Language of the answers, which decides how they are compared.
+        allows_none: Whether the rules of SQuAD 2.0 hold: "" is right where there is no answer, and ``answerable_*`` and
+            ``unanswerable_*`` score the two kinds of questions alone.
     """
     exact, overlap = _best_scores(predicted, gold, language, allows_none)
     scores = {"exact": _mean(exact), "f1": _mean(overlap)}
     if allows_none:
-        for name, wanted in (("answerable", True), ("unanswerable", False)):
-            part = [i for i, question in enumerate(gold) if bool(question.answers) is wanted]
+        for name, has_answer in (("answerable", True), ("unanswerable", False)):
+            part = [i for i, question in enumerate(gold) if bool(question.answers) is has_answer]
             scores[f"{name}_exact"] = _mean([exact[i] for i in part])
             scores[f"{name}_f1"] = _mean([overlap[i] for i in part])
     return scores
@@ -85,22 +85,24 @@ def score_answers(
 def best_null_threshold(
     predicted: Mapping[str, str], null_odds: Mapping[str, float], gold: Sequence[Gold], language: Language = "en"
 ) -> float:
-    """Return the threshold of "no answer" that gives the best F1: above it a question gets none.
+    """Return the threshold of "no answer" with the best F1; a question whose odds are above it gets no answer.
 
     Args:
         predicted: The best answer of each question.
-        null_odds: By question, the score of "no answer" minus that of the best answer.
-        gold: Questions that count.
-        language: How answers are compared.
+        null_odds: For each question the score of "no answer" minus that of the best answer.
+        gold: The questions that count.
+        language: Language of the answers, which decides how they are compared.
     """
+    # What answering gains over keeping silent, question by question. Raising the threshold answers one question more,
+    # in the order of the odds: the best threshold is where the running sum of the gains is greatest.
     _, answered = _best_scores(predicted, gold, language, True)
     _, silent = _best_scores(dict.fromkeys(predicted, ""), gold, language, True)
     gain = {question.identity: a - b for question, a, b in zip(gold, answered, silent, strict=True)}
     order = sorted(gain, key=lambda identity: null_odds[identity])
     threshold, best, total = null_odds[order[0]] - 1.0, 0.0, 0.0  # below all: nothing is answered
-    for place, identity in enumerate(order):
+    for index, identity in enumerate(order):
         total += gain[identity]
-        is_last_of_equals = place + 1 == len(order) or null_odds[order[place + 1]] > null_odds[identity]
+        is_last_of_equals = index + 1 == len(order) or null_odds[order[index + 1]] > null_odds[identity]
         if total > best and is_last_of_equals:
             best, threshold = total, null_odds[identity]
     return threshold
@@ -111,19 +113,19 @@ def _best_scores(
 ) -> tuple[list[float], list[float]]:
     exact, overlap = [], []
     for identity, answers in gold:
-        kept: Sequence[str] = answers
+        counted: Sequence[str] = answers
         if allows_none:  # answers that normalise to nothing do not count, unless there is no other
-            kept = [answer for answer in answers if normalize(answer, language)] or [""]
-        found = predicted[identity]
-        exact.append(max(exact_match(found, answer, language) for answer in kept))
-        overlap.append(max(_f1_or_none(found, answer, language, allows_none) for answer in kept))
+            counted = [answer for answer in answers if normalize(answer, language)] or [""]
+        guess = predicted[identity]
+        exact.append(max(exact_match(guess, answer, language) for answer in counted))
+        overlap.append(max(_f1_or_none(guess, answer, language, allows_none) for answer in counted))
     return exact, overlap
 
 
-def _f1_or_none(found: str, answer: str, language: Language, allows_none: bool) -> float:
-    if allows_none and not (units(found, language) and units(answer, language)):
-        return float(units(found, language) == units(answer, language))
-    return f1(found, answer, language)
+def _f1_or_none(guess: str, answer: str, language: Language, allows_none: bool) -> float:
+    if allows_none and not (units(guess, language) and units(answer, language)):
+        return float(units(guess, language) == units(answer, language))
+    return f1(guess, answer, language)
 
 
 def _mean(values: Sequence[float]) -> float:

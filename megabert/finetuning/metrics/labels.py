@@ -27,4 +27,4 @@ METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
     "pearson": _correlation(stats.pearsonr),
     "spearman": _correlation(stats.spearmanr),
 }
-"""Name -> function of gold and predicted values; labels are ids, and 1 is the positive one of ``f1``."""
+"""Each metric's function of gold and predicted values. Labels are given as ids; 1 is the positive one of ``f1``."""

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from megabert.finetuning.metrics.bio import Entity, chunks_of, score_tags
+from megabert.finetuning.metrics.bio import Entity, entities_of, score_tags
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
@@ -51,8 +51,8 @@ def test_scores_equal_the_walk(seed):
 
 def test_both_dialects_give_the_same_chunks():
     expected = [Entity("PER", 0, 1), Entity("PER", 2, 2), Entity("LOC", 4, 4)]
-    assert chunks_of(["B-PER", "I-PER", "B-PER", "O", "B-LOC"]) == expected
-    assert chunks_of(["I-PER", "I-PER", "B-PER", "O", "I-LOC"]) == expected
+    assert entities_of(["B-PER", "I-PER", "B-PER", "O", "B-LOC"]) == expected
+    assert entities_of(["I-PER", "I-PER", "B-PER", "O", "I-LOC"]) == expected
 
 
 def test_tags_without_bio_have_an_accuracy_only():

@@ -8,7 +8,7 @@ import pytest
 from unit.finetuning.conftest import FILLERS, random_logits, sentence
 
 from megabert.errors import ConfigError, DataError
-from megabert.finetuning.families.choice import Question
+from megabert.finetuning.families.choice import ChoiceQuestion
 from megabert.finetuning.families.sequence import LabelledText
 from megabert.finetuning.families.span import Span
 from megabert.finetuning.families.tagging import TaggedSentence, Tagging
@@ -33,7 +33,7 @@ def rated(rng, count=48):
 
 def swag_questions(rng, count=48):
     return [
-        Question(
+        ChoiceQuestion(
             where=f"t:{i}",
             context=sentence(rng),
             start="the",

@@ -15,7 +15,7 @@ from megabert.distributed.process_group import distributed_world
 from megabert.errors import DataError
 from megabert.finetuning.evaluate import Evaluation
 from megabert.finetuning.model import TaskModel
-from megabert.finetuning.trainer import Fitting
+from megabert.finetuning.trainer import TaskTrainer
 from megabert.models.initialization import initialize
 from megabert.observability.metrics import read_metrics
 from megabert.optim import Fragment, build_optimizer
@@ -31,8 +31,8 @@ class PlainEngine:
         self.step_was_skipped = False
         self.bad: list[str] = []
 
-    def forward(self, batch):
-        return self.module(batch)
+    def forward(self, *inputs):
+        return self.module(*inputs)
 
     def backward(self, loss):
         loss.backward()
@@ -75,7 +75,7 @@ def fitting(make_family, model_config, world, monkeypatch):
         initialize(model, 1)
         engine = PlainEngine(model)
         data = SimpleNamespace(name="dev")
-        fitting = Fitting(
+        fitting = TaskTrainer(
             config=family.config,
             engine=engine,
             family=family,

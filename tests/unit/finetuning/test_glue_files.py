@@ -6,6 +6,7 @@ from megabert.cli.main import main
 from megabert.errors import ConfigError, DataError
 from megabert.finetuning.families import FAMILIES
 from megabert.finetuning.glue import glue_table, run_glue
+from megabert.finetuning.results import Summary
 from megabert.finetuning.setup import find_file
 from megabert.finetuning.tasks import GLUE, find_task
 
@@ -80,12 +81,18 @@ def test_missing_file_is_named(tmp_path):
 
 
 def test_table_averages_metrics_and_tasks():
+    def summary(task, mean, deviation):
+        return Summary(
+            task=task, seeds=[1, 2], mean=mean, deviation=deviation, examples_per_s=1.0, best_seed=1, best_model="m"
+        )
+
     summaries = {
-        "mrpc": {"mean": {"dev": {"accuracy": 0.8, "f1": 0.9}}, "deviation": {"dev": {"accuracy": 0.01, "f1": 0.0}}},
-        "mnli": {
-            "mean": {"dev_matched": {"accuracy": 0.7}, "dev_mismatched": {"accuracy": 0.6}},
-            "deviation": {"dev_matched": {"accuracy": 0.0}, "dev_mismatched": {"accuracy": 0.0}},
-        },
+        "mrpc": summary("mrpc", {"dev": {"accuracy": 0.8, "f1": 0.9}}, {"dev": {"accuracy": 0.01, "f1": 0.0}}),
+        "mnli": summary(
+            "mnli",
+            {"dev_matched": {"accuracy": 0.7}, "dev_mismatched": {"accuracy": 0.6}},
+            {"dev_matched": {"accuracy": 0.0}, "dev_mismatched": {"accuracy": 0.0}},
+        ),
     }
     lines = glue_table(summaries).splitlines()
     assert lines[0].endswith("accuracy 80.00 +- 1.00, f1 90.00 +- 0.00")

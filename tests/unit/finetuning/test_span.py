@@ -8,13 +8,14 @@ import pytest
 from unit.finetuning.conftest import random_logits, sentence
 
 from megabert.errors import DataError
-from megabert.finetuning.families.span import Question, Span
+from megabert.finetuning.families.span import Span
+from megabert.finetuning.families.span_files import SpanQuestion
 from megabert.finetuning.tasks import find_task
 
 
-def question(context: str, answer: str, identity: str = "q", *, ask: str = "what is red ?") -> Question:
+def question(context: str, answer: str, identity: str = "q", *, ask: str = "what is red ?") -> SpanQuestion:
     answers = ((context.index(answer), answer),) if answer else ()
-    return Question(where="t:1", identity=identity, question=ask, context=context, answers=answers)
+    return SpanQuestion(where="t:1", identity=identity, question=ask, context=context, answers=answers)
 
 
 def gold_logits(features, scale: float = 9.0) -> list[np.ndarray]:
