@@ -5,6 +5,7 @@
 #   TORCH_INDEX  where a CPU build of torch is looked for when the configured sources have none
 #
 # A torch that PYTHON can import is kept. Otherwise: without an NVIDIA driver a CPU build, with one the default build.
+# Where no CPU build is within reach, as on a machine whose only source is a mirror of PyPI, the default build serves.
 set -euo pipefail
 venv=${1:?usage: requirements/install.sh VENV EXTRAS}
 extras=${2:?usage: requirements/install.sh VENV EXTRAS}
@@ -51,10 +52,16 @@ if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     pip install -c "$pins" "$torch"
   else
     # The +cpu suffix keeps a machine without a GPU from fetching gigabytes of CUDA.
-    pip install -c "$pins" "$torch" 2>/dev/null ||
-      pip install -c "$pins" --extra-index-url "$torch_index" "$torch" ||
-      fail "no CPU build $torch was found, neither in the configured sources nor at $torch_index." \
-        "Name an index that has it: make TORCH_INDEX=... ; or install torch yourself and keep it importable."
+    if ! pip install -c "$pins" "$torch" 2>/dev/null &&
+      ! pip install -c "$pins" --retries 2 --timeout 15 --extra-index-url "$torch_index" "$torch" 2>/dev/null; then
+      say "no CPU build $torch in the configured sources or at $torch_index: taking the default build." \
+        "It brings CUDA: 2.7 GB to download, and more than that on disk. To avoid it, name an index: make TORCH_INDEX=..."
+      # It needs a Triton of its own, which the pins of the CPU build would refuse.
+      grep -v '^torch==' "$here/cuda.txt" >"$pins"
+      pip install -c "$pins" "$(grep '^torch==' "$here/cuda.txt")" ||
+        fail "torch cannot be installed from the configured sources (pip says why above)." \
+          "Name an index that has it: make TORCH_INDEX=... ; or install torch yourself and keep it importable."
+    fi
   fi
 fi
 # Whatever torch is there stays: later steps may not exchange it.

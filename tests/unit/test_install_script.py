@@ -1,0 +1,78 @@
+"""``requirements/install.sh`` with a stand-in for Python and pip: which torch it takes, and what it says."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYTHON = """#!/bin/bash
+# Answers as an interpreter without torch would; pip has the builds of torch that $BUILDS names.
+case "$*" in
+  "-m venv"*) mkdir -p "${@: -1}/bin" && cp "$0" "${@: -1}/bin/python" ;;
+  *"pip --version") ;;
+  "-m pip"*)
+    echo "$*" >>"$WORK/asked"
+    case "$*" in *"torch==2"*)
+      for build in $BUILDS; do case "$* " in *" torch==$build "*) echo "$build" >"$WORK/torch"; exit 0 ;; esac; done
+      echo "ERROR: No matching distribution found" >&2
+      exit 1 ;;
+    esac ;;
+  *"import torch; print("*) echo "torch==$(cat "$WORK/torch")" ;;
+  *"import torch"*) [ -e "$WORK/torch" ] ;;
+esac
+"""
+
+
+@pytest.fixture
+def install(tmp_path):
+    """Return a function of the builds that pip has, which gives exit code, stderr, pip's arguments and the pins."""
+    for name, text in {"python3": PYTHON, "nvidia-smi": "#!/bin/bash\nexit 1\n"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+
+    def run(*builds: str) -> tuple[int, str, list[str], list[str]]:
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "WORK": str(tmp_path)}
+        environment |= {"PYTHON": "python3", "BUILDS": " ".join(builds), "TORCH_INDEX": "https://index"}
+        command = ["bash", ROOT / "requirements" / "install.sh", tmp_path / "venv", "test"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        asked = (tmp_path / "asked").read_text().splitlines()
+        pins = (tmp_path / "venv" / "constraints.txt").read_text().splitlines()
+        return done.returncode, done.stderr, [line for line in asked if " torch==" in line], pins
+
+    return run
+
+
+def pinned(file: str) -> str:
+    """Return the version of torch that a file of pins names."""
+    lines = (ROOT / "requirements" / file).read_text().splitlines()
+    return next(line.removeprefix("torch==") for line in lines if line.startswith("torch=="))
+
+
+CPU, DEFAULT = pinned("cpu.txt"), pinned("cuda.txt")
+
+
+def test_cpu_build_is_taken_where_there_is_one(install):
+    code, shown, asked, pins = install(CPU, DEFAULT)
+    assert (code, len(asked)) == (0, 1), shown
+    assert "GB" not in shown
+    assert pins[-1] == f"torch=={CPU}"
+
+
+def test_without_a_cpu_build_the_default_one_serves_and_its_weight_is_said_once(install):
+    code, shown, asked, pins = install(DEFAULT)
+    assert code == 0, shown
+    assert [line.split()[-2] for line in asked] == [f"torch=={CPU}", f"torch=={CPU}", f"torch=={DEFAULT}"]
+    assert "--extra-index-url https://index" in asked[1]
+    assert shown.count("2.7 GB to download") == 1
+    assert "ERROR" not in shown
+    assert pins[-1] == f"torch=={DEFAULT}"
+    assert not any(pin.startswith("triton==") for pin in pins), "the default build asks for its own"
+
+
+def test_no_torch_at_all_is_an_error_with_a_remedy(install):
+    code, shown, _, _ = install()
+    assert code == 2
+    assert "No matching distribution found" in shown
+    assert "TORCH_INDEX=..." in shown.splitlines()[-1]
