@@ -7,7 +7,8 @@ from pathlib import Path
 from megabert.command_line.arguments import add_device
 from megabert.command_line.parser import Parser
 from megabert.distributed.environments import own_rank
-from megabert.training.recovery.stop_signals import EXIT_STOPPED, StopSignals
+from megabert.errors import EXIT_STOPPED
+from megabert.training.recovery.stop_signals import StopSignals
 
 EXIT_UNFIT = 2
 """Exit code of a verdict that is not fit, as of a ConfigError: something of the machine or the job must be changed."""

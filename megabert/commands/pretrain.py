@@ -10,8 +10,8 @@ from megabert.config.loading import read_yaml, to_dict, to_yaml
 from megabert.config.recipes import load_run_config, recipe_names, split_fork
 from megabert.config.run import RunConfig
 from megabert.distributed.environments import before_ranks_meet
-from megabert.errors import ConfigError
-from megabert.training.recovery.stop_signals import EXIT_STOPPED, StopSignals
+from megabert.errors import EXIT_STOPPED, ConfigError
+from megabert.training.recovery.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from megabert.export.sources import Source

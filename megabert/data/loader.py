@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from megabert.data.position import DataPosition
+from megabert.data.position import BEGINNING, DataPosition
 from megabert.data.step_packer import StepBatch, StepPacker
 from megabert.errors import DataError, Echo
 
@@ -68,7 +68,7 @@ class PackedLoader:
         self._closed = False
         self._results: queue.SimpleQueue[StepBatch | BaseException] = queue.SimpleQueue()
         self._ended: BaseException | None = None
-        arguments = (position or DataPosition(), first_number, num_steps)
+        arguments = (position or BEGINNING, first_number, num_steps)
         self._thread = threading.Thread(target=self._work, args=arguments, name="megabert-loader", daemon=True)
         self._thread.start()
 

@@ -1,17 +1,19 @@
 """Where a run stands in its data: (epoch, offset, skipped ranges), saved with every checkpoint."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from megabert.errors import CheckpointError, DataError
+from pydantic import NonNegativeInt
+
+from megabert.errors import DataError
 
 
 class PositionRange(NamedTuple):
     """Positions ``start`` to ``stop - 1`` of the permuted order of one epoch."""
 
-    epoch: int
-    start: int
-    stop: int
+    epoch: NonNegativeInt
+    start: NonNegativeInt
+    stop: NonNegativeInt
 
     @property
     def size(self) -> int:
@@ -30,8 +32,8 @@ class DataPosition:
         skipped: Ranges that are passed over, sorted, not overlapping (instances blamed for non-finite losses).
     """
 
-    epoch: int = 0
-    offset: int = 0
+    epoch: NonNegativeInt
+    offset: NonNegativeInt
     skipped: tuple[PositionRange, ...] = ()
 
     def take(self, count: int, num_rows: int) -> tuple[tuple[PositionRange, ...], "DataPosition"]:
@@ -82,25 +84,6 @@ class DataPosition:
             offset = skipped.stop
         return (offset, num_rows) if offset < num_rows else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready values."""
-        return {"epoch": self.epoch, "offset": self.offset, "skipped": [list(r) for r in self.skipped]}
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "DataPosition":
-        """Read what ``to_dict`` wrote.
-
-        Raises:
-            CheckpointError: If keys are missing or values are not whole numbers of the right sign.
-        """
-        try:
-            ranges = tuple(PositionRange(*(int(v) for v in r)) for r in values["skipped"])
-            position = cls(int(values["epoch"]), int(values["offset"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"data position {values!r} is not of the form {{epoch, offset, skipped: [[epoch, start, stop], ...]}} "
-                f"({type(error).__name__}: {error}). Resume from another checkpoint."
-            ) from error
-        if position.epoch < 0 or position.offset < 0 or any(min(r) < 0 for r in ranges):
-            raise CheckpointError(f"data position {values!r} has a negative number. Resume from another checkpoint.")
-        return position.skipping(ranges)
+BEGINNING = DataPosition(epoch=0, offset=0)
+"""The first instance of the first epoch."""

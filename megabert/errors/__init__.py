@@ -1,6 +1,15 @@
-"""Exception classes, one per cause; each carries the exit code that a shell sees."""
+"""Exception classes, one per cause, and the exit codes that a shell sees: each class carries its own."""
 
 GUIDE = "docs/troubleshooting.md"
+
+EXIT_HOPELESS = 70
+"""EX_SOFTWARE of sysexits.h: the watchdog ended the run once too often without a newer checkpoint."""
+EXIT_STOPPED = 75
+"""EX_TEMPFAIL: saved and stopped on request; the same command continues."""
+EXIT_HUNG = 76
+"""EX_PROTOCOL: the watchdog ended a hang; the same command continues at the last checkpoint."""
+EXIT_INTERRUPTED = 130
+"""Ctrl-C, as a shell reports SIGINT."""
 
 
 class MegabertError(Exception):

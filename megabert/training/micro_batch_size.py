@@ -1,7 +1,6 @@
 """The token budget of a micro-step: ``micro_batch_tokens: auto`` finds the largest that fits, once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
@@ -12,6 +11,7 @@ from megabert.models.build import PretrainingModel, build_model
 from megabert.observability.logs import logger
 from megabert.training.inputs import RunInputs
 from megabert.training.losses import Counts, weighted_loss
+from megabert.training.state import MicroBatchTokens
 
 START_TOKENS = {"cuda": 131_072, "cpu": 8_192}
 """First try by device; a CPU has no out-of-memory error to probe with, and gains nothing above this."""
@@ -20,24 +20,17 @@ _BYTES_OF_GRADIENT = 4
 _BYTES_OF_MASTER_AND_MOMENTS = 12
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budgets:
-    """Token budgets, a phase each, and what they were found for."""
-
-    tokens: tuple[int, ...] = ()
-    found_for: str = ""
-    """Everything that decided them; empty where the budgets were set."""
-
-
-def find_budgets(model: PretrainingModel, inputs: RunInputs, *, stored: Budgets, world: World) -> Budgets:
-    """Return the token budget of each phase: as set, as found before for the same case, or found by trying.
+def choose_micro_batch_tokens(
+    model: PretrainingModel, inputs: RunInputs, *, stored: MicroBatchTokens, world: World
+) -> MicroBatchTokens:
+    """Return the largest micro-batch of each phase: as set, as found before for the same case, or found by trying.
 
     Raises:
         ConfigError: One instance of full length does not fit.
     """
     config = inputs.config
     if config.micro_batch_tokens != "auto":
-        return Budgets(tokens=tuple(config.micro_batch_tokens for _ in config.phases))
+        return MicroBatchTokens(tokens=tuple(config.micro_batch_tokens for _ in config.phases))
     found_for = _case(inputs, world)
     if stored.found_for == found_for:
         return stored
@@ -52,7 +45,7 @@ def find_budgets(model: PretrainingModel, inputs: RunInputs, *, stored: Budgets,
             world=world,
         )
         budgets.append(tokens)
-    return Budgets(tokens=tuple(budgets), found_for=found_for)
+    return MicroBatchTokens(tokens=tuple(budgets), found_for=found_for)
 
 
 def _case(inputs: RunInputs, world: World) -> str:

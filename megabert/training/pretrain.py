@@ -4,19 +4,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from megabert.checkpoints.format import CheckpointManifest, read_checkpoint_manifest
-from megabert.checkpoints.loading import find_checkpoint, has_checkpoint, load_checkpoint
-from megabert.checkpoints.retention import recover
+from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.all_or_none import raise_everywhere, run_on_all_ranks, run_on_main_rank
+from megabert.distributed.all_or_none import run_on_all_ranks, run_on_main_rank
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.engine import Engine, build_engine
-from megabert.errors import CheckpointError
+from megabert.errors import EXIT_STOPPED
 from megabert.models.build import build_model
 from megabert.models.initial_weights import InitialWeights, load_initial_weights
 from megabert.models.initialization import initialize
@@ -24,17 +22,12 @@ from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
 from megabert.training.inputs import RunInputs, open_inputs
-from megabert.training.micro_batch_size import find_budgets
-from megabert.training.recovery.stop_signals import EXIT_STOPPED, StopSignals
+from megabert.training.micro_batch_size import choose_micro_batch_tokens
+from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
-from megabert.training.run.folder import (
-    checkpoints_dir,
-    claim_run_folder,
-    fork_command,
-    record_run,
-    tokenizer_dir,
-)
-from megabert.training.run.fork import changes_since_fork, find_fork, state_after_fork
+from megabert.training.run.control import RunControl
+from megabert.training.run.folder import record_run, tokenizer_dir
+from megabert.training.run.start import RunStart, find_start
 from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 from megabert.training.trainer import PhaseData, Trainer
@@ -47,25 +40,8 @@ class Setup:
     inputs: RunInputs
     run_dir: Path
     world: World
-    status: RunStatus
-    stop: StopSignals
-    watchdog: Watchdog
-    changes: list[str]
-    """What differs from the last start, engine fields only."""
-    checkpoint: Path | None
-    """Where the run goes on, or what it is a fork of; None for a new one."""
-    manifest: CheckpointManifest | None
-    """Of that checkpoint."""
-    is_new: bool
-    """Whether the run folder has no checkpoint yet."""
-
-    @property
-    def stored(self) -> TrainerState | None:
-        """The state to go on from."""
-        if self.manifest is None:
-            return None
-        state = TrainerState.from_dict(self.manifest.trainer_state)
-        return state_after_fork(state, self.inputs.config, self.inputs.data_sha256) if self.is_new else state
+    control: RunControl
+    start: RunStart
 
 
 def pretrain(
@@ -97,7 +73,7 @@ def pretrain(
             status = RunStatus(run_dir, world, fork=config.fork)
             try:
                 setup = _set_up(config, run_dir, initial, world, status, stop or StopSignals())
-                with logging_to_file(run_dir, world.rank), setup.watchdog:
+                with logging_to_file(run_dir, world.rank), setup.control.watchdog:
                     return _finish(setup, initial)
             except BaseException as error:
                 first = world.failures.report(error)
@@ -108,17 +84,16 @@ def pretrain(
 
 
 def _finish(setup: Setup, initial: InitialWeights | None) -> TrainerState:
-    """Do what is left of a run, and say how it stands then."""
-    config, run_dir, stored = setup.inputs.config, setup.run_dir, setup.stored
-    if stored is not None and stored.is_done(config):
-        logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, stored.step, run_dir)
-        state = stored
+    """Make the steps that a run has left, if any, and record how it ended."""
+    config, run_dir, state, status = setup.inputs.config, setup.run_dir, setup.start.state, setup.control.status
+    if state.is_done(config):
+        logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, state.step, run_dir)
     else:
         state = _run(setup, initial)
     if state.is_done(config):
-        setup.status.ended("done", step=state.step, phase=state.phase, exit_code=0)
+        status.ended("done", step=state.step, phase=state.phase, exit_code=0)
     else:
-        setup.status.ended("stopped", step=state.step, phase=state.phase, exit_code=EXIT_STOPPED)
+        status.ended("stopped", step=state.step, phase=state.phase, exit_code=EXIT_STOPPED)
     return state
 
 
@@ -132,41 +107,17 @@ def _set_up(
 ) -> Setup:
     """Check everything that can be wrong before anything is written."""
     inputs = run_on_all_ranks(world, lambda: open_inputs(config, device=world.device, initial=initial))
-
-    def claimed() -> tuple[list[str], Path | None, CheckpointManifest | None, bool]:
-        changes = claim_run_folder(run_dir, inputs.config)
-        folder = checkpoints_dir(run_dir)
-        recover(folder)
-        if not has_checkpoint(folder):
-            if config.fork is None:
-                return changes, None, None, True
-            checkpoint = find_fork(config.fork)
-            return changes_since_fork(inputs.config), checkpoint, read_checkpoint_manifest(checkpoint), True
-        status.open()  # what goes wrong from here on is this run's own failure
-        checkpoint = find_checkpoint(folder, "last")
-        return changes, checkpoint, read_checkpoint_manifest(checkpoint), False
-
-    changes, checkpoint, manifest, is_new = run_on_main_rank(world, claimed)
-    setup = Setup(
-        inputs=inputs,
-        run_dir=run_dir,
-        world=world,
-        status=status,
-        stop=stop,
-        watchdog=Watchdog(inputs.config.watchdog, run_dir, world.rank, record=status.hung, size=world.size),
-        changes=changes,
-        checkpoint=checkpoint,
-        manifest=manifest,
-        is_new=is_new,
-    )
-    _check_same_data(setup)
-    if setup.stored is None or not setup.stored.is_done(inputs.config):
+    start = run_on_main_rank(world, lambda: find_start(run_dir, inputs, status))
+    if not start.state.is_done(inputs.config):
         run_on_all_ranks(world, lambda: _verify_share(inputs.shards, world))
-    return setup
+    watchdog = Watchdog(inputs.config.watchdog, run_dir, world.rank, record=status.hung, size=world.size)
+    control = RunControl(status=status, stop=stop, watchdog=watchdog)
+    return Setup(inputs=inputs, run_dir=run_dir, world=world, control=control, start=start)
 
 
 def _run(setup: Setup, initial: InitialWeights | None) -> TrainerState:
-    inputs, world = setup.inputs, setup.world
+    """Build model, optimizer and engine, fill them from the checkpoint if there is one, and train."""
+    inputs, world, start = setup.inputs, setup.world, setup.start
     config = inputs.config
     share_host(world)
     model = build_model(
@@ -176,17 +127,17 @@ def _run(setup: Setup, initial: InitialWeights | None) -> TrainerState:
         activation_checkpointing=config.activation_checkpointing,
     )
     initialize(model, config.seed)
-    if initial is not None and setup.checkpoint is None:
+    if initial is not None and start.checkpoint is None:
         run_on_all_ranks(world, lambda: load_initial_weights(model, initial))
-    state = setup.stored or TrainerState(data_sha256=inputs.data_sha256)
-    state = replace(state, budgets=find_budgets(model, inputs, stored=state.budgets, world=world))
+    tokens = choose_micro_batch_tokens(model, inputs, stored=start.state.budgets, world=world)
+    state = replace(start.state, budgets=tokens)
     optimizer = build_optimizer(model.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb)
     engine = build_engine(model, optimizer, inputs.deepspeed, world)
-    if setup.checkpoint is not None:
-        load_checkpoint(setup.checkpoint, engine, world)
+    if start.checkpoint is not None:
+        load_checkpoint(start.checkpoint, engine, world)
     run_on_main_rank(world, lambda: _record_start(setup, state))
-    setup.status.open()
-    setup.status.running(step=state.step, phase=state.phase)
+    setup.control.status.open()
+    setup.control.status.running(step=state.step, phase=state.phase)
     return _fit(setup, engine, state)
 
 
@@ -214,11 +165,9 @@ def _fit(setup: Setup, engine: Engine, state: TrainerState) -> TrainerState:
         state=state,
         run_dir=setup.run_dir,
         world=setup.world,
-        status=setup.status,
-        stop=setup.stop,
-        watchdog=setup.watchdog,
+        control=setup.control,
     )
-    if setup.is_new:
+    if not setup.start.has_own_checkpoint:
         trainer.begin()
     return trainer.fit()
 
@@ -230,22 +179,8 @@ def _verify_share(shards: tuple[tuple[ShardSet, ShardSet], ...], world: World) -
             split.verify(range(world.rank, len(split.shards), world.size))
 
 
-def _check_same_data(setup: Setup) -> None:
-    if setup.stored is None:
-        return
-    for i, (old, new) in enumerate(zip(setup.stored.data_sha256, setup.inputs.data_sha256, strict=True)):
-        if old != new:
-            error = CheckpointError(
-                f"phases[{i}]: the shards in {setup.inputs.shards[i][0].folder} are not those that the run began with "
-                f"(SHA-256 {new[:12]}, recorded {old[:12]}). Name the first ones, or begin a new run with these: "
-                f"{fork_command(setup.run_dir)}",
-                see="the-run-folder-holds-another-experiment",
-            )
-            raise_everywhere(setup.world, error)
-
-
 def _record_start(setup: Setup, state: TrainerState) -> None:
-    """Write what runs into the run folder, and say how it begins."""
+    """Write what runs into the run folder, and log how it begins."""
     config, world = setup.inputs.config, setup.world
     record_run(setup.run_dir, config, setup.inputs.deepspeed)
     setup.inputs.shards[0][0].copy_tokenizer(tokenizer_dir(setup.run_dir))
@@ -259,17 +194,13 @@ def _record_start(setup: Setup, state: TrainerState) -> None:
         setup.inputs.zero_stage,
         ", ".join(map(str, state.budgets.tokens)),
     )
-    if setup.manifest is None:
+    manifest = setup.start.manifest
+    if manifest is None:
         logger.info("new run in %s", setup.run_dir)
         return
-    for name, old, new in (
-        ("ranks", setup.manifest.world_size, world.size),
-        ("ZeRO stage", setup.manifest.zero_stage, setup.inputs.zero_stage),
-    ):
-        if old != new:
-            setup.changes.append(f"{name}: {old} -> {new}")
-    origin = f"{config.fork}, of which this is a fork" if setup.is_new else "the last start"
-    for change in setup.changes:
+    origin = "the last start" if setup.start.has_own_checkpoint else f"{config.fork}, of which this is a fork"
+    sizes = (("ranks", manifest.world_size, world.size), ("ZeRO stage", manifest.zero_stage, setup.inputs.zero_stage))
+    for change in (*setup.start.changes, *(f"{name}: {old} -> {new}" for name, old, new in sizes if old != new)):
         logger.info("changed since %s: %s", origin, change)
     phase = config.phases[state.phase]
     logger.info(

@@ -1,97 +1,133 @@
-"""What a run has done so far: everything beside the tensors that a checkpoint must bring back."""
+"""What a run has done so far: everything besides the tensors that a checkpoint must bring back."""
 
+import json
 import math
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from megabert.config.run import RollbackConfig, RunConfig
-from megabert.data.position import DataPosition
-from megabert.training.micro_batch_size import Budgets
-from megabert.training.recovery.blamed_data import BlamedData, Ranges
+from megabert.data.position import BEGINNING, DataPosition
+from megabert.errors import CheckpointError
+from megabert.schema import parse_json, to_json
+from megabert.training.blamed_data import BlamedData, Ranges
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatchTokens:
+    """How many tokens a micro-step of each phase may hold, and for which machine and model that was found out."""
+
+    tokens: tuple[int, ...] = ()
+    """Packed tokens of a rank's micro-batch, one number for each phase."""
+    found_for: str = ""
+    """Everything that the numbers depend on; empty where the configuration sets them."""
+
+
+class StepOutcome(NamedTuple):
+    """What became of one global batch, alike on every rank."""
+
+    loss: float | None
+    """Loss of the batch; None where loss or gradients were not finite, so that the update was skipped."""
+    taken: Ranges
+    """Which instances the batch consisted of."""
+    samples: int
+    """Number of these instances."""
+    position: DataPosition
+    """Where the data continue after the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerState:
     """Counters of a run, saved with each checkpoint.
 
-    Attributes:
-        step: Optimizer updates over all phases; every tag's axis.
-        phase: Index of the phase that the next update belongs to, or of the last phase at the end.
-        phase_step: Updates in this phase; drives the schedule and LAMB's bias correction.
-        batches: Global batches consumed over all phases, skipped ones included; keys dropout.
-        samples: Instances of those batches.
-        position: Where the phase's data goes on.
-        skipped_steps: Batches whose loss or gradients were not finite.
-        skipped_in_a_row: Those since the last update.
-        recent_losses: Of the running median that tells spikes, where these are looked for; spikes are not among them.
-        spikes_in_a_row: Updates since then whose loss was a spike.
-        bad_data: What these skips or spikes in a row are blamed on.
-        rollbacks: Returns to an earlier checkpoint, after skips or spikes in a row.
-        rollbacks_in_a_row: Those to the same checkpoint.
-        rollback_step: Step of that checkpoint, or None.
-        best_step: Step of the lowest held-out loss of the last phase, or None; set in the last phase only.
-        best_loss: That loss.
-        budgets: Token budget of each phase, as found or as set.
-        data_sha256: Identity of each phase's shards.
-        metrics: Held-out metrics of the phase's latest validation.
-        metrics_step: Step of that validation, or None.
+    A state never changes: each ``after_...`` method returns the next one, so that a checkpoint which is written in the
+    background keeps the state that it was started with.
     """
 
     step: int = 0
+    """Optimizer updates over all phases; the axis of every logged value."""
     phase: int = 0
+    """Index of the phase that the next update belongs to, or of the last phase at the end."""
     phase_step: int = 0
+    """Updates in this phase; drives the learning rate and LAMB's bias correction."""
     batches: int = 0
+    """Global batches consumed over all phases, skipped ones included; keys the dropout masks."""
     samples: int = 0
-    position: DataPosition = field(default_factory=DataPosition)
+    """Instances in these batches."""
+    position: DataPosition = BEGINNING
+    """Where the phase's data continue."""
     skipped_steps: int = 0
+    """Batches whose loss or gradients were not finite."""
     skipped_in_a_row: int = 0
+    """Skipped batches since the last update."""
     recent_losses: tuple[float, ...] = ()
+    """Losses for the running median that tells spikes. Spikes are not among them; empty where none are looked for."""
     spikes_in_a_row: int = 0
+    """Latest updates in a row whose loss was a spike."""
     bad_data: BlamedData = field(default_factory=BlamedData)
+    """Data that the latest skips or spikes are blamed on."""
     rollbacks: int = 0
+    """Returns to an earlier checkpoint, after skips or spikes in a row."""
     rollbacks_in_a_row: int = 0
+    """Latest returns in a row that led to the same checkpoint."""
     rollback_step: int | None = None
+    """Step of the checkpoint that the last rollback returned to."""
     best_step: int | None = None
+    """Step of the lowest held-out loss of the last phase; None before the last phase was validated."""
     best_loss: float | None = None
-    budgets: Budgets = field(default_factory=Budgets)
+    """The held-out loss at ``best_step``."""
+    budgets: MicroBatchTokens = field(default_factory=MicroBatchTokens)
+    """Largest micro-batch of each phase, as set or as found by trying."""
     data_sha256: tuple[str, ...] = ()
+    """Identity of each phase's shards."""
     metrics: dict[str, float] = field(default_factory=dict)
+    """Held-out metrics of the phase's latest validation."""
     metrics_step: int | None = None
+    """Step of that validation."""
 
-    def after_update(self, *, samples: int, position: DataPosition) -> "TrainerState":
-        """Return the state after an optimizer update on a batch."""
-        consumed = self._after_batch(samples=samples, position=position)
-        return replace(consumed, step=self.step + 1, phase_step=self.phase_step + 1, skipped_in_a_row=0)
-
-    def after_skip(self, taken: Ranges, *, samples: int, position: DataPosition) -> "TrainerState":
-        """Return the state after a batch that was consumed without an update; the schedule holds."""
-        return replace(
-            self._after_batch(samples=samples, position=position),
-            skipped_steps=self.skipped_steps + 1,
-            skipped_in_a_row=self.skipped_in_a_row + 1,
-            bad_data=self.bad_data.after_skip(taken),
-        )
-
-    def after_loss(self, loss: float, rule: RollbackConfig, taken: Ranges) -> "TrainerState":
-        """Return the state after looking at the loss of an update on the data taken: is it a spike?"""
-        if rule.spike_ratio is None:
-            return replace(self, bad_data=BlamedData())
-        known = self.recent_losses
-        if 2 * len(known) >= rule.spike_window and loss > rule.spike_ratio * statistics.median(known):
-            return replace(self, spikes_in_a_row=self.spikes_in_a_row + 1, bad_data=self.bad_data.after_spike(taken))
-        return replace(
-            self,
-            recent_losses=(*known, loss)[-rule.spike_window :],
-            spikes_in_a_row=0,
-            bad_data=self.bad_data.after_good(taken),
-        )
-
-    def after_rollback(self, ranges: Ranges, *, skipped_steps: int) -> "TrainerState":
-        """Return this state, a checkpoint's, as the one to go on from: without the data that is blamed.
+    def after_step(self, outcome: StepOutcome, rule: RollbackConfig) -> "TrainerState":
+        """Return the state after one global batch, which was either skipped or led to an update.
 
         Args:
-            ranges: That data, in the order of the phase that goes on.
+            outcome: The batch and its loss.
+            rule: What counts as a spike.
+        """
+        consumed = replace(
+            self, batches=self.batches + 1, samples=self.samples + outcome.samples, position=outcome.position
+        )
+        # Without an update the schedule holds: the learning rate counts updates, the data position counts batches.
+        if outcome.loss is None:
+            return replace(
+                consumed,
+                skipped_steps=self.skipped_steps + 1,
+                skipped_in_a_row=self.skipped_in_a_row + 1,
+                bad_data=self.bad_data.after_skip(outcome.taken),
+            )
+        updated = replace(consumed, step=self.step + 1, phase_step=self.phase_step + 1, skipped_in_a_row=0)
+        if rule.spike_ratio is None:
+            return replace(updated, bad_data=BlamedData())
+        # A spike is far above the median of the losses before it. Half a window of them has to be known first, and a
+        # spike never joins them: else a loss that stays high would soon count as normal.
+        known = self.recent_losses
+        if 2 * len(known) >= rule.spike_window and outcome.loss > rule.spike_ratio * statistics.median(known):
+            bad_data = self.bad_data.after_spike(outcome.taken)
+            return replace(updated, spikes_in_a_row=self.spikes_in_a_row + 1, bad_data=bad_data)
+        return replace(
+            updated,
+            recent_losses=(*known, outcome.loss)[-rule.spike_window :],
+            spikes_in_a_row=0,
+            bad_data=self.bad_data.after_good(outcome.taken),
+        )
+
+    def has_spiked(self, rule: RollbackConfig) -> bool:
+        """Whether so many losses in a row were spikes that the rule asks for a rollback."""
+        return rule.spike_ratio is not None and self.spikes_in_a_row >= rule.spike_steps
+
+    def after_rollback(self, ranges: Ranges, *, skipped_steps: int) -> "TrainerState":
+        """Return this state, a checkpoint's, as the one to continue from: without the data that is blamed.
+
+        Args:
+            ranges: The data that is blamed, in the order of the phase that continues.
             skipped_steps: Batches skipped so far, those after the checkpoint included.
         """
         again = self.rollbacks_in_a_row if self.rollback_step == self.step else 0
@@ -108,7 +144,10 @@ class TrainerState:
         )
 
     def after_validation(self, metrics: dict[str, float], *, is_last_phase: bool) -> "TrainerState":
-        """Return the state with new held-out metrics; the lowest finite loss of the last phase is the best."""
+        """Return the state with new held-out metrics; the lowest finite loss of the last phase is the best.
+
+        Losses of different phases are not compared: longer sequences are easier to predict.
+        """
         loss = metrics["eval/loss"]
         validated = replace(self, metrics=metrics, metrics_step=self.step)
         if is_last_phase and math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
@@ -116,16 +155,25 @@ class TrainerState:
         return validated
 
     def with_best(self, step: int | None, loss: float | None) -> "TrainerState":
-        """Return the state with another best checkpoint: the one that it names could not be written."""
+        """Return the state with another best checkpoint, for one that could not be written."""
         return replace(self, best_step=step, best_loss=loss)
 
     def next_phase(self) -> "TrainerState":
-        """Return the state at the beginning of the next phase: its own data and schedule."""
+        """Return the state at the beginning of the next phase.
+
+        What starts anew with a phase: the schedule (``phase_step``, and with it the learning rate and LAMB's bias
+        correction), the data (shards of another length, from their first instance), the losses that spikes are compared
+        with, what is blamed, and the held-out metrics, which belong to the phase's own held-out split. Outside of this
+        state also the loader, the pace that the watchdog has learned, and the throughput meter.
+
+        What continues: weights, moments, AdamW's bias correction, the loss scale, ``batches`` (no dropout mask comes
+        twice), and the counts of samples, skips and rollbacks.
+        """
         return replace(
             self,
             phase=self.phase + 1,
             phase_step=0,
-            position=DataPosition(),
+            position=BEGINNING,
             recent_losses=(),
             spikes_in_a_row=0,
             bad_data=BlamedData(),
@@ -150,24 +198,15 @@ class TrainerState:
         return self.phase == len(config.phases) - 1 and self.is_phase_done(config)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-able values."""
-        parts = {"budgets": self.budgets.__dict__, "bad_data": self.bad_data.__dict__}
-        return self.__dict__ | parts | {"position": self.position.to_dict()}
+        """Return plain JSON values, as a checkpoint manifest holds them."""
+        return to_json(self)  # type: ignore[no-any-return]
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainerState":
-        """Inverse of ``to_dict``, after a round trip through JSON."""
-        budgets = values["budgets"]
-        return cls(
-            **{
-                **values,
-                "position": DataPosition.from_dict(values["position"]),
-                "budgets": Budgets(tokens=tuple(budgets["tokens"]), found_for=budgets["found_for"]),
-                "data_sha256": tuple(values["data_sha256"]),
-                "recent_losses": tuple(values["recent_losses"]),
-                "bad_data": BlamedData.from_dict(values["bad_data"]),
-            }
-        )
+        """Read what ``to_dict`` wrote.
 
-    def _after_batch(self, *, samples: int, position: DataPosition) -> "TrainerState":
-        return replace(self, batches=self.batches + 1, samples=self.samples + samples, position=position)
+        Raises:
+            CheckpointError: A value is missing or impossible.
+        """
+        remedy = "Resume from another checkpoint."
+        return parse_json(json.dumps(values), cls, where="trainer state", remedy=remedy, error=CheckpointError)

@@ -17,10 +17,17 @@ from megabert.training.losses import Counts, Means, means_of, no_sums, sums_of, 
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """Outcome of one step; ``grad_norm`` is None where the update was skipped."""
+    """What one step computed."""
 
     losses: Means
+    """Means over the global batch."""
     grad_norm: float | None
+    """Gradient norm before clipping; None where the update was skipped."""
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether there was no update, because the loss or a gradient was not finite."""
+        return self.grad_norm is None
 
 
 def train_step(

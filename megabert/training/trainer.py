@@ -1,14 +1,19 @@
-"""The loop: phases of steps, with logging, validation and checkpoints at their cadence."""
+"""The training loop: phases of steps, with logging, validation and checkpoints at their cadence.
+
+``Trainer.fit`` and ``Trainer._run_phase`` are the loop, from top to bottom. One step's arithmetic is in ``step.py``,
+what is counted in ``state.py``, what is due when in ``cadence.py``, and what happens when numbers go wrong in
+``recovery/rollback.py``.
+"""
 
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.recipes import phase_name
 from megabert.config.run import PhaseConfig, RunConfig
 from megabert.data import MicroShape, PackedLoader, RankShare, StepBatch, StepPacker
-from megabert.data.position import PositionRange
 from megabert.data.shard_set import ShardSet
 from megabert.distributed.all_or_none import raise_everywhere, run_on_main_rank
 from megabert.distributed.collectives import agreement
@@ -19,13 +24,13 @@ from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.profiler import StepProfiler
 from megabert.observability.progress import Progress
 from megabert.optim import learning_rate
+from megabert.training.cadence import Cadence
 from megabert.training.meter import Meter
 from megabert.training.recovery import rollback
-from megabert.training.recovery.stop_signals import StopSignals
-from megabert.training.recovery.watchdog import Watchdog
 from megabert.training.run.checkpoint_schedule import RunCheckpoints
-from megabert.training.run.status import RunStatus
-from megabert.training.state import TrainerState
+from megabert.training.run.control import RunControl
+from megabert.training.run.folder import checkpoints_dir
+from megabert.training.state import StepOutcome, TrainerState
 from megabert.training.step import StepResult, train_step
 from megabert.training.validation import validate
 
@@ -51,24 +56,17 @@ class Trainer:
         state: TrainerState,
         run_dir: Path,
         world: World,
-        status: RunStatus,
-        stop: StopSignals,
-        watchdog: Watchdog,
+        control: RunControl,
     ) -> None:
         """Bind the parts; nothing runs before ``fit``."""
         self.config, self.engine, self.phases = config, engine, phases
         self.optimizer = engine.optimizer
         self.state, self.run_dir, self.world = state, run_dir, world
-        self._status, self._stop, self._watchdog = status, stop, watchdog
+        self._stop, self._watchdog = control.stop, control.watchdog
         self._checkpoints = RunCheckpoints(
-            config,
-            engine=engine,
-            world=world,
-            run_dir=run_dir,
-            status=status,
-            watchdog=watchdog,
-            state=state,
+            config, engine=engine, world=world, run_dir=run_dir, control=control, state=state
         )
+        self._cadence = Cadence(config)
         self._has_consumed = False
         self._writer = self._open_writer()
         self._agree = agreement(world)
@@ -81,7 +79,8 @@ class Trainer:
             while not self.state.is_done(self.config):
                 if self.state.is_phase_done(self.config):
                     self.state = self.state.next_phase()
-                if self._run_phase(self.config.phases[self.state.phase], self.phases[self.state.phase]):
+                is_stopped = self._run_phase()
+                if is_stopped:
                     return self.state
                 if self._needs_rollback():
                     self._roll_back()
@@ -95,6 +94,47 @@ class Trainer:
                 self._writer.close()
         return self.state
 
+    def _run_phase(self) -> bool:
+        """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
+        phase, data = self.config.phases[self.state.phase], self.phases[self.state.phase]
+        is_stopped = False
+        with closing(self._open_loader(phase, data)) as loader, closing(self._open_progress(phase)) as progress:
+            self._meter.start_phase()
+            self._watchdog.start_phase()
+            while not self.state.is_phase_done(self.config) and not self._needs_rollback():
+                # A signal reaches one rank; all have to stop at the same step. So the wish travels with the batches,
+                # on which the ranks agree anyway. A start that is stopped at once still makes a step: else a job with
+                # a short time limit would be started again and again and never advance.
+                if self._stop.received and self._has_consumed:
+                    loader.request_stop()
+
+                self._watchdog.expect_step(self.state.step + 1)
+                self._profiler.before(self.state.step + 1)
+                with self._meter.waiting_for_data():
+                    batch = next(loader)
+                if batch.stop:
+                    self._stop_early()
+                    is_stopped = True
+                    break
+
+                self._set_schedule(phase)
+                result = self._train(batch)
+                self._count(batch, result, data)
+
+                # A skipped batch is no step: nothing of it is logged, and nothing has changed that could be saved.
+                if not result.is_skipped:
+                    progress.advance()
+                    if self._cadence.is_log_due(self.state):
+                        self._log(result, progress)
+                    if self._cadence.is_validation_due(self.state):
+                        self._validate(data)
+                    if self._cadence.is_checkpoint_due(self.state):
+                        self.save()
+                self._profiler.after(self.state.step)
+            loader.close(timeout_s=None)
+        self._watchdog.expect("ending a phase")
+        return is_stopped
+
     def save(self) -> None:
         """Begin to write a checkpoint of the current step; it is on the disk once ``settle`` returns."""
         with self._meter.pause():
@@ -107,34 +147,15 @@ class Trainer:
         self.save()
         self.state = self._checkpoints.settle(self.state)
 
-    def _run_phase(self, phase: PhaseConfig, data: PhaseData) -> bool:
-        """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
-        is_stopped = False
-        title = phase_name(self.config, self.state.phase)
+    def _open_loader(self, phase: PhaseConfig, data: PhaseData) -> PackedLoader:
         is_gpu = self.world.device.type == "cuda"
         share = RankShare(shape=data.shape, rank=self.world.rank, world_size=self.world.size, pad=is_gpu, pin=is_gpu)
         packer = StepPacker(data.train, seed=self.config.seed, global_batch_size=phase.global_batch_size, share=share)
-        loader = PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=self._agree)
-        progress = Progress(title=title, done=self.state.phase_step, total=phase.steps, is_main=self.world.is_main)
-        self._meter.start_phase()
-        self._watchdog.start_phase()
-        with closing(loader), closing(progress):
-            while not self.state.is_phase_done(self.config) and not self._needs_rollback():
-                if self._stop.received and self._has_consumed:  # a start that is stopped at once still gets on
-                    loader.request_stop()
-                self._watchdog.expect_step(self.state.step + 1)
-                self._profiler.before(self.state.step + 1)
-                with self._meter.waiting_for_data():
-                    batch = next(loader)
-                if batch.stop:
-                    self._stop_early()
-                    is_stopped = True
-                    break
-                self._step(phase, data, batch, progress)
-                self._profiler.after(self.state.step)
-            loader.close(timeout_s=None)
-        self._watchdog.expect("going on from a phase")
-        return is_stopped
+        return PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=self._agree)
+
+    def _open_progress(self, phase: PhaseConfig) -> Progress:
+        title = phase_name(self.config, self.state.phase)
+        return Progress(title=title, done=self.state.phase_step, total=phase.steps, is_main=self.world.is_main)
 
     def _stop_early(self) -> None:
         """Save, unless the last step did; the batch that carried the request is the next start's first."""
@@ -144,67 +165,52 @@ class Trainer:
         self.state = self._checkpoints.settle(self.state)
         if self.world.is_main:
             logger.info(
-                "stopped by %s at step %d, everything is saved: the same command goes on",
+                "stopped by %s at step %d, everything is saved: the same command continues",
                 ", ".join(signals),
                 self.state.step,
             )
 
-    def _step(self, phase: PhaseConfig, data: PhaseData, batch: StepBatch, progress: Progress) -> None:
-        rate = learning_rate(phase, self.state.phase_step + 1)
-        self.optimizer.lr = rate
+    def _set_schedule(self, phase: PhaseConfig) -> None:
+        """Tell the optimizer the learning rate and the step of its bias correction."""
+        self.optimizer.lr = learning_rate(phase, self.state.phase_step + 1)
         # NVIDIA's recipe: LAMB's bias correction starts anew with each phase, AdamW's does not.
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
         self.optimizer.bias_step = counter + 1
-        result = self._train(batch)
-        self._watchdog.end_step()
-        self._has_consumed = True
-        self._meter.count(batch)
-        taken = self.state.position.take(batch.num_instances, data.train.num_rows)[0]
-        if result.grad_norm is None:
-            self.state = self.state.after_skip(taken, samples=batch.num_instances, position=batch.position_after)
-            return
-        self.state = self.state.after_update(samples=batch.num_instances, position=batch.position_after)
-        self._look_for_spike(result.losses.loss, taken)
-        progress.advance()
-        is_last = self.state.is_phase_done(self.config)
-        step = self.state.step
-        if step % self.config.logging.every_steps == 0 or is_last or self.state.phase_step == 1:
-            self._log(result, rate, progress)
-        improved = False
-        if step % self.config.validation.every_steps == 0 or is_last:
-            improved = self._validate(phase, data)
-        is_due = (improved or step % self.config.checkpoint.every_steps == 0) and not self.state.spikes_in_a_row
-        if is_due or (is_last and not self._needs_rollback()):
-            self.save()
 
     def _train(self, batch: StepBatch) -> StepResult:
+        """Run forward, backward and update, under the eyes of the watchdog and the meter."""
+
         def computed() -> None:
             self._meter.end_computing()
             self._watchdog.wait_for_others()
 
         self._meter.start_computing()
         try:
-            return train_step(self.engine, batch, self.world, computed=computed)
+            result = train_step(self.engine, batch, self.world, computed=computed)
         except LossScaleFloor as floor:  # on every rank alike
-            self._checkpoints.wait()
-            step = run_on_main_rank(self.world, lambda: rollback.drop_trouble(self.run_dir, self.state)[1])
-            tried = "and no smaller loss scale is left to try"
-            raise_everywhere(
-                self.world, rollback.divergence(self.run_dir, self.state, reason=floor.reason, tried=tried, step=step)
-            )
+            step = self._drop_trouble(self.state)[1]
+            self._give_up(self.state, floor.reason, tried="and no smaller loss scale is left to try", step=step)
+        self._watchdog.end_step()
+        self._meter.count(batch)
+        self._has_consumed = True
+        return result
 
-    def _look_for_spike(self, loss: float, taken: tuple[PositionRange, ...]) -> None:
-        self.state = self.state.after_loss(loss, self.config.rollback, taken)
-        if self.state.spikes_in_a_row and self.world.is_main:
+    def _count(self, batch: StepBatch, result: StepResult, data: PhaseData) -> None:
+        """Take a batch into the state, and say so where its loss was a spike."""
+        outcome = StepOutcome(
+            loss=None if result.is_skipped else result.losses.loss,
+            taken=self.state.position.take(batch.num_instances, data.train.num_rows)[0],
+            samples=batch.num_instances,
+            position=batch.position_after,
+        )
+        self.state = self.state.after_step(outcome, self.config.rollback)
+        if outcome.loss is not None and self.state.spikes_in_a_row and self.world.is_main:
             logger.warning(
-                "spike: loss %.4f at step %d, %d in a row",
-                loss,
-                self.state.step,
-                self.state.spikes_in_a_row,
+                "spike: loss %.4f at step %d, %d in a row", outcome.loss, self.state.step, self.state.spikes_in_a_row
             )
 
-    def _validate(self, phase: PhaseConfig, data: PhaseData) -> bool:
-        """Score the held-out split; return whether it is the last phase's best so far."""
+    def _validate(self, data: PhaseData) -> None:
+        """Score the held-out split."""
         self._watchdog.expect("validating")
         with self._meter.pause():
             metrics = validate(
@@ -219,11 +225,10 @@ class Trainer:
         if self._writer is not None:
             self._writer.write(self.state.step, {"phase": self.state.phase + 1, **metrics})
             logger.info("held out at step %d: %s", self.state.step, _describe_scores(metrics))
-        return self.state.best_step == self.state.step
 
-    def _log(self, result: StepResult, rate: float, progress: Progress) -> None:
-        perf = self._meter.read()
-        losses = result.losses
+    def _log(self, result: StepResult, progress: Progress) -> None:
+        """Write the row of a step; every rank calls this, since the meter asks all of them."""
+        perf, losses, rate = self._meter.read(), result.losses, self.optimizer.lr
         ratios = self.optimizer.trust_ratios
         if self._writer is None:
             return
@@ -259,34 +264,42 @@ class Trainer:
         return rollback.is_due(self.state, self.config.rollback, has_dynamic_loss_scale=dynamic)
 
     def _roll_back(self) -> None:
-        """Go back to the last good checkpoint, leave out the data that is blamed, and record both at once."""
+        """Return to the last good checkpoint, leave out the data that is blamed, and record both at once."""
         failed, reason = self.state, rollback.describe(self.state, self.config.rollback)
-        self._checkpoints.wait()
-        folder, step = run_on_main_rank(self.world, lambda: rollback.drop_trouble(self.run_dir, failed))
+        folder, step = self._drop_trouble(failed)
         stored = TrainerState.from_dict(load_checkpoint(folder, self.engine, self.world))
-        # The trouble was at the beginning of the phase after it.
+        # A checkpoint at the end of a phase: the trouble was at the beginning of the phase after it.
         if stored.is_phase_done(self.config) and not stored.is_done(self.config):
             stored = stored.next_phase()
+        # Blamed ranges are positions in the order of one phase's data and mean nothing in another's.
         bad = failed.bad_data.ranges if stored.phase == failed.phase else ()
         self.state = stored.after_rollback(bad, skipped_steps=failed.skipped_steps)
         limit = self.config.rollback.max_in_a_row
         if self.state.rollbacks_in_a_row > limit:
             tried = f"after {limit} rollbacks to step {step}, each without the data before"
-            raise_everywhere(
-                self.world, rollback.divergence(self.run_dir, failed, reason=reason, tried=tried, step=step)
-            )
+            self._give_up(failed, reason, tried=tried, step=step)
         if self._writer is not None:
             self._writer.close()
             logger.warning(
-                "rollback %d: %s at step %d; going on at step %d without instances %s",
+                "rollback %d: %s at step %d; continuing at step %d without instances %s",
                 self.state.rollbacks,
                 reason,
                 failed.step,
                 self.state.step,
                 failed.bad_data,
             )
+        # The checkpoint is written again with the ranges to leave out: a start that is killed now must not read them.
         self._writer = self._open_writer()
         self.save()
+
+    def _drop_trouble(self, failed: TrainerState) -> tuple[Path, int]:
+        self._checkpoints.wait()
+        return run_on_main_rank(self.world, lambda: rollback.drop_trouble(checkpoints_dir(self.run_dir), failed))
+
+    def _give_up(self, failed: TrainerState, reason: str, *, tried: str, step: int) -> NoReturn:
+        """End the run on every rank with a diagnosis that names the last good checkpoint."""
+        diagnosis = rollback.divergence(self.run_dir, failed, reason=reason, tried=tried, step=step)
+        raise_everywhere(self.world, diagnosis)
 
 
 def _describe_scores(metrics: dict[str, float]) -> str:

@@ -21,8 +21,9 @@ def checkpoints(tmp_path):
         engine=StandInEngine(),
         world=ALONE,
         run_dir=tmp_path,
-        status=SimpleNamespace(running=lambda **place: None),
-        watchdog=SimpleNamespace(expect=lambda doing: None),
+        control=SimpleNamespace(
+            status=SimpleNamespace(running=lambda **place: None), watchdog=SimpleNamespace(expect=lambda doing: None)
+        ),
         state=TrainerState(),
     )
 

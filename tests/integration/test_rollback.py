@@ -13,7 +13,8 @@ def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
     assert run.finish() == 2, run.output[-4000:]
 
     first = (
-        "rollback 1: 10 batches in a row were not finite at step 4; going on at step 3 without instances epoch 0: 16 to"
+        "rollback 1: 10 batches in a row were not finite at step 4; continuing at step 3 without instances "
+        "epoch 0: 16 to"
     )
     assert first in run.output
     assert "gradients not finite on rank 1 in" in run.output
@@ -39,7 +40,7 @@ def test_spike_sends_the_run_back_where_the_rule_is_on(shards, tmp_path):
     assert "spike: loss" in run.output
     # Checkpoints were due at step 6, the first spike, and at step 8, the third one and the end of the phase.
     assert "are deleted" not in run.output, "none was written"
-    reason = "rollback 1: 3 losses in a row were above 3 times their running median at step 8; going on at step 3"
+    reason = "rollback 1: 3 losses in a row were above 3 times their running median at step 8; continuing at step 3"
     assert f"{reason} without instances epoch 0: 16 to 19, epoch 0: 20 to 23" in run.output
     assert [row["step"] for row in rows] == list(range(1, 14)), "every step stands once"
     assert max(row["train/loss"] for row in rows) < 2 * rows[0]["train/loss"]

@@ -3,8 +3,6 @@
 import signal
 from types import FrameType, TracebackType
 
-EXIT_STOPPED = 75
-"""EX_TEMPFAIL of sysexits.h: saved on request, the same command goes on."""
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 

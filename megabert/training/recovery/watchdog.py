@@ -11,13 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from megabert.config.run import WatchdogConfig
+from megabert.errors import EXIT_HUNG
 from megabert.observability.logs import log_path
 from megabert.training.recovery.heartbeat import Heartbeat, read_beats, slowest_ranks
 
-EXIT_HUNG = 76
-"""EX_PROTOCOL of sysexits.h: ended by the watchdog; the same command goes on at the last checkpoint."""
-EXIT_HOPELESS = 70
-"""EX_SOFTWARE: ended by the watchdog once too often without a newer checkpoint."""
 GRACE_S = 5.0
 """Between the stacks and the end of the process: the other ranks write theirs; a launcher would kill them."""
 _KNOWN_STEPS = 3  # the first ones of a phase compile and allocate

@@ -9,9 +9,8 @@ from megabert.config.run import RunConfig
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.observability.logs import logger
-from megabert.training.recovery.watchdog import Watchdog
+from megabert.training.run.control import RunControl
 from megabert.training.run.folder import checkpoints_dir
-from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 
 _CLOSE_S = 120.0
@@ -32,13 +31,12 @@ class RunCheckpoints:
         engine: Engine,
         world: World,
         run_dir: Path,
-        status: RunStatus,
-        watchdog: Watchdog,
+        control: RunControl,
         state: TrainerState,
     ) -> None:
         """Bind the parts; nothing is written yet. ``state`` is what the run starts from: its best is on the disk."""
         self._config, self._world = config, world
-        self._folder, self._status, self._watchdog = checkpoints_dir(run_dir), status, watchdog
+        self._folder, self._status, self._watchdog = checkpoints_dir(run_dir), control.status, control.watchdog
         self._begun: TrainerState | None = None
         self._best = (state.best_step, state.best_loss)
         self._writer = CheckpointWriter(self._folder, engine, world, written=self._after_writing)

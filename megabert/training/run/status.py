@@ -12,15 +12,13 @@ from typing import Any, Literal
 
 from megabert.distributed.failure_propagation import RankFailed
 from megabert.distributed.process_group import World
-from megabert.errors import DataError, Echo
+from megabert.errors import EXIT_HOPELESS, EXIT_HUNG, EXIT_INTERRUPTED, DataError, Echo
 from megabert.observability.logs import logger
 from megabert.schema import atomic_write
-from megabert.training.recovery.watchdog import EXIT_HOPELESS, EXIT_HUNG
 
 STATUS_NAME = "status.json"
 Verdict = Literal["running", "stopped", "done", "failed"]
 MAX_HANGS_IN_A_ROW = 3
-_INTERRUPTED = 130
 _WAIT_FOR_MAIN_S = 2.0
 
 
@@ -72,7 +70,7 @@ class RunStatus:
         earlier = read_status(self._run_dir)
         if earlier.get("status") == "failed" and earlier.get("start") == self._start:
             return
-        code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+        code = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
         text, rank = f"{type(error).__name__}: {error}", self._world.rank
         if isinstance(error, RankFailed):  # that rank could not write
             text, rank = str(error), error.rank

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,7 +20,9 @@ from megabert.data import (
 )
 from megabert.data.batch import instance_seeds, probe_batch
 from megabert.data.permutation import EpochOrder
+from megabert.data.position import BEGINNING
 from megabert.errors import ConfigError
+from megabert.schema import parse_json, to_json
 
 SEED = 5
 
@@ -134,7 +137,9 @@ def test_more_ranks_than_instances_give_empty_micro_batches(shards):
 @pytest.mark.parametrize("after", [1, 7, 25])
 def test_resuming_from_position_after_equals_the_unbroken_stream(shards, after):
     unbroken = _steps(shards, num_steps=30)  # more than an epoch
-    position = DataPosition.from_dict(unbroken[after - 1].position_after.to_dict())
+    position = parse_json(
+        json.dumps(to_json(unbroken[after - 1].position_after)), DataPosition, where="checkpoint", remedy=""
+    )
     resumed = _steps(shards, position=position, first_number=after + 1, num_steps=30 - after)
     for a, b in zip(resumed, unbroken[after:], strict=True):
         assert (a.number, a.position_after) == (b.number, b.position_after)
@@ -142,7 +147,7 @@ def test_resuming_from_position_after_equals_the_unbroken_stream(shards, after):
 
 
 def test_skipped_ranges_are_left_out_exactly(shards, train_instances):
-    position = DataPosition().skipping((PositionRange(0, 30, 60), PositionRange(0, 1000, 1111)))
+    position = BEGINNING.skipping((PositionRange(0, 30, 60), PositionRange(0, 1000, 1111)))
     [first, *_] = _global_batches(shards, global_batch_size=50, num_steps=1, position=position)
     rows = EpochOrder(1111, SEED, 0).rows(0, 80)
     rows = np.concatenate([rows[:30], rows[60:]])

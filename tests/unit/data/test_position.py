@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from megabert.data.position import DataPosition, PositionRange
+from megabert.data.position import BEGINNING, DataPosition, PositionRange
 from megabert.errors import CheckpointError, DataError
+from megabert.schema import parse_json, to_json
 
 ROWS = 10
 
@@ -48,7 +49,7 @@ def test_take_equals_a_walk_by_single_instances(count, skipped, start):
 
 
 def test_taking_twice_equals_once():
-    position = DataPosition().skipping((PositionRange(1, 2, 5),))
+    position = BEGINNING.skipping((PositionRange(1, 2, 5),))
     assert position.take(4, ROWS)[1].take(19, ROWS)[1] == position.take(23, ROWS)[1]
 
 
@@ -60,13 +61,17 @@ def test_skipping_leaves_out_exactly_the_next_instances():
 
 
 def test_touching_ranges_are_merged():
-    position = DataPosition().skipping((PositionRange(0, 4, 6), PositionRange(0, 1, 4), PositionRange(0, 5, 5)))
+    position = BEGINNING.skipping((PositionRange(0, 4, 6), PositionRange(0, 1, 4), PositionRange(0, 5, 5)))
     assert position.skipping((PositionRange(0, 5, 8),)).skipped == (PositionRange(0, 1, 8),)
+
+
+def parse_position(values: dict) -> DataPosition:
+    return parse_json(json.dumps(values), DataPosition, where="data position", remedy="", error=CheckpointError)
 
 
 def test_dict_round_trip_through_json():
     position = DataPosition(3, 14).skipping((PositionRange(4, 0, 9),))
-    assert DataPosition.from_dict(json.loads(json.dumps(position.to_dict()))) == position
+    assert parse_position(to_json(position)) == position
 
 
 @pytest.mark.parametrize(
@@ -74,9 +79,9 @@ def test_dict_round_trip_through_json():
 )
 def test_damaged_dict_is_refused(values):
     with pytest.raises(CheckpointError, match="data position"):
-        DataPosition.from_dict(values)
+        parse_position(values)
 
 
 def test_no_rows_is_an_error_not_a_loop():
     with pytest.raises(DataError, match="no instances"):
-        DataPosition().take(1, 0)
+        BEGINNING.take(1, 0)

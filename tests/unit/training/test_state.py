@@ -1,30 +1,38 @@
 import json
+from dataclasses import replace
+
+import pytest
 
 from megabert.config.recipes import load_run_config
 from megabert.config.run import RollbackConfig
-from megabert.data.position import DataPosition, PositionRange
-from megabert.training.micro_batch_size import Budgets
-from megabert.training.state import TrainerState
+from megabert.data.position import BEGINNING, DataPosition, PositionRange
+from megabert.errors import CheckpointError
+from megabert.training.blamed_data import BlamedData
+from megabert.training.state import MicroBatchTokens, StepOutcome, TrainerState
 
 CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 2}, "1": {"steps": 1}}})
-
-
+NO_SPIKES = RollbackConfig()
 TAKEN = (PositionRange(0, 4, 8),)
 
 
 def after(state: TrainerState, updates: int) -> TrainerState:
     for _ in range(updates):
-        state = state.after_update(samples=4, position=state.position.take(4, 100)[1])
+        outcome = StepOutcome(loss=1.0, taken=TAKEN, samples=4, position=state.position.take(4, 100)[1])
+        state = state.after_step(outcome, NO_SPIKES)
     return state
 
 
+def after_loss(state: TrainerState, loss: float | None, rule: RollbackConfig) -> TrainerState:
+    return state.after_step(StepOutcome(loss=loss, taken=TAKEN, samples=4, position=DataPosition(0, 8)), rule)
+
+
 def test_state_survives_json():
-    state = after(TrainerState(budgets=Budgets(tokens=(128, 512), found_for="cpu"), data_sha256=("a", "b")), 3)
+    state = after(TrainerState(budgets=MicroBatchTokens(tokens=(128, 512), found_for="cpu"), data_sha256=("a", "b")), 3)
     assert TrainerState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
 def test_skipped_batch_holds_the_schedule_but_consumes_data():
-    state = after(TrainerState(), 1).after_skip(TAKEN, samples=4, position=DataPosition(0, 8))
+    state = after_loss(after(TrainerState(), 1), None, NO_SPIKES)
     assert (state.step, state.phase_step, state.batches, state.samples) == (1, 1, 2, 8)
     assert (state.skipped_steps, state.skipped_in_a_row) == (1, 1)
     assert after(state, 1).skipped_in_a_row == 0
@@ -36,7 +44,7 @@ def test_phases_follow_each_other():
     assert state.is_phase_done(CONFIG)
     assert not state.is_done(CONFIG)
     state = state.next_phase()
-    assert (state.phase, state.phase_step, state.step, state.position) == (1, 0, 2, DataPosition())
+    assert (state.phase, state.phase_step, state.step, state.position) == (1, 0, 2, BEGINNING)
     assert after(state, 1).is_done(CONFIG)
 
 
@@ -77,26 +85,43 @@ def test_loss_above_its_running_median_is_a_spike_and_not_part_of_it():
     rule = RollbackConfig(spike_ratio=2, spike_window=4)
     state = TrainerState()
     for loss in (9.0, 1.0):  # nothing is a spike before half the window is known
-        state = state.after_loss(loss, rule, TAKEN)
+        state = after_loss(state, loss, rule)
     assert (state.recent_losses, state.spikes_in_a_row) == ((9.0, 1.0), 0)
     for loss in (1.0, 1.0, 1.0):
-        state = state.after_loss(loss, rule, TAKEN)
+        state = after_loss(state, loss, rule)
     assert state.recent_losses == (1.0, 1.0, 1.0, 1.0)
-    spiking = state.after_loss(2.1, rule, TAKEN).after_loss(50.0, rule, TAKEN)
+    spiking = after_loss(after_loss(state, 2.1, rule), 50.0, rule)
     assert (spiking.recent_losses, spiking.spikes_in_a_row) == (state.recent_losses, 2)
-    assert spiking.after_loss(1.9, rule, TAKEN).spikes_in_a_row == 0
+    assert after_loss(spiking, 1.9, rule).spikes_in_a_row == 0
     assert spiking.bad_data.ranges == (*TAKEN, *TAKEN, *TAKEN)
     assert TrainerState.from_dict(json.loads(json.dumps(spiking.to_dict()))) == spiking
 
 
 def test_phase_switch_is_no_spike():
     rule = RollbackConfig(spike_ratio=1.1, spike_window=2)
-    state = after(TrainerState(), 1).after_loss(1.0, rule, TAKEN).next_phase()
-    assert state.after_loss(8.0, rule, TAKEN).spikes_in_a_row == 0
+    state = after_loss(TrainerState(), 1.0, rule).next_phase()
+    assert after_loss(state, 8.0, rule).spikes_in_a_row == 0
 
 
 def test_without_a_rule_nothing_is_a_spike_and_nothing_is_kept():
     state = TrainerState()
     for loss in [1.0] * 100 + [1e9]:
-        state = state.after_loss(loss, RollbackConfig(), TAKEN)
-    assert state == TrainerState()
+        state = after_loss(state, loss, NO_SPIKES)
+    assert (state.recent_losses, state.spikes_in_a_row, state.bad_data) == ((), 0, BlamedData())
+
+
+@pytest.mark.parametrize(
+    "position", [{}, {"epoch": 1, "offset": -1, "skipped": []}, {"epoch": 1, "offset": 0, "skipped": [[1, 2]]}]
+)
+def test_damaged_state_is_refused_with_the_field(position):
+    with pytest.raises(CheckpointError, match=r"trainer state: damaged or edited \(position\..*another checkpoint"):
+        TrainerState.from_dict(TrainerState().to_dict() | {"position": position})
+
+
+def test_state_that_is_written_keeps_the_keys_and_values_of_earlier_checkpoints():
+    bad = BlamedData(ranges=TAKEN, last_good=())
+    state = replace(after(TrainerState(), 1), bad_data=bad, metrics={"eval/loss": 1.5}, best_loss=1.5)
+    assert list(state.to_dict()) == list(vars(state))
+    assert state.to_dict()["position"] == {"epoch": 0, "offset": 4, "skipped": []}
+    assert state.to_dict()["bad_data"] == {"ranges": [[0, 4, 8]], "last_good": []}
+    assert state.to_dict()["budgets"] == {"tokens": [], "found_for": ""}

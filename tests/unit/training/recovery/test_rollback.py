@@ -2,7 +2,7 @@ from pathlib import Path
 
 from megabert.config.run import RollbackConfig
 from megabert.data.position import PositionRange
-from megabert.training.recovery.blamed_data import BlamedData
+from megabert.training.blamed_data import BlamedData
 from megabert.training.recovery.rollback import describe, divergence, is_due
 from megabert.training.state import TrainerState
 

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from megabert.config.run import WatchdogConfig
+from megabert.errors import EXIT_HUNG
 from megabert.training.recovery import watchdog as module
-from megabert.training.recovery.watchdog import EXIT_HUNG, Watchdog
+from megabert.training.recovery.watchdog import Watchdog
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from megabert.config.recipes import load_run_config, split_fork
-from megabert.data.position import DataPosition
+from megabert.data.position import BEGINNING, DataPosition
 from megabert.errors import CheckpointError, ConfigError
 from megabert.training.run.folder import record_run
 from megabert.training.run.fork import find_fork, state_after_fork
@@ -26,29 +26,29 @@ STORED = TrainerState(
 
 
 def test_fork_keeps_the_place_and_leaves_the_other_runs_troubles_behind():
-    state = state_after_fork(STORED, CONFIG, ("a", "b"))
+    state = state_after_fork(STORED, CONFIG, data_sha256=("a", "b"))
     assert (state.step, state.phase, state.phase_step, state.batches, state.samples) == (12, 1, 2, 13, 99)
     assert state.position == DataPosition(0, 40)
     assert (state.best_step, state.rollbacks, state.skipped_steps) == (None, 0, 0)
 
 
 def test_other_shards_are_read_from_their_beginning():
-    state = state_after_fork(STORED, CONFIG, ("a", "c"))
-    assert (state.position, state.data_sha256) == (DataPosition(), ("a", "c"))
-    assert state_after_fork(STORED, CONFIG, ("c", "b")).position == DataPosition(0, 40)
+    state = state_after_fork(STORED, CONFIG, data_sha256=("a", "c"))
+    assert (state.position, state.data_sha256) == (BEGINNING, ("a", "c"))
+    assert state_after_fork(STORED, CONFIG, data_sha256=("c", "b")).position == DataPosition(0, 40)
 
 
 def test_end_of_a_phase_can_be_forked_to_begin_the_next_one_again():
     end = replace(STORED, step=10, phase=0, phase_step=10)
-    state = state_after_fork(end, CONFIG, ("a", "b"))
+    state = state_after_fork(end, CONFIG, data_sha256=("a", "b"))
     assert state.is_phase_done(CONFIG)
     assert (state.next_phase().phase, state.next_phase().step) == (1, 10)
 
 
 @pytest.mark.parametrize("phases", [CONFIG.phases[:1], (CONFIG.phases[0], replace(CONFIG.phases[1], steps=2))])
 def test_nothing_left_to_do_is_an_error(phases):
-    with pytest.raises(ConfigError, match=r"runs/a@12: that checkpoint stands at step 2 of phase 2"):
-        state_after_fork(STORED, replace(CONFIG, phases=phases), ("a", "b"))
+    with pytest.raises(ConfigError, match=r"runs/a@12: that checkpoint is at step 2 of phase 2"):
+        state_after_fork(STORED, replace(CONFIG, phases=phases), data_sha256=("a", "b"))
 
 
 def test_missing_run_and_missing_step_are_named(tmp_path):

@@ -1,8 +1,6 @@
 """Which data a run holds responsible for numbers that go wrong."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from megabert.data.position import PositionRange
 
@@ -11,32 +9,31 @@ Ranges = tuple[PositionRange, ...]
 
 @dataclass(frozen=True)
 class BlamedData:
-    """The data of the batches in a row that were skipped, or whose loss was a spike."""
+    """The data of the latest batches in a row that were skipped, or whose loss was a spike.
+
+    A rollback leaves these instances out when it repeats the steps that went wrong.
+    """
 
     ranges: Ranges = ()
+    """Instances that are blamed, in the order in which they were read."""
     last_good: Ranges = ()
-    """Of the last batch that was neither."""
+    """Instances of the last batch that was neither skipped nor a spike."""
 
     def after_skip(self, batch: Ranges) -> "BlamedData":
-        """Blame a batch that was skipped: the weights are as they were."""
+        """Blame a batch that was skipped. It alone is at fault, since it changed no weight."""
         return BlamedData(self.ranges + batch, self.last_good)
 
     def after_spike(self, batch: Ranges) -> "BlamedData":
-        """Blame a batch whose loss was a spike, and the one before: the loss was measured before the update."""
+        """Blame a batch whose loss was a spike, and the batch before it.
+
+        The loss of a step is computed before its update, so that bad weights show one batch later than the batch that
+        spoiled them.
+        """
         return BlamedData(self.ranges + self.last_good + batch)
 
     def after_good(self, batch: Ranges) -> "BlamedData":
-        """Forget: this batch was a good one."""
+        """Blame nothing any more: this batch was a good one."""
         return BlamedData((), batch)
 
     def __str__(self) -> str:
         return ", ".join(f"epoch {epoch}: {start} to {stop - 1}" for epoch, start, stop in self.ranges)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "BlamedData":
-        """Read what JSON made of the fields."""
-        return cls(_ranges(values["ranges"]), _ranges(values["last_good"]))
-
-
-def _ranges(values: Iterable[Iterable[int]]) -> Ranges:
-    return tuple(PositionRange(*value) for value in values)
