@@ -16,6 +16,7 @@ from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.engine import Engine, build_engine
 from megabert.engine.master_weights import start_over, whole_masters
+from megabert.engine.precision import resolve_precision
 from megabert.errors import CheckpointError
 from megabert.finetuning.folder import write_model
 from megabert.finetuning.model import TaskModel
@@ -36,7 +37,6 @@ from megabert.models.initialization import initial_value, initialize
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer
-from megabert.training.inputs import resolve_precision
 
 
 def finetune(

@@ -17,7 +17,7 @@ from megabert.observability.flops import training_flops
 from megabert.observability.gpus import Gpu
 from megabert.planning.memory import budgets, checkpoint_gib, estimate_memory, fitting_budget
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
-from megabert.training.inputs import deepspeed_of
+from megabert.training.checked_inputs import deepspeed_of
 
 DEFAULT_VOCAB_SIZE = 30_522
 """Vocabulary of bert-base-uncased, which is assumed where there are no shards to say it."""

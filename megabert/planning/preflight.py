@@ -26,7 +26,7 @@ from megabert.planning.memory import (
     estimate_memory,
     fitting_budget,
 )
-from megabert.training.inputs import RunInputs, open_inputs
+from megabert.training.checked_inputs import RunInputs, open_inputs
 from megabert.training.micro_batch_size import first_budget
 from megabert.training.run.folder import checkpoints_dir
 

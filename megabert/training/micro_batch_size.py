@@ -6,16 +6,16 @@ import torch
 
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
+from megabert.engine.precision import DTYPES
 from megabert.errors import ConfigError
 from megabert.models.build import PretrainingModel, build_model
 from megabert.observability.logs import logger
-from megabert.training.inputs import RunInputs
+from megabert.training.checked_inputs import RunInputs
 from megabert.training.losses import Counts, weighted_loss
 from megabert.training.state import MicroBatchTokens
 
 START_TOKENS = {"cuda": 131_072, "cpu": 8_192}
 """First try by device; a CPU has no out-of-memory error to probe with, and gains nothing above this."""
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _BYTES_OF_GRADIENT = 4
 _BYTES_OF_MASTER_AND_MOMENTS = 12
 
@@ -132,7 +132,7 @@ def _try_micro_step(model: PretrainingModel, inputs: RunInputs, tokens: int, lon
         objective=inputs.objective,
         ops=config.ops,
         activation_checkpointing=config.activation_checkpointing,
-    ).to(world.device, _DTYPES[config.precision])
+    ).to(world.device, DTYPES[config.precision])
     batch = probe_batch(tokens=tokens, length=longest).to(world.device)
     output = trial(batch)
     counts: Counts = {"masked": batch.num_masked, "instances": batch.num_instances, "tokens": batch.num_tokens}

@@ -44,8 +44,8 @@ def shards(corpus, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def unbroken_pair(shards, tmp_path_factory) -> Run:
-    """A run of two ranks, never interrupted."""
-    run = Run(tmp_path_factory.mktemp("runs") / "unbroken", shards, ranks=2, launcher="deepspeed")
+def uninterrupted_run(shards, tmp_path_factory) -> Run:
+    """A complete run of two ranks that nothing interrupted: what a killed or stopped run has to equal in the end."""
+    run = Run(tmp_path_factory.mktemp("runs") / "uninterrupted", shards, ranks=2, launcher="deepspeed")
     run.finish_well()
     return run

@@ -107,8 +107,12 @@ class Run:
         """Return the training loss of each step."""
         return {row["step"]: row["train/loss"] for row in self.rows() if "train/loss" in row}
 
+    def held_out_rows(self) -> list[dict]:
+        """Return the rows of the validations."""
+        return [row for row in self.rows() if "eval/loss" in row]
+
     def wait_for_step(self, step: int, process: subprocess.Popen, timeout_s: float = 120) -> None:
-        """Return once a step was logged (0: once the first checkpoint stands)."""
+        """Return once a step was logged (0: once the first checkpoint is complete)."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if step == 0 and (self.run_dir / "checkpoints" / "latest").exists():
@@ -130,14 +134,20 @@ class Run:
         raise AssertionError(f"no handler of SIGUSR1 in {timeout_s} s:\n{self.output[-4000:]}")
 
 
+def assert_equal_runs(run: Run, uninterrupted: Run) -> None:
+    """Compare two complete runs: every training loss and every validation, bit for bit."""
+    assert run.losses() == uninterrupted.losses()
+    assert run.held_out_rows() == uninterrupted.held_out_rows()
+
+
 def ranks_of(process: subprocess.Popen) -> list[psutil.Process]:
     """Return the ranks below a launcher (or the process itself), in order of rank."""
-    found = {}
+    by_rank = {}
     for candidate in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
         command = candidate.cmdline()
         if "pretrain" in command and "torch.distributed.run" not in command and "--module" not in command:
-            found[int(candidate.environ().get("RANK", 0))] = candidate
-    return [found[rank] for rank in sorted(found)]
+            by_rank[int(candidate.environ().get("RANK", 0))] = candidate
+    return [by_rank[rank] for rank in sorted(by_rank)]
 
 
 def kill_everything(process: subprocess.Popen) -> None:

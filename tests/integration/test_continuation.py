@@ -1,4 +1,4 @@
-"""From an earlier checkpoint a run goes on bit for bit, with dropout on: the losses that it had the first time."""
+"""Resumed from an earlier checkpoint a run has the losses of the first time, bit for bit, with dropout on."""
 
 import shutil
 
@@ -9,22 +9,22 @@ from megabert.checkpoints.format import steps_in
 
 
 def check_continuation(run: Run, step: int) -> int:
-    """Run to the end, go back to a step, run again; return how many steps were compared."""
+    """Run to the end, delete the checkpoints after a step, run again; return how many steps were compared."""
     run.flags |= {"checkpoint.keep_last": 999, "model.hidden_dropout_prob": 0.1}
     run.finish_well()
     expected, metrics = run.losses(), run.run_dir / "metrics.jsonl"
     checkpoints = run.run_dir / "checkpoints"
-    for newer in [found for found in steps_in(checkpoints) if found > step]:
+    for newer in [saved for saved in steps_in(checkpoints) if saved > step]:
         shutil.rmtree(checkpoints / f"step_{newer:08d}")
     assert steps_in(checkpoints)[0] == step
-    metrics.write_text("")  # whatever stands there afterwards is new
+    metrics.write_text("")  # whatever is in it afterwards is new
     run.finish_well()
     assert list(run.losses()) == list(range(step + 1, max(expected) + 1))
-    assert run.losses() == {found: loss for found, loss in expected.items() if found > step}
+    assert run.losses() == {later: loss for later, loss in expected.items() if later > step}
     return len(run.losses())
 
 
-def test_bfloat16_goes_on_bit_for_bit(shards, tmp_path):
+def test_bfloat16_resumes_bit_for_bit(shards, tmp_path):
     assert check_continuation(Run(tmp_path / "run", shards, flags={"precision": "bf16"}), step=6) == 7
 
 

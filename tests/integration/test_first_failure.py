@@ -21,7 +21,9 @@ def check_failure(run: Run, rank: int) -> None:
 
 def test_only_the_failing_ranks_error_is_shown(shards, tmp_path, monkeypatch):
     monkeypatch.setenv("FAILING_RANK", "0")
-    check_failure(Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed", module="integration.failing"), 0)
+    check_failure(
+        Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed", module="integration.programs.failing"), 0
+    )
 
 
 @pytest.mark.soak
@@ -30,4 +32,6 @@ def test_only_the_failing_ranks_error_is_shown(shards, tmp_path, monkeypatch):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_first_failure_of_every_rank_and_launcher(shards, tmp_path, monkeypatch, launcher, rank, ranks):
     monkeypatch.setenv("FAILING_RANK", str(rank))
-    check_failure(Run(tmp_path / "run", shards, ranks=ranks, launcher=launcher, module="integration.failing"), rank)
+    check_failure(
+        Run(tmp_path / "run", shards, ranks=ranks, launcher=launcher, module="integration.programs.failing"), rank
+    )

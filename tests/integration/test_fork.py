@@ -1,4 +1,4 @@
-"""``--fork RUN@STEP``: a new run that begins where another one stood, under another configuration."""
+"""``--fork RUN@STEP``: a new run that begins at another one's checkpoint, under another configuration."""
 
 import json
 
@@ -10,8 +10,8 @@ from megabert.training.run.folder import read_config
 SAME: dict[str, object] = {**dict.fromkeys(TINY), "data.path": None}  # every field is the forked run's
 
 
-def test_fork_goes_on_where_the_other_run_stood_with_another_learning_rate(unbroken_pair, shards, tmp_path):
-    origin, place = unbroken_pair, f"{unbroken_pair.run_dir}@9"
+def test_fork_continues_from_the_other_runs_checkpoint_with_another_learning_rate(uninterrupted_run, shards, tmp_path):
+    origin, place = uninterrupted_run, f"{uninterrupted_run.run_dir}@9"
     flags = {**SAME, "fork": place, "phases.1.learning_rate": 1e-4, "phases.1.steps": 6}
     fork = Run(tmp_path / "fork", shards, ranks=2, launcher="deepspeed", flags=flags, recipe=None)
     fork.finish_well()

@@ -1,4 +1,4 @@
-"""A disk that fills while a run trains: it goes on and the last good checkpoint stays; only the end needs space."""
+"""A disk that fills while a run trains: training continues with the last good checkpoint, only the end needs space."""
 
 import os
 import subprocess
@@ -23,10 +23,10 @@ def small_disk(tmp_path, monkeypatch):
 
 def filled(small_disk, shards, tmp_path) -> Run:
     # The vocabulary is most of this model: a checkpoint takes 0.6 MiB.
-    return Run(small_disk / "run", shards, module="integration.filling", output_path=tmp_path / "out")
+    return Run(small_disk / "run", shards, module="integration.programs.filling", output_path=tmp_path / "out")
 
 
-def test_training_goes_on_over_a_full_disk_and_ends_well_once_it_is_freed(small_disk, shards, tmp_path, monkeypatch):
+def test_training_continues_on_a_full_disk_and_ends_well_once_it_is_freed(small_disk, shards, tmp_path, monkeypatch):
     monkeypatch.setenv("FREE_AT", "10")
     run = filled(small_disk, shards, tmp_path)
     rows = run.finish_well()

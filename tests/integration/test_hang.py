@@ -8,7 +8,9 @@ from integration.runs import Run
 
 def test_hung_run_ends_with_the_stacks_of_all_ranks(shards, tmp_path):
     flags = {"watchdog.min_step_s": 2}
-    hung = Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed", flags=flags, module="integration.hanging")
+    hung = Run(
+        tmp_path / "run", shards, ranks=2, launcher="deepspeed", flags=flags, module="integration.programs.hanging"
+    )
     assert hung.finish() == 76, hung.output[-4000:]
     logs = [(hung.run_dir / "logs" / f"rank_00{rank}.log").read_text() for rank in (0, 1)]
     assert all("hangs: making a step takes more than" in log for log in logs)

@@ -1,18 +1,22 @@
-"""kill -9, then the same command: the losses of an unbroken run, bit for bit."""
+"""kill -9, then the same command: in the end the run has the losses of one that nothing interrupted, bit for bit."""
 
 import itertools
 import os
 import signal
 
 import pytest
-from integration.runs import Run, kill_everything, ranks_of
+from integration.runs import Run, assert_equal_runs, kill_everything, ranks_of
 
 MOMENTS = {"before the first checkpoint": 0, "in phase 1": 5, "in phase 2": 10}
 VICTIMS = ("launcher", "one rank", "everything")
 
 
-def run_killed(run: Run, moment: str, victim: str) -> None:
-    """Start, kill -9 the victim at the moment, wait until nothing of it lives."""
+def start_and_kill(run: Run, moment: str, victim: str) -> None:
+    """Start a run, kill -9 the victim at the moment, and wait until nothing of the run lives.
+
+    Where the victim is one rank or the launcher, the rest has to end by itself: a rank that outlived the others would
+    still hold the lock of the run folder.
+    """
     process = run.start()
     try:
         run.wait_for_step(MOMENTS[moment], process)
@@ -30,44 +34,49 @@ def run_killed(run: Run, moment: str, victim: str) -> None:
         kill_everything(process)
 
 
-def check_kill(unbroken_pair: Run, run: Run, moment: str, victim: str) -> None:
-    run_killed(run, moment, victim)
+def check_killed_run_equals(uninterrupted_run: Run, run: Run, moment: str, victim: str) -> None:
+    """Kill a run, start it again by the same command, and compare two complete runs."""
+    start_and_kill(run, moment, victim)
     assert len(run.losses()) < 13, "it ended before it was killed"
     run.finish_well()
-    assert run.losses() == unbroken_pair.losses()
-    assert [row for row in run.rows() if "eval/loss" in row] == [
-        row for row in unbroken_pair.rows() if "eval/loss" in row
-    ]
+    assert_equal_runs(run, uninterrupted_run)
 
 
 @pytest.mark.parametrize(
     ("moment", "victim"),
     [("before the first checkpoint", "one rank"), ("in phase 2", "launcher")],  # the next test kills everything
 )
-def test_killed_run_goes_on_bit_for_bit(unbroken_pair, shards, tmp_path, moment, victim):
-    check_kill(unbroken_pair, Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed"), moment, victim)
+def test_killed_run_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path, moment, victim):
+    run = Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed")
+    check_killed_run_equals(uninterrupted_run, run, moment, victim)
 
 
-def check_move(unbroken_pair: Run, run_dir, shards, ranks: int, engine: str) -> float:
-    """Kill a run of two ranks under ZeRO-1, go on elsewhere, return the largest relative difference of a loss."""
-    run_killed(Run(run_dir, shards, ranks=2), "in phase 1", "everything")
+def resume_elsewhere(uninterrupted_run: Run, run_dir, shards, ranks: int, engine: str) -> float:
+    """Kill a run of two ranks under ZeRO-1 and resume it with other ranks under another stage.
+
+    Sums in another order differ in their last bits, so that the two complete runs are compared with a tolerance.
+
+    Returns:
+        Largest relative difference of a loss.
+    """
+    start_and_kill(Run(run_dir, shards, ranks=2), "in phase 1", "everything")
     moved = Run(run_dir, shards, ranks=ranks, flags={"engine": engine})
     moved.finish_well()
     assert f"changed since the last start: ZeRO stage: 1 -> {engine[-1]}" in moved.output or engine == "zero1"
-    expected = unbroken_pair.losses()
+    expected = uninterrupted_run.losses()
     assert moved.losses().keys() == expected.keys()
     return max(abs(loss / expected[step] - 1) for step, loss in moved.losses().items())
 
 
-def test_killed_run_goes_on_with_other_ranks_and_stage(unbroken_pair, shards, tmp_path):
-    assert check_move(unbroken_pair, tmp_path / "run", shards, ranks=1, engine="zero3") < 1e-6
+def test_killed_run_resumes_with_other_ranks_and_stage(uninterrupted_run, shards, tmp_path):
+    assert resume_elsewhere(uninterrupted_run, tmp_path / "run", shards, ranks=1, engine="zero3") < 1e-6
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3"])
 @pytest.mark.parametrize("ranks", [1, 3, 4])
-def test_kill_and_move_to_every_stage(unbroken_pair, shards, tmp_path, ranks, engine):
-    difference = check_move(unbroken_pair, tmp_path / "run", shards, ranks, engine)
+def test_kill_and_move_to_every_stage(uninterrupted_run, shards, tmp_path, ranks, engine):
+    difference = resume_elsewhere(uninterrupted_run, tmp_path / "run", shards, ranks, engine)
     print(f"\n2 ranks, zero1 -> {ranks} ranks, {engine}: largest relative difference {difference:.1e}")
     assert difference < 1e-6
 
@@ -75,5 +84,6 @@ def test_kill_and_move_to_every_stage(unbroken_pair, shards, tmp_path, ranks, en
 @pytest.mark.soak
 @pytest.mark.parametrize("launcher", ["deepspeed", "torchrun"])
 @pytest.mark.parametrize(("moment", "victim"), itertools.product(MOMENTS, VICTIMS))
-def test_every_kill_goes_on_bit_for_bit(unbroken_pair, shards, tmp_path, moment, victim, launcher):
-    check_kill(unbroken_pair, Run(tmp_path / "run", shards, ranks=2, launcher=launcher), moment, victim)
+def test_every_kill_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path, moment, victim, launcher):
+    run = Run(tmp_path / "run", shards, ranks=2, launcher=launcher)
+    check_killed_run_equals(uninterrupted_run, run, moment, victim)

@@ -1,4 +1,4 @@
-"""Real runs through the launchers: learning goes on alike however it is divided, launched or interrupted."""
+"""Real runs through the launchers: the losses are the same however the work is divided and launched."""
 
 import base64
 import json

@@ -1,4 +1,8 @@
-"""NaN gradients on one rank, ten batches in a row: back to the checkpoint, without that data; or stop after three."""
+"""NaN gradients on one rank, ten batches in a row: return to the checkpoint, leave the data out, give up after three.
+
+The programs that make the trouble are in ``programs/``. They spoil instances by their place in the data, so that a run
+that leaves these instances out really is cured.
+"""
 
 import json
 
@@ -9,7 +13,9 @@ from megabert.checkpoints.format import read_checkpoint_manifest
 
 def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
     flags = {"phases.0.global_batch_size": 4, "checkpoint.every_steps": 3, "checkpoint.keep_last": 9}
-    run = Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed", flags=flags, module="integration.poisoned")
+    run = Run(
+        tmp_path / "run", shards, ranks=2, launcher="deepspeed", flags=flags, module="integration.programs.poisoned"
+    )
     assert run.finish() == 2, run.output[-4000:]
 
     first = (
@@ -19,7 +25,7 @@ def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
     assert first in run.output
     assert "gradients not finite on rank 1 in" in run.output
     rows = [row for row in run.rows() if "train/loss" in row]
-    assert [row["step"] for row in rows] == list(range(1, 9)), "every step stands once"
+    assert [row["step"] for row in rows] == list(range(1, 9)), "every step is logged once"
     assert rows[-1]["train/rollbacks"] == 1
     assert rows[-1]["train/skipped_steps"] == 11  # ten, and the eleventh behind the range that was left out
     stored = read_checkpoint_manifest(run.run_dir / "checkpoints" / "step_00000006")
@@ -34,7 +40,7 @@ def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
 def test_spike_sends_the_run_back_where_the_rule_is_on(shards, tmp_path):
     rule = {"rollback.spike_ratio": 3, "rollback.spike_steps": 3, "rollback.spike_window": 4}
     flags = {"phases.0.global_batch_size": 4, "checkpoint.keep_last": 9, **rule}
-    run = Run(tmp_path / "run", shards, flags=flags, module="integration.spiking")
+    run = Run(tmp_path / "run", shards, flags=flags, module="integration.programs.spiking")
     rows = [row for row in run.finish_well() if "train/loss" in row]
 
     assert "spike: loss" in run.output
@@ -42,7 +48,7 @@ def test_spike_sends_the_run_back_where_the_rule_is_on(shards, tmp_path):
     assert "are deleted" not in run.output, "none was written"
     reason = "rollback 1: 3 losses in a row were above 3 times their running median at step 8; continuing at step 3"
     assert f"{reason} without instances epoch 0: 16 to 19, epoch 0: 20 to 23" in run.output
-    assert [row["step"] for row in rows] == list(range(1, 14)), "every step stands once"
+    assert [row["step"] for row in rows] == list(range(1, 14)), "every step is logged once"
     assert max(row["train/loss"] for row in rows) < 2 * rows[0]["train/loss"]
     assert [row["train/rollbacks"] for row in rows][2:] == [0] + [1] * 10
     stored = read_checkpoint_manifest(run.run_dir / "checkpoints" / "step_00000006")

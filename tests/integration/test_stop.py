@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1 to one rank: all ranks save and exit 75, and the same command goes on bit for bit."""
+"""SIGTERM and SIGUSR1 to one rank: all ranks save and exit 75, and the same command resumes bit for bit."""
 
 import itertools
 import json
@@ -7,7 +7,7 @@ import shutil
 import signal
 
 import pytest
-from integration.runs import Run, kill_everything, ranks_of
+from integration.runs import Run, assert_equal_runs, kill_everything, ranks_of
 
 LAUNCHER_CODES = {"deepspeed": 75, "torchrun": 1}  # torchrun hides the ranks' codes: status.json has the verdict
 
@@ -16,7 +16,7 @@ def status_of(run: Run) -> dict:
     return json.loads((run.run_dir / "status.json").read_text())
 
 
-def run_stopped(run: Run, step: int, rank: int, signals: list[signal.Signals]) -> int:
+def start_and_signal(run: Run, step: int, rank: int, signals: list[signal.Signals]) -> int:
     """Start, signal one rank after a step, return the launcher's exit code once nothing of the run lives."""
     process = run.start()
     try:
@@ -33,8 +33,11 @@ def run_stopped(run: Run, step: int, rank: int, signals: list[signal.Signals]) -
         kill_everything(process)
 
 
-def check_stop(unbroken: Run, run: Run, step: int, rank: int, signals: list[signal.Signals]) -> None:
-    assert run_stopped(run, step, rank, signals) == LAUNCHER_CODES[run.launcher], run.output[-4000:]
+def check_stopped_run_equals(
+    uninterrupted_run: Run, run: Run, step: int, rank: int, signals: list[signal.Signals]
+) -> None:
+    """Stop a run by signals to one rank, start it again by the same command, and compare two complete runs."""
+    assert start_and_signal(run, step, rank, signals) == LAUNCHER_CODES[run.launcher], run.output[-4000:]
     verdict = status_of(run)
     assert (verdict["status"], verdict["exit_code"], verdict["error"]) == ("stopped", 75, None)
     # Of several pending signals the kernel delivers the lowest number first.
@@ -45,14 +48,13 @@ def check_stop(unbroken: Run, run: Run, step: int, rank: int, signals: list[sign
     before = run.rows()
     run.finish_well()
     assert run.rows()[: len(before)] == before, "no step was repeated"
-    assert run.losses() == unbroken.losses()
-    assert [row for row in run.rows() if "eval/loss" in row] == [row for row in unbroken.rows() if "eval/loss" in row]
+    assert_equal_runs(run, uninterrupted_run)
     assert (status_of(run)["status"], status_of(run)["step"]) == ("done", 13)
 
 
-def test_stopped_run_goes_on_bit_for_bit(unbroken_pair, shards, tmp_path):
+def test_stopped_run_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path):
     run = Run(tmp_path / "run", shards, ranks=2, launcher="torchrun")
-    check_stop(unbroken_pair, run, step=4, rank=1, signals=[signal.SIGUSR1, signal.SIGTERM])
+    check_stopped_run_equals(uninterrupted_run, run, step=4, rank=1, signals=[signal.SIGUSR1, signal.SIGTERM])
 
 
 def test_signal_during_start_up_stops_after_the_first_steps(shards, tmp_path):
@@ -68,8 +70,8 @@ def test_signal_during_start_up_stops_after_the_first_steps(shards, tmp_path):
     assert 1 <= status_of(run)["step"] <= 2
 
 
-def test_error_is_recorded_and_a_refusal_changes_nothing(unbroken_pair, shards, tmp_path):
-    shutil.copytree(unbroken_pair.run_dir, tmp_path / "run")
+def test_error_is_recorded_and_a_refusal_changes_nothing(uninterrupted_run, shards, tmp_path):
+    shutil.copytree(uninterrupted_run.run_dir, tmp_path / "run")
     run = Run(tmp_path / "run", shards)
     done = status_of(run)
     assert (done["status"], done["step"], done["exit_code"]) == ("done", 13, 0)
@@ -86,6 +88,7 @@ def test_error_is_recorded_and_a_refusal_changes_nothing(unbroken_pair, shards, 
 @pytest.mark.soak
 @pytest.mark.parametrize("launcher", LAUNCHER_CODES)
 @pytest.mark.parametrize(("step", "rank"), itertools.product(range(1, 11), (0, 1)))
-def test_every_stop_goes_on_bit_for_bit(unbroken_pair, shards, tmp_path, launcher, step, rank):
+def test_every_stop_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path, launcher, step, rank):
     signals = [signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM][step % 2 :]
-    check_stop(unbroken_pair, Run(tmp_path / "run", shards, ranks=2, launcher=launcher), step, rank, signals)
+    run = Run(tmp_path / "run", shards, ranks=2, launcher=launcher)
+    check_stopped_run_equals(uninterrupted_run, run, step, rank, signals)

@@ -7,7 +7,7 @@ from megabert.checkpoints.format import CheckpointManifest, read_checkpoint_mani
 from megabert.checkpoints.loading import find_checkpoint, has_checkpoint
 from megabert.checkpoints.retention import recover
 from megabert.errors import CheckpointError
-from megabert.training.inputs import RunInputs
+from megabert.training.checked_inputs import RunInputs
 from megabert.training.run.folder import checkpoints_dir, claim_run_folder, fork_command
 from megabert.training.run.fork import changes_since_fork, find_fork, state_after_fork
 from megabert.training.run.status import RunStatus

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from integration.runs import TINY, Run
+from integration.runs import TINY, Run, assert_equal_runs
 
 ROOT = Path(__file__).parents[3]
 TWO_NODES = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]
@@ -93,11 +93,6 @@ def job(cluster, shards, tmp_path):
     yield job
     if job.number:
         job.cancel()
-
-
-def assert_like(run: Run, unbroken: Run) -> None:
-    assert run.losses() == unbroken.losses()
-    assert [row for row in run.rows() if "eval/loss" in row] == [row for row in unbroken.rows() if "eval/loss" in row]
 
 
 def check_only(job: Job, **settings: str) -> subprocess.CompletedProcess:
@@ -239,7 +234,7 @@ def test_doctor_names_the_node_before_training_starts(job):
     assert "new run in" not in output, "no training began"
 
 
-def test_preempted_job_requeues_and_ends_like_an_undisturbed_run(job, unbroken_pair):
+def test_preempted_job_requeues_and_ends_like_an_undisturbed_run(job, uninterrupted_run):
     job.submit()
     job.wait_for_step(4)
     job.ask("scancel", "--signal=USR1", job.number)
@@ -249,7 +244,7 @@ def test_preempted_job_requeues_and_ends_like_an_undisturbed_run(job, unbroken_p
     before = job.run.rows()
     job.wait_for_end()
     assert job.run.rows()[: len(before)] == before, "no step was repeated"
-    assert_like(job.run, unbroken_pair)
+    assert_equal_runs(job.run, uninterrupted_run)
     assert json.loads((job.run.run_dir / "status.json").read_text())["status"] == "done"
     output = job.run.output
     assert "stopped (exit 75); requeued" in output
@@ -312,7 +307,7 @@ def test_slurm_ten_preemptions_in_one_run(cluster, shards, tmp_path):
         job.wait_for_end()
     finally:
         job.cancel()
-    assert_like(job.run, unbroken)
+    assert_equal_runs(job.run, unbroken)
     print(f"\n{len(lost)} preemptions: the losses of {len(unbroken.losses())} steps are the undisturbed run's")
     for kind, steps in lost:
         assert steps <= (5 if kind in ("node down", "scontrol requeue") else 0), kind

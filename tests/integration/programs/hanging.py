@@ -1,4 +1,7 @@
-"""``python -m integration.hanging``: megabert whose last rank falls asleep in step 6."""
+"""``python -m integration.programs.hanging``: megabert whose last rank falls asleep in step 6.
+
+Tests start it in place of ``python -m megabert``.
+"""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What a run reads, checked before anything is written: shards, tokenizer, engine file."""
+"""What a run reads, opened and checked before anything is written: shards, tokenizer, engine file."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,8 +8,9 @@ import torch
 from megabert.config.deepspeed import derive_deepspeed, zero_stage_of
 from megabert.config.families import Objective
 from megabert.config.recipes import engine_path, phase_data
-from megabert.config.run import Precision, RunConfig
+from megabert.config.run import RunConfig
 from megabert.data.shard_set import ShardSet
+from megabert.engine.precision import resolve_precision
 from megabert.errors import DataError
 from megabert.models.initial_weights import InitialWeights
 
@@ -24,7 +25,7 @@ class RunInputs:
     deepspeed: dict[str, Any]
     """Complete dictionary for DeepSpeed."""
     shards: tuple[tuple[ShardSet, ShardSet], ...]
-    """Of each phase, the training and the held-out split."""
+    """Training and held-out split of each phase."""
 
     @property
     def objective(self) -> Objective:
@@ -38,12 +39,12 @@ class RunInputs:
 
     @property
     def data_sha256(self) -> tuple[str, ...]:
-        """Identity of each phase's shards, wherever they lie."""
+        """Identity of each phase's shards, wherever they are stored."""
         return tuple(train.manifest.data_sha256 for train, _ in self.shards)
 
 
 def open_inputs(config: RunConfig, *, device: torch.device, initial: InitialWeights | None = None) -> RunInputs:
-    """Open the shards, resolve every ``auto`` of a science field, and hold all parts against each other.
+    """Open the shards, resolve every ``auto`` of a science field, and check all parts against each other.
 
     Raises:
         ConfigError: The engine file contradicts the recipe.
@@ -62,7 +63,7 @@ def deepspeed_of(config: RunConfig, precision: str) -> dict[str, Any]:
     """Return the complete dictionary for DeepSpeed that a configuration asks for.
 
     Args:
-        config: Its engine and clipping count.
+        config: Its engine file and its clipping norm are used.
         precision: ``fp32``, ``bf16`` or ``fp16``.
 
     Raises:
@@ -70,15 +71,6 @@ def deepspeed_of(config: RunConfig, precision: str) -> dict[str, Any]:
     """
     engine = engine_path(DEFAULT_ENGINE if config.engine == "auto" else config.engine)
     return derive_deepspeed(engine, precision=precision, max_grad_norm=config.optimizer.max_grad_norm)
-
-
-def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """Return what ``auto`` means on a device: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
-    if precision != "auto":
-        return precision
-    if device.type != "cuda":
-        return "fp32"
-    return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
 
 
 def _resolve(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...], device: torch.device) -> RunConfig:
@@ -90,7 +82,7 @@ def _resolve(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...], d
 
 
 def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:
-    """Hold the shards of every phase against the model and against each other."""
+    """Check the shards of every phase against the model and against each other."""
     first = shards[0][0]
     _check_objective(config, first)
     for i, ((train, _), phase) in enumerate(zip(shards, config.phases, strict=True)):
@@ -105,8 +97,10 @@ def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ..
                 f"{train.folder}: made with {metadata.vocab_size} pieces, but model.vocab_size="
                 f"{config.model.vocab_size}. Leave model.vocab_size at auto, or build the shards with that tokenizer."
             )
-        found = (metadata.tokenizer_sha256, metadata.objective)
-        if found != (first.metadata.tokenizer_sha256, first.metadata.objective):
+        if (metadata.tokenizer_sha256, metadata.objective) != (
+            first.metadata.tokenizer_sha256,
+            first.metadata.objective,
+        ):
             raise DataError(
                 f"{train.folder}: tokenizer or objective differ from {first.folder}. "
                 "Build the shards of all phases together: megabert-data build --lengths 128 512."
@@ -114,7 +108,7 @@ def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ..
 
 
 def _check_objective(config: RunConfig, shards: ShardSet) -> None:
-    """Hold the shards' sentence objective against the family's."""
+    """Check the shards' sentence objective against the family's."""
     model, objective = config.model, shards.metadata.objective
     allowed = model.traits.objectives
     if objective not in allowed:

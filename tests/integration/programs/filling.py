@@ -1,6 +1,7 @@
-"""``python -m integration.filling``: megabert that fills its disk in step 5 and, where FREE_AT is set, frees it then.
+"""``python -m integration.programs.filling``: megabert that fills its disk in step 5 and may free it later.
 
-The folder to fill is FILL; the disk is filled to the last byte, so that nothing can be written at all.
+Tests start it in place of ``python -m megabert``. The folder to fill is FILL. The disk is filled to the last byte, so
+that nothing can be written at all; where FREE_AT is set, it is freed again in that step.
 """
 
 import contextlib

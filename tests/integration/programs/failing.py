@@ -1,4 +1,7 @@
-"""``python -m integration.failing``: megabert whose rank FAILING_RANK finds a torn shard in step 6."""
+"""``python -m integration.programs.failing``: megabert with a torn shard in step 6 on rank FAILING_RANK.
+
+Tests start it in place of ``python -m megabert``.
+"""
 
 import os
 import sys

@@ -1,6 +1,7 @@
-"""``python -m integration.poisoned``: megabert whose last rank makes NaN gradients of some instances.
+"""``python -m integration.programs.poisoned``: megabert whose last rank makes NaN gradients of some instances.
 
-In phase 1 (batches of 4) of instances 16 to 59 of epoch 0, in phase 2 (batches of 7) of all.
+Tests start it in place of ``python -m megabert``. Poisoned are instances 16 to 59 of epoch 0 in phase 1, whose batches
+have 4 instances, and all instances in phase 2, whose batches have 7: there no rollback can help.
 """
 
 import sys

@@ -1,6 +1,7 @@
-"""``python -m integration.spiking``: megabert whose loss is ten times as high where instances 20 to 31 are in a batch.
+"""``python -m integration.programs.spiking``: megabert whose loss is ten times as high on some instances.
 
-Of epoch 0 and phase 1, whose batches have 4 instances.
+Tests start it in place of ``python -m megabert``. A batch spikes where instances 20 to 31 of epoch 0 are in it, in
+phase 1, whose batches have 4 instances.
 """
 
 import sys
