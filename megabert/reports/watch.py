@@ -12,7 +12,7 @@ from megabert.config.run import RunConfig
 from megabert.observability.metrics import read_metrics
 from megabert.training.recovery.heartbeat import read_beats, slowest_ranks
 from megabert.training.run.folder import checkpoints_dir, read_config
-from megabert.training.run.status import read_status
+from megabert.training.run.status import StatusRecord, read_status
 
 RECENT_ROWS = 20
 """How many of the newest rows the rate is the median of, so that one slow interval does not move it."""
@@ -60,7 +60,7 @@ def take_snapshot(run_dir: Path) -> Snapshot:
     train = [row for row in rows if "train/mlm_loss" in row]
     held_out = [row for row in rows if "eval/mlm_loss" in row]
     last = train[-1] if train else {}
-    index = min(int(last.get("phase", status.get("phase") or 1)), len(config.phases)) - 1
+    index = min(int(last.get("phase", status.phase or 1)), len(config.phases)) - 1
     phase = config.phases[index]
     rate = _median([row["perf/sequences_per_s"] for row in train[-RECENT_ROWS:] if row["phase"] == last["phase"]])
     step, latest = _checkpoint(run_dir)
@@ -68,7 +68,7 @@ def take_snapshot(run_dir: Path) -> Snapshot:
     return Snapshot(
         run_dir=run_dir,
         verdict=verdict,
-        error=status.get("error"),
+        error=status.error,
         step=int(rows[-1]["step"]) if rows else 0,
         total_steps=sum(phase.steps for phase in config.phases),
         phase=phase_name(config, index),
@@ -146,24 +146,26 @@ def _curve(losses: tuple[float, ...]) -> list[str]:
     return [f"masked-LM loss   |{drawn}| {means[0]:.3f} to {means[-1]:.3f}"]
 
 
-def _verdict(status: dict[str, Any]) -> str:
+def _verdict(status: StatusRecord) -> str:
     """Return the recorded verdict, corrected where a run says that it is running and its process is gone."""
-    verdict = str(status.get("status", "not started"))
-    if verdict == "running" and status.get("host") == socket.gethostname() and not _is_alive(status.get("pid")):
+    verdict = status.status
+    if verdict == "running" and status.host == socket.gethostname() and not _is_alive(status.pid):
         return "killed (it said running, but its process is gone): the same command resumes it"
     if verdict == "stopped":
         return "stopped on a signal, saved: the same command resumes it"
     if verdict == "failed":
-        return f"failed, exit code {status.get('exit_code')}, rank {status.get('rank')}"
+        return f"failed, exit code {status.exit_code}, rank {status.rank}"
     return verdict
 
 
-def _is_alive(pid: Any) -> bool:
+def _is_alive(pid: int | None) -> bool:
+    if pid is None:
+        return True
     try:
-        os.kill(int(pid), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except (PermissionError, TypeError, ValueError):  # another user's process, or no number at all
+    except PermissionError:  # another user's process
         return True
     return True
 

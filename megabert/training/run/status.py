@@ -1,4 +1,4 @@
-"""``status.json``: how a run stands, for those who cannot see its exit code; launchers hide it."""
+"""``status.json``: how a run is doing, for those who cannot see its exit code, which launchers hide."""
 
 import datetime
 import json
@@ -7,68 +7,103 @@ import socket
 import threading
 import time
 import uuid
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from megabert.distributed.failure_propagation import RankFailed
 from megabert.distributed.process_group import World
 from megabert.errors import EXIT_HOPELESS, EXIT_HUNG, EXIT_INTERRUPTED, DataError, Echo
 from megabert.observability.logs import logger
-from megabert.schema import atomic_write
+from megabert.schema import atomic_write, read_json, to_json
 
 STATUS_NAME = "status.json"
-Verdict = Literal["running", "stopped", "done", "failed"]
+Verdict = Literal["not started", "running", "stopped", "done", "failed"]
 MAX_HANGS_IN_A_ROW = 3
 _WAIT_FOR_MAIN_S = 2.0
 
 
-def read_status(run_dir: Path) -> dict[str, Any]:
-    """Return the verdict that a run recorded; empty where there is none yet."""
+@dataclass(frozen=True, kw_only=True)
+class Hangs:
+    """How often the run has hung since it last wrote a checkpoint."""
+
+    step: int | None = None
+    """Step of the checkpoint that the hanging starts began with."""
+    count: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusRecord:
+    """Content of ``status.json``."""
+
+    status: Verdict = "not started"
+    step: int | None = None
+    """Step of the last checkpoint, or at which the run ended."""
+    phase: int | None = None
+    """Number of the phase, from 1."""
+    exit_code: int | None = None
+    """Exit code of the rank that ended the run; None while it runs."""
+    error: str | None = None
+    rank: int | None = None
+    """Rank that the error comes from; only in the record of a failure."""
+    hangs: Hangs = field(default_factory=Hangs)
+    fork: str | None = None
+    """RUN@STEP that the run is a fork of."""
+    time: str | None = None
+    """When this was written, in UTC."""
+    host: str | None = None
+    pid: int | None = None
+    """Process that wrote this."""
+    start: str | None = None
+    """Name of this start of the program, alike on all ranks."""
+
+
+def read_status(run_dir: Path) -> StatusRecord:
+    """Return what a run recorded; a file that is missing or damaged counts as "not started"."""
     try:
-        return json.loads((run_dir / STATUS_NAME).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-    except (OSError, ValueError):
-        return {}
+        return read_json(run_dir / STATUS_NAME, StatusRecord, remedy="")
+    except DataError:
+        return StatusRecord()
 
 
 class RunStatus:
-    """Writes how one start of a run goes: rank 0, or a rank that fails by itself.
+    """Records how one start of a run goes. Rank 0 writes, or a rank that fails by itself.
 
-    Nothing is written before ``open``: a folder that was refused is somebody else's.
+    Nothing is written before ``open``, since a folder that is refused belongs to another run.
     """
 
     def __init__(self, run_dir: Path, world: World, *, fork: str | None = None) -> None:
         """Name this start, alike on all ranks; every rank calls it. ``fork`` is where the run comes from."""
-        self._run_dir, self._world, self._fork = run_dir, world, fork
+        self._run_dir, self._world = run_dir, world
         self._is_open = False
         self._writing = threading.Lock()  # the threads of checkpoints and watchdog write as well
         self._has_ended = False
-        self._place: dict[str, int | None] = {"step": None, "phase": None}
-        self._hangs: dict[str, Any] = {"step": None, "count": 0}
-        self._start: str = world.broadcast(uuid.uuid4().hex)
+        start = world.broadcast(uuid.uuid4().hex)
+        self._record = StatusRecord(fork=fork, start=start, host=socket.gethostname(), pid=os.getpid())
 
     def open(self) -> None:
-        """Allow writing: the folder was found to hold this run, or nothing."""
+        """Allow writing: the folder holds this run, or nothing yet."""
         self._is_open = True
-        self._hangs = read_status(self._run_dir).get("hangs", self._hangs)
+        self._record = replace(self._record, hangs=read_status(self._run_dir).hangs)
 
     def running(self, *, step: int, phase: int) -> None:
-        """Record where the run stands."""
-        self._place = {"step": step, "phase": phase + 1}
+        """Record the step and phase of the newest checkpoint."""
+        self._record = replace(self._record, step=step, phase=phase + 1)
         if self._world.is_main:
             self._write("running")
 
     def ended(self, verdict: Verdict, *, step: int, phase: int, exit_code: int) -> None:
         """Record how this start ended in order."""
-        self._place = {"step": step, "phase": phase + 1}
+        self._record = replace(self._record, step=step, phase=phase + 1)
         if self._world.is_main:
             self._write(verdict, exit_code=exit_code)
 
     def failed(self, error: BaseException) -> None:
-        """Record an error; the first one stands, since what other ranks report later follows from it."""
+        """Record an error, unless this start has recorded one: what other ranks report later follows from the first."""
         if isinstance(error, Echo) and not self._world.is_main:
             return
         earlier = read_status(self._run_dir)
-        if earlier.get("status") == "failed" and earlier.get("start") == self._start:
+        if earlier.status == "failed" and earlier.start == self._record.start:
             return
         code = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
         text, rank = f"{type(error).__name__}: {error}", self._world.rank
@@ -79,45 +114,39 @@ class RunStatus:
     def hung(self, message: str) -> int:
         """Record that the watchdog ends this rank; return the exit code.
 
-        After three returns to the same checkpoint the code is one that is not tried again.
+        A hang is worth another try, because networks and file systems recover. After three returns to the same
+        checkpoint the exit code is one that job scripts do not try again.
         """
-        again = self._hangs["count"] if self._hangs["step"] == self._place["step"] else 0
-        self._hangs = {"step": self._place["step"], "count": again + 1}
+        record = self._record
+        again = record.hangs.count if record.hangs.step == record.step else 0
+        self._record = record = replace(record, hangs=Hangs(step=record.step, count=again + 1))
         code = EXIT_HUNG
         if again >= MAX_HANGS_IN_A_ROW:
             code = EXIT_HOPELESS
             message += (
-                f", for the {again + 1}th time since the checkpoint of step {self._place['step']}. Look for what all "
+                f", for the {again + 1}th time since the checkpoint of step {record.step}. Look for what all "
                 "the stacks have in common; leave a bad node out (sbatch --exclude)"
             )
         if not self._world.is_main:  # rank 0 writes, unless it cannot
             time.sleep(_WAIT_FOR_MAIN_S)
-            if read_status(self._run_dir).get("status") == "failed":
+            if read_status(self._run_dir).status == "failed":
                 return code
         self._write("failed", exit_code=code, error=message, rank=self._world.rank)
         return code
 
-    def _write(self, verdict: Verdict, **more: Any) -> None:
+    def _write(
+        self, verdict: Verdict, *, exit_code: int | None = None, error: str | None = None, rank: int | None = None
+    ) -> None:
         if not self._is_open or not self._run_dir.is_dir():
             return
-        content = {
-            "status": verdict,
-            **self._place,
-            "exit_code": None,
-            "error": None,
-            **more,
-            "hangs": self._hangs,
-            "fork": self._fork,
-            "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "start": self._start,
-        }
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        record = replace(self._record, status=verdict, exit_code=exit_code, error=error, rank=rank, time=now)
+        content = {name: value for name, value in to_json(record).items() if name != "rank" or rank is not None}
         try:
             with self._writing:
-                if verdict == "running" and self._has_ended:
+                if verdict == "running" and self._has_ended:  # a checkpoint that was completed late
                     return
                 self._has_ended = verdict != "running"
                 atomic_write(self._run_dir / STATUS_NAME, json.dumps(content, indent=2) + "\n")
-        except (OSError, DataError) as error:  # a full disk must neither end a run nor hide what did
-            logger.warning("%s was not written: %s", self._run_dir / STATUS_NAME, error)
+        except (OSError, DataError) as failure:  # a full disk must neither end a run nor hide what did
+            logger.warning("%s was not written: %s", self._run_dir / STATUS_NAME, failure)

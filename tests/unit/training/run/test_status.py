@@ -1,9 +1,10 @@
+import json
 from types import SimpleNamespace
 
 import pytest
 
 from megabert.errors import DataError, Echo
-from megabert.training.run.status import RunStatus, read_status
+from megabert.training.run.status import RunStatus, StatusRecord, read_status
 
 
 def status_on(run_dir, rank: int, start: str = "first") -> RunStatus:
@@ -28,18 +29,18 @@ def test_nothing_is_written_before_the_folder_is_ours(tmp_path):
 def test_verdicts_name_place_and_code(tmp_path, main_rank):
     main_rank.running(step=7, phase=1)
     running = read_status(tmp_path)
-    assert (running["status"], running["step"], running["phase"], running["exit_code"]) == ("running", 7, 2, None)
+    assert (running.status, running.step, running.phase, running.exit_code) == ("running", 7, 2, None)
     main_rank.ended("stopped", step=9, phase=1, exit_code=75)
     stopped = read_status(tmp_path)
-    assert (stopped["status"], stopped["step"], stopped["exit_code"]) == ("stopped", 9, 75)
-    assert stopped["time"] >= running["time"]
+    assert (stopped.status, stopped.step, stopped.exit_code) == ("stopped", 9, 75)
+    assert stopped.time >= running.time
 
 
 def test_a_checkpoint_that_is_completed_late_does_not_revive_a_run(tmp_path, main_rank):
     main_rank.running(step=7, phase=0)
     main_rank.hung("rank 0 hangs")
     main_rank.running(step=8, phase=0)
-    assert (read_status(tmp_path)["status"], read_status(tmp_path)["exit_code"]) == ("failed", 76)
+    assert (read_status(tmp_path).status, read_status(tmp_path).exit_code) == ("failed", 76)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +50,8 @@ def test_error_is_recorded_with_the_last_place(tmp_path, main_rank, error, code)
     main_rank.running(step=7, phase=0)
     main_rank.failed(error)
     failed = read_status(tmp_path)
-    assert (failed["status"], failed["exit_code"], failed["step"], failed["rank"]) == ("failed", code, 7, 0)
-    assert failed["error"] == f"{type(error).__name__}: {error}"
+    assert (failed.status, failed.exit_code, failed.step, failed.rank) == ("failed", code, 7, 0)
+    assert failed.error == f"{type(error).__name__}: {error}"
 
 
 def test_first_error_stands_until_the_next_start(tmp_path, main_rank):
@@ -58,11 +59,11 @@ def test_first_error_stands_until_the_next_start(tmp_path, main_rank):
     other.open()
     other.failed(DataError("the cause"))
     main_rank.failed(RuntimeError("connection closed by peer"))
-    assert (read_status(tmp_path)["error"], read_status(tmp_path)["rank"]) == ("DataError: the cause", 3)
+    assert (read_status(tmp_path).error, read_status(tmp_path).rank) == ("DataError: the cause", 3)
     second = status_on(tmp_path, 0, start="second")
     second.open()
     second.failed(RuntimeError("another"))
-    assert read_status(tmp_path)["error"] == "RuntimeError: another"
+    assert read_status(tmp_path).error == "RuntimeError: another"
 
 
 def test_echo_of_another_ranks_error_is_rank_0s_to_write(tmp_path):
@@ -70,7 +71,7 @@ def test_echo_of_another_ranks_error_is_rank_0s_to_write(tmp_path):
     other = status_on(tmp_path, 1)
     other.open()
     other.failed(echo)
-    assert read_status(tmp_path) == {}
+    assert not list(tmp_path.iterdir())
 
 
 def test_full_disk_does_not_end_a_run(tmp_path, main_rank, monkeypatch):
@@ -90,8 +91,22 @@ def test_fourth_hang_at_one_checkpoint_is_not_tried_again(tmp_path):
         status.running(step=6, phase=0)
         codes.append(status.hung("rank 0 hangs"))
     assert codes == [76, 76, 76, 70, 70]
-    assert "for the 5th time since the checkpoint of step 6" in read_status(tmp_path)["error"]
+    assert "for the 5th time since the checkpoint of step 6" in read_status(tmp_path).error
     status = status_on(tmp_path, 0, start="later")
     status.open()
     status.running(step=9, phase=0)
     assert status.hung("rank 0 hangs") == 76
+
+
+def test_file_keeps_the_keys_that_other_programs_read(tmp_path, main_rank):
+    keys = ["status", "step", "phase", "exit_code", "error", "hangs", "fork", "time", "host", "pid", "start"]
+    main_rank.running(step=7, phase=0)
+    assert list(json.loads((tmp_path / "status.json").read_text())) == keys
+    main_rank.failed(DataError("x"))
+    assert list(json.loads((tmp_path / "status.json").read_text())) == [*keys[:5], "rank", *keys[5:]]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"status": "running", "step": "7"}'])
+def test_damaged_file_counts_as_not_started(tmp_path, content):
+    (tmp_path / "status.json").write_text(content)
+    assert read_status(tmp_path) == StatusRecord()
