@@ -20,7 +20,8 @@ import pyarrow as pa
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from data_prep.checks.invariants import Batch, Rules  # noqa: E402
+from data_prep.checks.batch import Batch  # noqa: E402
+from data_prep.checks.invariants import Rules  # noqa: E402
 from data_prep.checks.verify import ShardTask, check_shard, shard_tasks  # noqa: E402
 from data_prep.cli import main as megabert_data  # noqa: E402
 from data_prep.steps.step2_vocabulary import tokenizer_of  # noqa: E402
@@ -65,7 +66,7 @@ def measure(folder: Path, repeats: int) -> None:
 
     some = [Batch.of(batch) for task in tasks[:2] for batch in batches(task)]
     rows = sum(entry.rows for entry in manifest.shards)
-    share = rows / sum(len(batch.label) for batch in some)
+    share = rows / sum(len(batch.label_R) for batch in some)
 
     def apply_rules() -> None:
         for batch in some:

@@ -1,7 +1,9 @@
-"""The rules of `invariants` for a record batch: `first_broken` names them, `is_sound` tells whether all hold.
+"""The rules of `data_prep.checks.invariants` over a record batch, twice.
 
-`is_sound` takes an eighth of the time, since it hardly looks up a token. Where [CLS] and [SEP] stand in their places
-and a batch holds no more special tokens than these and the masks, none stands in the text; it counts many at once.
+`first_broken` names the rule that each row breaks, token by token. `is_sound` only tells whether all rows keep all
+rules, in an eighth of the time, since it looks up hardly any token. Its trick is counting: [CLS] and [SEP] are in their
+places and every [MASK] is a prediction; if the batch holds no more special tokens than these, none is in the text. It
+counts many tokens at once. Only where a batch is not sound `first_broken` has to say why.
 """
 
 # T tokens, M predictions, R rows
@@ -11,74 +13,76 @@ import numpy as np
 from megabert.compiled import compiled, inlined
 
 SOUND = 255
+# The rules, in the order in which a row is held against them; `invariants.RULES` says them in words.
 LENGTH, SEGMENT, LABEL, COUNTS, POSITIONS, VOCABULARY, SPECIALS, SHARE, PART_OF_WORD, INSIDE_WORD = range(10)
-SPECIAL, SUBWORD = 1, 2  # what a piece is: of [PAD], [CLS], [SEP], [MASK]; one that continues a word
+# What a piece is: one of [PAD], [CLS], [SEP], [MASK]; one that continues a word; 0 any other.
+SPECIAL, SUBWORD = 1, 2
 
 
 @compiled
-def first_broken(columns, bounds, special, kinds, wanted, broken_R):
+def first_broken(batch, rules, broken_R):
     """Write the number of the first broken rule of each row, or `SOUND`.
 
     Args:
-        columns: Ids, offsets; starts of B; positions, offsets; original ids, offsets; labels.
-        bounds: Shortest and longest length, most predictions, largest label, whether there are pairs, whether words are
-            masked whole, whether sides start with words.
-        special: Ids of [CLS], [SEP], [MASK] and [PAD], in the type of the ids: 16 bits are compared faster than 64.
-        kinds: What each piece of the vocabulary is.
-        wanted: Number of predictions for each length up to the longest.
+        batch: `data_prep.checks.batch.Batch`.
+        rules: `data_prep.checks.invariants.Rules`.
         broken_R: Written.
     """
+    limits = rules.limits
     for row in range(len(broken_R)):
-        broken = _frame(row, columns, bounds)
+        broken = _frame(row, batch, limits)
         if broken == SOUND:
-            broken = _predictions(row, columns, len(kinds), wanted, bounds[5])
+            broken = _predictions(row, batch, rules)
         if broken == SOUND:
-            broken = _tokens(row, columns, bounds, special, kinds)
+            broken = _tokens(row, batch, rules)
         broken_R[row] = broken
 
 
 @inlined
-def _frame(row, columns, bounds):
-    _, offsets, b_starts, _, ends_M, _, ends_originals, labels = columns
-    shortest, longest, most, largest_label, has_pairs, _, _ = bounds
-    length, b_start = offsets[row + 1] - offsets[row], b_starts[row]
-    predictions = ends_M[row + 1] - ends_M[row]
-    if length < shortest or length > longest:
+def _frame(row, batch, limits):
+    """Check what a row says of itself: length, start of B, label, number of predictions."""
+    length, b_start = batch.offsets[row + 1] - batch.offsets[row], batch.b_start_R[row]
+    predictions = batch.ends_M[row + 1] - batch.ends_M[row]
+    originals = batch.ends_originals[row + 1] - batch.ends_originals[row]
+    if length < limits.shortest or length > limits.longest:
         return LENGTH
-    if has_pairs:
+    # [CLS] A [SEP] B [SEP], with a token at least on each side; or one segment, where B starts after the end.
+    if limits.has_pairs:
         if b_start < 3 or b_start > length - 2:
             return SEGMENT
     elif b_start != length:
         return SEGMENT
-    if labels[row] > largest_label:
+    if batch.label_R[row] > limits.largest_label:
         return LABEL
-    if predictions < 0 or predictions > most or predictions != ends_originals[row + 1] - ends_originals[row]:
+    if predictions < 0 or predictions > limits.most_predictions or predictions != originals:
         return COUNTS
     return SOUND
 
 
 @inlined
-def _predictions(row, columns, vocab_size, wanted, has_words):
-    _, offsets, b_starts, positions_M, ends_M, originals_M, ends_originals, _ = columns
-    last, before = offsets[row + 1] - offsets[row] - 1, 0
-    predictions = ends_M[row + 1] - ends_M[row]
+def _predictions(row, batch, rules):
+    """Check that predictions ascend, spare the specials, are of the vocabulary, and are as many as the length wants."""
+    _, offsets, b_starts, positions_M, ends_M, originals_M, ends_originals, _ = batch
+    last, previous = offsets[row + 1] - offsets[row] - 1, 0
+    predictions, wanted = ends_M[row + 1] - ends_M[row], rules.wanted[last + 1]
     for index in range(predictions):
         position = positions_M[ends_M[row] + index]
-        if position <= before or position >= last or position == b_starts[row] - 1:
+        if position <= previous or position >= last or position == b_starts[row] - 1:
             return POSITIONS
-        if originals_M[ends_originals[row] + index] >= vocab_size:
+        if originals_M[ends_originals[row] + index] >= len(rules.kinds):
             return VOCABULARY
-        before = position
-    # Where words are masked whole some of the wanted number may be left over.
-    if predictions > wanted[last + 1] or (predictions < wanted[last + 1] and not has_words):
+        previous = position
+    # Where words are masked whole, some of the wanted number may be left over.
+    if predictions > wanted or (predictions < wanted and not rules.limits.has_words):
         return SHARE
     return SOUND
 
 
 @inlined
-def _tokens(row, columns, bounds, special, kinds):
-    ids_T, offsets, b_starts, positions_M, ends_M, originals_M, ends_originals, _ = columns
-    has_words, has_whole_sides = bounds[5], bounds[6]
+def _tokens(row, batch, rules):
+    """Check every token of a row as it was before masking."""
+    ids_T, offsets, b_starts, positions_M, ends_M, originals_M, ends_originals, _ = batch
+    limits, special, kinds, _ = rules
     start, last, b_start = offsets[row], offsets[row + 1] - offsets[row] - 1, b_starts[row]
     predicted, end = ends_M[row], ends_M[row + 1]
     to_original = ends_originals[row] - ends_M[row]
@@ -87,6 +91,7 @@ def _tokens(row, columns, bounds, special, kinds):
         token = ids_T[start + position]
         if token >= len(kinds):
             return VOCABULARY
+        # The next prediction of the row is either here or further on.
         is_predicted = predicted < end and positions_M[predicted] == position
         if is_predicted:
             token = originals_M[predicted + to_original]
@@ -97,44 +102,49 @@ def _tokens(row, columns, bounds, special, kinds):
         elif kinds[token]:
             if kinds[token] == SPECIAL:
                 return SPECIALS
+            # A piece that continues a word: not at a side's start, and predicted exactly if the piece before it is.
             is_first = position == 1 or position == b_start
-            if is_first and has_whole_sides:
+            if is_first and limits.has_whole_sides:
                 return INSIDE_WORD
-            if not is_first and has_words and is_predicted != was_predicted:
+            if not is_first and limits.has_words and is_predicted != was_predicted:
                 return PART_OF_WORD
         was_predicted = is_predicted
     return SOUND
 
 
 @compiled
-def is_sound(columns, bounds, special, kinds, wanted):
+def is_sound(batch, rules):
     """Tell whether no row breaks a rule; the arguments are those of `first_broken`."""
-    ids_T, offsets, b_starts, positions_M, ends_M, originals_M, ends_originals, labels = columns
-    has_pairs, has_words, has_whole_sides = bounds[4:]
-    found, largest = _scan(ids_T, special)
-    found_originals, largest_original = _scan(originals_M, special)
-    if largest >= len(kinds) or largest_original >= len(kinds) or found_originals:
+    ids_T, offsets, b_starts, positions_M, ends_M, originals_M, ends_originals, labels = batch
+    limits, special, kinds, wanted = rules
+    has_words, has_whole_sides = limits.has_words, limits.has_whole_sides
+    # One pass over all tokens, many at once: how many are special, and whether all are of the vocabulary. No original
+    # may be special.
+    specials, largest = _scan(ids_T, special)
+    special_originals, largest_original = _scan(originals_M, special)
+    if largest >= len(kinds) or largest_original >= len(kinds) or special_originals:
         return False
-    allowed = len(labels) * (3 if has_pairs else 2)
+    # The specials that there may be: [CLS] and [SEP] of each row, and the predictions that show one, mostly [MASK].
+    allowed = len(labels) * (3 if limits.has_pairs else 2)
     for row in range(len(labels)):
         length, b_start = offsets[row + 1] - offsets[row], np.int64(b_starts[row])
         first, first_original, predictions = ends_M[row], ends_originals[row], ends_M[row + 1] - ends_M[row]
-        if _frame(row, columns, bounds) != SOUND:
+        if _frame(row, batch, limits) != SOUND:
             return False
         if predictions > wanted[length] or predictions < (0 if has_words else wanted[length]):
             return False
         ids, positions = ids_T[offsets[row] : offsets[row + 1]], positions_M[first : first + predictions]
         if ids[0] != special[0] or ids[b_start - 1] != special[1] or ids[length - 1] != special[1]:
             return False
-        first_of_a, first_of_b, before = ids[1], ids[min(b_start, length - 1)], 0
+        first_of_a, first_of_b, previous = ids[1], ids[min(b_start, length - 1)], 0
         for index in range(predictions):
             position = positions[index]
-            if position <= before or position >= length - 1 or position == b_start - 1:
+            if position <= previous or position >= length - 1 or position == b_start - 1:
                 return False
             if position == b_start:
                 first_of_b = originals_M[first_original + index]
             allowed += _is_special(ids[position], special)
-            before = position
+            previous = position
         if has_whole_sides:
             if predictions > 0 and positions[0] == 1:
                 first_of_a = originals_M[first_original]
@@ -142,12 +152,12 @@ def is_sound(columns, bounds, special, kinds, wanted):
                 return False
         if has_words and _is_word_cut(ids, b_start, positions, originals_M, first_original, kinds):
             return False
-    return found == allowed
+    return specials == allowed
 
 
 @inlined
 def _is_word_cut(ids, b_start, positions, originals_M, first_original, kinds):
-    """Tell whether a run of predictions begins or ends inside a word."""
+    """Tell whether a run of predictions begins or ends inside a word: only the ends of runs have to be looked up."""
     for index in range(len(positions)):
         position = positions[index]
         begins = index == 0 or positions[index - 1] + 1 != position
@@ -167,9 +177,9 @@ def _is_special(token, special):
 
 @inlined
 def _scan(ids, special):
-    """Return how many ids are special, and the largest."""
-    found, largest = np.uint32(0), special[0]
+    """Return how many ids are special, and the largest; without branches, so that the compiler takes many at once."""
+    specials, largest = np.uint32(0), special[0]
     for index in range(len(ids)):
-        found = np.uint32(found + np.uint32(_is_special(ids[index], special)))
+        specials = np.uint32(specials + np.uint32(_is_special(ids[index], special)))
         largest = max(largest, ids[index])
-    return found, largest
+    return specials, largest

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from data_prep.arrow_files import flat_list
+from data_prep.checks.batch import Batch
 from megabert.schema import Manifest, ShardMetadata
 
 LENGTH_BINS = 16
@@ -15,21 +15,17 @@ AMOUNTS = ("documents", "paragraphs", "characters")
 
 def count_instances(batch: pa.RecordBatch, metadata: ShardMetadata) -> dict[str, Any]:
     """Return the counts of a shard's instances."""
-    from data_prep.checks.stats_loops import count_rows
+    from data_prep.checks.stats_loops import CountedPieces, count_rows
 
-    ids, offsets = flat_list(batch["input_ids"])
-    positions, ends = flat_list(batch["masked_lm_positions"])
-    originals, _ = flat_list(batch["masked_lm_ids"])
-    label = np.asarray(batch["next_sentence_label"])
-    pieces = metadata.special_ids["mask"], metadata.special_ids["unk"], metadata.max_seq_length
+    columns = Batch.of(batch)
+    pieces = CountedPieces(metadata.special_ids["mask"], metadata.special_ids["unk"], metadata.max_seq_length)
     histogram = np.zeros(LENGTH_BINS, np.int64)
-    counts = count_rows(ids, offsets, positions, originals, ends, label, pieces, histogram)
-    names = ("random_next", "random_next_tokens", "full_length", "shown_as_mask", "shown_as_original", "unknown_tokens")
+    counts = count_rows(columns, pieces, histogram)
     return {
         "rows": batch.num_rows,
-        "tokens": len(ids),
-        "masked_tokens": len(positions),
-        **dict(zip(names, counts, strict=True)),
+        "tokens": len(columns.ids_T),
+        "masked_tokens": len(columns.positions_M),
+        **counts._asdict(),
         "length_histogram": histogram.tolist(),
     }
 

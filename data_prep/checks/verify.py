@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.checks.invariants import Batch, Rules
+from data_prep.checks.batch import Batch
+from data_prep.checks.invariants import Rules
 from data_prep.document_set import DocumentSet, documents_of, index_path
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, Progress
@@ -120,7 +121,7 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
     totals, problems, first = np.zeros(3, np.int64), [], 0
     for index in range(reader.num_record_batches):
         batch = Batch.of(reader.get_batch(index))
-        rows = len(batch.label)
+        rows = len(batch.label_R)
         if rows > MAX_BATCH_ROWS:
             problems.append(f"{task.path}: batch {index} has {rows} rows; allowed are {MAX_BATCH_ROWS}")
         part = None if pairs is None else pairs.take(np.arange(first, min(first + rows, len(pairs))))
@@ -165,12 +166,12 @@ def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, NDAr
     documents = documents_of(task.documents, task.entry.split)  # type: ignore[arg-type]
     expected = assemble(documents, pairs, task.metadata)
     if not np.array_equal(expected.offsets, batch.offsets):
-        return {"its length is not that of its pair in the documents": np.arange(len(batch.label))}
-    is_other = batch.rows_of(batch.restored() != expected.ids_T) | (batch.b_start != expected.segment_b_start)
+        return {"its length is not that of its pair in the documents": np.arange(len(batch.label_R))}
+    is_other = batch.rows_of(batch.restored() != expected.ids_T) | (batch.b_start_R != expected.segment_b_start)
     checks = {
         "its text is not that of its pair in the documents": is_other,
         **untrue_pairs(documents, pairs, task.metadata),
-        "its label is not that of its pair": batch.label != pairs.label,
+        "its label is not that of its pair": batch.label_R != pairs.label,
     }
     return {rule: np.flatnonzero(bad) for rule, bad in checks.items() if bad.any()}
 

@@ -1,4 +1,4 @@
-"""Masking of many instances at once, and the keyed random numbers behind it; no torch."""
+"""Masked language model targets for many instances at once, by keyed random numbers; no torch."""
 
 from megabert.masking.masking import MaskedInstances, MaskingOptions, PieceTable, count_predictions, mask_instances
 

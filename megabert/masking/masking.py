@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from megabert.errors import ConfigError, DataError
 
 MASK_UNITS = ("token", "whole_word", "span")
-"""token: Devlin et al. 2019, section 3.1; whole_word: google-research/bert's whole word masking; span: runs of 1 to 10
-words, geometrically distributed (SpanBERT, Joshi et al. 2020, section 3.1)."""
+"""What is chosen as a unit, in the order of the loops' numbers. token: single tokens (Devlin et al. 2019, section 3.1).
+whole_word: google-research/bert's whole word masking. span: runs of 1 to 10 words, geometrically distributed (SpanBERT,
+Joshi et al. 2020, section 3.1)."""
 MAX_LENGTH = 1 << 16
 """Instances are shorter: positions are stored in 16 bits."""
 
@@ -25,7 +26,7 @@ class MaskingOptions:
     """How instances are masked; the names are those of google-research/bert."""
 
     mask_unit: str = "token"
-    """What is chosen as one: "token", "whole_word" or "span"."""
+    """What is chosen as a unit: "token", "whole_word" or "span"."""
     masked_lm_prob: float = 0.15
     """Share of an instance's tokens, special ones counted, that is predicted."""
     max_predictions_per_seq: int = 20
@@ -33,7 +34,7 @@ class MaskingOptions:
     mask_share: float = 0.8
     """Share of the predicted tokens that becomes [MASK]."""
     random_share: float = 0.1
-    """Share that becomes a piece drawn from the whole vocabulary; the rest stays as it is."""
+    """Share of the predicted tokens that becomes a piece drawn from the whole vocabulary; the rest stays as it is."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -58,10 +59,11 @@ class PieceTable:
     """What masking knows of a vocabulary."""
 
     cls_id: int
-    """Never predicted."""
+    """Id of [CLS], which is never predicted."""
     sep_id: int
-    """Never predicted."""
+    """Id of [SEP], which is never predicted."""
     mask_id: int
+    """Id of [MASK]."""
     vocab_size: int
     """Random replacements are uniform over all ids below it, special ones included, as in google-research/bert."""
     is_subword: NDArray[np.bool_] | None = None
@@ -113,7 +115,7 @@ def mask_instances(
     Args:
         ids_T: Ids of all instances end to end, ``[CLS] A [SEP] B [SEP]`` each.
         offsets: Int64 of shape (I + 1,): instance i is ``ids_T[offsets[i]:offsets[i + 1]]``.
-        keys: Uint64 of shape (I,): one random key per instance, from `keyed_random.mix`.
+        keys: Uint64 of shape (I,): one random key per instance, from `megabert.randomness.keyed.mix`.
         pieces: What must be known of the vocabulary.
         options: How to mask; BERT's values by default.
         is_in_place: Whether ``ids_T`` itself is masked, not a copy.
@@ -122,7 +124,7 @@ def mask_instances(
         ConfigError: Words are masked, and ``pieces`` does not know them.
         DataError: Offsets and keys do not fit the ids, or an instance has 65,536 tokens or more.
     """
-    from megabert.masking.masking_loops import mask_rows
+    from megabert.masking.masking_loops import MaskingRules, Predictions, Rows, mask_rows
 
     options = options or MaskingOptions()
     _check(ids_T, offsets, keys)
@@ -138,10 +140,20 @@ def mask_instances(
     ids = ids_T if is_in_place else ids_T.copy()
     positions, originals = np.empty(room, np.uint16), np.empty(room, ids_T.dtype)
     ends = np.zeros(len(keys) + 1, np.int64)
-    table = (MASK_UNITS.index(options.mask_unit), pieces.cls_id, pieces.sep_id, pieces.mask_id, pieces.vocab_size)
+    # Exact bounds for draws of 53 bits: BERT's shares are 80% [MASK], 10% random, and 10% kept.
     shares = (options.mask_share, options.mask_share + options.random_share)
-    bounds = tuple(np.uint64(math.ceil(share * 2**53)) for share in shares)
-    mask_rows(ids, offsets, keys, wanted, table, is_subword, bounds, positions, originals, ends)
+    mask_below, random_below = (np.uint64(math.ceil(share * 2**53)) for share in shares)
+    rules = MaskingRules(
+        unit=MASK_UNITS.index(options.mask_unit),
+        cls_id=pieces.cls_id,
+        sep_id=pieces.sep_id,
+        mask_id=pieces.mask_id,
+        vocab_size=pieces.vocab_size,
+        is_subword=is_subword,
+        mask_below=mask_below,
+        random_below=random_below,
+    )
+    mask_rows(Rows(ids, offsets, keys, wanted), rules, Predictions(positions, originals, ends))
     return MaskedInstances(
         ids_T=ids, positions_M=positions[: ends[-1]], original_ids_M=originals[: ends[-1]], offsets=ends
     )

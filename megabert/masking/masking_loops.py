@@ -1,6 +1,17 @@
-"""Choosing and masking positions, row by row (megabert.masking.masking says what is meant)."""
+"""Choosing and masking positions, row by row; `megabert.masking.masking` says what is meant.
+
+In plain words: of each instance a number of positions is chosen to be predicted, at random and never [CLS] or [SEP]:
+single tokens, whole words, or spans of words. Of the chosen ones 80% become [MASK], 10% a random piece, and 10% are
+kept as they are (Devlin et al. 2019, section 3.1). Every draw hashes the key of its instance, so a row's result depends
+on nothing else.
+
+Chosen positions are first marked as bits, 64 to a word: setting a bit needs no sort, and reading the bits from the
+lowest up gives the positions in ascending order, as shards store them.
+"""
 
 # T tokens of all instances, M predictions of all instances, R rows
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -8,141 +19,210 @@ from megabert.compiled import compiled, inlined
 from megabert.randomness.keyed_loops import below, mix_2, stream, uniform
 
 TOKEN, WHOLE_WORD, SPAN = range(3)
+MAX_SPAN_WORDS = 10
+# A span is longer than k words with probability 0.8^k (SpanBERT: geometric with p = 0.2, at most 10 words).
+LONGER_SPAN = tuple(1 - 0.8**words for words in range(1, MAX_SPAN_WORDS))
+# Draws under an instance's key: the order of words, what happens to a position, what replaces it, lengths of spans.
+_ORDER, _ACTION, _REPLACEMENT, _SPAN_LENGTH = 1, 2, 3, 4
 _1, _11, _58 = np.uint64(1), np.uint64(11), np.uint64(58)
-# Leiserson, Prokop, Randall 1998, "Using de Bruijn sequences to index a 1 in a computer word".
+
+# A de Bruijn sequence: its 64 windows of six bits are all different. Shifted left by n, its top six bits are the n-th
+# window, so a table from windows to n tells by how much it was shifted (Leiserson, Prokop, Randall 1998, "Using de
+# Bruijn sequences to index a 1 in a computer word").
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _BIT_OF = np.zeros(64, np.int64)
 for _bit in range(64):
     _BIT_OF[((0x03F79D71B4CB0A89 << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
-# Draws under an instance's key: the order of words, what happens to a position, what replaces it, lengths of spans.
-_ORDER, _ACTION, _REPLACEMENT, _SPAN_LENGTH = 1, 2, 3, 4
-MAX_SPAN_WORDS = 10
-# A span is longer than k words with probability 0.8^k (SpanBERT: geometric with p = 0.2, at most 10 words).
-LONGER_SPAN = tuple(1 - 0.8**words for words in range(1, MAX_SPAN_WORDS))
+
+
+class Rows(NamedTuple):
+    """The instances."""
+
+    ids_T: Any
+    """Ids of all tokens; written where masked."""
+    offsets: Any
+    """Where each instance starts, and the end of the last."""
+    keys_R: Any
+    """Random key of each instance."""
+    wanted_R: Any
+    """How many positions to choose, at most."""
+
+
+class MaskingRules(NamedTuple):
+    """What is chosen, and what happens to it."""
+
+    unit: int
+    """`TOKEN`, `WHOLE_WORD` or `SPAN`."""
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    vocab_size: int
+    """Random pieces are drawn from all ids below."""
+    is_subword: Any
+    """By id, whether a piece continues a word; empty where the unit is `TOKEN`."""
+    mask_below: Any
+    """A draw of 53 bits below this bound makes a position [MASK]: 80% of 2**53."""
+    random_below: Any
+    """A draw from there to below this bound makes it a random piece: 90% of 2**53. Above, it is kept."""
+
+
+class Predictions(NamedTuple):
+    """The chosen positions; written."""
+
+    positions_M: Any
+    """Counted from the start of their instance, ascending; with room for all that is wanted."""
+    originals_M: Any
+    """Their ids before masking."""
+    ends: Any
+    """Where the predictions of each instance end, after a 0."""
 
 
 @compiled
-def mask_rows(ids_T, offsets, keys, wanted_R, pieces, is_subword, bounds, positions_M, originals_M, ends):
-    """Mask all rows.
+def mask_rows(rows, rules, predictions):
+    """Choose positions in all rows and mask them.
 
     Args:
-        ids_T: Ids of all instances; written where masked.
-        offsets: Where each instance starts, and the end.
-        keys: Of the instances.
-        wanted_R: How many positions to choose at most.
-        pieces: Unit, [CLS], [SEP], [MASK], size of the vocabulary.
-        is_subword: By id; empty where the unit is `TOKEN`.
-        bounds: Of the upper 53 bits of a draw: below the first a position becomes [MASK], below the second any piece.
-        positions_M: Written, with room for all that is wanted.
-        originals_M: Written, likewise.
-        ends: Written: of each instance's predictions, after a 0.
+        rows: `Rows`; their ids are changed.
+        rules: `MaskingRules`.
+        predictions: `Predictions`, written.
     """
-    unit, cls_id, sep_id, mask_id, vocab_size = pieces
+    ids_T, offsets, keys_R, wanted_R = rows
+    unit, cls_id, sep_id, mask_id, vocab_size, is_subword, mask_below, random_below = rules
+    positions_M, originals_M, ends = predictions
     mask = ids_T.dtype.type(mask_id)
+    # Scratch for the longest row, used by all. The first array counts up; whoever changes it puts it back or fills it
+    # anew.
     longest = 0
-    for row in range(len(keys)):
+    for row in range(len(keys_R)):
         longest = max(longest, offsets[row + 1] - offsets[row])
-    work = np.arange(longest + 1), np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
-    chosen = np.empty((longest >> 6) + 1, np.uint64)  # a bit a position
-    made = 0
-    for row in range(len(keys)):
-        here = ids_T[offsets[row] : offsets[row + 1]]
-        chosen[: (len(here) >> 6) + 1] = 0
+    scratch = np.arange(longest + 1), np.empty(longest + 1, np.int64), np.empty(longest + 1, np.int64)
+    chosen = np.empty((longest >> 6) + 1, np.uint64)  # a bit for each position
+    count = 0
+    for row in range(len(keys_R)):
+        ids = ids_T[offsets[row] : offsets[row + 1]]
+        key, specials = keys_R[row], (cls_id, sep_id)
+        chosen[: (len(ids) >> 6) + 1] = 0
         if unit == TOKEN:
-            _choose_tokens(keys[row], wanted_R[row], here, (cls_id, sep_id), work, chosen)
+            _choose_tokens(key, wanted_R[row], ids, specials, scratch, chosen)
         else:
-            _choose_words(unit == SPAN, keys[row], wanted_R[row], here, (cls_id, sep_id), is_subword, work, chosen)
-        action_key, replacement_key = mix_2(keys[row], _ACTION), mix_2(keys[row], _REPLACEMENT)
-        first = made
-        for word in range((len(here) >> 6) + 1):
+            _choose_words(unit == SPAN, key, wanted_R[row], ids, specials, is_subword, scratch, chosen)
+        # List the bits that are set.
+        first = count
+        for word in range((len(ids) >> 6) + 1):
             bits = chosen[word]
             while bits:
-                positions_M[made] = (word << 6) + _lowest_bit(bits)
-                bits &= bits - _1
-                made += 1
-        before, action = np.int64(-2), np.uint64(0)
-        for prediction in range(first, made):
+                positions_M[count] = (word << 6) + _lowest_bit(bits)
+                bits &= bits - _1  # clears the lowest
+                count += 1
+        # 80% [MASK], 10% a random piece, 10% kept. The draws are named by the position; a span is replaced as one, by
+        # the draw of its first token (SpanBERT).
+        action_key, replacement_key = mix_2(key, _ACTION), mix_2(key, _REPLACEMENT)
+        previous, action = np.int64(-2), np.uint64(0)
+        for prediction in range(first, count):
             position = np.int64(positions_M[prediction])
-            if unit != SPAN or position != before + 1:  # a span is replaced as one
+            if unit != SPAN or position != previous + 1:
                 action = stream(action_key, position) >> _11
-            before, originals_M[prediction] = position, here[position]
-            here[position] = mask if action < bounds[0] else here[position]
-            if bounds[0] <= action < bounds[1]:  # rare: drawn only then
-                here[position] = below(stream(replacement_key, position), vocab_size)
-        ends[row + 1] = made
+            previous, originals_M[prediction] = position, ids[position]
+            ids[position] = mask if action < mask_below else ids[position]
+            if mask_below <= action < random_below:  # one in ten: only these need a second draw
+                ids[position] = below(stream(replacement_key, position), vocab_size)
+        ends[row + 1] = count
 
 
 @inlined
 def _lowest_bit(bits):
-    """Return the number of the lowest bit that is set."""
+    """Return the number of the lowest bit that is set.
+
+    ``bits & -bits`` leaves that bit alone, a power of two; the product shifts the de Bruijn sequence by its number.
+    """
     return _BIT_OF[((bits & (~bits + _1)) * _DE_BRUIJN) >> _58]
 
 
 @inlined
-def _find_special(here, special, places):
-    """Write where the ids of an instance are special ones; return how many are."""
-    first, second = here.dtype.type(special[0]), here.dtype.type(special[1])
-    found = 0
-    for position in range(len(here)):
-        if (here[position] == first) | (here[position] == second):
-            places[found] = position
-            found += 1
-    return found
+def _find_specials(ids, specials, places):
+    """Write the positions of [CLS] and [SEP] to ``places``; return how many there are."""
+    cls_id, sep_id = ids.dtype.type(specials[0]), ids.dtype.type(specials[1])
+    count = 0
+    for position in range(len(ids)):
+        if (ids[position] == cls_id) | (ids[position] == sep_id):
+            places[count] = position
+            count += 1
+    return count
 
 
 @inlined
-def _choose_tokens(key, wanted, here, special, work, chosen):
-    """Draw positions one after the other from those that are left (Fisher-Yates)."""
-    order, places, taken = work  # order[place] is place between rows: only what a row changes is put back
-    specials = _find_special(here, special, places)
-    count = len(here) - specials
-    order_key, room = mix_2(key, _ORDER), min(wanted, count)
+def _choose_tokens(key, wanted, ids, specials, scratch, chosen):
+    """Choose single positions: one after the other is drawn from those that are left (Fisher-Yates).
+
+    ``order`` is a permutation of the numbers of all tokens that are not special, and starts as 0, 1, 2, ... Draw
+    ``index`` picks one of its elements from ``index`` on and puts the element at ``index`` in its place, so the next
+    draw sees only what is left. A whole shuffle would touch every token; this one stops after the wanted number, a
+    seventh of them.
+    """
+    order, places, taken = scratch
+    num_specials = _find_specials(ids, specials, places)
+    num_candidates = len(ids) - num_specials
+    order_key, room = mix_2(key, _ORDER), min(wanted, num_candidates)
     for index in range(room):
-        other = index + below(stream(order_key, index), count - index)
+        other = index + below(stream(order_key, index), num_candidates - index)
         position = order[other]
         order[other], taken[index] = order[index], other
-        for number in range(specials):  # from the number among the others to the place among all
-            position += position >= places[number]
+        # From the number among the candidates to the position among all: each special before it adds one.
+        for special in range(num_specials):
+            position += position >= places[special]
         chosen[position >> 6] |= _1 << np.uint64(position & 63)
+    # Only what changed is put back, so that the next row finds 0, 1, 2, ... again without filling it anew.
     for index in range(room):
         order[taken[index]] = taken[index]
 
 
 @inlined
-def _choose_words(is_span, key, wanted, here, special, is_subword, work, chosen):
-    """Take words in random order while they fit, drawn only as far as needed."""
-    order, words, candidates = work
-    count = num_words = 0
-    for position in range(len(here)):
-        candidates[count] = position  # stays only if it is one
-        count += (here[position] != special[0]) & (here[position] != special[1])
-    for index in range(count):
-        # A ## piece joins the candidate before it, also across the middle [SEP], as in the original.
-        if index == 0 or not is_subword[here[candidates[index]]]:
+def _choose_words(is_span, key, wanted, ids, specials, is_subword, scratch, chosen):
+    """Choose whole words in random order while they fit, or spans of words; drawn only as far as needed.
+
+    A word that is longer than what is left of the wanted number is passed over, and the next one tried, as in
+    google-research/bert: an instance may end with fewer predictions than wanted, never with more or with part of a
+    word.
+    """
+    order, words, candidates = scratch
+    num_candidates = num_words = 0
+    # Candidates: the positions of all tokens but [CLS] and [SEP]. Each is written, and the next one overwrites it
+    # unless it counts, which spares the branch.
+    for position in range(len(ids)):
+        candidates[num_candidates] = position
+        num_candidates += (ids[position] != specials[0]) & (ids[position] != specials[1])
+    # Words: the candidate that each starts with. A ## piece joins the candidate before it, also across the middle
+    # [SEP], as in the original.
+    for index in range(num_candidates):
+        if index == 0 or not is_subword[ids[candidates[index]]]:
             words[num_words] = index
             num_words += 1
-    words[num_words] = count
-    room = min(wanted, count)
+    words[num_words] = num_candidates
     for index in range(num_words):
         order[index] = index
+
+    room = min(wanted, num_candidates)
     order_key, length_key = mix_2(key, _ORDER), mix_2(key, _SPAN_LENGTH)
     for index in range(num_words):
         if room == 0:
             return
+        # The next word of a Fisher-Yates shuffle, as in `_choose_tokens`; no later draw looks at order[index] again.
         other = index + below(stream(order_key, index), num_words - index)
         first_word = order[other]
         order[other] = order[index]
-        run = 1
+        # A span is as many words longer than one as there are bounds at or below one uniform draw.
+        span_words = 1
         if is_span:
             draw = uniform(stream(length_key, index))
             for bound in LONGER_SPAN:
-                run += draw >= bound
-        for word in range(first_word, min(first_word + run, num_words)):
+                span_words += draw >= bound
+        # Take its words one by one. It ends early before a word that does not fit or is chosen already, and at a [SEP].
+        for word in range(first_word, min(first_word + span_words, num_words)):
             first, size = words[word], words[word + 1] - words[word]
             if size > room or chosen[candidates[first] >> 6] >> np.uint64(candidates[first] & 63) & _1:
                 break
             if word > first_word and candidates[first] != candidates[first - 1] + 1:
-                break  # a [SEP] lies between
+                break
             for candidate in range(first, first + size):
                 chosen[candidates[candidate] >> 6] |= _1 << np.uint64(candidates[candidate] & 63)
             room -= size

@@ -5,7 +5,8 @@ import re
 import pyarrow as pa
 import pytest
 
-from data_prep.checks.invariants import Batch, Rules
+from data_prep.checks.batch import Batch
+from data_prep.checks.invariants import Rules
 from data_prep.checks.verify import verify
 from data_prep.cli import main
 from data_prep.execution.executors import SerialExecutor
@@ -94,10 +95,10 @@ def lengthen(rows):
     [
         (swap_label, "label"),
         (change_word, "text is not that of its pair"),
-        (move_border, "segment_b_start|stands where text"),
+        (move_border, "segment_b_start|is where text"),
         (unsort, "do not ascend"),
         (drop_prediction, "number of predictions"),
-        (hide_word, "stands where text"),
+        (hide_word, "is where text"),
         (lengthen, "length is out of bounds"),
     ],
 )
