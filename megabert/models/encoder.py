@@ -52,7 +52,6 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.num_heads = config.num_attention_heads
-        self.dropout_prob = config.attention_probs_dropout_prob
         self.backend = ops.attention
 
     def forward(self, x_TD: Tensor, packing: DensePacking, site: Dropout | None) -> Tensor:

@@ -1,16 +1,16 @@
-"""Dropout without state: an element's fate is a hash of (instance seed, position, layer, site, head, column).
+"""Dropout without state: whether an element is dropped is a hash of where it is.
 
-A mask therefore depends neither on packing nor on ranks, micro-batches or backends, and the backward pass recomputes
-it: nothing is stored. The hash is lowbias32 (Wellons 2018), 32 bits in, 32 bits out, a bijection; every backend does it
-in int32 words that wrap.
+The hash is taken of instance seed, position, layer, site, head and column. So a mask depends neither on packing nor on
+ranks, micro-batches or backends, and the backward pass computes it again: nothing is stored. The hash is lowbias32
+(Wellons 2018), 32 bits in, 32 bits out, a bijection; every backend computes it in int32 words that wrap.
 
     row seed  = lowbias32(instance seed + position * 0x9E3779B9)
     row key   = lowbias32(row seed ^ lowbias32(number of the (layer, site, head)))
-    element   = lowbias32(row key + column * 0x9E3779B9), kept iff it is >= threshold as a signed number
+    element   = lowbias32(row key + column * 0x9E3779B9), survives if it is >= threshold as a signed number
 
-The threshold is a multiple of 2**16, that is, probabilities are rounded to 2**-16 (0.1 to 0.100006) and survivors are
-scaled by the rounded one. The last xor-shift of an element's lowbias32 changes only bits below the threshold's:
-implementations skip it.
+The threshold is a multiple of 2**16: probabilities are rounded to multiples of 2**-16 (0.1 to 0.100006), and survivors
+are scaled by the rounded one. The last xor-shift of an element's lowbias32 changes only bits below those of the
+threshold, so the fast implementations skip it.
 """
 
 # T packed tokens, B sequences, N heads, R rows, C columns
@@ -29,12 +29,14 @@ from megabert.randomness.lowbias32 import GOLDEN as UNSIGNED_GOLDEN
 # The hash's constants, those above 2**31 as negative int32.
 GOLDEN = UNSIGNED_GOLDEN - 2**32
 MULTIPLIERS = (FIRST, SECOND - 2**32)
-# int32 shifts keep the sign, these cut it off; tensors, because a Python number costs a conversion at each use
+# Right shifts of int32 copy the sign into the upper bits; these masks clear it. They are tensors because a Python
+# number costs a conversion at each use.
 LOW_BITS = {shift: torch.tensor((1 << 32 - shift) - 1, dtype=torch.int32) for shift in (15, 16)}
 CHUNK = 1 << 18
-"""Elements hashed at once on a CPU: scratch stays in cache, and one call's overhead is small beside the work."""
+"""Elements hashed at once on a CPU: scratch stays in the cache, and the overhead of a call is small."""
 
 EMBEDDINGS, ATTENTION_PROBABILITIES, ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT = range(4)
+"""The sites: where in the model there is dropout. Their numbers are part of every hash."""
 
 
 def lowbias32_(x: Tensor) -> Tensor:
@@ -45,19 +47,20 @@ def lowbias32_(x: Tensor) -> Tensor:
 
 
 def _xor_shift_(x: Tensor, bits: int, scratch: Tensor) -> Tensor:
+    """Compute x ^= x >> bits in place, the shift filling with zeros."""
     torch.bitwise_right_shift(x, bits, out=scratch)
     return x.bitwise_xor_(scratch.bitwise_and_(LOW_BITS[bits]))
 
 
 def _mix_(x: Tensor, scratch: Tensor) -> None:
-    """All of lowbias32 but its last xor-shift."""
+    """Apply all of lowbias32 but its last xor-shift, in place."""
     for bits, multiplier in zip((16, 15), MULTIPLIERS, strict=True):
         _xor_shift_(x, bits, scratch).mul_(multiplier)
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """What an op needs to know of its dropout site."""
+    """What an op needs to know to drop elements at one site."""
 
     probability: float
     """Probability of dropping an element, before it is rounded to a multiple of 2**-16."""
@@ -108,9 +111,9 @@ class DropoutStream:
 
         Args:
             layer: Number of the encoder layer, from 0; -1 for the embeddings.
-            site: One of the module's four constants.
+            site: One of this module's four sites.
             probability: Probability of dropping an element, in [0, 1).
-            heads: Attention heads; row keys are of shape (T, heads). 0: shape (T,).
+            heads: Attention heads, for row keys of shape (T, heads); 0 for row keys of shape (T,).
         """
         if round(probability * 2**16) == 0:
             return None
@@ -126,7 +129,7 @@ def row_keys_torch(seeds_T: Tensor, constants_N: Tensor) -> Tensor:
 
 
 def site_constant(layer: int, site: int, head: int = 0) -> int:
-    """Return a distinct int32 for each layer (from -1), site (below 4) and head (below 4,096)."""
+    """Return a different int32 for each layer (from -1), site (below 4) and head (below 4,096)."""
     hashed = lowbias32(((layer + 2) << 14) + (site << 12) + head)
     return hashed - 2**32 if hashed >= 2**31 else hashed
 
@@ -138,9 +141,9 @@ def _constants(layer: int, site: int, heads: int, device: torch.device) -> Tenso
 
 
 def keep_mask(dropout: Dropout, row_keys: Tensor, columns: int) -> Tensor:
-    """Return a bool tensor, shape of ``row_keys`` plus (columns,): True where an element survives."""
-    e_C = torch.arange(columns, device=row_keys.device, dtype=torch.int32).mul_(GOLDEN)
-    return lowbias32_(row_keys[..., None] + e_C) >= dropout.threshold
+    """Return a bool tensor of shape (*row_keys.shape, columns): True where an element survives."""
+    offset_C = torch.arange(columns, device=row_keys.device, dtype=torch.int32).mul_(GOLDEN)
+    return lowbias32_(row_keys[..., None] + offset_C) >= dropout.threshold
 
 
 def keep_bits(dropout: Dropout, row_keys_R: Tensor, columns: int) -> Tensor:
@@ -148,10 +151,10 @@ def keep_bits(dropout: Dropout, row_keys_R: Tensor, columns: int) -> Tensor:
 
     On a CPU an ``and`` with these bits is several times faster than anything that reads a bool mask.
     """
-    e_C = torch.arange(columns, device=row_keys_R.device, dtype=torch.int32).mul_(GOLDEN)
-    bits_RC = row_keys_R[:, None] + e_C
+    offset_C = torch.arange(columns, device=row_keys_R.device, dtype=torch.int32).mul_(GOLDEN)
+    bits_RC = row_keys_R[:, None] + offset_C
     _mix_(bits_RC, torch.empty_like(bits_RC))
-    return bits_RC.ge_(dropout.threshold).neg_()
+    return bits_RC.ge_(dropout.threshold).neg_()  # 1 becomes -1
 
 
 def select_(x: Tensor, keep_bits: Tensor) -> Tensor:
@@ -162,19 +165,16 @@ def select_(x: Tensor, keep_bits: Tensor) -> Tensor:
     return x.mul_(keep_bits.neg())
 
 
-def row_chunks(rows: int, columns: int) -> list[slice]:
-    """Split rows so that a chunk has about ``CHUNK`` elements."""
-    step = max(1, CHUNK // max(1, columns))
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-
-
-def masked(x_RC: Tensor, dropout: Dropout, *, out: Tensor | None = None) -> Tensor:
+def masked(x_RC: Tensor, dropout: Dropout) -> Tensor:
     """Return ``x_RC`` with dropped elements zeroed and the others left as they are (not scaled)."""
     if x_RC.device.type != "cpu":
         keep_RC = keep_mask(dropout, dropout.row_keys, x_RC.shape[1])
         return torch.where(keep_RC, x_RC, torch.zeros((), dtype=x_RC.dtype, device=x_RC.device))
-    out = torch.empty_like(x_RC) if out is None else out
-    for rows in row_chunks(*x_RC.shape):
+    # On a CPU chunk by chunk; float32 survives an ``and`` with all bits set, and becomes 0.0 by one with none.
+    out = torch.empty_like(x_RC)
+    step = max(1, CHUNK // max(1, x_RC.shape[1]))
+    for first in range(0, x_RC.shape[0], step):
+        rows = slice(first, first + step)
         bits_RC = keep_bits(dropout, dropout.row_keys[rows], x_RC.shape[1])
         if x_RC.dtype == torch.float32:
             torch.bitwise_and(x_RC[rows].view(torch.int32), bits_RC, out=out[rows].view(torch.int32))
@@ -211,5 +211,10 @@ class _Dropout(torch.autograd.Function):
 
 
 def dropout(x_TD: Tensor, site: Dropout | None) -> Tensor:
-    """Drop elements of hidden states and scale the others; None leaves them as they are."""
+    """Drop elements of hidden states and scale the others, forward and backward with the same mask.
+
+    Args:
+        x_TD: Hidden states.
+        site: Site with row keys of shape (T,); None drops nothing.
+    """
     return x_TD if site is None else _Dropout.apply(x_TD.contiguous(), site)

@@ -17,8 +17,8 @@ def generator():
 
 
 def check(problem, dtype):
-    found = ops_problems.errors(problem, dtype, backend="triton")
-    assert {name: error for name, error in found.items() if not error < ops_problems.TOLERANCE[dtype]} == {}
+    measured = ops_problems.errors(problem, dtype, backend="triton")
+    assert {name: error for name, error in measured.items() if not error < ops_problems.TOLERANCE[dtype]} == {}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,4 +1,4 @@
-"""Summed cross-entropy with its count of right answers."""
+"""Cross-entropy, summed, and the count of right answers."""
 
 from megabert.ops.cross_entropy.api import cross_entropy
 

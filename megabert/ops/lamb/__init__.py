@@ -1,4 +1,4 @@
-"""LAMB's two passes over flat shards with per-parameter segment norms."""
+"""LAMB's two passes over flat shards, with norms of each parameter."""
 
 from megabert.ops.lamb.api import Coefficients, Segment, apply_update, compute_update
 

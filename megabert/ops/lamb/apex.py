@@ -1,23 +1,22 @@
-"""NVIDIA Apex's FusedLAMB, told to do what ``megabert.optim.Lamb`` does. Untested on a real Apex."""
+"""NVIDIA Apex's FusedLAMB with the options that make it ``megabert.optim.Lamb``. Untested on a real Apex."""
 
 import math
-from typing import Any
 
 import torch
 from apex.optimizers import FusedLAMB
 
 
 def fused_lamb(
-    groups: list[dict[str, Any]], *, betas: tuple[float, float], eps: float, is_corrected: bool, adapts_all: bool
+    groups: list[dict[str, object]], *, betas: tuple[float, float], eps: float, is_corrected: bool, adapts_all: bool
 ) -> torch.optim.Optimizer:
     """Return FusedLAMB over whole CUDA parameters, by its signature of July 2026.
 
     Args:
-        groups: Parameters with their ``weight_decay``.
-        betas: Decay rates of the moments.
+        groups: Parameter groups, each with its ``weight_decay``.
+        betas: Decay rates of the two moments.
         eps: Added to the root of the second moment.
-        is_corrected: Moments are corrected for their start at zero.
-        adapts_all: Parameters without weight decay get a trust ratio, too.
+        is_corrected: Whether moments are corrected for their start at zero.
+        adapts_all: Whether parameters without weight decay get a trust ratio as well.
     """
     optimizer: torch.optim.Optimizer = FusedLAMB(
         groups,

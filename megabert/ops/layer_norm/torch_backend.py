@@ -1,4 +1,7 @@
-"""``layer_norm`` with torch's own fused LayerNorm; one sum kept for the backward pass, dropout recomputed there."""
+"""``layer_norm`` with torch's own fused LayerNorm.
+
+For the backward pass one tensor is kept, the sum that was normalised; the dropout mask is computed again there.
+"""
 
 # T packed tokens, D hidden
 
@@ -61,6 +64,7 @@ class _LayerNorm(torch.autograd.Function):
             bias_D.to(z_TD.dtype),
             [True, True, True],
         )
+        # The residual gets the gradient as it is, x what dropout lets through.
         grad_x_TD = grad_z_TD
         if ctx.dropout is not None:
             grad_x_TD = keyed.masked(grad_z_TD, ctx.dropout).mul_(ctx.dropout.scale)
@@ -82,6 +86,7 @@ def _sum(x_TD: Tensor, input_bias_D: Tensor | None, residual_TD: Tensor | None, 
     if input_bias_D is not None:
         z_TD = z_TD + input_bias_D.to(dtype)
     if dropout is not None:
+        # Survivors are scaled in the pass that adds the residual.
         z_TD = keyed.masked(z_TD, dropout)
         if residual_TD is None:
             return z_TD.mul_(dropout.scale)

@@ -1,1 +1,1 @@
-"""What the Triton backends share: dropout's hash, column sums, tile sizes, checks of inputs."""
+"""What the Triton backends share: the hash of dropout, column sums, tile sizes, checks of inputs, fast math."""

@@ -74,20 +74,20 @@ def test_logits_on_request_are_cut_to_the_vocabulary(make_batch):
 
 def test_padding_of_the_vocabulary_stays_zero(make_batch):
     model = model_of()
-    found = gradients(model, make_batch([30], vocab_size=70))
+    by_name = gradients(model, make_batch([30], vocab_size=70))
     assert model.bert.embeddings.word_embeddings.weight.shape[0] == 128
     for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.bias"):
         assert dict(model.named_parameters())[name][70:].abs().sum() == 0
-        assert found[name][70:].abs().sum() == 0
+        assert by_name[name][70:].abs().sum() == 0
 
 
 @pytest.mark.parametrize("objective", ["nsp", "sop", "none"])
 @pytest.mark.parametrize("lengths", [[20, 7], []])
 def test_every_parameter_gets_a_gradient(objective, lengths, make_batch):
     model = model_of(objective=objective)
-    found = gradients(model, make_batch(lengths, vocab_size=70, padding=3))
-    assert all(gradient is not None and gradient.isfinite().all() for gradient in found.values())
-    has_sentence_head = any(name.startswith(("bert.pooler", "cls.seq_relationship")) for name in found)
+    by_name = gradients(model, make_batch(lengths, vocab_size=70, padding=3))
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in by_name.values())
+    has_sentence_head = any(name.startswith(("bert.pooler", "cls.seq_relationship")) for name in by_name)
     assert has_sentence_head == (objective != "none")
 
 
@@ -120,10 +120,10 @@ def test_packing_changes_neither_losses_nor_gradients(make_batch):
     parts = []
     for first, last, start, stop in ((0, 1, 0, 20), (1, 3, 20, 40)):
         part = make_batch([20, 7, 13][first:last], vocab_size=70)
-        inside = (whole.masked_positions_M >= start) & (whole.masked_positions_M < stop)
+        is_here = (whole.masked_positions_M >= start) & (whole.masked_positions_M < stop)
         part.input_ids_T = whole.input_ids_T[start:stop]
-        part.masked_positions_M = whole.masked_positions_M[inside] - start
-        part.masked_ids_M = whole.masked_ids_M[inside]
+        part.masked_positions_M = whole.masked_positions_M[is_here] - start
+        part.masked_ids_M = whole.masked_ids_M[is_here]
         part.next_sentence_label_B = whole.next_sentence_label_B[first:last]
         part.instance_seeds_B = whole.instance_seeds_B[first:last]
         parts.append(part)

@@ -53,7 +53,7 @@ def ours_from(theirs, config):
 
 
 def run_theirs(model, batch, **labels):
-    """The padded batch that a packed one stands for."""
+    """The padded batch with the sequences of a packed one."""
     bounds = batch.cu_seqlens.tolist()
     rows = [slice(a, b) for a, b in pairwise(bounds)]
 
@@ -102,9 +102,9 @@ def test_gradients_equal_transformers(make_batch):
     loss = output.mlm_loss_sum / batch.num_masked + output.nsp_loss_sum / batch.num_instances
     loss.backward()
     torch.testing.assert_close(loss, expected.loss, **TOLERANCE)
-    found = to_huggingface({name: p.grad for name, p in ours.named_parameters()}, config)
+    ours_renamed = to_huggingface({name: p.grad for name, p in ours.named_parameters()}, config)
     for name, parameter in theirs.named_parameters():
-        error = (found[name] - parameter.grad).norm() / parameter.grad.norm()
+        error = (ours_renamed[name] - parameter.grad).norm() / parameter.grad.norm()
         assert error < 1e-4 or parameter.grad.norm() < 1e-5, name  # a key's bias has no gradient but rounding
 
 
@@ -146,9 +146,9 @@ def test_names_of_old_files_and_derived_entries_are_understood():
     }
     old["bert.embeddings.position_ids"] = torch.arange(64)[None]
     expected, *_ = from_huggingface(state, config)
-    found, missing, unexpected = from_huggingface(old, config)
+    converted, missing, unexpected = from_huggingface(old, config)
     assert (missing, unexpected) == ([], [])
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert all(torch.equal(converted[name], value) for name, value in expected.items())
 
 
 def test_weights_of_another_shape_or_without_a_part_are_refused():

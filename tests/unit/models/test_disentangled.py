@@ -1,4 +1,4 @@
-"""DeBERTa's attention inside the model: packing, padding, recomputation, distances; the numbers are test_parity's."""
+"""DeBERTa's attention is_here the model: packing, padding, recomputation, distances; the numbers are test_parity's."""
 
 from dataclasses import replace
 
@@ -41,8 +41,8 @@ def config(request) -> ModelConfig:
 
 @pytest.mark.parametrize("lengths", [[20, 7], []])
 def test_every_parameter_gets_a_gradient(config, lengths, make_batch):
-    found = gradients(model_of(config, **OPTIONS), make_batch(lengths, vocab_size=70, padding=3))
-    for name, gradient in found.items():
+    parameter_gradients = gradients(model_of(config, **OPTIONS), make_batch(lengths, vocab_size=70, padding=3))
+    for name, gradient in parameter_gradients.items():
         assert gradient is not None, name
         assert gradient.isfinite().all(), name
         assert lengths or gradient.abs().sum() == 0, name
@@ -71,10 +71,10 @@ def test_padding_and_packing_change_neither_losses_nor_gradients(config, make_ba
     whole, parts = make_batch([20, 7, 13], vocab_size=70), []
     for first, last, start, stop, padding in ((0, 1, 0, 20, 0), (1, 3, 20, 40, 4)):
         part = make_batch([20, 7, 13][first:last], vocab_size=70, padding=padding)
-        inside = (whole.masked_positions_M >= start) & (whole.masked_positions_M < stop)
+        is_here = (whole.masked_positions_M >= start) & (whole.masked_positions_M < stop)
         part.input_ids_T[: stop - start] = whole.input_ids_T[start:stop]
-        part.masked_positions_M = whole.masked_positions_M[inside] - start
-        part.masked_ids_M = whole.masked_ids_M[inside]
+        part.masked_positions_M = whole.masked_positions_M[is_here] - start
+        part.masked_ids_M = whole.masked_ids_M[is_here]
         part.instance_seeds_B[: last - first] = whole.instance_seeds_B[first:last]
         parts.append(part)
     together = gradients(model_of(config, **OPTIONS), whole)
@@ -137,8 +137,8 @@ def test_gradients_are_those_of_transformers(make_batch):
     labels = torch.full_like(batch.input_ids_T, -100).index_copy(0, batch.masked_positions_M, batch.masked_ids_M)
     (theirs(input_ids=batch.input_ids_T[None], labels=labels[None]).loss * batch.num_masked).backward()
     expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    found = to_huggingface(gradients(ours, batch), config)
-    assert found.keys() >= {"deberta.encoder.rel_embeddings.weight", "deberta.encoder.LayerNorm.weight"}
-    for name, gradient in found.items():
+    ours_renamed = to_huggingface(gradients(ours, batch), config)
+    assert ours_renamed.keys() >= {"deberta.encoder.rel_embeddings.weight", "deberta.encoder.LayerNorm.weight"}
+    for name, gradient in ours_renamed.items():
         error = (gradient - expected[name]).norm() / expected[name].norm()
         assert error < 1e-4 or expected[name].norm() < 1e-4, name

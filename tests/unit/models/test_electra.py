@@ -60,7 +60,7 @@ def test_losses_begin_at_those_of_guessing(make_batch):
 
 def test_only_masked_positions_change_and_hits_are_no_replacements(make_batch):
     batch = make_batch([30, 25, 12], vocab_size=70, padding=5)
-    places = batch.masked_positions_M[: batch.num_masked]
+    positions = batch.masked_positions_M[: batch.num_masked]
     logits_MV = torch.full((len(batch.masked_positions_M), 70), -torch.inf)
     right = torch.arange(batch.num_masked) % 2 == 0
     drawn = torch.where(
@@ -69,9 +69,9 @@ def test_only_masked_positions_change_and_hits_are_no_replacements(make_batch):
     logits_MV[torch.arange(batch.num_masked), drawn] = 0.0
     logits_MV[batch.num_masked :] = 0.0
     ids_T, is_replaced_T = replace_tokens(batch, logits_MV)
-    assert ids_T[places].equal(drawn)
-    assert is_replaced_T[places].equal(~right)
-    others = torch.ones(72, dtype=torch.bool).index_fill(0, places, False)
+    assert ids_T[positions].equal(drawn)
+    assert is_replaced_T[positions].equal(~right)
+    others = torch.ones(72, dtype=torch.bool).index_fill(0, positions, False)
     assert ids_T[others].equal(batch.input_ids_T[others])
     assert not is_replaced_T[others].any()
 
@@ -83,14 +83,14 @@ def test_draws_depend_neither_on_packing_nor_on_neighbours(make_batch):
     total = 0.0
     for sequence in range(3):
         first, stop = batch.cu_seqlens[sequence : sequence + 2].tolist()
-        inside = (batch.masked_positions_M >= first) & (batch.masked_positions_M < stop)
+        is_here = (batch.masked_positions_M >= first) & (batch.masked_positions_M < stop)
         alone = type(batch)(
             input_ids_T=batch.input_ids_T[first:stop],
             position_ids_T=batch.position_ids_T[first:stop],
             segment_ids_T=batch.segment_ids_T[first:stop],
             cu_seqlens=torch.tensor([0, stop - first], dtype=torch.int32),
-            masked_positions_M=batch.masked_positions_M[inside] - first,
-            masked_ids_M=batch.masked_ids_M[inside],
+            masked_positions_M=batch.masked_positions_M[is_here] - first,
+            masked_ids_M=batch.masked_ids_M[is_here],
             next_sentence_label_B=batch.next_sentence_label_B[sequence : sequence + 1],
             instance_seeds_B=batch.instance_seeds_B[sequence : sequence + 1],
             max_seqlen=stop - first,

@@ -37,10 +37,10 @@ def resources(kernel) -> dict[str, int]:
         cubin.flush()
         command = [CUOBJDUMP, "--dump-resource-usage", cubin.name]
         report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = {key: int(re.search(rf"{key}:(\d+)", report)[1]) for key in ("REG", "STACK", "LOCAL")}
+    numbers = {key: int(re.search(rf"{key}:(\d+)", report)[1]) for key in ("REG", "STACK", "LOCAL")}
     return {
-        "registers": found["REG"],
-        "stack": found["STACK"] + found["LOCAL"],
+        "registers": numbers["REG"],
+        "stack": numbers["STACK"] + numbers["LOCAL"],
         "shared": kernel.metadata.shared,
         "warps": kernel.metadata.num_warps,
     }
@@ -52,7 +52,7 @@ class Compiler:
     def __init__(self, card: int):
         self.card = card
         self.label = ""
-        self.found: dict[str, dict[str, int]] = {}
+        self.resources: dict[str, dict[str, int]] = {}
 
     def run(self, function, *args, grid, warmup, **options):
         """Compile what would be launched."""
@@ -65,7 +65,7 @@ class Compiler:
         source = ASTSource(function, signature, constants, attributes)
         kernel = triton.compile(source, target=target, options=parsed.__dict__)
         name = f"{function.fn.__name__} {self.label}"
-        self.found[name] = resources(kernel)
+        self.resources[name] = resources(kernel)
 
 
 def meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -173,7 +173,7 @@ def compile_all(card: int, *, everything: bool, only: str) -> dict[str, dict[str
             if only in op.__name__:
                 compiler.label = label
                 op(*arguments)
-    return compiler.found
+    return compiler.resources
 
 
 def main() -> None:

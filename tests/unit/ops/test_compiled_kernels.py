@@ -39,10 +39,10 @@ def over_budget(table, kernels):
     problems = []
     for name, cards in table.items():
         for card, taken in cards.items():
-            found = [taken["registers"], taken["stack"], taken["shared"]]
+            needed = [taken["registers"], taken["stack"], taken["shared"]]
             allowed = kernels.get(name, {}).get(card, [0, 0, 0])
-            if any(value > limit for value, limit in zip(found, allowed, strict=True)):
-                problems.append(f"{name} on sm_{card}: [registers, stack, shared] {found}, budget {allowed}")
+            if any(value > limit for value, limit in zip(needed, allowed, strict=True)):
+                problems.append(f"{name} on sm_{card}: [registers, stack, shared] {needed}, budget {allowed}")
     return problems
 
 

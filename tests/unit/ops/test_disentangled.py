@@ -24,8 +24,8 @@ def definition(qkv_TC, key_PD, query_PD, position_E, *, cu_seqlens, dropout):
     longest = (len(position_E) + 1) // 2
     kinds = 1 + (key_PD is not None) + (query_PD is not None)
     for start, end in pairwise(cu_seqlens.tolist()):
-        place = torch.arange(end - start)
-        position_SS = position_E[place[:, None] - place + longest - 1]
+        index = torch.arange(end - start)
+        position_SS = position_E[index[:, None] - index + longest - 1]
         for head in range(HEADS):
             part = slice(head * WIDTH, (head + 1) * WIDTH)
             q, k, v = (x[start:end, part] for x in qkv_TC.chunk(3, 1))
@@ -36,8 +36,8 @@ def definition(qkv_TC, key_PD, query_PD, position_E, *, cu_seqlens, dropout):
                 scores = scores + (k[None] * query_PD[:, part][position_SS]).sum(-1)
             weights = (scores / math.sqrt(WIDTH * kinds)).softmax(-1)
             if dropout is not None:
-                kept = keep_mask(dropout, dropout.row_keys[start:end, head], end - start)
-                weights = weights * kept * dropout.scale
+                keep = keep_mask(dropout, dropout.row_keys[start:end, head], end - start)
+                weights = weights * keep * dropout.scale
             out[start:end, part] = weights @ v
     return out
 
@@ -111,15 +111,15 @@ def test_without_sequences_results_and_gradients_are_zero(layout, generator, bou
 def test_groups_of_a_few_sequences_change_nothing(layout, boundaries, generator, monkeypatch):
     cu_seqlens = boundaries([6] * 9)
     tensors, position_E = inputs([6] * 9, 0, generator, torch.float32)
-    found = []
+    contexts = []
     for block in (1 << 19, 200):
         monkeypatch.setattr("megabert.ops.disentangled.BLOCK", block)
         monkeypatch.setattr("megabert.ops.disentangled.PADDED_BLOCK", block)
         groups = groups_of(layout, cu_seqlens, 54)
         positions = RelativePositions(tensors[1], tensors[2], position_E)
-        found.append(disentangled_attention(tensors[0], positions, groups=groups, num_heads=HEADS))
+        contexts.append(disentangled_attention(tensors[0], positions, groups=groups, num_heads=HEADS))
     assert len(groups.shapes) == 5
-    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*contexts)
 
 
 def test_a_backend_without_positions_is_refused(boundaries, generator):

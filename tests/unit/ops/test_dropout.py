@@ -42,19 +42,19 @@ def test_mask_equals_the_definition_in_plain_integers():
     site = Dropout(0.1, torch.tensor([-5, 2**31 - 1, 123456789], dtype=torch.int32))
     words = [[lowbias32(key + e * 0x9E3779B9) for e in range(40)] for key in site.row_keys.tolist()]
     signed = np.array(words, dtype=np.uint32).view(np.int32)
-    kept = torch.from_numpy(signed >= round(0.1 * 2**16) * 2**16 - 2**31)
-    assert torch.equal(keep_mask(site, site.row_keys, 40), kept)
-    assert torch.equal(keep_bits(site, site.row_keys, 40), -kept.int())
+    keep = torch.from_numpy(signed >= round(0.1 * 2**16) * 2**16 - 2**31)
+    assert torch.equal(keep_mask(site, site.row_keys, 40), keep)
+    assert torch.equal(keep_bits(site, site.row_keys, 40), -keep.int())
 
 
 @pytest.mark.parametrize("probability", [0.01, 0.1, 0.5, 0.9])
 def test_rate_is_the_probability(probability):
     site = stream_of([512] * 16, list(range(16))).site(3, ATTENTION_OUTPUT, probability)
-    kept = keep_mask(site, site.row_keys, 768)
-    tolerance = 5 * (probability * (1 - probability) / kept.numel()) ** 0.5 + 2**-17
-    assert abs(1 - kept.double().mean().item() - probability) < tolerance
-    for rate in (1 - kept.double().mean(0), 1 - kept.double().mean(1)):  # of each column, of each row
-        deviation = (probability * (1 - probability) / (kept.numel() / rate.numel())) ** 0.5
+    keep = keep_mask(site, site.row_keys, 768)
+    tolerance = 5 * (probability * (1 - probability) / keep.numel()) ** 0.5 + 2**-17
+    assert abs(1 - keep.double().mean().item() - probability) < tolerance
+    for rate in (1 - keep.double().mean(0), 1 - keep.double().mean(1)):  # of each column, of each row
+        deviation = (probability * (1 - probability) / (keep.numel() / rate.numel())) ** 0.5
         assert (rate - probability).abs().max() < 6 * deviation
 
 

@@ -21,11 +21,11 @@ MOST_BEYOND_THE_FIRST = 65_535  # CUDA C++ programming guide, technical specific
 @pytest.fixture
 def launches(monkeypatch):
     """Return (kernel, grid) of every launch; nothing runs."""
-    found = []
+    recorded = []
     monkeypatch.setattr(
-        JITFunction, "run", lambda kernel, *_, grid, **__: found.append((kernel.fn.__name__, tuple(grid)))
+        JITFunction, "run", lambda kernel, *_, grid, **__: recorded.append((kernel.fn.__name__, tuple(grid)))
     )
-    return found
+    return recorded
 
 
 def meta(*shape, dtype=torch.bfloat16):

@@ -35,10 +35,10 @@ def assert_close():
     from benchmarks.ops_problems import TOLERANCE, errors
 
     def check(problem, dtype, *, ignore=()):
-        found = errors(problem, dtype, backend="triton")
-        assert "out" in found
+        measured = errors(problem, dtype, backend="triton")
+        assert "out" in measured
         assert {
-            name: error for name, error in found.items() if not error < TOLERANCE[dtype] and name not in ignore
+            name: error for name, error in measured.items() if not error < TOLERANCE[dtype] and name not in ignore
         } == {}
 
     return check

@@ -37,8 +37,8 @@ def test_dropout_mask_equals_the_torch_backends():
     out = attention_triton(
         qkv.flatten(1), boundaries([40], torch.device("cpu")), max_seqlen=40, num_heads=2, dropout=site
     )
-    kept = keep_mask(site, site.row_keys, 40)
-    assert torch.equal(out.view(40, 2, 64)[..., :40] > 0, kept)
+    keep = keep_mask(site, site.row_keys, 40)
+    assert torch.equal(out.view(40, 2, 64)[..., :40] > 0, keep)
 
 
 def test_attention_repeats_bit_for_bit(generator):

@@ -39,11 +39,11 @@ def test_dropout_mask_equals_the_torch_backends_forward_and_backward(probability
     out = layer_norm_triton(
         x, torch.ones(301), torch.zeros(301), eps=1e-12, input_bias_D=bias, residual_TD=residual, dropout=site
     )
-    kept = keep_mask(site, site.row_keys, 301)
-    rows = kept.any(1) & ~kept.all(1)
-    assert torch.equal((out > 0)[rows], kept[rows])
+    keep = keep_mask(site, site.row_keys, 301)
+    rows = keep.any(1) & ~keep.all(1)
+    assert torch.equal((out > 0)[rows], keep[rows])
     out.backward(torch.randn(9, 301))
-    assert not x.grad[~kept].any()
+    assert not x.grad[~keep].any()
 
 
 def test_layer_norm_repeats_bit_for_bit(generator):
