@@ -1,8 +1,8 @@
 """The DeepSpeed dictionary: an engine file, with what the recipe owns filled in.
 
-An engine file owns ZeRO stage and buckets. Values that follow from the recipe or from how megabert drives
-DeepSpeed are ``"auto"`` or absent there; a literal that says otherwise is refused, and so is a key that is not known:
-DeepSpeed itself accepts unknown keys in silence and reads ``"auto"`` as false.
+An engine file owns the ZeRO stage and the buckets. Values that follow from the recipe, or from how megabert drives
+DeepSpeed, are ``"auto"`` or absent there. A literal that contradicts them is refused, and so is an unknown key:
+DeepSpeed itself silently ignores unknown keys, and reads ``"auto"`` as false.
 """
 
 import json
@@ -62,18 +62,19 @@ ENGINE_KEYS: dict[str, frozenset[str]] = {
 }
 
 REQUIRED: dict[str, Any] = {
-    # Micro-steps are driven by megabert (packed, uneven, any number a step), so DeepSpeed is told of one.
+    # megabert counts micro-steps itself: they are packed and uneven, and a step may have any number of them. So
+    # DeepSpeed is configured for one micro-step a step, and updates when it is told to.
     "train_micro_batch_size_per_gpu": 1,
     "gradient_accumulation_steps": 1,
     "managed_gradient_accumulation": False,
-    # LAMB and AdamW are ours: exact on ZeRO's flat shards, hence "untested" to DeepSpeed.
+    # LAMB and AdamW are our own, exact on ZeRO's flat shards. DeepSpeed calls every optimizer but its own untested.
     "zero_allow_untested_optimizer": True,
     "zero_force_ds_cpu_optimizer": False,
     # Both are needed: with the first alone, 256 micro-steps lose 2.5e-3 in BF16_Optimizer.
     "data_types.grad_accum_dtype": "fp32",
     "communication_data_type": "fp32",
 }
-"""What every dictionary says, because of how megabert drives DeepSpeed."""
+"""Values that every dictionary has, because of how megabert drives DeepSpeed."""
 
 
 def derive_deepspeed(path: Path, *, precision: str, max_grad_norm: float) -> dict[str, Any]:
@@ -91,9 +92,11 @@ def derive_deepspeed(path: Path, *, precision: str, max_grad_norm: float) -> dic
     problems = _unknown_keys(engine)
     owned = _owned(precision, max_grad_norm)
     for key, value in owned.items():
-        found = value_at(engine, key)
-        if found not in (None, "auto", value):
-            problems.append(f'{key}={json.dumps(found)} contradicts {json.dumps(value)} ({_owner(key)}); write "auto"')
+        literal = value_at(engine, key)
+        if literal not in (None, "auto", value):
+            problems.append(
+                f'{key}={json.dumps(literal)} contradicts {json.dumps(value)} ({_owner(key)}); write "auto"'
+            )
         _set(engine, key, value)
     problems += unsupported(engine, precision)
     problems += [f'{key} is "auto", but no recipe field fills it in; give a value' for key in _autos(engine)]
@@ -103,7 +106,7 @@ def derive_deepspeed(path: Path, *, precision: str, max_grad_norm: float) -> dic
 
 
 def value_at(values: Mapping[str, Any], path: str) -> Any:
-    """Return what stands at a dotted path, None where nothing does."""
+    """Return the value at a dotted path, or None if there is none."""
     for key in path.split("."):
         values = values.get(key) if isinstance(values, Mapping) else None  # type: ignore[assignment]
     return values
@@ -115,7 +118,7 @@ def zero_stage_of(engine: Mapping[str, Any]) -> int:
 
 
 def unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
-    """Name what DeepSpeed would take and this package does not, with the remedy."""
+    """Return a line with the remedy for each setting that DeepSpeed would accept and megabert does not support."""
     zero = engine.get("zero_optimization", {})
     if not isinstance(zero, Mapping):
         return []
@@ -184,13 +187,13 @@ def _unknown_keys(engine: Mapping[str, Any]) -> list[str]:
 
 
 def _autos(values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    found = []
+    paths = []
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found += _autos(value, f"{prefix}{key}.")
+            paths += _autos(value, f"{prefix}{key}.")
         elif value == "auto":
-            found.append(prefix + key)
-    return found
+            paths.append(prefix + key)
+    return paths
 
 
 def _set(values: dict[str, Any], path: str, value: Any) -> None:

@@ -13,9 +13,9 @@ class Family:
     """How a family differs from BERT beyond its sizes."""
 
     objectives: tuple[Objective, ...]
-    """Sentence objectives that it is pre-trained with; the first is the paper's."""
+    """Sentence objectives that the family is pre-trained with; the first is the paper's."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Model fields that are usual for it; what a recipe states wins."""
+    """Model fields that are usual for the family; a recipe's own values override them."""
     head_act: Literal["gelu"] | None = None
     """Activation of the masked-LM head where it is not ``hidden_act``."""
     always_projects: bool = False
@@ -25,12 +25,13 @@ class Family:
     positions_after_padding: bool = False
     """Whether ``transformers`` counts positions from the padding id + 1; ours begin at 0."""
     max_spare_rows: int = 0
-    """By how many rows its published tables of word embeddings may exceed the tokenizer's pieces."""
+    """How many rows more than the tokenizer has pieces its published word embeddings may have."""
     relative_fields: tuple[str, ...] = ()
-    """Fields of ``ModelConfig``, of relative positions mostly, that are its own; none: attention knows no positions."""
+    """Fields of ``ModelConfig`` that only this family may set; most describe relative positions. Empty where attention
+    knows no positions."""
     has_key_bias: bool = True
-    """Whether keys, those of relative positions too, have a bias; where not, ``transformers`` keeps queries, keys and
-    values as one matrix, head by head."""
+    """Whether keys, those of relative positions included, have a bias. Where they have none, ``transformers`` stores
+    queries, keys and values as one matrix, head by head."""
 
 
 _RELATIVE = {
@@ -39,7 +40,7 @@ _RELATIVE = {
     "type_vocab_size": 0,
     "layer_norm_eps": 1e-7,
 }
-"""What both generations of DeBERTa have in common."""
+"""Defaults that both generations of DeBERTa share."""
 
 FAMILIES: dict[str, Family] = {
     # Devlin et al. 2019

@@ -37,61 +37,66 @@ RELATIVE_FIELDS = sorted({name for family in FAMILIES.values() for name in famil
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ModelConfig:
-    """The encoder; sizes of 0 or less are refused."""
+    """The encoder's family and sizes, with the field names of Hugging Face's ``config.json``."""
 
     family: FamilyName = "bert"
-    """bert, roberta, albert, electra, deberta, deberta-v2; sets the defaults that are usual for it (docs/families)."""
+    """Architecture; it also sets the defaults that are usual for the family (docs/families)."""
     preset: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
-    """Layers, width, heads and feed-forward width together; a size given beside it wins."""
+    """Sets layers, width, heads and feed-forward width at once; a size that is given as well overrides it."""
     vocab_size: int | Literal["auto"] = "auto"
-    """Pieces of the tokenizer; auto: the shards' (or the imported model's)."""
+    """Number of pieces in the tokenizer's vocabulary; auto takes it from the shards, or from the imported model."""
     embedding_size: PositiveInt | None = None
-    """Width of the embeddings, projected to ``hidden_size`` where it differs (ALBERT: 128); none: ``hidden_size``."""
+    """Width of the embeddings (ALBERT: 128). Where it differs from ``hidden_size`` a dense layer projects them; none
+    means ``hidden_size``."""
     hidden_size: PositiveInt = 768
     """Width of a token's hidden state."""
     num_hidden_layers: PositiveInt = 12
-    """Transformer layers."""
+    """Number of transformer layers."""
     num_hidden_groups: PositiveInt | None = None
-    """Layers with weights of their own, each used by as many neighbours as another (ALBERT: 1); none: all."""
+    """How many layers have weights of their own. Each set of weights is shared by equally many consecutive layers
+    (ALBERT: 1 set for all); none means that no layer shares."""
     generator_size: Annotated[float, Field(gt=0, le=1)] | None = None
-    """ELECTRA: width, feed-forward width and heads of the generator, as a share of the model's (ELECTRA-Small: 0.25).
-    none: there is no discriminator; a model of the family is then a generator alone."""
+    """ELECTRA only: width, feed-forward width and heads of the generator, as a share of the discriminator's
+    (ELECTRA-Small: 0.25). none trains a generator alone, that is, a masked LM."""
     num_attention_heads: PositiveInt = 12
-    """Attention heads; must divide ``hidden_size``."""
+    """Number of attention heads; it must divide ``hidden_size``."""
     intermediate_size: PositiveInt = 3072
     """Width of the feed-forward layer."""
     hidden_act: Literal["gelu", "gelu_new"] = "gelu"
-    """Activation: gelu is the erf form, gelu_new its tanh approximation (Hendrycks & Gimpel 2016)."""
+    """Activation of the feed-forward layer: gelu is the erf form, gelu_new its tanh approximation (Hendrycks & Gimpel
+    2016)."""
     hidden_dropout_prob: Probability = 0.1
-    """Dropout after embeddings, attention output and feed-forward output."""
+    """Dropout probability after embeddings, attention output and feed-forward output."""
     attention_probs_dropout_prob: Probability = 0.1
-    """Dropout of attention probabilities."""
+    """Dropout probability of attention's probabilities."""
     max_position_embeddings: Annotated[int, Field(ge=2)] = 512
-    """Longest sequence that the model has positions for."""
+    """Length in tokens of the longest sequence that the model has positions for."""
     type_vocab_size: NonNegativeInt = 2
-    """Segments A and B; 1: there are no segments (RoBERTa); 0: nor an embedding for them (DeBERTa)."""
+    """Number of segment embeddings: 2 for A and B, 1 where there are no segments (RoBERTa), 0 where there is no
+    embedding for them either (DeBERTa)."""
     pos_att_type: tuple[PositionScore, ...] = ()
-    """DeBERTa: what attention adds to the scores of contents; c2p: of content and relative position, p2c: the other
-    way round."""
+    """DeBERTa only: which scores attention adds to those between contents: c2p between content and relative position,
+    p2c between relative position and content."""
     max_relative_positions: PositiveInt | None = None
-    """DeBERTa: distances beyond it count as it; none: ``max_position_embeddings``."""
+    """DeBERTa only: greater distances are treated as this one; none means ``max_position_embeddings``."""
     position_biased_input: bool = True
-    """Whether embeddings of absolute positions are added to the input (DeBERTa: no)."""
+    """Add embeddings of absolute positions to the input (DeBERTa does not)."""
     position_buckets: PositiveInt | None = None
-    """DeBERTa 2: relative positions to each side; distances beyond its half share them in logarithmic steps. none:
-    one position for each distance."""
+    """DeBERTa 2 only: number of relative positions to each side. Distances up to half of it have one each, greater ones
+    share the others in logarithmic steps; none gives every distance its own."""
     share_att_key: bool = False
-    """DeBERTa 2: whether positions are projected with the queries' and keys' own weights."""
+    """DeBERTa 2 only: project relative positions with the weights of queries and keys instead of their own."""
     norm_rel_ebd: Literal["none", "layer_norm"] = "none"
-    """DeBERTa 2: whether a LayerNorm follows the embeddings of relative positions."""
+    """DeBERTa 2 only: whether a LayerNorm follows the embeddings of relative positions."""
     conv_kernel_size: PositiveInt | None = None
-    """DeBERTa 2: tokens that a convolution beside the first layer reads, an odd number (xlarge: 3); none: no such."""
+    """DeBERTa 2 only: width in tokens, an odd number, of a convolution parallel to the first layer (xlarge: 3); none
+    leaves it out."""
     conv_act: Literal["tanh", "gelu", "gelu_new"] = "tanh"
-    """DeBERTa 2: the convolution's activation (xlarge: gelu)."""
+    """DeBERTa 2 only: activation of the convolution (xlarge: gelu)."""
     initializer_range: PositiveFloat = 0.02
-    """Standard deviation of the truncated normal initialisation."""
+    """Standard deviation of the truncated normal distribution that weights are initialised from."""
     layer_norm_eps: PositiveFloat = 1e-12
-    """Added to the variance inside LayerNorm."""
+    """Constant that LayerNorm adds to the variance."""
 
     @model_validator(mode="before")
     @classmethod
@@ -145,7 +150,7 @@ class ModelConfig:
             raise ValueError(f"conv_kernel_size={self.conv_kernel_size} has no middle; choose an odd number, such as 3")
         if allowed and (self.embedding_width != self.hidden_size or self.num_hidden_groups):
             raise ValueError(
-                f"embedding_size={self.embedding_size} or num_hidden_groups={self.num_hidden_groups} goes not with "
+                f"embedding_size={self.embedding_size} or num_hidden_groups={self.num_hidden_groups} does not go with "
                 f"family={self.family}; leave both out"
             )
         if allowed and not self.pos_att_type:
@@ -184,7 +189,7 @@ class ModelConfig:
 
     @property
     def projects_embeddings(self) -> bool:
-        """Whether a dense layer lies between embeddings and encoder."""
+        """Whether a dense layer connects embeddings and encoder."""
         return self.traits.always_projects or self.embedding_width != self.hidden_size
 
     def fits_pieces(self, pieces: int) -> bool:
@@ -193,12 +198,12 @@ class ModelConfig:
 
     @property
     def relative_span(self) -> int:
-        """Relative positions to each side that have an embedding."""
+        """How many relative positions to each side have an embedding."""
         return self.position_buckets or self.max_distance
 
     @property
     def max_distance(self) -> int:
-        """Distances beyond it have no relative position of their own."""
+        """The greatest distance between two tokens that has a relative position of its own."""
         return self.max_relative_positions or self.max_position_embeddings
 
     @property

@@ -53,19 +53,19 @@ def load_run_config(
 
     Args:
         recipe: Name or file.
-        files: YAML files over the recipe.
-        flags: Nested fields over the files.
-        model_of: Where ``init_from`` is set, its model's fields come between recipe and files.
+        files: YAML files that override the recipe.
+        flags: Nested fields that override the files.
+        model_of: Reads the model fields of the source that ``init_from`` names; they come between recipe and files.
 
     Raises:
-        ConfigError: With every problem found, the phases' lengths included.
+        ConfigError: Every problem at once, those of the phases' lengths included.
     """
     layers = [read_yaml(recipe_path(recipe)), *map(read_yaml, files), flags or {}]
     sources = [layer["init_from"] for layer in layers if layer.get("init_from")]
     if sources and model_of is not None:
         if any((layer.get("model") or {}).get("preset") for layer in layers[1:]):
             raise ConfigError(
-                f"model.preset beside init_from={sources[-1]}: the sizes come from there. Leave one of the two out."
+                f"model.preset and init_from={sources[-1]}: the sizes come from there. Leave one of the two out."
             )
         model = model_of(str(sources[-1]))
         _check_family(recipe, [layer.get("model") or {} for layer in layers], model, str(sources[-1]))
@@ -105,11 +105,11 @@ def split_fork(fork: str) -> tuple[Path, int]:
 def _check_family(recipe: str, layers: Sequence[Mapping[str, Any]], model: Mapping[str, Any], source: str) -> None:
     """Refuse a source of another family than the one that recipe and flags ask for."""
     wanted = [layer["family"] for layer in layers if layer.get("family")]
-    family, found = (wanted or ["bert"])[-1], model.get("family", "bert")
-    if family != found:
+    family, given = (wanted or ["bert"])[-1], model.get("family", "bert")
+    if family != given:
         raise ConfigError(
-            f"init_from={source}: its model is of the family {found}, recipe {recipe} trains {family}. Take a recipe "
-            f"of that family, or add --model.family {found}."
+            f"init_from={source}: its model is of the family {given}, recipe {recipe} trains {family}. Take a recipe "
+            f"of that family, or add --model.family {given}."
         )
 
 

@@ -1,4 +1,4 @@
-"""The run configuration: what a recipe says, one dataclass a section."""
+"""The configuration of a pre-training run: what a recipe may say, with a dataclass for each section."""
 
 from typing import Annotated, Literal
 
@@ -11,10 +11,10 @@ from megabert.config.strict import STRICT
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DataConfig:
-    """Where the shards lie."""
+    """Where the shards are."""
 
     path: str | None = None
-    """Folder of a ``megabert-data build``; a phase of length N reads ``PATH/instances/N``."""
+    """Folder that ``megabert-data build`` wrote; a phase of length N reads ``PATH/instances/N``."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -22,54 +22,56 @@ class PhaseConfig:
     """One sequence length with its own data, batch and schedule."""
 
     name: str | None = None
-    """Shown in logs; default ``phase1``, ``phase2``, ..."""
+    """Name of the phase in logs; by default ``phase1``, ``phase2``, ..."""
     data: str | None = None
-    """Folder of instance shards; default ``data.path/instances/max_seq_length``."""
+    """Folder of instance shards; by default ``data.path/instances/max_seq_length``."""
     max_seq_length: Annotated[int, Field(ge=8)] = 128
-    """Longest instance in tokens."""
+    """Length of the longest instance in tokens."""
     steps: PositiveInt
-    """Optimizer updates in this phase."""
+    """Number of optimizer updates in this phase."""
     global_batch_size: PositiveInt
-    """Instances a step over all ranks; any positive number."""
+    """Instances that a step trains on, over all ranks; any positive number."""
     learning_rate: PositiveFloat
-    """Peak learning rate."""
+    """Learning rate at the end of the warm-up, its highest value."""
     warmup_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the steps with linearly rising learning rate."""
+    """Share of the phase's steps during which the learning rate rises linearly from 0."""
     decay: Literal["polynomial", "constant"] = "polynomial"
-    """Shape after warm-up."""
+    """How the learning rate falls after the warm-up: to 0 by a polynomial, or not at all."""
     decay_power: PositiveFloat = 1.0
-    """Exponent of the polynomial decay: 1 is linear, 0.5 NVIDIA's LAMB recipe."""
+    """Exponent of the polynomial decay: 1 is linear, 0.5 is NVIDIA's LAMB recipe."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OptimizerConfig:
-    """Update rule."""
+    """The optimizer and its constants."""
 
     name: Literal["lamb", "adamw"] = "lamb"
-    """LAMB (You et al. 2020) for large batches, AdamW (Loshchilov & Hutter 2019) for small ones."""
+    """Update rule: LAMB (You et al. 2020) for large batches, AdamW (Loshchilov & Hutter 2019) for small ones."""
     lamb_variant: Literal["nvlamb", "paper", "deepspeed"] = "nvlamb"
-    """nvlamb: bias-corrected moments, every parameter adapted; paper: no correction, no-decay parameters not adapted;
-    deepspeed: uncorrected norm, clipped ratio, correction in the step size."""
+    """Which LAMB: nvlamb corrects the moments' bias and adapts every parameter; paper does not correct, and leaves
+    parameters without weight decay unadapted; deepspeed takes uncorrected norms, clips the trust ratio, and corrects
+    the step size."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay rates of the first and second moments."""
+    """Decay rates of the running first and second moments of the gradients."""
     eps: PositiveFloat = 1e-6
-    """Added to the root of the second moment."""
+    """Constant that is added to the root of the second moment."""
     weight_decay: NonNegativeFloat = 0.01
-    """Decoupled decay; biases and LayerNorm parameters take none."""
+    """Decoupled weight decay. Biases and LayerNorm parameters are not decayed."""
     max_grad_norm: NonNegativeFloat = 1.0
     """Clip the global gradient norm at this value; 0 does not clip."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CheckpointConfig:
-    """When checkpoints are written and kept."""
+    """When checkpoints are written, and which are kept."""
 
     every_steps: PositiveInt = 200
     """Steps between checkpoints; one is also written at step 0 and at the end of each phase."""
     keep_last: PositiveInt = 3
-    """How many to keep; the last good one, the best of the last phase, and the end of each phase are never deleted."""
+    """How many of the newest checkpoints to keep. The last good one, the best of the last phase, and the end of each
+    phase are never deleted."""
     keep_every_steps: PositiveInt | None = None
-    """Keep the first checkpoint at or after every multiple of this for good; by default none."""
+    """Also keep, for good, the first checkpoint at or after every multiple of this number of steps; by default none."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -79,7 +81,7 @@ class ValidationConfig:
     every_steps: PositiveInt = 200
     """Steps between validations on the held-out split; one also ends each phase."""
     max_instances: PositiveInt = 4096
-    """At most so many held-out instances a validation, the same ones each time."""
+    """Most held-out instances that a validation scores; they are the same ones each time."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -89,37 +91,39 @@ class LoggingConfig:
     every_steps: PositiveInt = 10
     """Steps between log lines and TensorBoard points."""
     profile_steps: Annotated[str, BeforeValidator(str), Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$")] | None = None
-    """Steps to record with torch.profiler into RUN/profile, a number or FIRST-LAST (as --profile)."""
+    """Steps to record with torch.profiler into RUN/profile: a number or FIRST-LAST (the same as --profile)."""
     profile_ranks: Literal["main", "all"] = "main"
-    """Whether rank 0 alone records them, or every rank."""
+    """Which ranks record the profile: rank 0 alone, or all."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class WatchdogConfig:
-    """After how long a rank that does not get on is ended."""
+    """After how long without progress a rank is ended."""
 
     min_step_s: PositiveFloat = 60.0
-    """Seconds; a step hangs after ten times the 99th percentile of the phase's steps, but not before this."""
+    """Least time in seconds after which a step counts as hanging; it is ten times the 99th percentile of the phase's
+    steps if that is longer."""
     other_s: PositiveFloat = 1800.0
-    """Seconds after which a validation, a checkpoint, or one of the first steps of a phase hangs."""
+    """Seconds after which a validation, a checkpoint, or one of the first steps of a phase counts as hanging."""
     start_up_s: PositiveFloat = 3600.0
-    """Seconds after which building the model, loading the checkpoint or finding the token budget hangs."""
+    """Seconds after which building the model, loading a checkpoint or finding micro_batch_tokens counts as hanging."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RollbackConfig:
-    """When a run goes back to its last checkpoint and leaves out the data in between."""
+    """When a run returns to its last checkpoint and leaves out the data read since."""
 
     after_skips: PositiveInt = 10
-    """Batches in a row whose loss or gradients were not finite."""
+    """Number of batches in a row with non-finite loss or gradients after which the run rolls back."""
     max_in_a_row: PositiveInt = 3
-    """Returns to one checkpoint; where these do not help it is not the data, and the run ends with a diagnosis."""
+    """Rollbacks to the same checkpoint before the run ends with a diagnosis: then the data is not the cause."""
     spike_ratio: Annotated[float, Field(gt=1)] | None = None
-    """A loss above so many times its running median is a spike; by default none is."""
+    """A loss above this multiple of its running median is a spike; by default spikes are not looked for."""
     spike_steps: PositiveInt = 5
-    """Spikes in a row that send the run back."""
+    """Number of spikes in a row after which the run rolls back."""
     spike_window: Annotated[int, Field(ge=2)] = 100
-    """Losses of the running median; it begins anew in each phase, and nothing is a spike before half of them."""
+    """Number of losses in the running median. It restarts with each phase, and nothing counts as a spike before half of
+    them are known."""
 
 
 Backend = Literal["auto", "triton", "torch"]
@@ -129,7 +133,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OpsConfig:
-    """Backend of each fused op."""
+    """Which backend computes each fused op."""
 
     layer_norm: BackendOrApex = "auto"
     """Backend of bias + dropout + residual + LayerNorm."""
@@ -140,7 +144,7 @@ class OpsConfig:
     cross_entropy: Backend = "auto"
     """Backend of the summed loss over the vocabulary."""
     lamb: BackendOrApex = "auto"
-    """Backend of the optimizer's two passes; apex, on a GPU without sharding, replaces the optimizer."""
+    """Backend of LAMB's two passes; apex, on a GPU without sharding, replaces the whole optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -148,29 +152,29 @@ class RunConfig:
     """Everything that defines a pre-training run."""
 
     name: str = "run"
-    """Name of the recipe, for the model card."""
+    """Name of the recipe, as the model card shows it."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
-    """Keys initialisation, order of data and dropout."""
+    """Seed that keys initialisation, order of data, dynamic masks and dropout."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     phases: Annotated[tuple[PhaseConfig, ...], Field(min_length=1)]
-    """Sequence lengths with their own schedules, in order."""
+    """The phases in their order: sequence lengths, each with its own data, batch and schedule."""
     optimizer: OptimizerConfig = OptimizerConfig()
     precision: Precision = "auto"
-    """Arithmetic of the model; auto: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
+    """Arithmetic of the model; auto means bf16 on a GPU that has it, fp16 on other GPUs, and fp32 on a CPU."""
     grad_accum_dtype: Literal["fp32"] = "fp32"
-    """Accumulation and reduction of gradients over micro-steps and ranks; only fp32."""
+    """Type in which gradients are accumulated over micro-steps and reduced over ranks; only fp32."""
     init_from: str | None = None
-    """Start from these weights: a run folder or a Hugging Face folder."""
+    """Weights to start from: a run folder or a Hugging Face folder."""
     fork: Annotated[str, Field(pattern=r"^.+@\d+$")] | None = None
-    """Begin with weights, moments, step and data position of another run's checkpoint, RUN@STEP. Fields that neither
-    recipe nor flags name are that run's."""
+    """Another run's checkpoint to continue from, RUN@STEP, with its weights, moments, step and data position. Fields
+    that neither recipe nor flags name are taken from that run."""
     engine: str = "auto"
-    """A DeepSpeed configuration: a name of ``ds_configs/`` or a file; auto: zero1."""
+    """DeepSpeed configuration: a name in ``ds_configs/`` or a file; auto means zero1."""
     micro_batch_tokens: int | Literal["auto"] = "auto"
-    """Packed tokens a rank takes in one micro-step; auto: the largest that fits, found once."""
+    """Packed tokens that a rank takes in one micro-step; auto tries out the largest number that fits, once."""
     activation_checkpointing: bool = False
-    """Recompute layers in the backward pass: less memory, about a third more time."""
+    """Recompute the layers in the backward pass: less memory, about a third more time."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     validation: ValidationConfig = ValidationConfig()
     logging: LoggingConfig = LoggingConfig()
@@ -180,10 +184,10 @@ class RunConfig:
 
     @property
     def most_checkpoints(self) -> int:
-        """How many a run has on its disk at most: those kept, and one that is being written."""
+        """How many checkpoints a run has on its disk at most: those kept, and one that is being written."""
         every = self.checkpoint.keep_every_steps
         kept_for_good = sum(phase.steps for phase in self.phases) // every + 1 if every else 0
-        best_and_ends_of_phases = len(self.phases)  # that of the last phase is the newest
+        best_and_ends_of_phases = len(self.phases)  # the end of the last phase is the newest one
         return self.checkpoint.keep_last + best_and_ends_of_phases + kept_for_good + 1
 
 
