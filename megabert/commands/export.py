@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Read the checkpoint, write the folder."""
-    from megabert.export.run import export_run
+    from megabert.export.run_folder import export_run
 
     export_run(options.run_dir, options.to, checkpoint=options.checkpoint)
     print(f"exported to {options.to}")

@@ -1,4 +1,7 @@
-"""``config.json`` to and from our ``ModelConfig``."""
+"""``config.json`` to and from our ``ModelConfig``.
+
+Both have BERT's fields under the same names. The table ``EXCHANGES`` says, for each family, in what else they differ.
+"""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +17,7 @@ from megabert.models.convert import unused_positions
 from megabert.tokenization import SpecialIds
 
 OURS = "megabert_version"
-"""Key by which a folder is known as an export of this package."""
+"""Key in config.json that marks a folder as an export of this package."""
 
 GOOGLE_CONFIG = "bert_config.json"
 
@@ -23,29 +26,29 @@ ACTIVATIONS = {
     "gelu_new": "gelu_new",
     "gelu_pytorch_tanh": "gelu_new",
 }
-"""Their ``hidden_act`` -> ours; the last two are one function."""
+"""Our ``hidden_act`` by theirs; the last two are the same function."""
 
 RELATIVE = {"relative_attention": True, "is_decoder": False, "pooler_dropout": 0, "pooler_hidden_act": "gelu"}
-"""Of DeBERTa; transformers takes the first for false where it is not said."""
+"""What a DeBERTa's config.json must say. Where ``relative_attention`` is missing, transformers takes it for false."""
 
 REQUIRED = {"position_embedding_type": "absolute", "is_decoder": False}
-"""What other models change; these are the defaults."""
+"""What a config.json must say or leave out: other values are other models. These are transformers' defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """How ``transformers`` knows a family."""
+    """How ``transformers`` describes a family."""
 
     architectures: Mapping[Objective | Literal["rtd"], str]
-    """Class that has all the weights of a model, by objective; rtd is ELECTRA's discriminator."""
+    """Class that has all weights of a model, by objective; ``rtd`` is ELECTRA's discriminator."""
     own_fields: tuple[str, ...] = ()
-    """Fields of ours that its config.json has beyond BERT's."""
+    """Fields of ours that its config.json has besides BERT's."""
     required: Mapping[str, Any] = field(default_factory=lambda: REQUIRED)
-    """What its config.json must say, or say nothing of."""
+    """Values that its config.json must have, or leave out."""
     their_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What its config.json means where it says nothing, as far as that is not our default."""
+    """Values that transformers takes where config.json leaves a field out, if they are not our defaults."""
     optional: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of ours that may be none, and how its config.json says that."""
+    """Fields of ours that may be None, and the value that means this in config.json."""
 
 
 _DEBERTA = {
@@ -56,7 +59,7 @@ _DEBERTA = {
     "layer_norm_eps": 1e-7,
     "type_vocab_size": 0,
 }
-"""What transformers takes where a DeBERTa's config.json is silent."""
+"""Values that transformers takes where a DeBERTa's config.json leaves a field out."""
 
 EXCHANGES: dict[str, Exchange] = {
     "bert": Exchange(
@@ -109,7 +112,7 @@ EXCHANGES: dict[str, Exchange] = {
         optional={"max_relative_positions": -1, "position_buckets": -1, "conv_kernel_size": 0},
     ),
 }
-"""By family, which is their ``model_type``."""
+"""Exchange by family, which is the ``model_type`` in config.json."""
 
 OURS_ALONE = ("preset", "family", *sorted({name for e in EXCHANGES.values() for name in e.own_fields}))
 """Fields of ``ModelConfig`` that BERT's config.json does not have."""
@@ -119,9 +122,9 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
     """Return the content of ``config.json``.
 
     Args:
-        config: Shape; ``vocab_size`` is a number.
-        architecture: Class of ``transformers`` that has all the exported weights.
-        special_ids: Of the tokenizer.
+        config: Sizes and family; ``vocab_size`` must be a number.
+        architecture: Class of ``transformers`` that has all exported weights.
+        special_ids: Special tokens of the tokenizer.
     """
     exchange = EXCHANGES[config.family]
     left_out = set(OURS_ALONE) - set(exchange.own_fields)
@@ -147,13 +150,13 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
 
 
 def read_config_json(folder: Path) -> ModelConfig:
-    """Read family and shape of a model.
+    """Read family and sizes of a model.
 
     Args:
-        folder: Holds ``config.json``.
+        folder: A folder with ``config.json``.
 
     Raises:
-        ConfigError: There is none, it is damaged, or it describes no family that is known here.
+        ConfigError: The file is missing or damaged, or describes no family that is known here.
     """
     path = config_path(folder)
     content = _read(path)
@@ -170,6 +173,7 @@ def read_config_json(folder: Path) -> ModelConfig:
     if content.get("architectures") == [exchange.architectures["none"]]:
         content["generator_size"] = None  # ELECTRA's generator alone
     names = {f.name for f in fields(ModelConfig)} - set(OURS_ALONE) | set(exchange.own_fields)
+    # What is left are differences in how the same thing is said.
     shape = {name: value for name, value in content.items() if name in names}
     shape |= {name: None for name, none in exchange.optional.items() if shape[name] in (none, 0)}
     if isinstance(shape.get("pos_att_type"), str):
@@ -194,10 +198,10 @@ def config_path(folder: Path) -> Path:
 
 
 def read_task_fields(folder: Path) -> dict[str, Any]:
-    """Return all of ``config.json``, for what a fine-tuned model says beyond its encoder's shape.
+    """Return all of ``config.json``: a fine-tuned model's has labels and other fields of its task.
 
     Raises:
-        ConfigError: There is none, or it is damaged.
+        ConfigError: The file is missing or damaged.
     """
     return _read(folder / "config.json")
 

@@ -1,4 +1,4 @@
-"""Read and write model folders in Hugging Face form."""
+"""Read and write model folders in Hugging Face form: config.json, weights, the tokenizer's files and a model card."""
 
 import json
 import os
@@ -15,52 +15,50 @@ from torch import Tensor
 
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
-from megabert.errors import CheckpointError, ConfigError
+from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.export.config_json import EXCHANGES, config_json, is_ours, read_config_json
 from megabert.export.model_card import ModelCard, render_card
-from megabert.export.tokenizer import fitting_tokenizer
 from megabert.models.convert import from_huggingface, join_generator, split_generator, to_huggingface
 from megabert.models.key_maps import to_theirs
 from megabert.schema import publish_folder
 from megabert.schema.files import NO_SPACE, disk_full
-from megabert.tokenization import SpecialIds
+from megabert.tokenization import SpecialIds, Tokenizer, load_tokenizer
 from megabert.tokenization.huggingface import TOKENIZER_FILES
 
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
-"""In order of preference; an index of several files has the suffix ``.index.json``."""
+"""Weights in order of preference. Large models have several files, and an index with the suffix ``.index.json``."""
 TENSORFLOW_FILES = ("*.ckpt*.index", "tf_model*.h5")
 """google-research's checkpoints and Keras weights, which are recognised so that the error can say what to do."""
 GENERATOR_FOLDER = "generator"
-"""Below a discriminator's folder: the generator of an ELECTRA, a folder of the same form."""
+"""Folder within that of an ELECTRA's discriminator, which holds the generator in the same form."""
 EXPORTED_FILES = {"config.json", "model.safetensors", "README.md", GENERATOR_FOLDER, *TOKENIZER_FILES}
 HEADS = ("cls.", "bert.pooler.", "discriminator_predictions.", "generator.")
-"""What a folder may lack: newly initialised then, and said."""
+"""Beginnings of the names that a folder may lack. They are initialised then, and the user is told."""
 
 
 class HuggingFaceModel(NamedTuple):
-    """What a folder holds."""
+    """A model as it was read from a folder."""
 
     config: ModelConfig
-    """Shape."""
     state: dict[str, Tensor]
-    """Float32 parameters by our names, vocabulary padded."""
+    """Float32 parameters by our names, with the vocabulary padded."""
     missing_head_names: list[str]
-    """Our names of pooler and heads that the folder lacks."""
+    """Our names of those parameters of pooler and heads that the folder lacks."""
     tokenizer_dir: Path
-    """Where the tokenizer's files lie."""
+    """Folder of the tokenizer's files."""
     unused: dict[str, Tensor]
-    """By their names, what has no place in a pre-training model, such as a task's head."""
+    """Weights that a pre-training model has no parameter for, such as a task's head, by Hugging Face's names."""
 
 
 class TaskHead(NamedTuple):
-    """What a fine-tuned model has beyond its encoder."""
+    """What a fine-tuned model has besides its encoder."""
 
     architecture: str
-    """Class of ``transformers``."""
+    """Class of ``transformers`` that loads it."""
     fields: dict[str, Any]
-    """JSON-able, for config.json: labels and the like."""
+    """Further fields of config.json, such as labels."""
     weights: dict[str, Tensor]
-    """By their names."""
+    """Weights of the head by Hugging Face's names."""
 
 
 def read_huggingface(
@@ -68,16 +66,16 @@ def read_huggingface(
 ) -> HuggingFaceModel:
     """Read a model of any family: safetensors or ``pytorch_model.bin``, in one file or several.
 
-    Prefix, pooler and heads may be there or not.
+    The prefix of the encoder's names, the pooler and the heads may be there or not.
 
     Args:
-        folder: Holds ``config.json`` (in old archives ``bert_config.json``) and weights.
-        objective: Of the model that will take the weights; None: the family's usual one.
-        config_only: Leave the weights alone; ``state`` is empty then.
+        folder: A folder with ``config.json`` (in archives of 2018 ``bert_config.json``) and weights.
+        objective: Objective of the model that will take the weights; None is the family's usual one.
+        config_only: Whether to read no weights. ``state`` is empty then.
 
     Raises:
-        ConfigError: ``config.json`` is missing or of no family that is known here.
-        CheckpointError: Weights are missing, damaged, or do not fit ``config.json``.
+        ConfigError: ``config.json`` is missing, or describes no family that is known here.
+        CheckpointError: The weights are missing or damaged, or do not fit ``config.json``.
     """
     folder = Path(folder)
     config = read_config_json(folder)
@@ -111,25 +109,25 @@ def write_huggingface(
     card: ModelCard,
     task: TaskHead | None = None,
 ) -> None:
-    """Write a folder that ``transformers`` loads; it appears whole or not at all.
+    """Write a folder that ``transformers`` loads. It appears whole or not at all.
 
-    The architecture is the one whose heads ``state`` has; ELECTRA's generator is a folder within.
+    The architecture is the one whose heads ``state`` has. ELECTRA's generator gets a folder within.
 
     Args:
-        folder: New, empty, or an earlier export, which is replaced.
+        folder: The folder: new, empty, or an earlier export, which is replaced.
         state: Whole float32 parameters by our names.
-        config: Their shape.
-        tokenizer_dir: Its files are copied.
-        card: For README.md.
-        task: Of a fine-tuned model; ``state`` is its encoder then.
+        config: The model's sizes and family.
+        tokenizer_dir: Folder whose tokenizer files are copied.
+        card: What README.md says.
+        task: The head of a fine-tuned model, whose encoder is ``state``; None for a pre-trained model.
 
     Raises:
         ConfigError: The folder holds something else.
-        DataError: The tokenizer does not fit the model.
+        DataError: The tokenizer does not fit the model, or the disk is full.
     """
     folder = Path(os.path.abspath(folder))
     _check_replaceable(folder)
-    tokenizer = fitting_tokenizer(Path(tokenizer_dir), config)
+    tokenizer = load_fitting_tokenizer(Path(tokenizer_dir), config)
     own, generator = split_generator(state, config)
     rest: dict[str, Any] = {
         "tokenizer_dir": Path(tokenizer_dir),
@@ -159,7 +157,7 @@ def _write_model(
     card: ModelCard,
     task: TaskHead | None,
 ) -> None:
-    """Write one model with its tokenizer and card into an empty folder."""
+    """Write one model, with its tokenizer and card, into an empty folder."""
     floats = {name: value.detach().cpu().float() for name, value in state.items()}
     weights = to_huggingface(floats, config, pad_id=special_ids.pad)
     if task is None:
@@ -179,13 +177,29 @@ def _write_model(
 
 
 def _objective_of(state: Mapping[str, Tensor], config: ModelConfig) -> Objective | Literal["rtd"]:
-    """Return what a model was trained for, by the heads that it has."""
+    """Return what a model was trained for, which its heads tell."""
     if "cls.seq_relationship.weight" in state:
         return config.traits.objectives[0]
     return "none" if config.generator_size is None else "rtd"
 
 
+def load_fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
+    """Load a tokenizer that has to fit a model.
+
+    Raises:
+        DataError: It has more or fewer pieces than the model has embeddings.
+    """
+    tokenizer = load_tokenizer(folder)
+    if not model.fits_pieces(tokenizer.vocab_size):
+        raise DataError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {model.vocab_size:,}. Put the "
+            "tokenizer's files there that the model was trained with."
+        )
+    return tokenizer
+
+
 def _check_replaceable(folder: Path) -> None:
+    """Refuse a folder that holds anything but an earlier export."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -227,8 +241,8 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)  # without it, a pickle may run any code
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}. Fetch the file again.") from None
-    except Exception as error:  # pickle.UnpicklingError: something else than weights
+    except Exception as error:  # pickle.UnpicklingError: the file holds other objects than tensors
         raise CheckpointError(f"{path}: holds more than weights: {error}. Convert it to safetensors.") from None

@@ -1,4 +1,4 @@
-"""The model card: README.md with the YAML header that model hubs read."""
+"""The model card: a README.md with the YAML header that model hubs read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,49 +9,49 @@ import yaml
 from megabert.config.model import ModelConfig
 
 DISCRIMINATOR = "ElectraForPreTraining"
-"""The one architecture that fills no masks."""
+"""The only architecture that does not fill masks."""
 TASK_NAMES = {"fill-mask": "Masked language modelling"}
-"""Where the hub's name says too little."""
+"""Words for a pipeline whose name on the hub says too little."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
-    """What a card says beyond the model's shape; each mapping becomes a table, in its order."""
+    """What a card says besides the model's sizes. Each mapping becomes a table, in its order."""
 
     name: str
-    """Title."""
+    """Title of the card."""
     description: str = ""
-    """A paragraph under the title; Markdown."""
+    """A paragraph under the title, in Markdown."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Corpus, documents, instances, tokens, tokenizer, ..."""
+    """What it was trained on: corpus, documents, instances, tokens, tokenizer."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    """Optimizer, phases, batch, precision, seed, ..."""
+    """How it was trained: optimizer, phases, batch, precision, seed."""
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
-    """Run, step, file digest, ..."""
+    """Which checkpoint it is: run, step, digest."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Measured on the held-out split, such as ``eval/mlm_loss``."""
+    """Metrics on held-out data, such as ``eval/mlm_loss``."""
     languages: tuple[str, ...] = ()
-    """ISO 639-1 codes."""
+    """Languages as ISO 639-1 codes."""
     license: str | None = None
-    """SPDX-like identifier in lower case; None leaves it open."""
+    """License as an identifier in lower case, such as ``apache-2.0``; None says nothing about it."""
     software: Mapping[str, str] = field(default_factory=dict)
-    """Versions."""
+    """Versions of the packages it was trained with."""
     pipeline: str = "fill-mask"
-    """The hub's name of what the model does."""
+    """The hub's name for what the model does."""
     usage: str | None = None
-    """Python lines under "Use"; None shows how to fill a mask."""
+    """Python lines under the heading "Use"; None shows how to fill a mask."""
     metrics_of: tuple[str, str] = ("held-out", "held-out split of the training corpus")
-    """Type and name of the data that ``metrics`` were measured on."""
+    """Type and name of the data on which ``metrics`` were measured."""
 
 
 def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, parameters: int) -> str:
     """Return the text of README.md.
 
     Args:
-        card: What to say.
-        config: Shape of the model.
-        architecture: Class of ``transformers`` that has all the exported weights.
-        parameters: Number of exported parameters, tied ones once.
+        card: What the card says.
+        config: The model's sizes and family.
+        architecture: Class of ``transformers`` that has all exported weights.
+        parameters: Number of exported parameters, tied ones counted once.
     """
     shape = {
         "family": config.family,

@@ -1,4 +1,4 @@
-"""A model named on the command line: a run folder of ours, or a Hugging Face folder."""
+"""The models that a command line can name: a run folder, or a Hugging Face folder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +10,7 @@ from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import config_path
-from megabert.export.huggingface import read_huggingface
-from megabert.export.tokenizer import fitting_tokenizer
+from megabert.export.huggingface import load_fitting_tokenizer, read_huggingface
 from megabert.models.build import PretrainingModel, build_model
 from megabert.models.initial_weights import InitialWeights, load_initial_weights
 from megabert.models.initialization import initialize
@@ -19,12 +18,12 @@ from megabert.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
 
 MASKED_LM = ("cls.predictions.", "generator.")
-"""Beginnings of the names of what guesses pieces."""
+"""Beginnings of the names of the parameters that fill masks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A model's sizes, its tokenizer's folder, and its weights, read when they are needed."""
+    """A model's sizes, the folder of its tokenizer, and its weights, which are read when they are needed."""
 
     model: ModelConfig
     tokenizer_dir: Path
@@ -32,19 +31,19 @@ class Source:
     seed: int = 0
 
     def build_untrained_model(self) -> PretrainingModel:
-        """Return the model as its run began, random weights by seed."""
+        """Return the model as its run began, with the random weights of its seed."""
         model = build_model(self.model)
         initialize(model, self.seed)
         return model
 
     def build_model(self, *, fills_masks: bool = False) -> PretrainingModel:
-        """Return the model with its weights, in float32 on the CPU; heads that they lack are random.
+        """Return the model with its weights, in float32 on the CPU. Heads that the weights lack are random.
 
         Args:
-            fills_masks: Whether the head that guesses pieces is needed.
+            fills_masks: Whether the masked-LM head is needed.
 
         Raises:
-            CheckpointError: It is, and the weights lack it.
+            CheckpointError: The masked-LM head is needed, and the weights lack it.
         """
         model = self.build_untrained_model()
         lacking = [name for name in load_initial_weights(model, self.weights) if name.startswith(MASKED_LM)]
@@ -61,18 +60,18 @@ class Source:
         Raises:
             DataError: It does not fit the model.
         """
-        return fitting_tokenizer(self.tokenizer_dir, self.model)
+        return load_fitting_tokenizer(self.tokenizer_dir, self.model)
 
 
 def open_source(name: str, checkpoint: str = "last") -> Source:
-    """Open a run folder or a Hugging Face folder; weights are read when asked for.
+    """Open a run folder or a Hugging Face folder. Its weights are read when they are needed.
 
     Args:
         name: Path of the folder.
-        checkpoint: ``last``, ``best`` or a step, of a run folder.
+        checkpoint: The checkpoint of a run folder: ``last``, ``best`` or a step.
 
     Raises:
-        ConfigError: Neither of the two.
+        ConfigError: The folder is neither of the two.
     """
     folder = Path(name)
     if (folder / CONFIG_NAME).is_file():

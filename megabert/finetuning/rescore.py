@@ -9,7 +9,7 @@ import torch
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import nearest
 from megabert.errors import ConfigError
-from megabert.export.tokenizer import fitting_tokenizer
+from megabert.export.huggingface import load_fitting_tokenizer
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.evaluate import EvaluationSet, evaluate
 from megabert.finetuning.families import FAMILIES, Family
@@ -85,7 +85,7 @@ def _family(saved: SavedModel, task: Task, config: FinetuneConfig, examples: Seq
     return reader(
         task,
         config,
-        fitting_tokenizer(saved.folder, saved.model),
+        load_fitting_tokenizer(saved.folder, saved.model),
         labels=saved.labels or task.labels or reader.labels_of(examples),
         max_seq_length=sequence_length(task, config, saved.model),
         has_segments=saved.model.type_vocab_size > 1,

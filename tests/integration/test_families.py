@@ -6,7 +6,7 @@ import torch
 from integration.conftest import build_shards
 from integration.runs import Run, kill_everything
 
-from megabert.export.run import export_run
+from megabert.export.run_folder import export_run
 
 FLAGS = {
     "roberta": {"model.family": "roberta"},

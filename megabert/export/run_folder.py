@@ -20,15 +20,15 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last") -> int:
     """Write a run's checkpoint in Hugging Face form.
 
     Args:
-        run_dir: Run folder.
-        folder: New, empty, or an earlier export.
-        checkpoint: ``last``, ``best`` (lowest held-out loss within the last phase) or a step.
+        run_dir: The run folder.
+        folder: Where to write: a new or empty folder, or an earlier export.
+        checkpoint: ``last``, ``best`` (the lowest held-out loss of the last phase) or a step.
 
     Returns:
-        The step that was exported.
+        The step of the checkpoint.
 
     Raises:
-        CheckpointError, ConfigError, DataError: No such run or checkpoint, or the folder holds something else.
+        CheckpointError, ConfigError, DataError: There is no such run or checkpoint, or the folder holds something else.
     """
     config = read_config(run_dir)
     path = find_checkpoint(checkpoints_dir(run_dir), checkpoint)
