@@ -34,7 +34,7 @@ test: $(installed) ## The tests, without a GPU, JOBS=2 files at a time
 smoke: $(installed) ## Train the debug recipe for a few steps on a small corpus, in under a minute
 	@$(bin)/python -m pytest tests/integration -k smoke
 
-soak: $(installed) ## The full counts of kills, matrices and distributions; PART=NAME for one part; goes on where it ended
+soak: $(installed) ## The full counts of kills, matrices and distributions; PART=NAME for one part; resumes where it ended
 	@mkdir -p benchmarks/soak
 	@$(bin)/python tests/progress.py build/soak/$(soak_part) || rm -f benchmarks/soak/$(soak_part).log
 	@set -o pipefail; $(bin)/python -m pytest -m soak -v -s --timeout 3600 \
@@ -59,5 +59,5 @@ bench-gpu: ## The GPU runbook, resumable; PART=1, 2, 3 (9 minutes each) or a nam
 docs: $(installed) ## The documentation as HTML, in build/docs
 	@$(bin)/python -m sphinx -W --keep-going -q -b html docs build/docs && echo build/docs/index.html
 
-clean: ## Remove what make made, but for runs/
+clean: ## Remove all that make made except runs/
 	rm -rf $(VENV) build *.egg-info

@@ -11,10 +11,9 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from megabert.errors import ConfigError, DataError, Echo, MegabertError
+from megabert.errors import EXIT_INTERRUPTED, ConfigError, DataError, Echo, MegabertError
 
-INTERRUPTED = 128 + signal.SIGINT
-READER_GONE = 128 + signal.SIGPIPE
+EXIT_READER_GONE = 128 + signal.SIGPIPE
 
 _REMEDIES = {
     errno.EACCES: "Change its permissions or owner, or name another place.",
@@ -53,6 +52,14 @@ def as_user_error(error: BaseException) -> MegabertError | None:
     return None
 
 
+def exit_code_of(error: BaseException) -> int:
+    """Return the code with which a command that ends by an exception leaves: 1 for a bug."""
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    known = as_user_error(error)
+    return 1 if known is None else known.exit_code
+
+
 def guarded(run: Callable[[], int | None], *, program: str, rank_label: Callable[[], str]) -> int:
     """Run a command; print its error, if any, as a shell's user reads it.
 
@@ -70,10 +77,10 @@ def guarded(run: Callable[[], int | None], *, program: str, rank_label: Callable
         return code
     except BrokenPipeError:  # the reader, such as head, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
-        return READER_GONE
+        return EXIT_READER_GONE
     except KeyboardInterrupt:
         print(f"{program}: interrupted; the same command continues what was begun", file=sys.stderr)
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except Echo as echo:  # another rank reports it
         return echo.exit_code
     except Exception as error:

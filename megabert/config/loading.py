@@ -1,4 +1,4 @@
-"""Building a configuration: defaults < files in order < flags, validated whole, every problem named at once."""
+"""Building a configuration: defaults < files in order < flags, validated whole, every problem reported at once."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -67,16 +67,16 @@ def to_yaml(config: Any) -> str:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
     """Return ``{path: (old, new)}`` for every leaf in which two nested mappings differ."""
-    found: dict[str, tuple[Any, Any]] = {}
+    different: dict[str, tuple[Any, Any]] = {}
     for key in [*old, *(key for key in new if key not in old)]:
         path, a, b = f"{prefix}{key}", old.get(key), new.get(key)
         if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
             a, b = dict(enumerate(a)), dict(enumerate(b))
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found |= differences(a, b, f"{path}.")
+            different |= differences(a, b, f"{path}.")
         elif a != b:
-            found[path] = (a, b)
-    return found
+            different[path] = (a, b)
+    return different
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -100,8 +100,8 @@ def _merge(base: Any, update: Any, where: str) -> Any:
 
 def _innermost(problems: list[Any]) -> list[Any]:
     """Drop what pydantic says of a list only because its elements are wrong."""
-    places = [problem["loc"] for problem in problems]
-    return [p for p in problems if not any(len(q) > len(p["loc"]) and q[: len(p["loc"])] == p["loc"] for q in places)]
+    paths = [problem["loc"] for problem in problems]
+    return [p for p in problems if not any(len(q) > len(p["loc"]) and q[: len(p["loc"])] == p["loc"] for q in paths)]
 
 
 def _describe(problem: Any, cls: type) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
+from megabert.command_line.failures import exit_code_of
 from megabert.errors import Echo, MegabertError, cause_of
 
 logger = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ class FirstFailure:
 
     def _publish(self, error: BaseException) -> RankFailed:
         cause = cause_of(error)
-        mine = json.dumps([self._rank, getattr(cause, "exit_code", 1), f"{type(cause).__name__}: {cause}"])
+        mine = json.dumps([self._rank, exit_code_of(cause), f"{type(cause).__name__}: {cause}"])
         return _read(self._store.compare_set(_KEY, "", mine))
 
 

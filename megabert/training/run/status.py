@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from megabert.command_line.failures import exit_code_of
 from megabert.distributed.failure_propagation import RankFailed
 from megabert.distributed.process_group import World
-from megabert.errors import EXIT_HOPELESS, EXIT_HUNG, EXIT_INTERRUPTED, DataError, Echo
+from megabert.errors import EXIT_HOPELESS, EXIT_HUNG, DataError, Echo
 from megabert.observability.logs import logger
 from megabert.schema import atomic_write, read_json, to_json
 
@@ -105,7 +106,7 @@ class RunStatus:
         earlier = read_status(self._run_dir)
         if earlier.status == "failed" and earlier.start == self._record.start:
             return
-        code = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+        code = exit_code_of(error)
         text, rank = f"{type(error).__name__}: {error}", self._world.rank
         if isinstance(error, RankFailed):  # that rank could not write
             text, rank = str(error), error.rank

@@ -7,6 +7,7 @@ import pytest
 
 from data_prep.cli import main as megabert_data
 from megabert.cli.main import main as megabert
+from megabert.command_line.failures import exit_code_of
 from megabert.errors import CheckpointError, DataError
 
 CALLS = {
@@ -84,3 +85,8 @@ def test_bug_has_its_traceback(fail):
     assert code == 1
     assert shown.startswith("a bug:\nTraceback")
     assert "ZeroDivisionError: x" in shown
+
+
+def test_codes_of_a_rank_are_those_of_the_command():
+    errors = [os_error(errno.ENOSPC), CheckpointError("x"), MemoryError(), KeyboardInterrupt(), ZeroDivisionError()]
+    assert [exit_code_of(error) for error in errors] == [3, 4, 2, 130, 1]
