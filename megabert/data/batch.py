@@ -149,8 +149,8 @@ def assemble(
     """
     parts = [(block.columns, rows) for block in blocks if (rows := block.select(ordinals)).size]
     B = sum(rows.size for _, rows in parts)
-    T = sum(int(columns.lengths[rows].sum()) for columns, rows in parts)
-    M = sum(int(columns.masked_counts[rows].sum()) for columns, rows in parts)
+    T = sum(int(columns.lengths_of(rows).sum()) for columns, rows in parts)
+    M = sum(int(columns.masked_counts_of(rows).sum()) for columns, rows in parts)
     shape = padded or MicroShape(tokens=max(1, T), sequences=max(1, B), masked=max(1, M))
     tensors: dict[str, Tensor] = {}
 
@@ -213,7 +213,7 @@ def _gather(parts: Sequence[tuple[Columns, NDArray[np.int64]]], packed: PackedAr
     packed.cu_seqlens[0] = 0
     b = t = m = 0
     for columns, rows in parts:
-        gather_rows(columns.arrays, rows, Cursor(b, t, m), packed)
-        b, m = b + rows.size, m + int(columns.masked_counts[rows].sum())
+        gather_rows(columns, rows, Cursor(b, t, m), packed)
+        b, m = b + rows.size, m + int(columns.masked_counts_of(rows).sum())
         t = int(packed.cu_seqlens[b])
     return int(np.diff(packed.cu_seqlens).max(initial=1))

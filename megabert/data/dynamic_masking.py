@@ -1,7 +1,5 @@
 """Masks drawn while loading: an instance is masked anew each epoch, and alike on every rank and after a resume."""
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,15 +43,14 @@ class DynamicMasker:
     def mask(self, columns: Columns, indices: NDArray[np.int64], epoch: int) -> Columns:
         """Return the chosen instances alone, in the order of ``indices``, masked for an epoch."""
         # Gather their tokens end to end: each instance's range of indices, shifted to where its tokens are stored.
-        lengths = columns.lengths[indices]
+        lengths = columns.lengths_of(indices)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         source = np.arange(starts[-1]) + np.repeat(columns.token_starts[indices] - starts[:-1], lengths)
         keys = mix(_MASKS_KEY, self._seed, epoch, columns.rows[indices])
         masked = mask_instances(
             columns.input_ids[source], starts, keys=keys, pieces=self._pieces, options=self._options
         )
-        return replace(
-            columns,
+        return Columns(
             input_ids=masked.ids_T,
             token_starts=starts,
             segment_b_starts=columns.segment_b_starts[indices],

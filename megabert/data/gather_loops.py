@@ -10,10 +10,10 @@ def gather_rows(columns, rows, cursor, packed):
     """Copy instances end to end, with what follows from where each one starts.
 
     Args:
-        columns: A ``ColumnArrays``, the decoded instances.
+        columns: ``Columns``, the decoded instances.
         rows: Int64, the instances to copy, in order.
-        cursor: A ``Cursor``, how much of ``packed`` is filled already.
-        packed: A ``PackedArrays``, written from the cursor on.
+        cursor: ``Cursor``, how much of ``packed`` is filled already.
+        packed: ``PackedArrays``, written from the cursor on.
     """
     b, t, m = cursor.sequences, cursor.tokens, cursor.masked
     for row in rows:

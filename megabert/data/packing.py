@@ -127,20 +127,10 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
     """
     lengths = np.asarray(lengths, np.int64)
     masked_counts = np.asarray(masked_counts, np.int64)
-    if lengths.size and (lengths.max() > shape.tokens or masked_counts.max() > shape.masked):
-        raise DataError(
-            f"an instance has {lengths.max()} tokens and {masked_counts.max()} masked positions, a micro-batch holds "
-            f"{shape.tokens} and {shape.masked}. The shards contradict their manifest: run `megabert-data verify`."
-        )
+    steps = _fewest_micro_steps(lengths, masked_counts, shape, world_size)
     longest_first = _argsort(lengths.max(initial=0) - lengths)
-    # No plan has fewer micro-steps than the totals need. Usually this number fits; where the bins came out uneven, one
-    # micro-step more is tried until they fit. That ends, because with a bin for each instance everything fits.
-    steps = max(
-        1,
-        _divide_up(int(lengths.sum()), shape.tokens * world_size),
-        _divide_up(int(masked_counts.sum()), shape.masked * world_size),
-        _divide_up(lengths.size, shape.sequences * world_size),
-    )
+    # Usually the fewest micro-steps are enough. Where the bins come out uneven, one more is tried until all bins fit;
+    # that ends, because with a bin for each instance everything fits.
     while True:
         bins = _distribute(lengths[longest_first], steps * world_size)
         tokens = np.bincount(bins, lengths[longest_first], steps * world_size)
@@ -159,6 +149,27 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
         bin_starts=np.concatenate([[0], np.cumsum(counts)]),
         max_tokens=int(tokens.max()),
         max_masked=int(masked.max()),
+    )
+
+
+def _fewest_micro_steps(
+    lengths: NDArray[np.int64], masked_counts: NDArray[np.int64], shape: MicroShape, world_size: int
+) -> int:
+    """Return how many micro-steps the totals need at least, if every micro-batch were full.
+
+    Raises:
+        DataError: If a single instance is larger than ``shape``.
+    """
+    if lengths.size and (lengths.max() > shape.tokens or masked_counts.max() > shape.masked):
+        raise DataError(
+            f"an instance has {lengths.max()} tokens and {masked_counts.max()} masked positions, a micro-batch holds "
+            f"{shape.tokens} and {shape.masked}. The shards contradict their manifest: run `megabert-data verify`."
+        )
+    return max(
+        1,
+        _divide_up(int(lengths.sum()), shape.tokens * world_size),
+        _divide_up(int(masked_counts.sum()), shape.masked * world_size),
+        _divide_up(lengths.size, shape.sequences * world_size),
     )
 
 
@@ -196,15 +207,20 @@ def shape_for(
     masked_mean, most_masked = statistics.masked_tokens / statistics.rows, statistics.max_masked
     masked = per_rank * (masked_mean + _margin(masked_mean, 0, most_masked, global_batch_size))
     # A micro-batch holds an equal share of that and one more instance, since sums of bins differ by less than one.
-    tokens_multiple = max(8, _round_up(math.ceil(tokens / steps), 8 * _SIZES) // _SIZES)
-    masked_multiple = max(8, _round_up(math.ceil(masked / steps), 8 * _SIZES) // _SIZES)
+    share, masked_share = math.ceil(tokens / steps), math.ceil(masked / steps)
+    multiple, masked_multiple = _multiple(share), _multiple(masked_share)
     return MicroShape(
-        tokens=min(_round_up(math.ceil(tokens / steps) + longest, tokens_multiple), micro_batch_tokens),
+        tokens=min(_round_up(share + longest, multiple), micro_batch_tokens),
         sequences=math.ceil(1.25 * per_rank / steps) + 4,
-        masked=max(1, _round_up(math.ceil(masked / steps) + most_masked, masked_multiple)),
-        token_multiple=tokens_multiple,
+        masked=max(1, _round_up(masked_share + most_masked, masked_multiple)),
+        token_multiple=multiple,
         masked_multiple=masked_multiple,
     )
+
+
+def _multiple(size: int) -> int:
+    """Return what padded sizes are multiples of: 1/128 of the usual size, rounded up to whole multiples of 8."""
+    return max(8, _round_up(size, 8 * _SIZES) // _SIZES)
 
 
 def _distribute(lengths: NDArray[np.int64], num_bins: int) -> NDArray[np.int64]:

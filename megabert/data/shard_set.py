@@ -4,8 +4,6 @@ import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -28,21 +26,10 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class ColumnArrays(NamedTuple):
-    """The arrays of `Columns` in the form in which a compiled loop takes them."""
-
-    input_ids: NDArray
-    token_starts: NDArray[np.int64]
-    segment_b_starts: NDArray[np.int64]
-    masked_positions: NDArray[np.integer]
-    masked_ids: NDArray
-    masked_starts: NDArray[np.int64]
-    next_sentence_labels: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
+class Columns(NamedTuple):
     """Decoded instances. Lists are stored flat, end to end, with an array that says where each instance's starts.
+
+    It is a NamedTuple, so that a compiled loop can take it.
 
     Attributes:
         input_ids: Uint16 or uint32, the tokens of all instances.
@@ -65,19 +52,17 @@ class Columns:
     rows: NDArray[np.int64]
 
     @property
-    def arrays(self) -> ColumnArrays:
-        """The arrays that the gathering loop reads."""
-        return ColumnArrays(*(getattr(self, name) for name in ColumnArrays._fields))
-
-    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each instance."""
         return np.diff(self.token_starts)
 
-    @cached_property
-    def masked_counts(self) -> NDArray[np.int64]:
-        """Number of positions to predict in each instance."""
-        return np.diff(self.masked_starts)
+    def lengths_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of tokens of some instances."""
+        return self.token_starts[indices + 1] - self.token_starts[indices]
+
+    def masked_counts_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of positions to predict in some instances."""
+        return self.masked_starts[indices + 1] - self.masked_starts[indices]
 
 
 class ShardSet:

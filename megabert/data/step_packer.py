@@ -94,8 +94,8 @@ class StepPacker:
         # Every rank reads the rows of the whole global batch, since their lengths make the plan...
         ranges, position_after = position.take(self._global_batch_size, self.shards.num_rows)
         blocks = list(self._blocks(ranges))
-        lengths = np.concatenate([block.columns.lengths[block.indices] for block in blocks])
-        masked_counts = np.concatenate([block.columns.masked_counts[block.indices] for block in blocks])
+        lengths = np.concatenate([block.columns.lengths_of(block.indices) for block in blocks])
+        masked_counts = np.concatenate([block.columns.masked_counts_of(block.indices) for block in blocks])
         plan = plan_packing(lengths, masked_counts, self.share.shape, self.share.world_size)
         # ...but gathers only the tokens of its own micro-batches.
         seeds = instance_seeds(self._seed, number, np.arange(lengths.size))
@@ -144,7 +144,7 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
         rows = np.arange(len(columns.rows))
         if masker is not None:  # the same masks in every validation
             columns = masker.mask(columns, rows, epoch=0)
-        plan = plan_packing(columns.lengths, columns.masked_counts, share.shape, share.world_size)
+        plan = plan_packing(columns.lengths_of(rows), columns.masked_counts_of(rows), share.shape, share.world_size)
         seeds = instance_seeds(0, 0, first + rows)
         yield from _micro_batches(plan, share, [RowBlock(columns, rows, 0)], seeds, batch_format)
 

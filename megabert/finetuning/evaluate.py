@@ -11,8 +11,7 @@ from torch import Tensor
 
 from megabert.data.batch import MicroBatch
 from megabert.finetuning.batches import Batcher
-from megabert.finetuning.families import Family
-from megabert.finetuning.features import Features
+from megabert.finetuning.families import Example, Family, Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +20,7 @@ class EvaluationSet:
 
     name: str
     """Stem of the set's file, or ``held_out``."""
-    examples: Sequence[Any]
-    features: Features
+    examples: Sequence[Example]
     batcher: Batcher
 
 
@@ -30,7 +28,7 @@ class EvaluationSet:
 class Evaluation:
     """The result of one pass over a set."""
 
-    predictions: list[dict[str, Any]]
+    predictions: list[Prediction]
     """One prediction an example, as it is written to a file."""
     metrics: dict[str, float]
 
@@ -51,23 +49,24 @@ def evaluate(
 ) -> Evaluation:
     """Score a set; every rank calls it, with a model in evaluation mode."""
     logits = item_logits(forward, data, device=device, gather=gather)
-    predictions = family.predict(logits, data.examples, data.features)
+    predictions = family.predict(logits, data.examples, data.batcher.features)
     return Evaluation(predictions=predictions, metrics=family.score(predictions, data.examples))
 
 
 def item_logits(forward: Forward, data: EvaluationSet, *, device: torch.device, gather: Gather) -> list[NDArray]:
     """Return each item's logits, float32 of shape (rows, outputs), in the order of the items."""
+    features = data.batcher.features
     mine: list[tuple[NDArray, NDArray]] = []
     for batch in data.batcher.all():
         on_device = batch.to(device)
         logits = forward(on_device.inputs, on_device.label_positions_M).detach().float().cpu().numpy()
-        mine.append((batch.items, logits[: data.features.rows[batch.items].sum()]))
+        mine.append((batch.items, logits[: features.rows[batch.items].sum()]))
     # Packing mixes the items: put each one's rows back where the item belongs.
-    logits_of_items: list[NDArray] = [np.empty(0)] * len(data.features)
+    logits_of_items: list[NDArray] = [np.empty(0)] * len(features)
     for parts in gather(mine):
         for items, logits in parts:
             if len(items):
-                ends = np.cumsum(data.features.rows[items])[:-1]
+                ends = np.cumsum(features.rows[items])[:-1]
                 for item, rows in zip(items, np.split(logits, ends), strict=True):
                     logits_of_items[item] = rows
     return logits_of_items

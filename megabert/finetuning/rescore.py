@@ -12,7 +12,7 @@ from megabert.errors import ConfigError
 from megabert.export.huggingface import load_fitting_tokenizer
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.evaluate import EvaluationSet, evaluate
-from megabert.finetuning.families import FAMILIES, Family
+from megabert.finetuning.families import FAMILIES, Example, Family
 from megabert.finetuning.saved_model import SCORING_SETTINGS, SavedModel, read_saved_model
 from megabert.finetuning.setup import find_file, sequence_length, subset
 from megabert.finetuning.tasks import Task, find_task
@@ -58,16 +58,9 @@ def rescore(
     family = _family(saved, task, config, examples)
     torch_device = _find_device(device)
     model = saved.build_model(task, family.num_outputs).to(torch_device)
-    features = family.encode(examples, is_training=False)
-    batcher = Batcher(
-        features=features,
-        micro_batch_tokens=config.micro_batch_tokens,
-        pad_id=family.tokenizer.special_ids.pad,
-        rank=0,
-        world_size=1,
-    )
-    evaluation_set = EvaluationSet(name=path.stem, examples=examples, features=features, batcher=batcher)
+    batcher = _batcher(family, examples, config.micro_batch_tokens)
     with torch.no_grad():
+        evaluation_set = EvaluationSet(name=path.stem, examples=examples, batcher=batcher)
         evaluation = evaluate(model, family, evaluation_set, device=torch_device)
     if predictions is not None:
         family.write(evaluation.predictions, evaluation.metrics, predictions)
@@ -80,7 +73,7 @@ def _check_changes(changes: dict[str, Any]) -> None:
             raise ConfigError(f"{name}: no setting of an evaluation{nearest(name, CHANGEABLE)}")
 
 
-def _family(saved: SavedModel, task: Task, config: FinetuneConfig, examples: Sequence[Any]) -> Family:
+def _family(saved: SavedModel, task: Task, config: FinetuneConfig, examples: Sequence[Example]) -> Family:
     reader = FAMILIES[task.family]
     return reader(
         task,
@@ -89,6 +82,16 @@ def _family(saved: SavedModel, task: Task, config: FinetuneConfig, examples: Seq
         labels=saved.labels or task.labels or reader.labels_of(examples),
         max_seq_length=sequence_length(task, config, saved.model),
         has_segments=saved.model.type_vocab_size > 1,
+    )
+
+
+def _batcher(family: Family, examples: Sequence[Example], micro_batch_tokens: int) -> Batcher:
+    return Batcher(
+        features=family.encode(examples, is_training=False),
+        micro_batch_tokens=micro_batch_tokens,
+        pad_id=family.tokenizer.special_ids.pad,
+        rank=0,
+        world_size=1,
     )
 
 

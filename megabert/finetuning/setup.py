@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from megabert.errors import ConfigError, DataError
 from megabert.export.sources import Source, open_source
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.evaluate import EvaluationSet
-from megabert.finetuning.families import FAMILIES, Family
+from megabert.finetuning.families import FAMILIES, Example, Family
 from megabert.finetuning.features import Features
 from megabert.finetuning.heads import architecture_of
 from megabert.finetuning.tables import SUFFIXES
@@ -24,6 +24,11 @@ MORE_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 """Suffixes of files with CoNLL columns."""
 USUAL_LENGTHS = {"span": 384}
 """What ``max_seq_length=auto`` means for a family of tasks; other families take 128."""
+
+
+Item = TypeVar("Item")
+NamedSet = tuple[str, list[Example]]
+"""Name and examples of an evaluation set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +51,7 @@ class Prepared:
     """The source's shape with the dropout of the fine-tuning."""
     family: Family
     train: Features
-    evaluation: tuple[tuple[str, Sequence[Any], Features], ...]
+    evaluation: tuple[tuple[str, Sequence[Example], Features], ...]
     """Name, examples and features of each evaluation set."""
     identity: dict[str, str]
     """SHA-256 of the tokenizer and of every data file."""
@@ -67,7 +72,6 @@ class Prepared:
             EvaluationSet(
                 name=name,
                 examples=examples,
-                features=features,
                 batcher=self.batcher(features, rank=rank, world_size=world_size),
             )
             for name, examples, features in self.evaluation
@@ -119,7 +123,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     )
 
 
-def _read_examples(task: Task, config: FinetuneConfig, files: Files) -> tuple[list[Any], list[tuple[str, list[Any]]]]:
+def _read_examples(task: Task, config: FinetuneConfig, files: Files) -> tuple[list[Example], list[NamedSet]]:
     """Return the training examples, and name and examples of each evaluation set."""
     reader = FAMILIES[task.family]
     train = reader.read(task, files.train)
@@ -180,7 +184,7 @@ def find_file(folder: Path, stems: Sequence[str]) -> Path:
     )
 
 
-def split(examples: list[Any], share: float, path: Path) -> tuple[list[Any], list[Any]]:
+def split(examples: list[Item], share: float, path: Path) -> tuple[list[Item], list[Item]]:
     """Set a share of the examples aside, the same ones each time."""
     held_out = max(1, round(len(examples) * share))
     if held_out >= len(examples):
@@ -193,7 +197,7 @@ def split(examples: list[Any], share: float, path: Path) -> tuple[list[Any], lis
     )
 
 
-def subset(examples: list[Any], size: int) -> list[Any]:
+def subset(examples: list[Item], size: int) -> list[Item]:
     """Return a fixed random subset, in the order of the file; 0 takes all."""
     if not size or size >= len(examples):
         return examples

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,21 @@ def as_text(value: Any, where: str) -> str:
     return str(value)
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what can go wrong while a text file is read into errors that name the file.
+
+    Raises:
+        DataError: The file cannot be read, or is not UTF-8.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 (byte {error.object[error.start]:#04x}). Convert the file.") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}). Name another file.") from None
+
+
 def read_table(
     path: Path, names: Sequence[str], *, header: Sequence[str] | None = None, skips_broken_rows: bool = False
 ) -> Table:
@@ -92,20 +108,15 @@ def read_table(
         raise DataError(
             f"{path}: unknown kind of table; known suffixes are {', '.join(_READERS)}. Rename or convert it."
         )
-    try:
-        rows = reader(path, header)
-        table = _collect(path, rows, names, skips_broken_rows)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 (byte {error.object[error.start]:#04x}). Convert the file.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}). Name another file.") from None
+    with reading(path):
+        table = _collect(path, reader(path, header), names, skips_broken_rows)
     if not len(table):
         raise DataError(f"{path}: holds no examples. Name a file with rows.")
     return table
 
 
 def _collect(path: Path, rows: Iterator[tuple[int, Any]], names: Sequence[str], skips_broken: bool) -> Table:
-    """Pick columns out of rows: mappings, or a list of names followed by lists of values."""
+    """Pick columns out of rows: mappings, or a list of names (the header) followed by lists of values."""
     columns: dict[str, list[Any]] = {name: [] for name in names}
     lines: list[int] = []
     header: list[str] | None = None

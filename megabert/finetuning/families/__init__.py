@@ -1,6 +1,6 @@
 """Families of tasks, one class each: how examples are read, encoded, scored and written."""
 
-from megabert.finetuning.families.base import Family, Head
+from megabert.finetuning.families.base import Example, Family, Head, Prediction
 from megabert.finetuning.families.choice import Choice
 from megabert.finetuning.families.sequence import Classification, Regression
 from megabert.finetuning.families.span import Span
@@ -15,4 +15,4 @@ FAMILIES: dict[TaskFamily, type[Family]] = {
     "tagging": Tagging,
 }
 
-__all__ = ["FAMILIES", "Family", "Head"]
+__all__ = ["FAMILIES", "Example", "Family", "Head", "Prediction"]

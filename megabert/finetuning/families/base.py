@@ -45,6 +45,9 @@ class Example:
 
 E = TypeVar("E", bound=Example)
 
+Prediction = dict[str, Any]
+"""What is predicted for one example, ready for JSON; the keys are those of the family."""
+
 
 class Family(ABC, Generic[E]):
     """A task of this family, bound to its settings, its tokenizer and its labels."""
@@ -107,14 +110,14 @@ class Family(ABC, Generic[E]):
         """Return the loss of a micro-batch with items, summed over its terms."""
 
     @abstractmethod
-    def predict(self, logits: Sequence[NDArray], examples: Sequence[E], features: Features) -> list[dict[str, Any]]:
+    def predict(self, logits: Sequence[NDArray], examples: Sequence[E], features: Features) -> list[Prediction]:
         """Turn each item's logits, of shape (rows, outputs), into one prediction an example, ready for JSON."""
 
     @abstractmethod
-    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[E]) -> dict[str, float]:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> dict[str, float]:
         """Return the task's metrics, from 0 to 1 (correlations from -1 to 1)."""
 
-    def write(self, predictions: Sequence[dict[str, Any]], metrics: dict[str, float], stem: Path) -> list[Path]:
+    def write(self, predictions: Sequence[Prediction], metrics: dict[str, float], stem: Path) -> list[Path]:
         """Write predictions to files whose names begin with ``stem``, and return the files."""
         path = stem.with_name(f"{stem.name}.jsonl")
         atomic_write(path, json_lines(predictions))
@@ -150,6 +153,6 @@ class Family(ABC, Generic[E]):
             )
 
 
-def json_lines(rows: Sequence[dict[str, Any]]) -> str:
+def json_lines(rows: Sequence[Prediction]) -> str:
     """Return rows as the text of a JSON Lines file."""
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -5,7 +5,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from megabert.errors import DataError
 from megabert.finetuning.batches import TaskBatch
-from megabert.finetuning.families.base import Example, Family, Head
+from megabert.finetuning.families.base import Example, Family, Head, Prediction
 from megabert.finetuning.features import Features
 from megabert.finetuning.metrics.labels import METRICS
 from megabert.finetuning.tables import read_table
@@ -88,7 +87,7 @@ class Choice(Family[ChoiceQuestion]):
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[ChoiceQuestion], features: Features
-    ) -> list[dict[str, Any]]:
+    ) -> list[Prediction]:
         """Return the likeliest ending and the probabilities of all."""
         probabilities = torch.softmax(torch.from_numpy(np.stack(logits)[:, :, 0]), -1).numpy()
         return [
@@ -100,7 +99,7 @@ class Choice(Family[ChoiceQuestion]):
             for example, row in zip(examples, probabilities, strict=True)
         ]
 
-    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[ChoiceQuestion]) -> dict[str, float]:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceQuestion]) -> dict[str, float]:
         """Return the accuracy."""
         predicted = [row["prediction"] for row in predictions]
         return {"accuracy": METRICS["accuracy"]([example.label for example in examples], predicted)}

@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from megabert.data.shard_set import Columns
 from megabert.errors import DataError
 from megabert.finetuning.batches import TaskBatch
-from megabert.finetuning.families.base import Example, Family, Head
+from megabert.finetuning.families.base import Example, Family, Head, Prediction
 from megabert.finetuning.features import Features
 from megabert.finetuning.metrics.labels import METRICS
 from megabert.finetuning.tables import read_table
@@ -101,7 +100,7 @@ class Classification(_SequenceFamily):
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[LabelledText], features: Features
-    ) -> list[dict[str, Any]]:
+    ) -> list[Prediction]:
         """Return the likeliest label and the probabilities of all."""
         rows = np.concatenate(logits)
         probabilities = torch.softmax(torch.from_numpy(rows), -1).numpy()
@@ -114,7 +113,7 @@ class Classification(_SequenceFamily):
             for example, row in zip(examples, probabilities, strict=True)
         ]
 
-    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[LabelledText]) -> dict[str, float]:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[LabelledText]) -> dict[str, float]:
         """Return the task's metrics."""
         gold = [self.ids[example.label] for example in examples]
         predicted = [self.ids[row["prediction"]] for row in predictions]
@@ -147,14 +146,14 @@ class Regression(_SequenceFamily):
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[LabelledText], features: Features
-    ) -> list[dict[str, Any]]:
+    ) -> list[Prediction]:
         """Return the predicted numbers."""
         return [
             {"label": _number(example), "prediction": float(row[0, 0])}
             for example, row in zip(examples, logits, strict=True)
         ]
 
-    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[LabelledText]) -> dict[str, float]:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[LabelledText]) -> dict[str, float]:
         """Return the task's metrics."""
         gold = [row["label"] for row in predictions]
         predicted = [row["prediction"] for row in predictions]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.finetuning.batches import TaskBatch
-from megabert.finetuning.families.base import Family, Head
+from megabert.finetuning.families.base import Family, Head, Prediction
 from megabert.finetuning.families.span_files import MAY_BE_UNANSWERABLE, SpanQuestion, read_questions
 from megabert.finetuning.features import Features
 from megabert.finetuning.metrics.answers import Gold, best_null_threshold, score_answers
@@ -162,7 +162,7 @@ class Span(Family[SpanQuestion]):
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[SpanQuestion], features: Features
-    ) -> list[dict[str, Any]]:
+    ) -> list[Prediction]:
         """Return for each question its best answers, and how much likelier "no answer" is than the best."""
         assert isinstance(features, WindowFeatures)
         # The best score of each answer's text over all windows, and the lowest score of "no answer", as in
@@ -221,7 +221,7 @@ class Span(Family[SpanQuestion]):
             ],
         }
 
-    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[SpanQuestion]) -> dict[str, float]:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[SpanQuestion]) -> dict[str, float]:
         """Return exact match and F1, and where there may be no answer the threshold that decides it."""
         gold = [Gold(example.identity, tuple(text for _, text in example.answers)) for example in examples]
         language = self.config.language
@@ -234,7 +234,7 @@ class Span(Family[SpanQuestion]):
         chosen = _with_threshold(predictions, threshold)
         return score_answers(chosen, gold, language, allows_none=True) | {"null_threshold": threshold}
 
-    def write(self, predictions: Sequence[dict[str, Any]], metrics: dict[str, float], stem: Path) -> list[Path]:
+    def write(self, predictions: Sequence[Prediction], metrics: dict[str, float], stem: Path) -> list[Path]:
         """Write the three files that the official scripts take: answers, n best answers, odds of no answer."""
         contents: dict[str, Any] = {
             ".json": _with_threshold(predictions, metrics.get("null_threshold", np.inf)),
@@ -260,7 +260,7 @@ def _past_marks(context: str, end: int) -> int:
     return end
 
 
-def _with_threshold(predictions: Sequence[dict[str, Any]], threshold: float) -> dict[str, str]:
+def _with_threshold(predictions: Sequence[Prediction], threshold: float) -> dict[str, str]:
     """Return the answer to each question, "" where the odds of no answer are above the threshold."""
     return {row["id"]: "" if row["null_odds"] > threshold else row["answer"] for row in predictions}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megabert.errors import DataError
 from megabert.finetuning.families.base import Example
-from megabert.finetuning.tables import as_text, json_object, read_table
+from megabert.finetuning.tables import as_text, json_object, read_table, reading
 from megabert.finetuning.tasks import Task, refuse_columns
 
 MAY_BE_UNANSWERABLE = ("squad2",)
@@ -60,12 +60,8 @@ def _checked(example: SpanQuestion, task: Task) -> SpanQuestion:
 
 def _read_squad(task: Task, path: Path) -> Iterator[SpanQuestion]:
     refuse_columns(task, path)
-    try:
+    with reading(path):
         content = json_object(path.read_text(encoding="utf-8-sig"), str(path))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 (byte {error.object[error.start]:#04x}). Convert the file.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Name another file.") from None
     where = str(path)
     try:
         for i, article in enumerate(content["data"]):

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +14,10 @@ from torch import Tensor
 
 from megabert.errors import DataError
 from megabert.finetuning.batches import TaskBatch
-from megabert.finetuning.families.base import Example, Family, Head, json_lines
+from megabert.finetuning.families.base import Example, Family, Head, Prediction, json_lines
 from megabert.finetuning.features import Features
 from megabert.finetuning.metrics.bio import OUTSIDE, score_tags
-from megabert.finetuning.tables import as_text, read_table
+from megabert.finetuning.tables import as_text, read_table, reading
 from megabert.finetuning.tasks import Task, refuse_columns
 from megabert.observability.logs import logger
 from megabert.ops.cross_entropy import cross_entropy
@@ -103,7 +102,7 @@ class Tagging(Family[TaggedSentence]):
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[TaggedSentence], features: Features
-    ) -> list[dict[str, Any]]:
+    ) -> list[Prediction]:
         """Return the likeliest tag of each word."""
         predicted = [[self.labels[index] for index in rows.argmax(-1)] for rows in logits]
         return [
@@ -115,13 +114,13 @@ class Tagging(Family[TaggedSentence]):
             for example, tags in zip(examples, predicted, strict=True)
         ]
 
-    def score(self, predictions: Sequence[dict[str, Any]], examples: Sequence[TaggedSentence]) -> dict[str, float]:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[TaggedSentence]) -> dict[str, float]:
         """Return precision, recall and F1 of entities, and the accuracy of tags."""
         missing = sum(len(e.tokens) - len(row["prediction"]) for e, row in zip(examples, predictions, strict=True))
         assert not missing
         return score_tags([example.tags for example in examples], [row["prediction"] for row in predictions])
 
-    def write(self, predictions: Sequence[dict[str, Any]], metrics: dict[str, float], stem: Path) -> list[Path]:
+    def write(self, predictions: Sequence[Prediction], metrics: dict[str, float], stem: Path) -> list[Path]:
         """Write JSON Lines, and CoNLL columns (token, right tag, predicted tag) as the official script reads them."""
         lines, columns = stem.with_name(f"{stem.name}.jsonl"), stem.with_name(f"{stem.name}.conll")
         atomic_write(lines, json_lines(predictions))
@@ -138,24 +137,19 @@ def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
     tokens: list[str] = []
     tags: list[str] = []
     first = 0
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
-                parts = SPACES.split(line.strip(" \t\n"))
-                if parts[0] in ("", DOCUMENT):
-                    if tokens:
-                        yield TaggedSentence(where=f"{path}:{first}", tokens=tuple(tokens), tags=tuple(tags))
-                    tokens, tags = [], []
-                    continue
-                if len(parts) < 2:
-                    raise DataError(f"{path}:{number}: {parts[0]!r} has no tag. Give it a last column; O is no entity.")
-                first = first if tokens else number
-                tokens.append(parts[0])
-                tags.append(parts[-1])
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 (byte {error.object[error.start]:#04x}). Convert the file.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Name another file.") from None
+    with reading(path), open(path, encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            parts = SPACES.split(line.strip(" \t\n"))
+            if parts[0] in ("", DOCUMENT):
+                if tokens:
+                    yield TaggedSentence(where=f"{path}:{first}", tokens=tuple(tokens), tags=tuple(tags))
+                tokens, tags = [], []
+                continue
+            if len(parts) < 2:
+                raise DataError(f"{path}:{number}: {parts[0]!r} has no tag. Give it a last column; O is no entity.")
+            first = first if tokens else number
+            tokens.append(parts[0])
+            tags.append(parts[-1])
     if tokens:
         yield TaggedSentence(where=f"{path}:{first}", tokens=tuple(tokens), tags=tuple(tags))
 
