@@ -147,11 +147,13 @@ def assemble(
         batch_format: What all micro-batches have in common.
         padded: The exact shape to pad to. None pads nothing but a micro-batch without instances.
     """
+    # The real sizes, and the sizes with padding.
     parts = [(block.columns, rows) for block in blocks if (rows := block.select(ordinals)).size]
     B = sum(rows.size for _, rows in parts)
     T = sum(int(columns.lengths_of(rows).sum()) for columns, rows in parts)
     M = sum(int(columns.masked_counts_of(rows).sum()) for columns, rows in parts)
     shape = padded or MicroShape(tokens=max(1, T), sequences=max(1, B), masked=max(1, M))
+    # Tensors are allocated at their full size; the loop fills numpy views of their real part, the rest is padding.
     tensors: dict[str, Tensor] = {}
 
     def new(name: str, size: int, used: int, filling: int, dtype: torch.dtype = torch.int64) -> NDArray:

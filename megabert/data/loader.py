@@ -63,8 +63,10 @@ class PackedLoader:
         # Page-locked memory belongs to a device's context; a new thread would open one on device 0 for every rank.
         self._device = torch.cuda.current_device() if packer.share.pin else None
         self._stop_requested = threading.Event()
+        # Taking a batch grants the thread one more. It waits for that, instead of for room in a queue, so that closing
+        # can wake it.
         self._turn = threading.Condition()
-        self._granted = 1  # steps that the thread may have made so far
+        self._granted = 1  # batches that the thread may make in all
         self._closed = False
         self._results: queue.SimpleQueue[StepBatch | BaseException] = queue.SimpleQueue()
         self._ended: BaseException | None = None

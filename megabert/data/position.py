@@ -1,4 +1,7 @@
-"""Where a run stands in its data: (epoch, offset, skipped ranges), saved with every checkpoint."""
+"""The position of a run in its data: (epoch, offset, skipped ranges), saved with every checkpoint.
+
+It counts instances, not steps or shards, so a run can be resumed with another number of ranks or another batch size.
+"""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -9,7 +12,7 @@ from megabert.errors import DataError
 
 
 class PositionRange(NamedTuple):
-    """Positions ``start`` to ``stop - 1`` of the permuted order of one epoch."""
+    """Positions ``start`` to ``stop - 1`` in the permuted order of one epoch."""
 
     epoch: NonNegativeInt
     start: NonNegativeInt
@@ -23,13 +26,13 @@ class PositionRange(NamedTuple):
 
 @dataclass(frozen=True)
 class DataPosition:
-    """The next instance to read, and what is never to be read.
+    """The next instance to read, and the instances that are never read.
 
     Attributes:
-        epoch: Passes over the data so far.
-        offset: Position of the next instance in the epoch's order (see ``permutation``). It may equal the number
-            of rows or lie inside a skipped range: reading goes on behind it.
-        skipped: Ranges that are passed over, sorted, not overlapping (instances blamed for non-finite losses).
+        epoch: Number of complete passes over the data.
+        offset: Position of the next instance in the epoch's order (see ``permutation``). Where it equals the number of
+            rows, or is inside a skipped range, reading continues behind it.
+        skipped: Ranges that are left out, sorted and not overlapping: instances blamed for spikes or non-finite losses.
     """
 
     epoch: NonNegativeInt
@@ -40,8 +43,8 @@ class DataPosition:
         """Return the ranges that hold the next ``count`` instances, in order, and the position after them.
 
         Args:
-            count: Instances to take; they may run over the end of one or several epochs.
-            num_rows: Rows of an epoch.
+            count: Number of instances to take; they may run over the end of one or several epochs.
+            num_rows: Number of rows in an epoch.
 
         Raises:
             DataError: If an epoch has no rows.
@@ -50,6 +53,7 @@ class DataPosition:
             raise DataError("the split has no instances. Build shards from more text, or read another split.")
         taken: list[PositionRange] = []
         epoch, offset = self.epoch, self.offset
+        # From one free range to the next: up to a skipped range, behind it, into the next epoch.
         while count > 0:
             free = self._next_free(epoch, offset, num_rows)
             if free is None:
@@ -63,7 +67,7 @@ class DataPosition:
         return tuple(taken), replace(self, epoch=epoch, offset=offset)
 
     def skipping(self, ranges: tuple[PositionRange, ...]) -> "DataPosition":
-        """Return this position with more ranges skipped, merged with those that touch them."""
+        """Return this position with more ranges skipped; ranges that overlap or touch become one."""
         merged: list[PositionRange] = []
         for current in sorted((*self.skipped, *ranges)):
             if current.size <= 0:
@@ -75,7 +79,7 @@ class DataPosition:
         return replace(self, skipped=tuple(merged))
 
     def _next_free(self, epoch: int, offset: int, num_rows: int) -> tuple[int, int] | None:
-        """Find the first range (start, limit) at or behind ``offset`` that is not skipped in this epoch."""
+        """Return the first range (start, limit) from ``offset`` on that is not skipped; None if the epoch ends."""
         for skipped in self.skipped:
             if skipped.epoch != epoch or skipped.stop <= offset:
                 continue

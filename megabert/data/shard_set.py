@@ -173,6 +173,8 @@ class ShardSet:
             return columns
 
     def _decode(self, spans: tuple[tuple[int, int], ...]) -> Columns:
+        # Room for the longest lists that the manifest allows. One record batch after the other is decompressed and
+        # copied there, so that memory holds the window once, and not once more in Arrow's form.
         rows, metadata = sum(stop - first for first, stop in spans), self.metadata
         token = token_type(metadata.vocab_size).to_pandas_dtype()
         tokens = _Lists(rows, metadata.max_seq_length, token)
@@ -209,6 +211,7 @@ class ShardSet:
     def _batches(self, first: int, stop: int) -> Iterable[pa.RecordBatch]:
         """Yield the record batches, cut to size, that hold a range of global rows."""
         while first < stop:
+            # The shard that holds row ``first``, the record batch in it, and the rows of that which are in the range.
             index = int(np.searchsorted(self.starts, first, side="right")) - 1
             reader, batch_starts = self._reader(index)
             local = first - int(self.starts[index])

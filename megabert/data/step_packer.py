@@ -114,6 +114,7 @@ class StepPacker:
         for epoch, start, stop in ranges:
             order = EpochOrder(self.shards.num_rows, self._seed, epoch)
             while start < stop:
+                # A range of positions is a part of one window's order, or of several windows' one after the other.
                 window = order.window_at(start)
                 indices = window.order[start - window.start : stop - window.start]
                 columns = self.shards.columns(window.spans)

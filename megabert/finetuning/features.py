@@ -35,6 +35,8 @@ class Sequences:
             a: Ids of the first text.
             b: Ids of the second text.
         """
+        # Of a pair that is too long, ``b`` keeps what it has if that is less than half of the room, else half of it or
+        # whatever ``a`` leaves. So both are cut to the same length, or only the longer one is cut.
         room = self.max_length - (2 if b is None else 2 + self.separators)
         total = len(a) + (0 if b is None else len(b))
         if total > room:

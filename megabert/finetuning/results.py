@@ -78,6 +78,7 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
         model=prepared.config.model,
         data=prepared.config.data,
     )
+    # The same command continues the folder, another one is refused: results of two settings would be averaged.
     path = output_dir / SETTINGS_NAME
     if path.is_file():
         recorded = read_json(path, Settings, remedy="Name a new --output-dir.", error=CheckpointError)

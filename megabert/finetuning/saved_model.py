@@ -80,6 +80,7 @@ class SavedModel:
                 f"{self.folder}: its head has {len(given[weight])} outputs, the task {task.name} needs {num_outputs}. "
                 "Name the task that it was fine-tuned for."
             )
+        # What the folder has beyond encoder and head, such as the heads of pre-training, is left out.
         model = TaskModel(self.model, head=head, num_outputs=num_outputs)
         needed = dict(model.named_parameters())
         state = {name: value for name, value in {**self.encoder, **given}.items() if name in needed}

@@ -122,6 +122,7 @@ def _collect(path: Path, rows: Iterator[tuple[int, Any]], names: Sequence[str], 
     header: list[str] | None = None
     picked: list[int] = []
     broken = 0
+    # Rows of JSON Lines name their columns. In other formats the first row is the header, and all rows are as long.
     for line, row in rows:
         if isinstance(row, dict):
             _check_columns(f"{path}:{line}", row, names)
@@ -172,6 +173,7 @@ def _read_separated(path: Path, header: Sequence[str] | None) -> Iterator[tuple[
             except csv.Error as error:
                 raise DataError(f"{path}:{reader.line_num}: is not CSV: {error}. Fix the line.") from None
             return
+        # Split at newlines alone: iterating over a file would also end a line at a lone carriage return.
         for number, line in enumerate(file.read().split("\n"), 1):
             if line.strip("\r"):
                 yield number, line.rstrip("\r").split("\t")

@@ -119,6 +119,7 @@ class TaskTrainer:
         every = config.evaluate_every_steps or an_epoch
         writer = MetricWriter(folder, resumed_step=0) if self.world.is_main else None
         course = _Course()
+        # Patience ends the training early: so many evaluations in a row were not better than the best one.
         try:
             while course.step < steps and not (config.patience and course.since_best >= config.patience):
                 course.step += 1

@@ -80,6 +80,7 @@ class Classification(_SequenceFamily):
                 f"{examples[0].where.rpartition(':')[0]}: every example has the label {labels.pop()!r}. Training needs "
                 "two labels or more; is --label-column right?"
             )
+        # By value, so that 10 comes after 9. Equal numbers, such as 1 and 01, are ordered by their text.
         are_numbers = all(re.fullmatch(r"-?\d+", label) for label in labels)
         return tuple(sorted(labels, key=lambda label: (int(label) if are_numbers else 0, label)))
 
