@@ -84,11 +84,11 @@ def run(options: Namespace) -> int:
 
 
 def _dry_run(options: Namespace, config: RunConfig) -> None:
-    from megabert.distributed.environments import describe_place
+    from megabert.distributed.environments import describe_rank
     from megabert.planning.preflight import describe_run
 
     run_dir = Path(options.run_dir)
-    ranks = options.world_size if options.world_size is not None else int(describe_place()["WORLD_SIZE"])
+    ranks = options.world_size if options.world_size is not None else int(describe_rank()["WORLD_SIZE"])
     if ranks < 1:
         raise ConfigError(f"--world-size {ranks}: at least 1 rank has to be planned for.")
     print(describe_run(config, run_dir, initial=_initial(config, run_dir), world_size=ranks, gpu=options.gpu))

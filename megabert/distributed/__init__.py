@@ -1,1 +1,1 @@
-"""Process groups, the DeepSpeed engine, the fragment table, checkpoints and the lock of a run folder."""
+"""What ranks do together: process groups, agreement, one error for all, and the lock of a run folder."""

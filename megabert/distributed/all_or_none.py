@@ -1,4 +1,8 @@
-"""Work that all ranks do, or rank 0 alone, and that fails on every rank if it fails on one."""
+"""Work that all ranks do, or rank 0 alone, and that fails on every rank if it fails on one.
+
+A rank that raised alone would leave the other ranks waiting in their next collective. So before anybody raises, the
+ranks exchange what went wrong.
+"""
 
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
@@ -21,10 +25,12 @@ def run_on_all_ranks(world: World, work: Callable[[], Result]) -> Result:
         result = work()
     except Exception as error:
         failure = error
+    # The gather is the point where all ranks have done their work, whether it succeeded or not.
     failures = world.gather(_portable(failure))
     first = next((rank for rank, error in enumerate(failures) if error is not None), None)
     if first is None:
         return result  # type: ignore[return-value]
+    # An error of another kind than the first one is worth reading as well; the same on every rank is read once.
     if failure is not None and (world.rank == first or str(failure) != str(failures[first])):
         raise failure
     cause = failures[first]
@@ -44,7 +50,7 @@ def raise_everywhere(world: World, error: MegabertError) -> NoReturn:
 
 
 def _portable(failure: Exception | None) -> MegabertError | None:
-    """Return an error that other ranks can raise."""
+    """Return an error that can be sent to other ranks: other libraries' exceptions cannot always be pickled."""
     if failure is None or isinstance(failure, MegabertError):
         return failure
     return MegabertError(f"{type(failure).__name__}: {failure}")

@@ -1,4 +1,4 @@
-"""The trainer's own collectives, on top of a world's process groups."""
+"""Collectives of the training step, on top of a world's process groups."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""The host's cores and memory, for ranks that compute on a CPU."""
+"""A CPU host's cores and memory, shared fairly among its ranks."""
 
 import ctypes
 import logging

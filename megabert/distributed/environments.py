@@ -1,4 +1,4 @@
-"""Who started this process: a table of environments that describe a rank among ranks."""
+"""Which launcher started this process, and which rank it is: a table of the variables that launchers set."""
 
 import contextlib
 import os
@@ -14,29 +14,26 @@ _SCONTROL_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """How a launcher tells a process its place.
-
-    Attributes:
-        name: For messages.
-        needs: Variables that are all set in its processes, and not all set elsewhere.
-        rank: Variable with the rank.
-        size: Variable with the number of ranks.
-        local_rank: Variable with the rank among those of this host.
-        address: Returns MASTER_ADDR where the environment has none.
-        port: Returns MASTER_PORT where the environment has none.
-    """
+    """How a launcher tells a process which rank it is."""
 
     name: str
+    """The launcher, in the words of messages."""
     needs: tuple[str, ...]
+    """Variables that are all set in its processes, and not all set elsewhere."""
     rank: str
+    """Variable with the rank."""
     size: str
+    """Variable with the number of ranks."""
     local_rank: str
+    """Variable with the rank among those of this host."""
     address: Callable[[Mapping[str, str]], str]
+    """Returns MASTER_ADDR where the environment has none."""
     port: Callable[[Mapping[str, str]], str]
+    """Returns MASTER_PORT where the environment has none."""
 
 
 def step_hosts(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the hosts of a SLURM step, in SLURM's order; none outside of a job.
+    """Return the hosts of a SLURM step, in SLURM's order; an empty list outside of a job.
 
     Raises:
         ConfigError: SLURM's list is abbreviated and scontrol cannot be asked.
@@ -64,7 +61,10 @@ def _first_host(environment: Mapping[str, str]) -> str:
 
 
 def _port_of_step(environment: Mapping[str, str]) -> str:
-    """Return a port that two steps on one host hardly share, outside of Linux' ephemeral range (from 32768)."""
+    """Return a port that two steps on one host hardly share.
+
+    It is below 32768, where Linux begins to hand out ports to whoever connects: one of those could be taken already.
+    """
     job, step = (int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     return str(12_000 + (job * 16 + step) % 20_000)
 
@@ -81,7 +81,7 @@ LAUNCHERS = (
     ),
     Launcher(
         name="srun, one task a rank",
-        # A batch script itself has SLURM_PROCID, too, but is no task of a step.
+        # A batch script itself has SLURM_PROCID as well, but is no task of a step.
         needs=("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"),
         rank="SLURM_PROCID",
         size="SLURM_STEP_NUM_TASKS",
@@ -90,7 +90,7 @@ LAUNCHERS = (
         port=_port_of_step,
     ),
 )
-"""In order of precedence: torchrun may run inside a step of srun."""
+"""Launchers in order of precedence: torchrun may run inside a step of srun."""
 
 
 def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher | None:
@@ -115,24 +115,25 @@ def before_ranks_meet() -> Iterator[None]:
         raise Echo(error) from error
 
 
-def describe_place(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def describe_rank(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT as this process's launcher means them.
 
     Raises:
-        ConfigError: A launcher's number is none, or the first host cannot be found out.
+        ConfigError: A launcher's variable is not a number, or the first host cannot be found out.
     """
     launcher = find_launcher(environment)
     if launcher is None:
         return {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    place = {
+    variables = {
         "RANK": environment[launcher.rank],
         "WORLD_SIZE": environment[launcher.size],
         "LOCAL_RANK": environment.get(launcher.local_rank, "0"),
     }
-    for (name, value), variable in zip(place.items(), (launcher.rank, launcher.size, launcher.local_rank), strict=True):
+    origins = (launcher.rank, launcher.size, launcher.local_rank)
+    for (name, value), variable in zip(variables.items(), origins, strict=True):
         if not value.isdigit():
             raise ConfigError(f"{variable}={value!r} in the environment ({launcher.name}) must be a number: {name}.")
-    if place["WORLD_SIZE"] != "1":
-        place["MASTER_ADDR"] = environment.get("MASTER_ADDR") or launcher.address(environment)
-        place["MASTER_PORT"] = environment.get("MASTER_PORT") or launcher.port(environment)
-    return place
+    if variables["WORLD_SIZE"] != "1":
+        variables["MASTER_ADDR"] = environment.get("MASTER_ADDR") or launcher.address(environment)
+        variables["MASTER_PORT"] = environment.get("MASTER_PORT") or launcher.port(environment)
+    return variables

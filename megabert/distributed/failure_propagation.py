@@ -1,7 +1,13 @@
 """The first failing rank's error is the one that the user reads.
 
-A rank that fails says so on the store where the ranks found each other. The others, whose collectives then break or
-wait for ever, find it there and leave without a word, with the same exit code.
+Where one rank fails, the others fail too, a moment later and with worse messages: their collectives break ("Connection
+closed by peer"), or wait for ever. A user needs the cause, once. So a rank that fails writes its error to the store
+where the ranks found each other, unless another one has written there before. The others find it there and end in
+silence, with the same exit code:
+
+- a rank whose collective broke raises ``RankFailed`` in place of its own error (``FirstFailure.report``);
+- a rank whose collective hangs is ended by a thread that looks at the store every second (``FirstFailure.watching``);
+- where a rank died without a word (killed by the kernel, node lost), the first rank that notices says that.
 """
 
 import contextlib
@@ -23,11 +29,13 @@ logger = logging.getLogger(__name__)
 ARRIVED = "arrived"
 """Key that counts the ranks on their way out."""
 _KEY = "failure"
+"""Key that holds the first error: rank, exit code and text as JSON."""
 _POLL_S = 1.0
+"""How often the thread looks at the store."""
 _GRACE_S = 3.0
-"""How long a rank that is told of a failure may take to notice by itself."""
+"""How long a rank may take to notice another rank's failure by itself, before the thread ends it."""
 _SILENCE_S = 3.0
-"""How long a rank whose collective broke waits for another one's word."""
+"""How long a rank whose collective broke waits for the failing rank to write its error."""
 _LOST = (
     "gloo/transport",
     "Connection closed by peer",
@@ -36,6 +44,7 @@ _LOST = (
     "ncclRemoteError",
     "remote process exited",
 )
+"""Phrases in the errors of gloo and NCCL which mean that another rank is gone."""
 
 
 class RankFailed(Echo):
@@ -50,16 +59,17 @@ class FirstFailure:
     """Where the ranks of a world learn which of them failed first."""
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
-        """Bind the parts; ``store`` must outlive every other rank's last look at it."""
+        """Bind the parts. ``store`` must live until every other rank has looked at it for the last time."""
         self._store, self._rank, self._size = store, rank, size
         self._has_noticed = threading.Event()
         self.has_store = True
         """Whether the store still answered when it was last asked; it is gone with the rank that hosts it."""
 
     def report(self, error: BaseException) -> BaseException:
-        """Return the error that this rank is to leave with: its own if it failed first, else an echo of the first.
+        """Return the error that this rank has to end with: its own if it failed first, else an echo of the first.
 
-        An error that follows from another rank's waits for that one a little.
+        Call it with every error that leaves the world. An error that follows from another rank's (an echo, a broken
+        connection) waits a little for that one to be written, since news of it may arrive before the cause.
         """
         self._has_noticed.set()
         if self._size == 1 or isinstance(error, RankFailed) or not isinstance(error, Exception):
@@ -67,6 +77,7 @@ class FirstFailure:
         follows = isinstance(error, Echo) or _has_lost_a_rank(error)
         first = None
         try:
+            # Publishing compares and sets: of ranks that fail at the same time, one wins and the others learn which.
             if self.has_store:
                 first = self._wait(_SILENCE_S if follows else 0.0) or self._publish(error)
         except Exception as lost:
@@ -76,13 +87,13 @@ class FirstFailure:
         if _has_lost_a_rank(error):
             return MegabertError(
                 f"rank {self._rank} lost another rank, which died without a word: killed (for lack of memory?), or its "
-                f"node was lost. The same command goes on at the last checkpoint. What broke here: {_line_of(error)}"
+                f"node was lost. The same command resumes at the last checkpoint. What broke here: {_line_of(error)}"
             )
         return cause_of(error)  # of an echo whose cause was never reported, somebody has to speak
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """End this process where another rank has failed and the main thread, in a collective, does not notice."""
+        """End this process if another rank has failed and the main thread, waiting in a collective, does not notice."""
         thread = threading.Thread(target=self._watch, name="megabert-first-failure", daemon=True)
         if self._size > 1:
             thread.start()
@@ -100,7 +111,7 @@ class FirstFailure:
                 if first is not None and not self._has_noticed.wait(_GRACE_S):
                     logger.info("leaving: rank %d has failed", first.rank)
                     self._arrive()
-                    os._exit(first.exit_code)
+                    os._exit(first.exit_code)  # only this ends a process whose main thread sits in a collective
         except Exception as lost:
             self._lose_store(lost)
 
@@ -109,9 +120,10 @@ class FirstFailure:
         logger.debug("rank %d: %s", self._rank, error)
 
     def _arrive(self) -> None:
+        """Count this rank among those on their way out, as ``process_group`` does at the exit."""
         self._store.add(ARRIVED, 1)
         deadline = time.monotonic() + _GRACE_S
-        # Rank 0 may host the store: it goes last.
+        # Rank 0 may host the store, so it leaves last.
         while self._rank == 0 and self._store.add(ARRIVED, 0) < self._size and time.monotonic() < deadline:
             time.sleep(0.02)
 
@@ -140,5 +152,5 @@ def _has_lost_a_rank(error: BaseException) -> bool:
 
 
 def _line_of(error: BaseException) -> str:
-    """Return what gloo or NCCL says, without its place in the source and its advice."""
+    """Return what gloo or NCCL says, without the source line in front and the advice behind."""
     return re.sub(r"^\[[^\]]*\] |\. This is typically.*", "", str(error).splitlines()[0])

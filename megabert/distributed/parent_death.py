@@ -1,4 +1,10 @@
-"""Ranks die with their launcher: an orphan would go on writing into a run folder that is started again."""
+"""Ranks die with their launcher: an orphan would continue to write into a run folder that is started again.
+
+Linux offers PR_SET_PDEATHSIG: the kernel sends a process a signal when its parent dies. That covers torchrun and srun,
+which start the ranks themselves. The ``deepspeed`` command does not: it starts ``deepspeed.launcher.launch``, which
+starts the ranks and outlives the command that the user killed. So below ``deepspeed`` a thread also waits for the
+grandparent's end.
+"""
 
 import contextlib
 import ctypes
@@ -12,15 +18,11 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def die_with_launcher() -> None:
-    """Arrange for SIGKILL when the launcher of this rank dies, however it dies (Linux; elsewhere nothing happens).
-
-    The parent's death is the kernel's business (PDEATHSIG). The ``deepspeed`` command is a grandparent: it starts
-    ``deepspeed.launcher.launch``, which outlives it, so a thread waits for the grandparent's end.
-    """
+    """Arrange for SIGKILL when the launcher of this rank dies, however it dies (Linux; elsewhere nothing happens)."""
     parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the call took effect
+    if os.getppid() != parent:  # the parent died before the call took effect
         os.kill(os.getpid(), signal.SIGKILL)
     runner = _deepspeed_runner(parent)
     if runner is not None:
@@ -32,6 +34,7 @@ def _deepspeed_runner(parent: int) -> int | None:
     try:
         if b"deepspeed.launcher.launch" not in Path(f"/proc/{parent}/cmdline").read_bytes():
             return None
+        # The second field is the command in brackets, which may hold spaces; the parent's pid is the second after it.
         status = Path(f"/proc/{parent}/stat").read_text(encoding="ascii", errors="replace")
         runner = int(status.rsplit(")", 1)[1].split()[1])
         return runner if b"deepspeed" in Path(f"/proc/{runner}/cmdline").read_bytes() else None
@@ -40,6 +43,7 @@ def _deepspeed_runner(parent: int) -> int | None:
 
 
 def _die_with(pid: int) -> None:
+    """Wait for the end of a process that is not a child, then end this one."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:  # already gone, or a kernel without pidfd
@@ -47,5 +51,5 @@ def _die_with(pid: int) -> None:
             os.kill(pid, 0)
             return
     else:
-        select.select([descriptor], [], [])
+        select.select([descriptor], [], [])  # readable once the process has ended
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,8 @@
-"""Process groups: who else is there, and how every exit path leaves together."""
+"""Process groups: how the ranks find each other, and how they leave together on every way out.
+
+Three things use collectives at the same time: the main thread, the loader's thread and the thread that writes
+checkpoints. Collectives of one group are paired in the order of the calls, so that each thread has a group of its own.
+"""
 
 import contextlib
 import datetime
@@ -13,7 +17,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from megabert.distributed.environments import describe_place, find_launcher
+from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.failure_propagation import ARRIVED, FirstFailure
 from megabert.distributed.parent_death import die_with_launcher
 from megabert.errors import ConfigError
@@ -21,20 +25,25 @@ from megabert.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
+"""After this time gloo and NCCL give up a collective; hangs are noticed much earlier, by the watchdog."""
 EXIT_BARRIER_S = 120.0
-"""How long a rank that is done waits for the others."""
+"""How long a rank that is done waits for the other ranks."""
 FAILURE_BARRIER_S = 10.0
-"""How long a rank with an error waits: all ranks often fail alike, or learn of it, and then leave together."""
+"""How long a rank with an error waits for the others, which often fail alike or learn of it soon."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This rank among the others."""
+    """This rank, and what it shares with the other ranks."""
 
     rank: int
+    """Number of this rank, from 0."""
     size: int
+    """Number of ranks."""
     local_rank: int
+    """Number of this rank among those of its host; the number of its GPU."""
     device: torch.device
+    """Device that this rank computes on."""
     loader: dist.ProcessGroup
     """CPU collectives of the loader thread; nothing else may use it, or ranks would pair different calls."""
     control: dist.ProcessGroup
@@ -42,7 +51,8 @@ class World:
     background: dist.ProcessGroup
     """CPU collectives of the thread that writes checkpoints."""
     store: dist.Store
-    """Where the ranks found each other; the meeting point on the way out."""
+    """Keys and values that all ranks see. They also meet here on the way out: unlike a collective, waiting on the store
+    can be given up."""
     failures: FirstFailure
     """Which rank failed first."""
 
@@ -72,9 +82,10 @@ class World:
 def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterator[World]:
     """Join the process group that a launcher described in the environment, or be alone without one.
 
-    ``environments.LAUNCHERS`` lists whom it understands: torchrun, ``deepspeed``, srun. Ranks die with their launcher.
-    On leaving, all ranks meet at a barrier and the group is destroyed: ranks that just ended aborted in 5 of 18 clean
-    runs. Where one fails alone, the others leave with ``RankFailed``, which has its exit code (``first_failure``).
+    ``environments.LAUNCHERS`` lists the launchers that are understood: torchrun, ``deepspeed``, srun. Ranks die with
+    their launcher. On leaving, all ranks meet at a barrier and destroy the group: when they simply ended, 5 of 18 clean
+    runs aborted. Where one rank fails alone, the others end with ``RankFailed``, which has its exit code
+    (``failure_propagation``).
 
     Args:
         device: ``auto`` takes a GPU where there is one.
@@ -83,13 +94,13 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
         ConfigError: ``cuda`` where there is none, or fewer GPUs than local ranks.
     """
     with _environment() as (rank, size, local_rank):
-        place = _device(device, local_rank)
-        store = _start(rank, size, place)
+        own_device = _device(device, local_rank)
+        store = _start(rank, size, own_device)
         world = World(
             rank=rank,
             size=size,
             local_rank=local_rank,
-            device=place,
+            device=own_device,
             loader=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
             control=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
             background=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
@@ -110,16 +121,16 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
 
 @contextlib.contextmanager
 def _environment() -> Iterator[tuple[int, int, int]]:
-    """Yield (rank, size, local rank), told in the environment, which deepspeed reads; die with a launcher, if any."""
+    """Yield (rank, size, local rank) and set the variables that deepspeed reads; die with the launcher, if any."""
     is_alone = find_launcher() is None
     if not is_alone:
         die_with_launcher()
-    place = describe_place()
-    os.environ.update(place)
+    variables = describe_rank()
+    os.environ.update(variables)
     try:
-        yield int(place["RANK"]), int(place["WORLD_SIZE"]), int(place["LOCAL_RANK"])
+        yield int(variables["RANK"]), int(variables["WORLD_SIZE"]), int(variables["LOCAL_RANK"])
     finally:
-        for name in place if is_alone else ():  # a rank stays one: its errors are reported later
+        for name in variables if is_alone else ():  # a launched rank keeps them: its errors are reported later
             os.environ.pop(name, None)
 
 
@@ -139,6 +150,7 @@ def _device(requested: str, local_rank: int) -> torch.device:
 
 
 def _start(rank: int, size: int, device: torch.device) -> dist.Store:
+    """Start torch.distributed and deepspeed; return the store for the way out."""
     if size == 1:
         store: dist.Store = dist.HashStore()
     else:
@@ -156,7 +168,7 @@ def _start(rank: int, size: int, device: torch.device) -> dist.Store:
     import deepspeed  # seconds: only where training starts
     from deepspeed.ops import __compatible_ops__
 
-    # Its shared-memory collectives are built with a C++ compiler at first use; gloo needs none.
+    # DeepSpeed would build its shared-memory collectives with a C++ compiler at first use; gloo needs none.
     __compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.utils.logger.setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\..* is deprecated", category=FutureWarning)
@@ -165,6 +177,7 @@ def _start(rank: int, size: int, device: torch.device) -> dist.Store:
 
 
 def _leave(world: World, timeout_s: float) -> None:
+    """Meet the other ranks and destroy the process groups, or abort them where the others do not come."""
     have_met = False
     try:
         have_met = world.failures.has_store and _meet(world, timeout_s)
@@ -176,20 +189,21 @@ def _leave(world: World, timeout_s: float) -> None:
 
     if dist.is_initialized():
         if have_met or world.device.type == "cpu":
-            deepspeed.comm.destroy_process_group()  # and what it remembers, so that a later world starts anew
+            deepspeed.comm.destroy_process_group()  # with deepspeed's own record of it, so that a later world can start
         else:  # destroying would wait for collectives that a dead rank never joins
             dist.distributed_c10d._abort_process_group()
 
 
 def _meet(world: World, timeout_s: float) -> bool:
-    """Wait on the store until every rank is here; collectives would wait for a dead one as long as their timeout."""
+    """Wait on the store until every rank is here. A collective would wait for a dead rank until its timeout."""
     deadline = time.monotonic() + timeout_s
     world.store.add(ARRIVED, 1)
     while world.store.add(ARRIVED, 0) < world.size:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
+    # Rank 0 may host the store, so it leaves last: when every rank has seen that all have come.
     world.store.add("saw", 1)
     while world.is_main and world.store.add("saw", 0) < world.size and time.monotonic() < deadline:
-        time.sleep(0.02)  # rank 0 may host the store: it goes last
+        time.sleep(0.02)
     return True

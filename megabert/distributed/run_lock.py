@@ -1,7 +1,9 @@
 """The lock of a run folder: one writer at a time, orphans included.
 
-Rank 0 takes the lock file exclusively, then every rank holds it shared until it ends, however it ends: a second run is
-refused as long as any rank of the first lives.
+Two runs that write into one folder would destroy it, and a killed run may leave ranks behind that still write. So the
+lock has to be held by every rank of a run, also on other hosts, and to vanish with the last of them, however it ends.
+The kernel's file locks (flock) do that: rank 0 takes the lock file exclusively, which fails as long as any other
+process holds it; then all ranks hold it shared. The content of the file says who they are, for the message.
 """
 
 import contextlib
@@ -12,29 +14,47 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from megabert.distributed.all_or_none import run_on_all_ranks
 from megabert.distributed.process_group import World
-from megabert.errors import CheckpointError
-from megabert.schema import try_lock
+from megabert.errors import CheckpointError, DataError
+from megabert.schema import parse_json, to_json, try_lock
 
 logger = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Content of the lock file: who holds the folder, or who held it last."""
+
+    host: str = "unknown"
+    """Host of rank 0."""
+    pid: int | str = "unknown"
+    """Process of rank 0."""
+    since: str = "unknown"
+    """When the run started, in UTC."""
+    ranks: tuple[tuple[str, int], ...] = ()
+    """Host and process of every rank."""
+    released: bool = False
+    """Whether the run ended in order. If not, and nobody holds the lock, it was killed."""
+
+
 class RunLock:
     """Context manager that holds a run folder for all ranks of a world."""
 
     def __init__(self, run_dir: Path, world: World) -> None:
+        """Name the folder; it is created on entering."""
         self.run_dir = run_dir
         self.path = run_dir / LOCK_NAME
         self.world = world
         self._file: Any = None
-        self._holder: dict[str, Any] = {}
+        self._holder = Holder()
 
     def __enter__(self) -> "RunLock":
         """Take the lock; every rank calls it.
@@ -42,9 +62,9 @@ class RunLock:
         Raises:
             CheckpointError: On every rank alike: another run holds it, or the folder cannot be written.
         """
-        places = self.world.gather((socket.gethostname(), os.getpid()))
+        ranks = self.world.gather((socket.gethostname(), os.getpid()))
         try:
-            run_on_all_ranks(self.world, lambda: self._try(lambda: self._take(places)) if self.world.is_main else None)
+            run_on_all_ranks(self.world, lambda: self._try(lambda: self._take(ranks)) if self.world.is_main else None)
             run_on_all_ranks(self.world, lambda: None if self.world.is_main else self._try(self._join))
         except BaseException:
             self._close()
@@ -54,10 +74,10 @@ class RunLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let go; a lock that was let go in order is not stale."""
+        """Release the lock and note that, so that the next run does not call it stale."""
         if self.world.is_main and self._file is not None:
             with contextlib.suppress(OSError):  # a full disk must not hide the error that ended the run
-                self._write({**self._holder, "released": True})
+                self._write(replace(self._holder, released=True))
         self._close()
 
     def _try(self, work: Callable[[], None]) -> None:
@@ -68,24 +88,27 @@ class RunLock:
                 f"{self.run_dir}: cannot be written ({failure.strerror}). Name another --run-dir."
             ) from failure
 
-    def _take(self, places: list[tuple[str, int]]) -> None:
+    def _take(self, ranks: list[tuple[str, int]]) -> None:
+        """Take the lock for rank 0, and write who holds it."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self._open()
         previous = self._read()
         self._lock(fcntl.LOCK_EX, previous)
-        if previous and not previous.get("released"):
+        if previous != Holder() and not previous.released:
             logger.warning(
-                "%s: taking over the stale lock of host %s, pid %s, from %s: that run ended without letting go",
+                "%s: taking over the stale lock of host %s, pid %s, from %s: that run ended without releasing it",
                 self.run_dir,
-                previous.get("host"),
-                previous.get("pid"),
-                previous.get("since"),
+                previous.host,
+                previous.pid,
+                previous.since,
             )
-        host, pid = places[0]
+        host, pid = ranks[0]
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._holder = {"host": host, "pid": pid, "since": now, "ranks": places}
+        self._holder = Holder(host=host, pid=pid, since=now, ranks=tuple(ranks))
         self._write(self._holder)
-        self._lock(fcntl.LOCK_SH, {})  # not atomic: a rival may slip in, and then this is refused
+        # Going from exclusive to shared is not atomic: another run may take the lock in between, and then this one is
+        # refused.
+        self._lock(fcntl.LOCK_SH, Holder())
 
     def _join(self) -> None:
         self._open()
@@ -95,7 +118,7 @@ class RunLock:
         # One descriptor for everything: over NFS, closing any other of this file would drop the lock.
         self._file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+")
 
-    def _lock(self, mode: int, holder: dict[str, Any]) -> None:
+    def _lock(self, mode: int, holder: Holder) -> None:
         try:
             is_locked = try_lock(self._file, mode)
         except BlockingIOError:
@@ -103,18 +126,17 @@ class RunLock:
         if not is_locked:
             logger.warning("%s: this file system has no locks; do not start the same run twice", self.path)
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> Holder:
         self._file.seek(0)
         try:
-            found = json.loads(self._file.read() or "{}")
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+            return parse_json(self._file.read() or "{}", Holder, where=str(self.path), remedy="")
+        except DataError:  # a torn record only makes a message less precise
+            return Holder()
 
-    def _write(self, content: dict[str, Any]) -> None:
+    def _write(self, holder: Holder) -> None:
         self._file.seek(0)
         self._file.truncate()
-        self._file.write(json.dumps(content) + "\n")
+        self._file.write(json.dumps(to_json(holder)) + "\n")
         self._file.flush()
 
     def _close(self) -> None:
@@ -124,12 +146,11 @@ class RunLock:
             self._file = None
 
 
-def _refusal(run_dir: Path, holder: dict[str, Any]) -> str:
+def _refusal(run_dir: Path, holder: Holder) -> str:
     here = socket.gethostname()
-    alive = [pid for host, pid in holder.get("ranks", []) if host == here and Path(f"/proc/{pid}").exists()]
+    alive = [pid for host, pid in holder.ranks if host == here and Path(f"/proc/{pid}").exists()]
     ranks = f"; ranks alive here: pids {', '.join(map(str, alive))}" if alive else ""
     return (
-        f"{run_dir}: another run holds this folder: host {holder.get('host', 'unknown')}, "
-        f"pid {holder.get('pid', 'unknown')}, since {holder.get('since', 'unknown')}{ranks}. "
+        f"{run_dir}: another run holds this folder: host {holder.host}, pid {holder.pid}, since {holder.since}{ranks}. "
         "Wait until it has ended, end it, or name another --run-dir."
     )

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from megabert.distributed.environments import describe_place
+from megabert.distributed.environments import describe_rank
 from megabert.errors import ConfigError
 
 MEETING_S = 120.0
@@ -68,7 +68,7 @@ def probe_world(local: Any, *, device: str, checks: Checks | None = None, meetin
     Raises:
         ConfigError: The meeting point of rank 0 cannot be reached.
     """
-    environment = describe_place()
+    environment = describe_rank()
     rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     store = _open_store(environment, meeting_s)
     # Who is there?

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from megabert.distributed.environments import describe_place, find_launcher
+from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.errors import ConfigError, DataError, MegabertError
 from megabert.finetuning.results import Summary, read_summary
 from megabert.finetuning.tasks import GLUE, Task
@@ -34,7 +34,7 @@ def run_glue(data: Path, output_dir: Path, flags: Sequence[str], *, launcher: st
         DataError: The folder has none of the tasks.
         MegabertError: A task failed.
     """
-    if find_launcher() is not None and int(describe_place()["WORLD_SIZE"]) > 1:
+    if find_launcher() is not None and int(describe_rank()["WORLD_SIZE"]) > 1:
         raise ConfigError(
             "finetune glue starts a process a task and cannot itself run on several ranks. Start it alone, and give "
             "it the launcher: --launcher 'torchrun --nproc_per_node 2 -m'"

@@ -1,4 +1,9 @@
-"""Sums over micro-batches and the means that they make, whatever terms a model's loss has."""
+"""Sums over micro-batches, and the means over a global batch that they add up to.
+
+A model's loss has one or more terms (masked LM, next sentence, replaced tokens), each a mean over its own count. Means
+of micro-batches cannot be averaged, since micro-batches differ in size. So sums are added up, over micro-batches and
+then over ranks, and divided once.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +16,12 @@ from megabert.models.objectives import Count, PretrainingOutput, Term
 
 Terms = Sequence[Term]
 Counts = Mapping[Count, int]
-"""Of a global batch, or of the held-out instances."""
+"""What the terms are means over: counts of a global batch, or of the held-out instances."""
 
 
 @dataclass(frozen=True)
 class Means:
-    """Means over a global batch, by name: ``loss``, and of each term its loss in nats and its accuracy of 1."""
+    """Means over a global batch by name: ``loss``, and for each term its loss in nats and its accuracy from 0 to 1."""
 
     values: Mapping[str, float]
 
@@ -31,7 +36,7 @@ class Means:
 
 
 def no_sums(terms: Terms, device: torch.device) -> Tensor:
-    """Return the float64 vector that ``sums_of`` adds to: loss and count of right answers a term, the histogram."""
+    """Return float64 zeros for ``sums_of`` to be added to: each term's loss and right answers, then the histogram."""
     bins = 2 * BINS if any(term.name == "rtd" for term in terms) else 0
     return torch.zeros(2 * len(terms) + bins, dtype=torch.float64, device=device)
 

@@ -17,14 +17,14 @@ class Meter:
     """Throughput, data wait, MFU and memory since the last reading."""
 
     def __init__(self, config: RunConfig, world: World) -> None:
-        """Look up the device's peak once."""
+        """Look up the device's peak FLOP/s, which MFU is a share of."""
         self._config, self._world = config, world
         name = torch.cuda.get_device_name() if world.device.type == "cuda" else "cpu"
         self._peak = peak_flops(name, config.precision)
         self._reset()
 
     def start_phase(self) -> None:
-        """Forget what came before."""
+        """Begin to count anew; the previous phase had other lengths."""
         self._reset()
 
     @contextmanager
@@ -39,12 +39,12 @@ class Meter:
         self._computing = time.perf_counter()
 
     def end_computing(self) -> None:
-        """Count it: from here on the rank waits for the others."""
+        """End this rank's own part: from here on it waits for the other ranks."""
         self._busy += time.perf_counter() - self._computing
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Take the time inside, a validation or a checkpoint, out of the clock."""
+        """Leave the time inside, a validation or a checkpoint, out of the rates."""
         started = time.perf_counter()
         yield
         self._started += time.perf_counter() - started
@@ -63,7 +63,8 @@ class Meter:
             )
 
     def read(self) -> dict[str, float]:
-        """Return ``perf/*`` over all ranks, MFU and ``memory/*`` of this one, and start anew; a collective call."""
+        """Return ``perf/*`` over all ranks, MFU and ``memory/*`` of this one, and start anew; every rank calls it."""
+        # Each rank's own computing time: where one is slower than the others, they all wait for it in every step.
         seconds = time.perf_counter() - self._started
         busy = self._world.gather(self._busy)
         if self._world.device.type == "cuda":

@@ -1,4 +1,10 @@
-"""The token budget of a micro-step: ``micro_batch_tokens: auto`` finds the largest that fits, once."""
+"""How many tokens a micro-step takes: ``micro_batch_tokens: auto`` finds the largest number that fits, once.
+
+Large micro-batches keep a GPU busy. How a global batch is divided into them changes neither loss nor gradients, only
+speed, so that the number can be found by trying: forward and backward with powers of two, from a large one downwards,
+until no rank runs out of memory. The result is stored with the run and used again until something that it depends on
+changes.
+"""
 
 from collections.abc import Callable
 
@@ -15,9 +21,9 @@ from megabert.training.losses import Counts, weighted_loss
 from megabert.training.state import MicroBatchTokens
 
 START_TOKENS = {"cuda": 131_072, "cpu": 8_192}
-"""First try by device; a CPU has no out-of-memory error to probe with, and gains nothing above this."""
-_BYTES_OF_GRADIENT = 4
-_BYTES_OF_MASTER_AND_MOMENTS = 12
+"""First try for each device. A CPU reports no lack of memory to search by, and gains nothing above this."""
+_BYTES_OF_GRADIENT = 4  # float32
+_BYTES_OF_MASTER_AND_MOMENTS = 12  # float32 master weight, exp_avg, exp_avg_sq
 
 
 def choose_micro_batch_tokens(
@@ -49,7 +55,7 @@ def choose_micro_batch_tokens(
 
 
 def _case(inputs: RunInputs, world: World) -> str:
-    """Name what the memory and the share of a rank depend on."""
+    """Describe everything that a rank's memory and its share of a batch depend on."""
     config = inputs.config
     phases = zip(inputs.shards, config.phases, strict=True)
     batches = [f"{phase.global_batch_size} x {train.statistics.max_seq_length}" for (train, _), phase in phases]
@@ -67,15 +73,13 @@ def _case(inputs: RunInputs, world: World) -> str:
 
 
 def find_micro_batch_tokens(attempt: Callable[[int], None], *, share: int, floor: int, world: World) -> int:
-    """Return the largest power-of-two budget, from the device's first try downwards, that every rank can hold.
-
-    The budget changes how a batch is divided into micro-steps and nothing else: losses stay equal.
+    """Return the largest number of tokens, from the device's first try downwards, that every rank can hold.
 
     Args:
         attempt: Runs a forward and backward pass of that many tokens; raises ``torch.OutOfMemoryError``.
         share: Tokens that a rank has to do in a step: no budget needs to be larger.
         floor: The longest instance; a smaller budget cannot be.
-        world: Ranks, which take the smallest budget found on any of them.
+        world: Ranks, which all take the smallest number that any of them finds.
 
     Raises:
         ConfigError: One instance of full length does not fit either.
@@ -119,12 +123,16 @@ def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
 
 
 def _try_micro_step(model: PretrainingModel, inputs: RunInputs, tokens: int, longest: int, world: World) -> None:
-    """Run forward and backward with the optimizer's memory set aside; raises on a GPU that cannot hold it."""
+    """Run forward and backward as a training step would; raises ``torch.OutOfMemoryError`` on a GPU that is too small.
+
+    Optimizer and engine do not exist yet. What they will need is set aside as one block while the trial runs.
+    """
     if world.device.type == "cpu":
         return
     config = inputs.config
     parameters = sum(parameter.numel() for parameter in model.parameters())
     shards = world.size if inputs.zero_stage else 1
+    # ZeRO shards master weights and moments over the ranks from stage 1 on.
     aside = parameters * _BYTES_OF_GRADIENT + parameters * _BYTES_OF_MASTER_AND_MOMENTS // shards
     ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
     trial = build_model(
@@ -137,4 +145,4 @@ def _try_micro_step(model: PretrainingModel, inputs: RunInputs, tokens: int, lon
     output = trial(batch)
     counts: Counts = {"masked": batch.num_masked, "instances": batch.num_instances, "tokens": batch.num_tokens}
     weighted_loss(output, trial.terms, counts=counts, world_size=1).backward()
-    del trial, output, ballast
+    del trial, output, ballast  # before the next try asks for memory

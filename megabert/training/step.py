@@ -35,15 +35,16 @@ def train_step(
 ) -> StepResult:
     """Accumulate the micro-steps of a global batch and update, unless something is not finite.
 
-    The loss is normalised over the global batch, so gradients depend neither on the number of ranks nor on packing;
-    DeepSpeed averages over the W ranks, hence the factor W.
+    The loss of each micro-batch is divided by the counts of the whole global batch, not by its own: so the gradients
+    depend neither on the number of ranks nor on how instances are packed. DeepSpeed averages gradients over the W
+    ranks, where a sum is wanted, hence a factor W in the loss.
 
     Args:
         engine: The sharded model and its optimizer, learning rate already set.
         batch: This rank's micro-batches, with the counts of the global batch.
-        world: Ranks.
-        computed: Called when this rank's own part is done, before it waits for the others (ZeRO 0 and 1; above, ranks
-            also wait for each other in each micro-step).
+        world: This rank among the others.
+        computed: Called when this rank has done its own part, before it waits for the other ranks (ZeRO 0 and 1; above,
+            ranks also wait for each other in each micro-step).
 
     Returns:
         Means over the global batch and the gradient norm before clipping.
@@ -51,13 +52,15 @@ def train_step(
     terms = terms_of(engine.module)
     counts: Counts = {"masked": batch.num_masked, "instances": batch.num_instances, "tokens": batch.num_tokens}
     sums = no_sums(terms, world.device)
+    # Every rank has as many micro-batches, some perhaps without instances: collectives have to pair up.
     for micro_batch in batch.micro_batches:
         output = engine.forward(micro_batch.to(world.device, non_blocking=True))
         engine.backward(weighted_loss(output, terms, counts=counts, world_size=world.size))
         sums += sums_of(output, terms)
+    # Look for infinite and NaN gradients on this rank, by name, so that a log can say where they come from.
     bad_names = engine.nonfinite_gradients()
     computed()
-    # A global tensor may be flagged on one rank only: all ranks decide alike.
+    # One small collective sums the losses and the flag. One rank's bad gradient makes every rank skip the update.
     totals = sum_over_ranks(torch.cat([sums, sums.new_tensor([len(bad_names)])])).cpu()
     flagged, losses = bool(totals[-1]), means_of(totals[:-1], terms, counts)
     if flagged or not math.isfinite(losses.loss):
@@ -71,9 +74,10 @@ def train_step(
 
 
 def _name_nonfinite(names: list[str], losses: Means, world: World) -> None:
-    for rank, found in enumerate(world.gather(names)):
-        if found and world.is_main:
-            shown = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    """Log which gradients of which ranks were not finite."""
+    for rank, bad in enumerate(world.gather(names)):
+        if bad and world.is_main:
+            shown = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
             logger.warning("step skipped: gradients not finite on rank %d in %s", rank, shown)
     if world.is_main:
         logger.warning("step skipped: loss %s (masked-LM %s)", losses.loss, losses.values["mlm_loss"])

@@ -1,4 +1,4 @@
-"""Held-out loss and accuracy."""
+"""Loss and accuracy on held-out instances."""
 
 import torch
 

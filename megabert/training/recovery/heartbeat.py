@@ -1,4 +1,8 @@
-"""A sign of life from each rank, in a small file that is rewritten in place; where a run hangs, they tell for whom."""
+"""A sign of life from each rank, in a small file that it rewrites in place.
+
+Where a run hangs, every rank waits, and the stacks of most ranks only show a collective. The heartbeats tell which rank
+has not done its part: the one that is a step behind, still computes, or has stopped writing.
+"""
 
 import contextlib
 import json
@@ -9,35 +13,44 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from megabert.errors import DataError
+from megabert.schema import read_json
+
 FOLDER = "heartbeats"
 PERIOD_S = 10.0
+"""How often a rank writes its heartbeat."""
 SILENT_S = 3 * PERIOD_S
+"""A rank whose heartbeat is older has stopped, or its node has."""
 _BYTES = 256
+"""Size of the file; content of a fixed size is replaced in one write."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """Where a rank stood."""
+    """What a rank was doing when it last wrote its heartbeat."""
 
     rank: int
     host: str
     step: int
+    """The step that the rank was making, or made last."""
     doing: str
+    """What it was doing, as the watchdog's messages say it."""
     is_waiting: bool
     """Whether it had done its own part and waited for the other ranks."""
     since: float
     """When it began that, in seconds since 1970."""
     time: float
-    """When this was written."""
+    """When this was written, in seconds since 1970."""
 
 
 class Heartbeat:
-    """Context manager with a thread that writes this rank's place every ``PERIOD_S`` seconds."""
+    """Context manager with a thread that writes what this rank is doing every ``PERIOD_S`` seconds."""
 
     def __init__(self, run_dir: Path, rank: int) -> None:
-        """Begin nowhere; the file is opened on entering."""
+        """Name the file; it is opened on entering."""
         self._path, self._rank = run_dir / FOLDER / f"rank_{rank:03d}.json", rank
-        self._place = (0, "starting", False, time.time())  # one assignment: the thread never sees half of it
+        # One tuple, replaced by one assignment: the thread never sees half of a change.
+        self._activity = (0, "starting", False, time.time())
         self._file: int | None = None
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="megabert-heartbeat", daemon=True)
@@ -56,12 +69,12 @@ class Heartbeat:
             os.close(self._file)
 
     def note(self, step: int, doing: str, *, is_waiting: bool = False) -> None:
-        """Note where this rank stands; costs nothing, the thread writes it."""
-        self._place = (step, doing, is_waiting, time.time())
+        """Note what this rank does; costs nothing, since the thread writes it."""
+        self._activity = (step, doing, is_waiting, time.time())
 
     def beat(self) -> None:
         """Write now."""
-        step, doing, is_waiting, since = self._place
+        step, doing, is_waiting, since = self._activity
         host = socket.gethostname()
         beat = Beat(
             rank=self._rank, host=host, step=step, doing=doing, is_waiting=is_waiting, since=since, time=time.time()
@@ -81,23 +94,23 @@ def read_beats(run_dir: Path) -> list[Beat]:
     """Return the last sign of life of each rank, in order; those that cannot be read are left out."""
     beats = []
     for path in sorted((run_dir / FOLDER).glob("rank_*.json")):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            beats.append(Beat(**json.loads(path.read_text(encoding="utf-8"))))
+        with contextlib.suppress(DataError):
+            beats.append(read_json(path, Beat, remedy=""))
     return beats
 
 
 def slowest_ranks(beats: list[Beat], *, now: float) -> str:
-    """Return who holds the others up, as far as the ranks' last signs of life tell; empty where they do not."""
+    """Return which ranks hold the others up, as far as the last heartbeats tell; empty where they do not."""
     silent = [beat for beat in beats if now - beat.time > SILENT_S]
     alive = [beat for beat in beats if beat not in silent]
     newest = max((beat.step for beat in alive), default=0)
     behind = [beat for beat in alive if beat.step < newest or not beat.is_waiting]
-    if len(behind) == len(alive):  # all alike: no one is told apart
+    if len(behind) == len(alive):  # all ranks are alike, so none of them is to blame
         behind = []
-    found = [f"no sign of life from rank {beat.rank} ({beat.host}) for {now - beat.time:.0f} s" for beat in silent]
-    found += [
+    reports = [f"no sign of life from rank {beat.rank} ({beat.host}) for {now - beat.time:.0f} s" for beat in silent]
+    reports += [
         f"the others wait for rank {beat.rank} ({beat.host}), {beat.doing} at step {beat.step} for "
         f"{now - beat.since:.0f} s"
         for beat in behind
     ]
-    return "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
+    return "; ".join(reports[:5]) + (f"; and {len(reports) - 5} more" if len(reports) > 5 else "")

@@ -1,4 +1,7 @@
-"""SIGTERM and SIGUSR1: a wish to stop that is granted between two steps, never in the middle of one."""
+"""SIGTERM and SIGUSR1: a request to stop that is granted between two steps, never in the middle of one.
+
+Job schedulers send them before they end a job. The run saves, and exits with a code that says "continue me".
+"""
 
 import signal
 from types import FrameType, TracebackType
@@ -9,7 +12,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 class StopSignals:
     """Context manager that turns the signals into a flag; later ones change nothing.
 
-    Enter it in the main thread before the seconds of imports and start-up: until then a signal ends the process.
+    Enter it in the main thread before imports and start-up, which take seconds: until then a signal ends the process.
     """
 
     def __init__(self) -> None:

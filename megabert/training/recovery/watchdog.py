@@ -1,7 +1,14 @@
-"""Ends a rank that hangs: a time limit for whatever it is doing, and the stacks of its threads when that has passed."""
+"""Ends a rank that hangs: a time limit for whatever it is doing, and the stacks of its threads when that has passed.
+
+A hang (a broken network link, a file system that does not answer, a deadlock) shows no error, and a job would hold its
+nodes until its time limit. The main thread says what it begins, which sets a deadline: a step has ten times what 99 of
+100 steps of its phase took, and everything else a fixed limit. Once a deadline has passed, a thread writes the stacks of
+all threads to the rank's log, records the verdict, and ends the process.
+"""
 
 import faulthandler
 import os
+import queue
 import threading
 import time
 from collections import deque
@@ -16,16 +23,19 @@ from megabert.observability.logs import log_path
 from megabert.training.recovery.heartbeat import Heartbeat, read_beats, slowest_ranks
 
 GRACE_S = 5.0
-"""Between the stacks and the end of the process: the other ranks write theirs; a launcher would kill them."""
-_KNOWN_STEPS = 3  # the first ones of a phase compile and allocate
+"""Time between the stacks and the end of the process. The other ranks write their stacks meanwhile: as soon as one rank
+ends, a launcher kills the others."""
+_KNOWN_STEPS = 3
+"""So many steps of a phase have the limit of everything else: the first ones compile and allocate."""
 _REMEMBERED_STEPS = 1000
 _HANGS_AFTER_P99 = 10
+"""A step hangs after so many times the 99th percentile of the steps before it."""
 
 
 class Watchdog:
-    """Context manager with a thread that ends the process, unless a limit is set anew before the last one passes.
+    """Context manager with a thread that ends the process, unless a new limit is set before the last one passes.
 
-    All ranks wait for a hung one in the next collective, so that all of them are ended, each by its own thread.
+    All ranks wait for a hung one in the next collective. So all of them are ended, each by its own thread.
     """
 
     def __init__(
@@ -41,11 +51,11 @@ class Watchdog:
         """Bind the parts.
 
         Args:
-            limits: Seconds.
-            run_dir: The stacks go to this rank's log there, and its heartbeat lies there.
+            limits: Time limits in seconds.
+            run_dir: Run folder, with this rank's log, which the stacks are written to, and its heartbeat.
             rank: This rank.
-            record: Is given the message and returns the exit code.
-            size: Ranks.
+            record: Records the message that it is given, and returns the exit code.
+            size: Number of ranks.
             end: Ends the process with an exit code.
         """
         self._limits, self._log, self._rank, self._size = limits, log_path(run_dir, rank), rank, size
@@ -73,7 +83,7 @@ class Watchdog:
             self._thread.join()
 
     def start_phase(self) -> None:
-        """Forget the steps before: another phase has another pace."""
+        """Forget the steps of the previous phase, which had another pace."""
         self._steps.clear()
 
     def end_step(self) -> None:
@@ -81,7 +91,7 @@ class Watchdog:
         self._steps.append(time.monotonic() - self._begun)
 
     def expect_step(self, step: int = 0) -> None:
-        """Give a step ten times the 99th percentile of the phase's, and the first ones the limit of everything else."""
+        """Give a step ten times the 99th percentile of its phase, and the first steps the limit of everything else."""
         self._step = step
         if len(self._steps) < _KNOWN_STEPS:
             self.expect("making the first steps of a phase")
@@ -90,11 +100,11 @@ class Watchdog:
         self._expect("making a step", max(self._limits.min_step_s, _HANGS_AFTER_P99 * p99))
 
     def expect(self, doing: str) -> None:
-        """Give something that is no step, such as a validation, its time."""
+        """Give something that is no step, such as a validation, the fixed limit."""
         self._expect(doing, self._limits.other_s)
 
     def wait_for_others(self) -> None:
-        """Note that this rank's own part is done: if the step hangs now, another one holds it up."""
+        """Note that this rank has done its own part: if the step hangs now, another rank holds it up."""
         self._heartbeat.note(self._step, "waiting for the other ranks", is_waiting=True)
 
     def _expect(self, doing: str, seconds: float) -> None:
@@ -114,7 +124,11 @@ class Watchdog:
         self._bark(doing)
 
     def _bark(self, doing: str) -> None:
-        """Write the stacks, record the verdict, end; nothing here takes a lock that the hung thread may hold."""
+        """Write the stacks, record the verdict, end the process.
+
+        Nothing here may take a lock that the hung thread could hold. So there is no logging, whose handlers have locks,
+        and the stacks come from ``faulthandler``, which takes none.
+        """
         message = f"rank {self._rank} hangs: {doing}"
         try:
             with self._log.open("a", encoding="utf-8") as file:
@@ -124,18 +138,20 @@ class Watchdog:
         except OSError:
             faulthandler.dump_traceback(all_threads=True)
         os.write(2, f"megabert: {message}; its stacks are in {self._log}\n".encode())
-        code = [EXIT_HUNG]
-        # In a thread: the file system may be what hangs.
-        recorder = threading.Thread(target=lambda: code.insert(0, self._diagnose(message)), daemon=True)
-        recorder.start()
+        # The record is written by another thread, since the file system may be what hangs.
+        codes: queue.SimpleQueue[int] = queue.SimpleQueue()
+        threading.Thread(target=lambda: codes.put(self._diagnose(message)), daemon=True).start()
         time.sleep(GRACE_S)
-        recorder.join(GRACE_S)
-        self._end(code[0])
+        try:
+            code = codes.get(timeout=GRACE_S)
+        except queue.Empty:
+            code = EXIT_HUNG
+        self._end(code)
 
     def _diagnose(self, message: str) -> int:
-        """Record the message, and for whom the ranks wait; return the exit code."""
+        """Record the message, and which rank the others wait for; return the exit code."""
         self._heartbeat.beat()
-        time.sleep(0.4 * GRACE_S)  # the others write theirs
-        beats = [beat for beat in read_beats(self._run_dir) if beat.rank < self._size]
-        held_up = slowest_ranks(beats, now=time.time())
-        return self._record(f"{message}; {held_up}" if held_up else message)
+        time.sleep(0.4 * GRACE_S)  # the other ranks write their heartbeats
+        beats = [beat for beat in read_beats(self._run_dir) if beat.rank < self._size]  # older starts had more ranks
+        slowest = slowest_ranks(beats, now=time.time())
+        return self._record(f"{message}; {slowest}" if slowest else message)

@@ -1,4 +1,4 @@
-"""When a run's checkpoints are written, which are kept, and what happens where one cannot be written."""
+"""How a run writes its checkpoints, which it keeps, and what happens where one cannot be written."""
 
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from megabert.training.run.folder import checkpoints_dir
 from megabert.training.state import TrainerState
 
 _CLOSE_S = 120.0
-"""How long a run that fails lets a write that has begun go on."""
+"""How long a run that fails waits for a write that has begun."""
 
 
 class RunCheckpoints:
     """Writes the states of a run; all methods but ``close`` are called by every rank alike.
 
-    While training goes on, a checkpoint that cannot be written (a full disk) is a warning: the last good one stays, and
-    the next is tried at its own time. Where the run is to end, ``settle`` makes it an error.
+    While training continues, a checkpoint that cannot be written (a full disk) is a warning: the last good one stays,
+    and the next one is tried when it is due. Where the run is to end, ``settle`` makes it an error.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RunCheckpoints:
         control: RunControl,
         state: TrainerState,
     ) -> None:
-        """Bind the parts; nothing is written yet. ``state`` is what the run starts from: its best is on the disk."""
+        """Bind the parts; nothing is written yet. ``state`` is what this start begins with: its best is on the disk."""
         self._config, self._world = config, world
         self._folder, self._status, self._watchdog = checkpoints_dir(run_dir), control.status, control.watchdog
         self._begun: TrainerState | None = None
@@ -43,12 +43,13 @@ class RunCheckpoints:
         self.counts = self._writer.counts
 
     def save(self, state: TrainerState) -> TrainerState:
-        """Begin to write a state; training may go on when this returns.
+        """Begin to write a state; training may continue when this returns.
 
         Returns:
             The state that is written: where the best checkpoint could not be, it names the best one that could.
         """
-        self._watchdog.expect("copying a checkpoint, or waiting for the one before")
+        self._watchdog.expect("copying a checkpoint, or waiting for the previous one")
+        # If the previous write failed and it was the best checkpoint so far, the state must not name it as the best.
         failure = self._writer.make_way()
         if failure is not None and self._begun is not None and state.best_step == self._begun.step:
             state = state.with_best(*self._best)
@@ -77,18 +78,18 @@ class RunCheckpoints:
         return state
 
     def close(self) -> None:
-        """Let a write that has begun be completed, if the other ranks still can; for the way out with an error."""
+        """On the way out with an error: wait a while for a write that has begun, since it may still be completed."""
         self._watchdog.expect("writing a checkpoint")
         self._writer.close(_CLOSE_S)
 
     def _after_writing(self, stored: dict[str, Any]) -> None:
-        """Say that a newer checkpoint stands and drop old ones; the writer's thread calls it."""
+        """Record that a newer checkpoint is complete and delete old ones; the writer's thread calls it."""
         self._best = (stored["best_step"], stored["best_loss"])
         self._status.running(step=stored["step"], phase=stored["phase"])
         if not self._world.is_main:
             return
         rule, state = self._config.checkpoint, TrainerState.from_dict(stored)
-        protected = state.ends_of_phases(self._config)  # to begin the next one again, as a fork
+        protected = state.ends_of_phases(self._config)  # a fork can begin the next phase again from there
         if state.best_step is not None:
             protected.add(state.best_step)
         try:

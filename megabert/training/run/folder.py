@@ -1,4 +1,9 @@
-"""The run folder: what a run is, written once, and what may change when it goes on."""
+"""The run folder: what a run is, and what may change when it is resumed.
+
+``config.yaml`` holds the complete configuration. A field that the result depends on (a ``science`` field, see
+``config.run``) cannot change any more, since a run folder holds one experiment. An ``engine`` field, such as the ZeRO
+stage or the logging interval, may change with every start.
+"""
 
 import json
 from pathlib import Path
@@ -15,7 +20,7 @@ CONFIG_NAME = "config.yaml"
 
 
 def checkpoints_dir(run_dir: Path) -> Path:
-    """Return where the run's checkpoints lie."""
+    """Return the folder of the run's checkpoints."""
     return run_dir / "checkpoints"
 
 
@@ -44,7 +49,7 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         config: Resolved configuration.
 
     Returns:
-        Lines that say what changed since, engine fields only; empty for a new run.
+        Lines that say which engine fields changed since the last start; empty for a new run.
 
     Raises:
         CheckpointError: A science field differs, or the folder holds something else.
@@ -63,7 +68,7 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         lines = "\n".join(f"  {path}: {old!r} -> {new!r}" for path, (old, new) in science.items())
         raise CheckpointError(
             f"{run_dir}: was begun with another configuration; these fields make it another experiment:\n{lines}\n"
-            f"Go on with the recorded values, or begin a new run with these, from a checkpoint of this one:\n"
+            f"Continue with the recorded values, or begin a new run with these, from a checkpoint of this one:\n"
             f"  {fork_command(run_dir)}",
             see="the-run-folder-holds-another-experiment",
         )
@@ -86,5 +91,5 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
 
 
 def _has_only_own_beginnings(run_dir: Path) -> bool:
-    """Whether a start was killed before it wrote its configuration."""
+    """Whether the folder is that of a start that was killed before it wrote its configuration."""
     return all(path.name in (".lock", "logs", "heartbeats") or path.suffix == ".tmp" for path in run_dir.iterdir())

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from megabert.distributed.environments import describe_place, find_launcher, own_rank
+from megabert.distributed.environments import describe_rank, find_launcher, own_rank
 from megabert.errors import ConfigError
 
 BATCH_SCRIPT = {"SLURM_JOB_ID": "41", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "node[1-2]"}
@@ -28,11 +28,11 @@ def scontrol(tmp_path, monkeypatch):
 
 def test_process_without_launcher_is_alone():
     assert find_launcher({}) is None
-    assert describe_place({}) == {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    assert describe_rank({}) == {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 
 def test_batch_script_itself_is_alone():
-    assert describe_place(BATCH_SCRIPT)["WORLD_SIZE"] == "1"
+    assert describe_rank(BATCH_SCRIPT)["WORLD_SIZE"] == "1"
 
 
 @pytest.mark.parametrize(("environment", "rank"), [({}, "0"), (BATCH_SCRIPT, "0"), (TASK, "3"), (TORCHRUN, "5")])
@@ -41,7 +41,7 @@ def test_rank_is_known_under_every_launcher(environment, rank):
 
 
 def test_task_of_srun_is_a_rank(scontrol):
-    assert describe_place(TASK) == {
+    assert describe_rank(TASK) == {
         "RANK": "3",
         "WORLD_SIZE": "4",
         "LOCAL_RANK": "1",
@@ -52,26 +52,26 @@ def test_task_of_srun_is_a_rank(scontrol):
 
 def test_single_host_needs_no_scontrol(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert describe_place({**TASK, "SLURM_STEP_NODELIST": "gpu-17"})["MASTER_ADDR"] == "gpu-17"
+    assert describe_rank({**TASK, "SLURM_STEP_NODELIST": "gpu-17"})["MASTER_ADDR"] == "gpu-17"
     with pytest.raises(ConfigError, match="export MASTER_ADDR"):
-        describe_place(TASK)
+        describe_rank(TASK)
 
 
 def test_address_and_port_that_are_set_stand(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    place = describe_place({**TASK, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
+    place = describe_rank({**TASK, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
     assert (place["MASTER_ADDR"], place["MASTER_PORT"]) == ("10.0.0.1", "29500")
 
 
 def test_launcher_inside_a_task_comes_first():
-    assert describe_place({**TASK, **TORCHRUN}) == TORCHRUN
+    assert describe_rank({**TASK, **TORCHRUN}) == TORCHRUN
 
 
 def test_failing_scontrol_is_named(scontrol):
     with pytest.raises(ConfigError, match=r"scontrol show hostnames node\[3-9\] failed"):
-        describe_place({**TASK, "SLURM_STEP_NODELIST": "node[3-9]"})
+        describe_rank({**TASK, "SLURM_STEP_NODELIST": "node[3-9]"})
 
 
 def test_number_that_is_none_is_refused():
     with pytest.raises(ConfigError, match="WORLD_SIZE='many'"):
-        describe_place({**TORCHRUN, "WORLD_SIZE": "many"})
+        describe_rank({**TORCHRUN, "WORLD_SIZE": "many"})
