@@ -6,6 +6,8 @@ The code is that of one device. Data parallelism, ZeRO and mixed precision are a
 
 # T packed tokens, B sequences, M masked positions, D hidden, V vocabulary
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -30,7 +32,8 @@ class BertModel(nn.Module):
         has_pooler: Whether there is a pooler, which reads each sequence's first token.
         activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
         embeddings: Embeddings of another model, to share them (ELECTRA's generator); None makes new ones.
-        stream: Number that sets this model's dropout apart from another's on the same instances.
+        dropout_key: Combined with the instance seeds, so that two models drop different elements of one instance; 0
+            leaves the seeds as they are.
     """
 
     def __init__(
@@ -41,11 +44,11 @@ class BertModel(nn.Module):
         has_pooler: bool = True,
         activation_checkpointing: bool = False,
         embeddings: BertEmbeddings | None = None,
-        stream: int = 0,
+        dropout_key: int = 0,
     ) -> None:
         super().__init__()
         self.config = config
-        self.stream = stream
+        self.dropout_key = dropout_key
         self.embeddings = embeddings or BertEmbeddings(config, ops)
         self.embeddings_project = (
             nn.Linear(config.embedding_width, config.hidden_size) if config.projects_embeddings else None
@@ -66,7 +69,7 @@ class BertModel(nn.Module):
         stream = None
         if self.training:
             stream = DropoutStream.of_batch(
-                batch.instance_seeds_B ^ self.stream, batch.cu_seqlens, batch.position_ids_T
+                batch.instance_seeds_B ^ self.dropout_key, batch.cu_seqlens, batch.position_ids_T
             )
         x_TD = self.embeddings(batch, stream, input_ids_T)
         if self.embeddings_project is not None:
@@ -86,7 +89,8 @@ class BertForPreTraining(nn.Module):
         ops: Backends of the fused ops; None chooses them by device.
         activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
         embeddings: Embeddings of another model, to share them; None makes new ones.
-        stream: Number that sets this model's dropout apart from another's on the same instances.
+        dropout_key: Combined with the instance seeds, so that two models drop different elements of one instance; 0
+            leaves the seeds as they are.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class BertForPreTraining(nn.Module):
         ops: OpsConfig | None = None,
         activation_checkpointing: bool = False,
         embeddings: BertEmbeddings | None = None,
-        stream: int = 0,
+        dropout_key: int = 0,
     ) -> None:
         super().__init__()
         ops = ops or OpsConfig()
@@ -112,7 +116,7 @@ class BertForPreTraining(nn.Module):
             has_pooler=has_sentence_objective,
             activation_checkpointing=activation_checkpointing,
             embeddings=embeddings,
-            stream=stream,
+            dropout_key=dropout_key,
         )
         self.cls = PretrainingHeads(
             self.bert.embeddings.word_embeddings.weight, config, ops, has_sentence_objective=has_sentence_objective
@@ -136,13 +140,11 @@ class BertForPreTraining(nn.Module):
             nsp_loss_sum, nsp_correct = cross_entropy(
                 nsp_logits_B2, batch.next_sentence_label_B, backend=self.loss_backend
             )
+        output = PretrainingOutput(mlm_loss_sum, nsp_loss_sum, mlm_correct, nsp_correct)
         if not with_logits:
-            return PretrainingOutput(mlm_loss_sum, nsp_loss_sum, mlm_correct, nsp_correct)
-        return PretrainingOutput(
-            mlm_loss_sum,
-            nsp_loss_sum,
-            mlm_correct,
-            nsp_correct,
+            return output
+        return replace(
+            output,
             mlm_logits_MV=mlm_logits_MV[:, : self.config.vocab_size],
             nsp_logits_B2=nsp_logits_B2,
             pooled_BD=pooled_BD,

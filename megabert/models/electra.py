@@ -24,9 +24,9 @@ from megabert.ops.sampling import sample
 
 DISCRIMINATOR_WEIGHT = 50.0
 """Lambda, the weight of the discriminator's loss (Clark et al. 2020, section 3.1 and table 6)."""
-GENERATOR_STREAM = 0x2545F491
+GENERATOR_KEY = 0x2545F491
 """Arbitrary number that sets the generator's dropout apart from the discriminator's."""
-SAMPLING_STREAM = 0x5851F42D
+SAMPLING_KEY = 0x5851F42D
 """Arbitrary number that sets the draws of replacements apart from both dropouts."""
 BINS, LOGIT_LIMIT = 1024, 16.0
 """Bins of the histogram of logits, and its range to both sides of 0; logits beyond are counted in the last bin."""
@@ -75,7 +75,7 @@ class ElectraForPreTraining(nn.Module):
             ops=ops,
             activation_checkpointing=activation_checkpointing,
             embeddings=self.bert.embeddings,
-            stream=GENERATOR_STREAM,
+            dropout_key=GENERATOR_KEY,
         )
 
     def forward(self, batch: PackedBatch, *, with_logits: bool = False) -> PretrainingOutput:
@@ -123,7 +123,7 @@ def replace_tokens(batch: PackedBatch, logits_MV: Tensor) -> tuple[Tensor, Tenso
     positions_M = batch.masked_positions_M
     is_padding_M = batch.masked_ids_M < 0
     seen_M = batch.input_ids_T[positions_M]
-    stream = DropoutStream.of_batch(batch.instance_seeds_B ^ SAMPLING_STREAM, batch.cu_seqlens, batch.position_ids_T)
+    stream = DropoutStream.of_batch(batch.instance_seeds_B ^ SAMPLING_KEY, batch.cu_seqlens, batch.position_ids_T)
     drawn_M = sample(logits_MV, stream.row_seeds_T[positions_M])
     # Padding of M points to position 0, where it writes back what is there.
     originals_T = batch.input_ids_T.index_copy(0, positions_M, torch.where(is_padding_M, seen_M, batch.masked_ids_M))

@@ -83,6 +83,11 @@ class Dropout:
         return 2**16 / (2**16 - self.level)
 
 
+def threshold_and_scale(dropout: Dropout | None) -> tuple[int, float]:
+    """Return the two numbers that kernels take; without dropout, those that change nothing."""
+    return (0, 1.0) if dropout is None else (dropout.threshold, dropout.scale)
+
+
 @dataclass(frozen=True)
 class DropoutStream:
     """Seeds of all dropout in one micro-batch; ``site`` derives the part of one place in the model."""

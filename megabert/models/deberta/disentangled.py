@@ -1,8 +1,8 @@
 """What DeBERTa has in place of BERT's self-attention (He et al. 2021, section 3.1): relative positions in the scores.
 
 A token is two vectors here, its content and its position relative to the other token. The score of two tokens is the
-sum of content to content, content to position (c2p) and position to content (p2c); position to position says nothing
-that a relative position does not say already.
+sum of content to content, content to position (c2p) and position to content (p2c). Position to position is left out:
+where positions are relative it adds little.
 """
 
 # T packed tokens, D hidden, C = 3 * D, P relative positions (rows of the table), E distances

@@ -17,7 +17,7 @@ from megabert.ops.attention.kernels import (
     attention_sum_tiles,
 )
 from megabert.ops.attention.torch_backend import AttentionBlocks
-from megabert.ops.dropout import Dropout
+from megabert.ops.dropout import Dropout, threshold_and_scale
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import AttentionTiles, attention_tiles, capability_of, power_of_two
 
@@ -75,8 +75,7 @@ class _Attention(torch.autograd.Function):
             num_heads,
             blocks,
             LOG2_E / math.sqrt(head_width),
-            0 if dropout is None else dropout.threshold,
-            1.0 if dropout is None else dropout.scale,
+            *threshold_and_scale(dropout),
             HAS_DROPOUT=dropout is not None,
             HEAD=head_width,
             BLOCK_H=max(16, power_of_two(head_width)),
@@ -95,8 +94,7 @@ class _Attention(torch.autograd.Function):
         qkv_TC, cu_seqlens, lse_NT, out_TD = ctx.saved_tensors
         max_seqlen, num_heads, dropout, tiles = ctx.constants
         grad_TD = grad_TD.contiguous()
-        scale = 1.0 if dropout is None else dropout.scale
-        delta_NT = None if out_TD is None else _delta(out_TD, grad_TD, num_heads, scale)
+        delta_NT = None if out_TD is None else _delta(out_TD, grad_TD, num_heads, threshold_and_scale(dropout)[1])
         dqkv_TC = _gradient(
             (qkv_TC, grad_TD, cu_seqlens, lse_NT, delta_NT), max_seqlen, num_heads, dropout=dropout, tiles=tiles
         )
@@ -135,7 +133,7 @@ def _gradient(
     qkv_TC, grad_TD, cu_seqlens, lse_NT, delta_NT = tensors
     tokens, width = grad_TD.shape
     head_width, sequences = width // num_heads, cu_seqlens.numel() - 1
-    scale = 1.0 if dropout is None else dropout.scale
+    threshold, scale = threshold_and_scale(dropout)
     key_tiles = max(1, triton.cdiv(max_seqlen, tiles.backward.columns))
     dqkv_TC = torch.empty_like(qkv_TC)
     partials_KTD = None
@@ -157,7 +155,7 @@ def _gradient(
         key_tiles,
         LOG2_E / math.sqrt(head_width),
         scale / math.sqrt(head_width),
-        0 if dropout is None else dropout.threshold,
+        threshold,
         scale,
         HAS_DROPOUT=dropout is not None,
         IS_WHOLE=tiles.is_whole,

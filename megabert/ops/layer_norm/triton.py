@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from megabert.ops.dropout import Dropout
+from megabert.ops.dropout import Dropout, threshold_and_scale
 from megabert.ops.triton_support.column_sums import column_sums
 from megabert.ops.triton_support.dropout_hash import is_kept
 from megabert.ops.triton_support.input_checks import require
@@ -259,7 +259,7 @@ class _LayerNorm(torch.autograd.Function):
                 tokens,
                 width,
                 eps,
-                *_threshold_and_scale(dropout),
+                *threshold_and_scale(dropout),
                 **_switches(input_bias_D, dropout, residual_TD),
                 IS_EXACT=tiles.columns == width,
                 ROWS=tiles.rows,
@@ -299,7 +299,7 @@ class _LayerNorm(torch.autograd.Function):
                 tokens,
                 width,
                 rows_each,
-                *_threshold_and_scale(dropout),
+                *threshold_and_scale(dropout),
                 **_switches(input_bias_D, dropout, residual_TD),
                 IS_EXACT=tiles.columns == width,
                 HAS_DRESIDUAL=dresidual_TD is not None,
@@ -318,11 +318,6 @@ class _LayerNorm(torch.autograd.Function):
             None,
             None,
         )
-
-
-def _threshold_and_scale(dropout: Dropout | None) -> tuple[int, float]:
-    """Return the numbers of dropout that a kernel takes, in their order."""
-    return (0, 1.0) if dropout is None else (dropout.threshold, dropout.scale)
 
 
 def _switches(input_bias_D: Tensor | None, dropout: Dropout | None, residual_TD: Tensor | None) -> dict[str, bool]:

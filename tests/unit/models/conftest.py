@@ -1,3 +1,5 @@
+"""Packed micro-batches of random tokens, and the folder of real weights that some tests read."""
+
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""BERT on packed tokens: sizes, losses, gradients, padding, packing, dropout, recomputation, initial values."""
+
 import dataclasses
 import math
 import weakref

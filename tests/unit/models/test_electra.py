@@ -1,3 +1,5 @@
+"""ELECTRA: shared embeddings, replaced tokens, both losses, and the same draws however tokens are packed."""
+
 import dataclasses
 import math
 

@@ -1,3 +1,5 @@
+"""Fixtures of the ops: poisoned memory for every test, fresh random inputs, boundaries and dropout sites."""
+
 from collections.abc import Callable, Iterator
 
 import numpy as np

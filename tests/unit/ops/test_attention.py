@@ -1,7 +1,10 @@
+"""Attention on a CPU against the float64 reference and torch's own, with layouts made once and blocks of any size."""
+
 import pytest
 import torch
 from torch.nn import functional
 
+from benchmarks.ops_problems import relative_error
 from megabert.ops.attention import attention, plan_attention
 from megabert.ops.attention.reference import attention_reference
 from megabert.ops.attention.torch_backend import padded_attention
@@ -15,10 +18,6 @@ LENGTHS = {
     "long": ([130, 128, 77], 3),
     "none": ([0, 0], 5),
 }
-
-
-def relative_error(value, expected):
-    return ((value.double() - expected).norm() / expected.norm().clamp(min=1e-30)).item()
 
 
 def site_of(cu_seqlens, tokens, heads):

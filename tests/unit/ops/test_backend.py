@@ -1,3 +1,5 @@
+"""The choice among backends: which runs, what is logged, and what is refused with which reason."""
+
 import logging
 
 import pytest

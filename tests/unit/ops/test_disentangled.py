@@ -1,3 +1,5 @@
+"""DeBERTa's attention against the formula of the paper, written out for one sequence and head at a time."""
+
 import math
 from itertools import pairwise
 

@@ -1,3 +1,5 @@
+"""Keyed dropout: the hash, the share that is dropped, independence, and masks that follow the instance."""
+
 import numpy as np
 import pytest
 import torch

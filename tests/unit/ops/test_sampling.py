@@ -1,3 +1,5 @@
+"""Keyed draws from a softmax: frequencies, independence of rows and of chunks."""
+
 import numpy as np
 import pytest
 import torch

@@ -1,3 +1,5 @@
+"""Attention kernels in the interpreter: values, gradients and masks of short, long, empty and padded sequences."""
+
 import pytest
 import torch
 

@@ -1,3 +1,5 @@
+"""GELU kernels in the interpreter: values, gradients, the tails and no tokens at all."""
+
 import pytest
 import torch
 

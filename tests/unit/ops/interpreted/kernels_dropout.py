@@ -1,3 +1,5 @@
+"""Dropout kernels in the interpreter: the same row keys and masks as torch, bit for bit."""
+
 import pytest
 import torch
 

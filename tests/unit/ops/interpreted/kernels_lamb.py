@@ -1,3 +1,5 @@
+"""LAMB kernels in the interpreter: both passes over segments in any order, with padding between them."""
+
 import pytest
 import torch
 

@@ -1,3 +1,5 @@
+"""LayerNorm kernels in the interpreter: values, gradients and masks with each of the optional inputs."""
+
 import pytest
 import torch
 
