@@ -1,26 +1,41 @@
-"""Loops that several stages share: copying pieces of flat arrays, following steps from place to place."""
+"""Loops that several steps share: copying ranges of flat arrays, sorting, and following links."""
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from megabert.compiled import compiled
 
-_1, _11, _SORTED_BITS, _DIGIT = (np.uint64(value) for value in (1, 11, 33, (1 << 11) - 1))
+_DIGIT_BITS = 11  # 2048 counters are 16 KiB: they stay in the first cache, and three digits make 33 bits
+_DIGITS = 3
+_1, _DIGIT_SHIFT = np.uint64(1), np.uint64(_DIGIT_BITS)
+_DIGIT_MASK, _SORTED_BITS = np.uint64((1 << _DIGIT_BITS) - 1), np.uint64(_DIGITS * _DIGIT_BITS)
+
+
+class Ranges(NamedTuple):
+    """Ranges of a flat array, and where they go in another; one element for each."""
+
+    starts: Any
+    """Number of the first element of each range."""
+    lengths: Any
+    targets: Any
+    """Index in the target at which each range starts."""
 
 
 @compiled
-def copy_ranges(source, first, rows, pieces, target):
-    """Copy pieces of a flat array.
+def copy_ranges(source, first, rows, ranges, target):
+    """Copy ranges of a flat array.
 
     Args:
-        source: Part of what the pieces are of.
-        first: Number of its first element.
-        rows: Which pieces to copy.
-        pieces: First element and length of each piece, and where it goes in the target.
+        source: A part of the array that the ranges are of.
+        first: Number of the element that the part starts with.
+        rows: Which ranges to copy.
+        ranges: `Ranges`.
         target: Written.
     """
-    starts, lengths, places = pieces
+    starts, lengths, targets = ranges
     for row in rows:
-        length, start, place = lengths[row], starts[row] - first, places[row]
+        length, start, place = lengths[row], starts[row] - first, targets[row]
         # Slices first: an index that cannot be negative lets the compiler move many tokens at once.
         here, there = source[start : start + length], target[place : place + length]
         for index in range(length):
@@ -29,11 +44,16 @@ def copy_ranges(source, first, rows, pieces, target):
 
 @compiled
 def by_part(numbers, borders):
-    """Return the rows ordered by the part that their numbers lie in, and where each part's rows begin in that order.
+    """Group rows by the part that their numbers are in; within a part they stay in order.
+
+    A counting sort: the part of each number by bisection, the size of each part, and then each row into its place.
 
     Args:
         numbers: From the first border to below the last.
         borders: First number of each part, and the end of the last.
+
+    Returns:
+        The rows ordered by part, and where each part's rows begin in that order, with the end of the last.
     """
     parts, ends = np.empty(len(numbers), np.int64), np.zeros(len(borders) + 1, np.int64)
     for row in range(len(numbers)):
@@ -46,6 +66,8 @@ def by_part(numbers, borders):
                 high = middle
         parts[row] = low
         ends[low + 2] += 1
+    # Sizes were counted two elements on, so that after summing ``ends[part + 1]`` is where the part begins. It moves on
+    # with each row that is placed, and is the part's end when all are: the beginning of the next.
     ends = np.cumsum(ends)
     order = np.empty(len(numbers), np.int64)
     for row in range(len(numbers)):
@@ -58,33 +80,41 @@ def by_part(numbers, borders):
 def order_of(numbers):
     """Return the rows in ascending order of their numbers, equal ones by row; several times as fast as `numpy.argsort`.
 
+    A radix sort of the upper 33 bits in use: the numbers are sorted by their lowest digit of 11 bits, then by the next,
+    and so on; each pass keeps the order of the one before among equal digits, so after the last pass all is in order.
+    Bits below the 33 are not sorted that way. Hashes that agree in their upper 33 bits are rare and next to each other
+    by then, so an insertion sort over the whole, one comparison a number, finishes the work.
+
     Args:
-        numbers: Not negative; below 2**33, or hashes: what the radix sort of the upper 33 bits leaves is done one by
-            one.
+        numbers: Not negative; below 2**33, or hashes. Others are sorted as well, but slowly where many agree in 33
+        bits.
     """
-    most = np.uint64(0)
+    # The lowest bit that is sorted by radix: 0 for numbers below 2**33.
+    largest = np.uint64(0)
     for number in numbers:
-        most = max(most, np.uint64(number))
-    low = np.uint64(0)
-    while most >> low >> _SORTED_BITS:
-        low += _1
+        largest = max(largest, np.uint64(number))
+    shift = np.uint64(0)
+    while largest >> shift >> _SORTED_BITS:
+        shift += _1
     words, rows = numbers.astype(np.uint64), np.arange(len(numbers))
     other_words, other_rows = np.empty_like(words), np.empty_like(rows)
-    places = np.empty(1 << 11, np.int64)
-    shift = low
-    while shift < 64 and most >> shift:
+    places = np.empty(1 << _DIGIT_BITS, np.int64)
+    while shift < 64 and largest >> shift:
+        # How often each digit occurs, and from that where the first number with each digit goes.
         places[:] = 0
         for word in words:
-            places[(word >> shift) & _DIGIT] += 1
+            places[(word >> shift) & _DIGIT_MASK] += 1
         total = 0
         for digit in range(len(places)):
             places[digit], total = total, total + places[digit]
+        # Every number to its place, in order; then the two pairs of arrays change their roles.
         for index in range(len(words)):
-            digit = (words[index] >> shift) & _DIGIT
+            digit = (words[index] >> shift) & _DIGIT_MASK
             other_words[places[digit]], other_rows[places[digit]] = words[index], rows[index]
             places[digit] += 1
         words, other_words, rows, other_rows = other_words, words, other_rows, rows
-        shift += _11
+        shift += _DIGIT_SHIFT
+    # The bits below: a number moves down past all that are larger, mostly none.
     for index in range(1, len(words)):
         word, row = words[index], rows[index]
         place = index
@@ -96,12 +126,17 @@ def order_of(numbers):
 
 
 @compiled
-def follow(steps, ends):
-    """Return the places reached from 0 by ``place = steps[place]``; a step at or past ``ends[place]`` goes there."""
-    reached = np.empty(len(steps), np.int64)
-    place = made = 0
-    while place < len(steps):
-        reached[made] = place
-        made += 1
-        place = min(steps[place], ends[place])
-    return reached[:made]
+def follow(links, ends):
+    """Return the places that are reached from 0 by ``place = links[place]``, in order.
+
+    Args:
+        links: From each place to a later one.
+        ends: Where the stretch of each place ends; a link past it goes there.
+    """
+    reached = np.empty(len(links), np.int64)
+    place = count = 0
+    while place < len(links):
+        reached[count] = place
+        count += 1
+        place = min(links[place], ends[place])
+    return reached[:count]

@@ -65,11 +65,11 @@ def make_list(values: NDArray[np.integer], offsets: NDArray[np.integer]) -> pa.L
 
 def gather(values: NDArray[np.integer], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.integer]:
     """Return ``values[start : start + length]`` for each piece, end to end."""
-    from data_prep.array_loops import copy_ranges
+    from data_prep.array_loops import Ranges, copy_ranges
 
     places = offsets_of(lengths)
     result = np.empty(int(places[-1]), values.dtype)
-    copy_ranges(values, 0, np.arange(len(starts)), (starts, lengths, places), result)
+    copy_ranges(values, 0, np.arange(len(starts)), Ranges(starts, lengths, places), result)
     return result
 
 

@@ -131,13 +131,14 @@ class DocumentSet:
             target: Array that the tokens are copied to.
             places: Index in ``target`` at which each range starts.
         """
-        from data_prep.array_loops import by_part, copy_ranges
+        from data_prep.array_loops import Ranges, by_part, copy_ranges
 
         first_tokens = np.ascontiguousarray(self.bucket_starts[:, 2])
         order, begins = by_part(starts, first_tokens)
+        ranges = Ranges(starts, lengths, places)
         for bucket in np.flatnonzero(np.diff(begins)).tolist():
             rows = order[begins[bucket] : begins[bucket + 1]]
-            copy_ranges(self.bucket_tokens(bucket), first_tokens[bucket], rows, (starts, lengths, places), target)
+            copy_ranges(self.bucket_tokens(bucket), first_tokens[bucket], rows, ranges, target)
 
     @cached_property
     def document_first_tokens_D(self) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Pictures of what `stats` says: PNG files, one a folder of shards and one of the sources."""
+"""Pictures of what `stats` says: a PNG file for each folder of shards, and one for the sources."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,11 @@ def write_plots(folder: Path, names: list[str], manifests: list[Manifest]) -> li
 
     Args:
         folder: Where the pictures go; made if missing.
-        names: Of the folders of shards.
-        manifests: Of these.
+        names: Names of the folders of shards.
+        manifests: Their manifests.
+
+    Returns:
+        The files written.
     """
     from matplotlib.figure import Figure  # not at import: it is slow to load
 
@@ -24,8 +27,8 @@ def write_plots(folder: Path, names: list[str], manifests: list[Manifest]) -> li
         axes = figure.add_subplot()
         counts = manifest.statistics["instances"]["train"]
         step = manifest.metadata.max_seq_length / LENGTH_BINS
-        places = [(index + 0.5) * step for index in range(LENGTH_BINS)]
-        axes.bar(places, counts["length_histogram"], width=0.9 * step)
+        middles = [(index + 0.5) * step for index in range(LENGTH_BINS)]
+        axes.bar(middles, counts["length_histogram"], width=0.9 * step)
         axes.set(xlabel="tokens", ylabel="training instances", title=f"{name}: {counts['rows']:,} instances")
         axes.set_yscale("log")
         paths.append(folder / f"lengths-{name}.png")

@@ -8,8 +8,12 @@ import pyarrow as pa
 
 from data_prep.checks.batch import Batch
 from megabert.schema import Manifest, ShardMetadata
+from megabert.text_tables import render_table
 
 LENGTH_BINS = 16
+"""Even ranges of lengths that instances are counted in."""
+BAR_WIDTH = 40
+"""Characters of the longest bar."""
 AMOUNTS = ("documents", "paragraphs", "characters")
 
 
@@ -31,7 +35,7 @@ def count_instances(batch: pa.RecordBatch, metadata: ShardMetadata) -> dict[str,
 
 
 def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]:
-    """Return lines on the instances of one split."""
+    """Return lines on the instances of one split: lengths, labels, masks."""
     rows, tokens, masked = counts["rows"], counts["tokens"], counts["masked_tokens"]
     length = metadata.max_seq_length
     padding = share(rows * length - tokens, rows * length)
@@ -42,11 +46,10 @@ def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]
     if metadata.objective != "none":
         ones = counts["random_next"]
         name = "random next" if metadata.objective == "nsp" else "swapped"
-        means = [
-            counts["random_next_tokens"] / max(ones, 1),
-            (tokens - counts["random_next_tokens"]) / max(rows - ones, 1),
-        ]
-        lines.append(f"{name} {share(ones, rows)}, mean length {means[0]:.2f} against {means[1]:.2f} of the others")
+        # Where these differ, a model can tell the label by the length.
+        mean = counts["random_next_tokens"] / max(ones, 1)
+        other_mean = (tokens - counts["random_next_tokens"]) / max(rows - ones, 1)
+        lines.append(f"{name} {share(ones, rows)}, mean length {mean:.2f} against {other_mean:.2f} of the others")
     if masked:
         mask, same = counts["shown_as_mask"], counts["shown_as_original"]
         lines.append(
@@ -59,12 +62,12 @@ def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]
 def histogram_lines(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]:
     """Return a bar for each range of lengths."""
     histogram, rows, length = counts["length_histogram"], counts["rows"], metadata.max_seq_length
-    lines = []
+    bars = []
     for index, number in enumerate(histogram):
         low, high = -(-index * length // LENGTH_BINS) + 1, -(-(index + 1) * length // LENGTH_BINS)
-        bar = "#" * round(40 * number / max(histogram))
-        lines.append(f"{low:5d}-{high:<5d} {number:10,d} {share(number, rows):>7s} {bar}")
-    return lines
+        bar = "#" * round(BAR_WIDTH * number / max(histogram))
+        bars.append((f"{low}-{high}", f"{number:,}", share(number, rows), bar))
+    return render_table(bars, align="rrrl").splitlines()
 
 
 def share(part: float, whole: float) -> str:
@@ -84,12 +87,16 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
         f"sentences {corpus['sentences']:,}, tokens {corpus['tokens']:,}, "
         f"[UNK] {share(corpus['unknown_tokens'], tokens_read(corpus))}",
     ]
+    # Manifests of earlier versions count neither tokens nor kept documents by source.
     tokens, kept = corpus.get("tokens_by_source", {}), corpus.get("kept_documents_by_source", {})
+    sources = []
     for name, number in corpus["documents_by_source"].items():
-        line = f"source {name}: {number:,} documents"
-        if name in tokens:
-            line += f", {kept[name]:,} kept, {tokens[name]:,} tokens ({share(tokens[name], corpus['tokens'])})"
-        lines.append(line)
+        cells = (
+            (f"{kept[name]:,}", f"{tokens[name]:,}", share(tokens[name], corpus["tokens"])) if name in tokens else ()
+        )
+        sources.append((name, f"{number:,}", *cells))
+    headers = ("source", "documents", "kept", "tokens", "share")
+    lines += render_table(sources, headers=headers, align="lrrrr").splitlines()
     if corpus.get("read"):
         lines.append("read: " + ", ".join(f"{what.replace('_', ' ')} {n:,}" for what, n in corpus["read"].items()))
     dropped = [f"{reason.replace('_', ' ')} {number:,}" for reason, number in corpus["dropped"].items() if number]
@@ -101,13 +108,13 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
 
 
 def example_lines(corpus: dict[str, Any]) -> list[str]:
-    """Return lines with the first places of what each rule or problem dropped."""
+    """Return lines that say where the first of what each rule or problem dropped was."""
     examples = corpus.get("examples", {})
     return [f"  {rule.replace('_', ' ')}: {text}" for rule, texts in examples.items() for text in texts]
 
 
 def show_stats(folders: list[Path], manifests: list[Manifest]) -> list[str]:
-    """Return the whole report on some folders of shards of one build."""
+    """Return the whole report on folders of shards of one build."""
     lines = []
     if manifests[0].statistics:
         corpus = manifests[0].statistics["corpus"]

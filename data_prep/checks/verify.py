@@ -30,10 +30,14 @@ class ShardTask:
     """One shard to check."""
 
     folder: Path
+    """Folder of the shards."""
     entry: ShardEntry
+    """What the manifest says of the shard."""
     metadata: ShardMetadata
     short_seq_prob: float
+    """Share of short targets that the build was asked for; needed to make the pairs anew."""
     documents: Path | None
+    """The build's documents, if the text is to be compared."""
 
     @property
     def path(self) -> Path:
@@ -43,13 +47,13 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found."""
+    """What checking a folder of shards has shown."""
 
     shards: int
     instances: int
     problems: list[str]
     is_text_compared: bool
-    """Whether the build's documents were compared, too."""
+    """Whether the shards were also compared with the build's documents."""
 
 
 def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdict:
@@ -61,23 +65,23 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
         use_text: Whether to compare with the documents of the build.
 
     Raises:
-        DataError: The manifest, the tokenizer beside it or the documents that are asked for cannot be used; problems of
-            shards are returned.
+        DataError: The manifest, the tokenizer next to it or the documents that are asked for cannot be used; problems
+        of shards are returned.
     """
     manifest = read_manifest(folder)
     tokenizer = tokenizer_of(folder / "tokenizer")
     problems = []
     if tokenizer.sha256 != manifest.metadata.tokenizer_sha256:
         problems.append(f"{folder / 'tokenizer'}: not the tokenizer that the manifest names")
-    documents = _documents_beside(folder) if use_text else None
+    documents = _documents_of(folder) if use_text else None
     tasks = shard_tasks(folder, manifest, documents)
     progress = Progress(f"verify {folder.name}", len(tasks), INSTANCES)
-    found: dict[int, list[str]] = {}
+    by_shard: dict[int, list[str]] = {}
     for index, result in executor.run(check_shard, tasks):
-        found[index] = result
+        by_shard[index] = result
         progress.advance({"rows": tasks[index].entry.rows}, was_skipped=False)
     progress.close()
-    problems += [problem for index in sorted(found) for problem in found[index]]
+    problems += [problem for index in sorted(by_shard) for problem in by_shard[index]]
     return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems, documents is not None)
 
 
@@ -87,7 +91,7 @@ def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None)
     return [ShardTask(folder, entry, manifest.metadata, short_seq_prob, documents) for entry in manifest.shards]
 
 
-def _documents_beside(folder: Path) -> Path:
+def _documents_of(folder: Path) -> Path:
     documents = folder.resolve().parent.parent / "documents"
     if not index_path(documents, "train", "buckets").is_file():
         raise DataError(f"{documents}: the build's documents are not there to compare with. Verify without --text.")
@@ -95,16 +99,16 @@ def _documents_beside(folder: Path) -> Path:
 
 
 def check_shard(task: ShardTask) -> list[str]:
-    """Return the problems of a shard, each with its place; a wrong hash is the only one named then."""
+    """Return the problems of a shard, each with its row. Where the hash is wrong, only that is said."""
     try:
         with pa.memory_map(str(task.path)) as stored:  # hashed and decoded from the same pages
             content = stored.read_buffer()
     except OSError as error:
         return [f"{task.path}: cannot be read ({str(error).splitlines()[0]}). Check its permissions."]
-    found = hashlib.sha256(content).hexdigest()
-    if found != task.entry.sha256:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != task.entry.sha256:
         return [
-            f"{task.path}: its bytes changed: SHA-256 {found[:16]}..., the manifest says {task.entry.sha256[:16]}... "
+            f"{task.path}: its bytes changed: SHA-256 {digest[:16]}..., the manifest says {task.entry.sha256[:16]}... "
             "Copy the shard again, or delete it and run the same `megabert-data build` command, which makes it anew."
         ]
     try:
@@ -135,10 +139,10 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
 
 
 def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs: Pairs | None) -> list[str]:
-    found = rules.broken(batch)
-    if not found and pairs is not None:  # the text of a broken row cannot be told
-        found = _compare_text(task, batch, pairs)
-    return [_name(task, rows, first, rule) for rule, rows in found.items()]
+    broken = rules.broken(batch)
+    if not broken and pairs is not None:  # the text before masking can be told of sound rows only
+        broken = _compare_text(task, batch, pairs)
+    return [_name(task, rows, first, rule) for rule, rows in broken.items()]
 
 
 def _name(task: ShardTask, bad: np.ndarray, first: int, rule: str) -> str:
