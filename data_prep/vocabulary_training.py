@@ -1,4 +1,10 @@
-"""Train a vocabulary, or check an existing one, and measure it on text that it has not seen."""
+"""Train a vocabulary, or check an existing one, and measure it on text that it has not seen.
+
+Documents stream by once. A hash of its id decides whether a document is held out (5%): then it is kept aside; all
+others are trained on, or, for an existing tokenizer, skipped. Afterwards the tokenizer is measured on what was kept:
+how many of its words become [UNK], how many of its characters have a piece, and whether the text can be read back.
+`require_bars` and `require_fit` refuse a vocabulary that loses text.
+"""
 
 import re
 from collections import Counter
@@ -21,9 +27,9 @@ from megabert.tokenization import (
 
 MAX_UNKNOWN_WORDS_PCT = 0.5
 MIN_COVERAGE_PCT = 99.95
-_STAGE = string_key("vocabulary held-out")
+_HELD_OUT_DRAW = string_key("vocabulary held-out")  # the name of the draw that holds a document out
 _WHITESPACE = re.compile(r"\s+")
-_BATCH = 4096
+_BATCH = 4096  # texts encoded at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,21 +37,21 @@ class VocabularyOptions:
     """How to train a vocabulary and on which documents to measure it."""
 
     pieces: Pieces = "wordpiece"
-    """WordPiece or byte-level BPE."""
+    """WordPiece ("wordpiece") or byte-level BPE ("byte_bpe")."""
     vocab_size: int = DEFAULT_VOCAB_SIZE
-    """Most pieces, special ones counted."""
+    """Number of pieces at most, special ones counted."""
     uncased: bool = False
     """Lower-case the text and strip accents; Hangul syllables stay whole."""
     strip_accents: bool | None = None
-    """Strip accents; by default they are stripped with the case."""
+    """Strip accents; by default they are stripped where the text is lower-cased."""
     min_frequency: int = 2
     """Pairs of pieces seen less often are not merged."""
     held_out_share: float = 0.05
-    """Share of the documents, chosen by a hash of their id, that is measured and not trained on."""
+    """Share of the documents that is not trained on but measured, chosen by a hash of their id."""
     max_held_out_characters: int = 5_000_000
-    """Held-out documents beyond so many characters are neither trained on nor measured."""
+    """Held-out documents beyond this many characters are neither trained on nor measured."""
     seed: int = 0
-    """Chooses other held-out documents."""
+    """Another seed holds out other documents."""
 
     def __post_init__(self) -> None:
         """Refuse impossible shares and combinations."""
@@ -61,7 +67,7 @@ class VocabularyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyReport:
-    """What a tokenizer does with held-out text. Words are what normalising and splitting at punctuation gives."""
+    """What a tokenizer does with held-out text. Words are what normalizing and splitting at punctuation gives."""
 
     vocab_size: int
     tokenizer_sha256: str
@@ -70,21 +76,21 @@ class VocabularyReport:
     held_out_words: int
     held_out_characters: int
     unknown_words_pct: float
-    """Words that become [UNK]."""
+    """Share of the words that become [UNK]."""
     unknown_pieces_pct: float
-    """[UNK] among all pieces."""
+    """Share of [UNK] among all pieces."""
     pieces_per_word: float
     coverage_pct: float
-    """Characters of all documents, trained and held out, that are in the vocabulary as pieces."""
+    """Share of the characters of all documents, trained on and held out, that are in the vocabulary as pieces."""
     held_out_coverage_pct: float
-    """Held-out characters for which there is a piece for their place in the word. A small text has too few
-    characters for a bar here: what one rare character does to it is chance."""
+    """Share of the held-out characters with a piece for where they are in the word (first or not). It has no bar: in a
+    small text one rare character decides."""
     round_trip_pct: float
-    """Paragraphs that decode to their normalised text, white space apart."""
+    """Share of the paragraphs that decode to their normalized text, white space apart."""
     split_hangul_pct: float
-    """Words whose Hangul syllables the tokenizer takes apart into jamo."""
+    """Share of the words whose Hangul syllables the tokenizer splits into jamo."""
     is_held_out: bool = True
-    """False where there were too few documents to hold one out: then a trained one was measured."""
+    """Whether held-out documents were measured; if there were too few to hold one out, a trained one was."""
     frequent_unknown: tuple[str, ...] = field(default=())
     """The most frequent words that become [UNK]."""
 
@@ -114,17 +120,23 @@ class _HeldOut:
 
     options: VocabularyOptions
     texts: list[str] = field(default_factory=list)
+    """The held-out documents."""
     characters: int = 0
+    """Characters of these."""
     trained: int = 0
+    """Documents passed on."""
     all_characters: Counter[str] = field(default_factory=Counter)
+    """How often each character occurs in all documents."""
     fallback: tuple[float, str] | None = None
+    """The passed-on document that would have been held out next, with its draw."""
 
     def take_rest(self, documents: Iterable[tuple[str, str]]) -> Iterator[str]:
         """Keep the held-out documents and yield the others."""
         for name, original in documents:
-            text = compose(original)
+            text = compose(original)  # before anything is counted: a syllable of jamo is one character
             self.all_characters.update(text)
-            draw = float(uniform(mix(self.options.seed, _STAGE, string_key(name))))
+            # The draw depends on the id and the seed alone: the same document is held out whatever comes before it.
+            draw = float(uniform(mix(self.options.seed, _HELD_OUT_DRAW, string_key(name))))
             if draw < self.options.held_out_share:
                 if self.characters < self.options.max_held_out_characters:
                     self.texts.append(text)
@@ -136,7 +148,7 @@ class _HeldOut:
             yield text
 
     def measured(self) -> list[str]:
-        """Return the texts to measure: the held-out ones, or the trained one next in line."""
+        """Return the texts to measure: the held-out ones or, without any, the fallback."""
         return self.texts or ([self.fallback[1]] if self.fallback else [])
 
 
@@ -176,7 +188,7 @@ def check_vocabulary(
     Args:
         tokenizer: Any tokenizer.
         documents: (id, text) of each document, read once.
-        options: Of these only the held-out share, its limit and the seed matter.
+        options: Only the held-out share, its limit and the seed matter.
 
     Raises:
         DataError: There is no text.
@@ -191,7 +203,7 @@ def require_bars(report: VocabularyReport, *, where: str = "vocabulary") -> None
     """Refuse a vocabulary that loses text.
 
     Args:
-        report: What was measured.
+        report: The measurements.
         where: Names the tokenizer in the message.
 
     Raises:
@@ -221,7 +233,7 @@ def require_fit(report: VocabularyReport, *, where: str) -> None:
     """Refuse a given tokenizer that does not know the text.
 
     Args:
-        report: What was measured on a part of the text.
+        report: The measurements on a part of the text.
         where: Names the tokenizer in the message.
 
     Raises:
@@ -236,6 +248,7 @@ def require_fit(report: VocabularyReport, *, where: str) -> None:
 
 
 def _measure(tokenizer: Tokenizer, held_out: _HeldOut) -> VocabularyReport:
+    """Measure a tokenizer; each different word is encoded once and weighted by how often it occurs."""
     texts = held_out.measured()
     words = _count_words(tokenizer, texts)
     if not words:
@@ -245,6 +258,7 @@ def _measure(tokenizer: Tokenizer, held_out: _HeldOut) -> VocabularyReport:
     names = list(words)
     counts = np.array([words[name] for name in names], dtype=np.int64)
     pieces, unknown = _count_pieces(tokenizer, names)
+    # A word is [UNK] as a whole, and one [UNK] is one piece: so unknown words and unknown pieces are the same number.
     unknown_words = int((counts * unknown).sum())
     total_pieces = int((counts * pieces).sum())
     worst = sorted(np.flatnonzero(unknown).tolist(), key=lambda index: (-counts[index], names[index]))[:10]
@@ -268,27 +282,29 @@ def _measure(tokenizer: Tokenizer, held_out: _HeldOut) -> VocabularyReport:
 
 
 def _count_words(tokenizer: Tokenizer, texts: list[str]) -> Counter[str]:
-    chunks: Counter[str] = Counter()
+    """Count the words of all texts; what is between spaces is counted first, since splitting it is the slow part."""
+    spaced: Counter[str] = Counter()
     for text in texts:
-        chunks.update(text.split())
+        spaced.update(text.split())
     words: Counter[str] = Counter()
-    for chunk, count in chunks.items():
-        for word in tokenizer.split_words(chunk):
+    for part, count in spaced.items():
+        for word in tokenizer.split_words(part):
             words[word] += count
     return words
 
 
 def _count_split_hangul(words: Counter[str]) -> int:
-    """Count words with jamo that form a syllable; the text itself was composed before."""
+    """Count words with jamo that would form a syllable: the text was composed, so the tokenizer has split them."""
     return sum(count for word, count in words.items() if compose(word) != word and has_hangul(word))
 
 
 def _count_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of pieces of each word, and whether it is one [UNK]."""
+    """Return the number of pieces of each word, and of [UNK] among them (0 or 1)."""
     pieces, unknown = [], []
     for first in range(0, len(words), _BATCH):
         ids, offsets = tokenizer.encode_flat(words[first : first + _BATCH])
         pieces.append(np.diff(offsets))
+        # [UNK]s of each word, as differences of a running sum over all pieces.
         totals = np.concatenate([[0], np.cumsum(ids == tokenizer.special_ids.unk)])
         unknown.append(totals[offsets[1:]] - totals[offsets[:-1]])
     return np.concatenate(pieces), np.concatenate(unknown)
@@ -298,21 +314,27 @@ def _normalize_characters(tokenizer: Tokenizer, characters: Counter[str]) -> Cou
     """Return what the tokenizer makes of single characters; white space and control characters vanish."""
     normalized: Counter[str] = Counter()
     for character, count in characters.items():
-        for made in _squeeze(tokenizer.normalize(character)):
-            normalized[made] += count
+        for result in _squeeze(tokenizer.normalize(character)):
+            normalized[result] += count
     return normalized
 
 
 def _coverage(tokenizer: Tokenizer, words: Counter[str]) -> float:
-    places: Counter[tuple[str, bool]] = Counter()
+    """Return the share of the characters that the tokenizer can write.
+
+    WordPiece has a piece for a character at the start of a word, and another (``##``) for one inside: each is asked
+    for.
+    """
+    characters: Counter[tuple[str, bool]] = Counter()
     for word, count in words.items():
         for index, character in enumerate(word):
-            places[character, index == 0] += count
-    written = sum(n for (character, first), n in places.items() if tokenizer.can_write(character, is_first=first))
-    return written / sum(places.values())
+            characters[character, index == 0] += count
+    written = sum(n for (character, first), n in characters.items() if tokenizer.can_write(character, is_first=first))
+    return written / sum(characters.values())
 
 
 def _round_trip(tokenizer: Tokenizer, texts: list[str]) -> float:
+    """Return the share of the paragraphs that decode to their normalized text, white space apart."""
     paragraphs = [line for text in texts for line in text.splitlines() if line.strip()]
     whole = 0
     for first in range(0, len(paragraphs), _BATCH):
@@ -323,4 +345,5 @@ def _round_trip(tokenizer: Tokenizer, texts: list[str]) -> float:
 
 
 def _squeeze(text: str) -> str:
+    """Return the text without white space."""
     return _WHITESPACE.sub("", text)
