@@ -35,9 +35,9 @@ def copy_ranges(source, first, rows, ranges, target):
     """
     starts, lengths, targets = ranges
     for row in rows:
-        length, start, place = lengths[row], starts[row] - first, targets[row]
+        length, start, goal = lengths[row], starts[row] - first, targets[row]
         # Slices first: an index that cannot be negative lets the compiler move many tokens at once.
-        here, there = source[start : start + length], target[place : place + length]
+        here, there = source[start : start + length], target[goal : goal + length]
         for index in range(length):
             there[index] = here[index]
 
@@ -86,8 +86,8 @@ def order_of(numbers):
     by then, so an insertion sort over the whole, one comparison a number, finishes the work.
 
     Args:
-        numbers: Not negative; below 2**33, or hashes. Others are sorted as well, but slowly where many agree in 33
-        bits.
+        numbers: Not negative; below 2**33, or hashes. Others are sorted as well, but slowly where many agree in their
+            upper 33 bits.
     """
     # The lowest bit that is sorted by radix: 0 for numbers below 2**33.
     largest = np.uint64(0)
@@ -98,45 +98,45 @@ def order_of(numbers):
         shift += _1
     words, rows = numbers.astype(np.uint64), np.arange(len(numbers))
     other_words, other_rows = np.empty_like(words), np.empty_like(rows)
-    places = np.empty(1 << _DIGIT_BITS, np.int64)
+    next_slots = np.empty(1 << _DIGIT_BITS, np.int64)
     while shift < 64 and largest >> shift:
         # How often each digit occurs, and from that where the first number with each digit goes.
-        places[:] = 0
+        next_slots[:] = 0
         for word in words:
-            places[(word >> shift) & _DIGIT_MASK] += 1
+            next_slots[(word >> shift) & _DIGIT_MASK] += 1
         total = 0
-        for digit in range(len(places)):
-            places[digit], total = total, total + places[digit]
+        for digit in range(len(next_slots)):
+            next_slots[digit], total = total, total + next_slots[digit]
         # Every number to its place, in order; then the two pairs of arrays change their roles.
         for index in range(len(words)):
             digit = (words[index] >> shift) & _DIGIT_MASK
-            other_words[places[digit]], other_rows[places[digit]] = words[index], rows[index]
-            places[digit] += 1
+            other_words[next_slots[digit]], other_rows[next_slots[digit]] = words[index], rows[index]
+            next_slots[digit] += 1
         words, other_words, rows, other_rows = other_words, words, other_rows, rows
         shift += _DIGIT_SHIFT
     # The bits below: a number moves down past all that are larger, mostly none.
     for index in range(1, len(words)):
         word, row = words[index], rows[index]
-        place = index
-        while place > 0 and words[place - 1] > word:
-            words[place], rows[place] = words[place - 1], rows[place - 1]
-            place -= 1
-        words[place], rows[place] = word, row
+        slot = index
+        while slot > 0 and words[slot - 1] > word:
+            words[slot], rows[slot] = words[slot - 1], rows[slot - 1]
+            slot -= 1
+        words[slot], rows[slot] = word, row
     return rows
 
 
 @compiled
 def follow(links, ends):
-    """Return the places that are reached from 0 by ``place = links[place]``, in order.
+    """Return the positions that are reached from 0 by ``position = links[position]``, in order.
 
     Args:
-        links: From each place to a later one.
-        ends: Where the stretch of each place ends; a link past it goes there.
+        links: From each position to a later one.
+        ends: Where the stretch of each position ends (a document); a link past it goes there.
     """
     reached = np.empty(len(links), np.int64)
-    place = count = 0
-    while place < len(links):
-        reached[count] = place
+    position = count = 0
+    while position < len(links):
+        reached[count] = position
         count += 1
-        place = min(links[place], ends[place])
+        position = min(links[position], ends[position])
     return reached[:count]

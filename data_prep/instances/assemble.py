@@ -1,4 +1,4 @@
-"""From pairs to rows: gather tokens, add [CLS] and [SEP], mask."""
+"""From pairs to the rows of a shard: gather tokens, add [CLS] and [SEP], mask."""
 
 # I instances, T tokens, M predictions
 
@@ -22,9 +22,11 @@ class Instances:
     """Instances before masking."""
 
     ids_T: NDArray[np.integer]
+    """Ids of all instances end to end."""
     offsets: NDArray[np.int64]
-    """Shape (I + 1,): where each instance starts."""
+    """Shape (I + 1,): where each instance starts, and the end of the last."""
     segment_b_start: NDArray[np.int64]
+    """Position of B's first token in each instance; the length of the instance where there is no B."""
 
 
 def assemble(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> Instances:
@@ -34,22 +36,23 @@ def assemble(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> I
     lengths = first + second + np.where(has_second, 3, 2)
     offsets = offsets_of(lengths)
     begin = offsets[:-1]
+    # Specials first. Without B the last two of these are the same [SEP].
     ids = np.empty(int(offsets[-1]), token_type(metadata.vocab_size).to_pandas_dtype())
     ids[begin] = metadata.special_ids["cls"]
     ids[begin + first + 1] = metadata.special_ids["sep"]
     ids[offsets[1:] - 1] = metadata.special_ids["sep"]
-    starts, pieces = np.concatenate([first_start, second_start]), np.concatenate([first, second])
-    documents.copy_tokens(starts, pieces, ids, np.concatenate([begin + 1, begin + first + 2]))
+    # The text of all sides in one call, which reads each bucket of documents once.
+    sides = np.concatenate([first_start, second_start]), np.concatenate([first, second])
+    documents.copy_tokens(*sides, ids, np.concatenate([begin + 1, begin + first + 2]))
     return Instances(ids, offsets, np.where(has_second, first + 2, lengths))
 
 
 def in_order(pairs: Pairs) -> tuple[NDArray[np.int64], ...]:
-    """Return starts and lengths as written: for sentence order, label 1 means swapped."""
-    ranges_ = (pairs.a_start, pairs.a_length, pairs.b_start, pairs.b_length)
+    """Return start and length of the side written first, then of the second: for sentence order, label 1 swaps them."""
+    a_start, a, b_start, b = pairs.a_start, pairs.a_length, pairs.b_start, pairs.b_length
     if not pairs.is_b_first:
-        return ranges_
+        return a_start, a, b_start, b
     is_swapped = pairs.label == 1
-    a_start, a, b_start, b = ranges_
     return (
         np.where(is_swapped, b_start, a_start),
         np.where(is_swapped, b, a),
@@ -59,7 +62,7 @@ def in_order(pairs: Pairs) -> tuple[NDArray[np.int64], ...]:
 
 
 def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, is_subword: NDArray[np.bool_]) -> MaskedInstances:
-    """Choose and mask positions, or none where masking is left to the loader."""
+    """Choose and mask positions; none if masks are dynamic, that is, drawn by the loader while training."""
     if metadata.masking == "dynamic":
         return MaskedInstances(
             ids_T=instances.ids_T,

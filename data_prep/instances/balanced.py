@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from data_prep.instances.balanced_loops import PairColumns
 
 ROUNDS = 8
-"""Places that are tried for a random B, at most. Each one more brings its length nearer to the true one's, for a random
-read of the index."""
+"""Sentences that are tried for a random B, at most. Each one more costs a random read of the index, and brings the length
+of B nearer to the true one's."""
 TOLERANCE_TOKENS = 2
 """A random B that differs by no more from the true one's length is taken at once."""
 
@@ -70,8 +70,8 @@ def _draw_seconds(bucket: Bucket, rows: NDArray[np.int64], pairs: "PairColumns")
         BestSeconds,
         SplitIndex,
         WantedSeconds,
-        draw_places,
-        try_places,
+        draw_candidates,
+        try_candidates,
     )
 
     documents = bucket.documents
@@ -83,8 +83,8 @@ def _draw_seconds(bucket: Bucket, rows: NDArray[np.int64], pairs: "PairColumns")
     index = SplitIndex(*documents.starts)
     left = np.arange(len(rows))
     for attempt in range(ROUNDS):
-        places = draw_places(wanted, left, documents.num_sentences, attempt)
-        for part in documents.by_place(places):
-            try_places(index, left[part], places[part], wanted, best)
+        candidates = draw_candidates(wanted, left, documents.num_sentences, attempt)
+        for part in documents.by_place(candidates):
+            try_candidates(index, left[part], candidates[part], wanted, best)
         left = left[best.badness[left] > TOLERANCE_TOKENS]
     pairs.b_start[rows], pairs.b_end[rows] = best.start, best.end

@@ -1,8 +1,8 @@
 """The loops of `data_prep.instances.balanced` that find a random B for a pair.
 
 A random B should be as long as the true one was, or its length would tell the label. Sentences have the lengths that
-they have, so several random places of the split are tried for each pair and the one nearest in length is kept. A place
-is a sentence; B starts there and takes whole sentences.
+they have, so several random sentences of the split are tried for each pair: B would start there and take whole
+sentences. The candidate whose B is nearest in length is kept.
 """
 
 from typing import Any, NamedTuple
@@ -51,7 +51,7 @@ class BestSeconds(NamedTuple):
 
 
 @compiled
-def draw_places(wanted, rows, sentences, attempt):
+def draw_candidates(wanted, rows, sentences, attempt):
     """Draw a sentence for each row, uniform over all sentences of the split that are not of the row's own document.
 
     Args:
@@ -61,22 +61,22 @@ def draw_places(wanted, rows, sentences, attempt):
         attempt: Number of the try; each draws anew.
     """
     keys, own_first, own_length = wanted.key, wanted.own_first, wanted.own_length
-    places = np.empty(len(rows), np.int64)
+    candidates = np.empty(len(rows), np.int64)
     for index, row in enumerate(rows):
         # Numbers are drawn as if the own document were not there, and those behind it moved up by its length.
-        place = below(mix_3(keys[row], CANDIDATE, attempt), sentences - own_length[row])
-        places[index] = place + own_length[row] if place >= own_first[row] else place
-    return places
+        sentence = below(mix_3(keys[row], CANDIDATE, attempt), sentences - own_length[row])
+        candidates[index] = sentence + own_length[row] if sentence >= own_first[row] else sentence
+    return candidates
 
 
 @compiled
-def try_places(index, rows, places, wanted, best):
-    """Take the B at a random place for the rows where it is nearer in length than the best so far.
+def try_candidates(index, rows, candidates, wanted, best):
+    """Take the B that starts at a random sentence for the rows where it is nearer in length than the best so far.
 
     Args:
         index: `SplitIndex`.
         rows: Which rows to try.
-        places: A sentence for each of these, ascending, so that the index is read from front to back.
+        candidates: A sentence for each of these, ascending, so that the index is read from front to back.
         wanted: `WantedSeconds`.
         best: `BestSeconds`, changed.
     """
@@ -85,20 +85,20 @@ def try_places(index, rows, places, wanted, best):
     begin, end, badness = best
     document = 0
     for number, row in enumerate(rows):
-        place, length = places[number], lengths[row]
-        document = _last_from(document_starts, place + 1, document)
+        sentence, length = candidates[number], lengths[row]
+        document = _last_from(document_starts, sentence + 1, document)
         first, stop = document_starts[document], document_starts[document + 1]
         # Near the end of a document the start slides back until enough text follows, but not past the document's start.
         # Otherwise short remainders would be taken for want of text.
-        if starts[place] > starts[stop] - length:
-            place = min(place, max(_last_below(starts, starts[stop] - length + 1, first, stop), first))
-        after = place + 1
-        while after < stop and starts[after] < starts[place] + length:
+        if starts[sentence] > starts[stop] - length:
+            sentence = min(sentence, max(_last_below(starts, starts[stop] - length + 1, first, stop), first))
+        after = sentence + 1
+        while after < stop and starts[after] < starts[sentence] + length:
             after += 1
         # Whole sentences: as many as reach the wanted length, or one less; where the document ends before that, a
         # sentence can also be left out at the front.
-        later = min(place + 1, stop - 1) if after == stop else place
-        for low, high in ((place, after), (place, max(after - 1, place + 1)), (later, after)):
+        later = min(sentence + 1, stop - 1) if after == stop else sentence
+        for low, high in ((sentence, after), (sentence, max(after - 1, sentence + 1)), (later, after)):
             tokens = starts[high] - starts[low]
             difference = abs(tokens - length) + (TOO_SHORT if tokens < least[row] else 0)
             if difference < badness[row]:

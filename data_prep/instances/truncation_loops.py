@@ -26,7 +26,7 @@ class BucketText(NamedTuple):
     first_token: int
     """Number of the first of them over the split."""
     is_subword: Any
-    """By id, whether the piece continues a word."""
+    """Whether a piece continues a word, for each id."""
 
 
 class PairRanges(NamedTuple):

@@ -59,7 +59,7 @@ class MaskingRules(NamedTuple):
     vocab_size: int
     """Random pieces are drawn from all ids below."""
     is_subword: Any
-    """By id, whether a piece continues a word; empty where the unit is `TOKEN`."""
+    """Whether a piece continues a word, for each id; empty where the unit is `TOKEN`."""
     mask_below: Any
     """A draw of 53 bits below this bound makes a position [MASK]: 80% of 2**53."""
     random_below: Any
@@ -139,13 +139,13 @@ def _lowest_bit(bits):
 
 
 @inlined
-def _find_specials(ids, specials, places):
-    """Write the positions of [CLS] and [SEP] to ``places``; return how many there are."""
+def _find_specials(ids, specials, positions):
+    """Write the positions of [CLS] and [SEP] to ``special_positions``; return how many there are."""
     cls_id, sep_id = ids.dtype.type(specials[0]), ids.dtype.type(specials[1])
     count = 0
     for position in range(len(ids)):
         if (ids[position] == cls_id) | (ids[position] == sep_id):
-            places[count] = position
+            positions[count] = position
             count += 1
     return count
 
@@ -159,8 +159,8 @@ def _choose_tokens(key, wanted, ids, specials, scratch, chosen):
     draw sees only what is left. A whole shuffle would touch every token; this one stops after the wanted number, a
     seventh of them.
     """
-    order, places, taken = scratch
-    num_specials = _find_specials(ids, specials, places)
+    order, special_positions, taken = scratch
+    num_specials = _find_specials(ids, specials, special_positions)
     num_candidates = len(ids) - num_specials
     order_key, room = mix_2(key, _ORDER), min(wanted, num_candidates)
     for index in range(room):
@@ -169,7 +169,7 @@ def _choose_tokens(key, wanted, ids, specials, scratch, chosen):
         order[other], taken[index] = order[index], other
         # From the number among the candidates to the position among all: each special before it adds one.
         for special in range(num_specials):
-            position += position >= places[special]
+            position += position >= special_positions[special]
         chosen[position >> 6] |= _1 << np.uint64(position & 63)
     # Only what changed is put back, so that the next row finds 0, 1, 2, ... again without filling it anew.
     for index in range(room):
