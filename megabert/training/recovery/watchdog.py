@@ -2,7 +2,7 @@
 
 A hang (a broken network link, a file system that does not answer, a deadlock) shows no error, and a job would hold its
 nodes until its time limit. The main thread says what it begins, which sets a deadline: a step has ten times what 99 of
-100 steps of its phase took, and everything else a fixed limit. Once a deadline has passed, a thread writes the stacks of
+100 steps of its phase took, and everything else a fixed limit. Where a deadline passes, a thread writes the stacks of
 all threads to the rank's log, records the verdict, and ends the process.
 """
 
