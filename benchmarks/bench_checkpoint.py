@@ -1,4 +1,4 @@
-"""How long training stands still for a checkpoint, against how long it takes to write.
+"""How long training pauses for a checkpoint, and how long the checkpoint takes to be written.
 
 BERT-Large's masters and moments (336 million parameters, 4 GB) on one rank, in as many vectors as the model has
 parameters, on this machine's memory and disk. ``python benchmarks/bench_checkpoint.py [--preset base]``
@@ -59,7 +59,7 @@ def main() -> None:
         f"{engine.numel:,} parameters, {12 * engine.numel / 2**30:.2f} GiB a checkpoint, {torch.get_num_threads()} "
         f"threads of {os.cpu_count()} cores"
     )
-    print(f"{'save':<24}{'training stands still':>24}{'written in':>14}")
+    print(f"{'save':<24}{'training pauses':>24}{'written in':>14}")
     for name, stall_s, write_s in rows:
         print(f"{name:<24}{stall_s:>22.2f} s{write_s:>12.2f} s")
     stall_s, write_s = (statistics.median(row[index] for row in rows[1:]) for index in (1, 2))

@@ -1,4 +1,4 @@
-"""Megabytes of raw text a second and core into verified shards, against the pure-Python way, in one run.
+"""Megabytes of raw text per second and core into verified shards, against the pure-Python way, in one run.
 
     python benchmarks/bench_data.py [--input FILE.jsonl] [--tokenizer FOLDER] [--peer-mb 1]
 

@@ -1,4 +1,4 @@
-"""Sequences a second from instance shards into packed micro-batches, on one core.
+"""Sequences per second from instance shards into packed micro-batches, on one core.
 
     python benchmarks/bench_loader.py [--shards FOLDER] [--length 128] [--global-batch-size 4096] ...
 

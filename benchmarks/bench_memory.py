@@ -3,7 +3,7 @@
     python benchmarks/bench_memory.py [--input FILE.jsonl ...] [--small-mb 1] [--times 20] [--chunk-mib 0.25]
 
 Both corpora are built by worker processes, their shards verified by others. A worker's peak is the kernel's (VmHWM,
-pages of mapped files and of libraries counted), begun anew for each unit; the table holds the largest of each stage.
+pages of mapped files and of libraries included), reset for each unit; the table holds the largest of each stage.
 The small corpus is a sample of the input's documents; the large one is all of them, repeated with a line of their own
 until it is large enough. Units have one size in both: --chunk-mib, and one bucket for so many megabytes.
 """
@@ -49,7 +49,7 @@ class Measured:
 
     def __call__(self, task: Any) -> tuple[Any, str, dict[str, float]]:
         """Run it."""
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         result = self.function(task)
         stage = task.step if isinstance(task, Unit) else self.function.__name__.strip("_")
         return result, stage, memory_mib("VmHWM", "RssAnon", "RssFile")

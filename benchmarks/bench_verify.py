@@ -1,4 +1,4 @@
-"""Megabytes of shards a second and core that `megabert-data verify` checks, beside what no check can go below.
+"""Megabytes of shards per second and core that `megabert-data verify` checks, and what no check can do without.
 
     python benchmarks/bench_verify.py [FOLDER/instances/128] [--repeats 5]
 

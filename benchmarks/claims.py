@@ -3,7 +3,7 @@
     python benchmarks/claims.py [--part masking|nsp|length] [--steps 1500] [--seeds 3] [--data FOLDER]
 
 masking and nsp: three models of two layers, 128 wide, see the same instances in the same order, masked at the same
-places; they differ in what stands there (80% [MASK], 10% the piece itself, 10% a random one, or [MASK] always) and in
+places; they differ in what is put there (80% [MASK], 10% the piece itself, 10% a random one, or [MASK] always) and in
 whether the next sentence is predicted as well. All are scored on the same held-out instances, masked 80/10/10.
 length: CPU seconds for 4,096 tokens in sequences of 128, 256 and 512, attention and the rest of a layer apart.
 """
@@ -103,7 +103,7 @@ def masked_always(batch: MicroBatch, shards: ShardSet) -> MicroBatch:
 
 @torch.no_grad()
 def score(model: BertForPreTraining, shards: ShardSet, train_shards: ShardSet) -> dict[str, float]:
-    """Return held-out losses in nats by what stands at the position, and accuracies in percent."""
+    """Return held-out losses in nats by what the position shows, and accuracies in percent."""
     losses, kinds, nsp, labels, first = [], [], [], [], []
     for batch in batches_of(shards, shards.num_rows):
         out = model(batch, with_logits=True)
@@ -187,7 +187,7 @@ def measure_lengths() -> None:
     x_TD = torch.randn(TOKENS, config.hidden_size)
     qkv_TC = layer.attention.self.qkv(x_TD)
     alone, whole = ({length: float("inf") for length in LENGTHS} for _ in range(2))
-    for _ in range(REPETITIONS):  # all lengths in turn, so that what else the machine does hits them alike
+    for _ in range(REPETITIONS):  # all lengths in turn, so that other work on the machine hits them equally
         for length in LENGTHS:
             cu_seqlens = torch.arange(0, TOKENS + 1, length, dtype=torch.int32)
             packing = DensePacking(cu_seqlens, length, plan_attention(cu_seqlens, tokens=TOKENS, num_heads=heads))

@@ -1,4 +1,4 @@
-"""Tokens a second of a whole training step on a CPU, megabert's beside transformers' BertForPreTraining on torch.
+"""Tokens per second of a whole training step on a CPU: megabert, and transformers' BertForPreTraining on torch.
 
     python benchmarks/cpu/bench_step.py [--cases medium:128,medium:512] [--threads 1] [--repetitions 6] [--profile]
 
@@ -52,7 +52,7 @@ Step = Callable[[StepBatch], Any]
 
 
 class Times(NamedTuple):
-    """Of one step."""
+    """Numbers of one step."""
 
     second: float
     cpu_second: float

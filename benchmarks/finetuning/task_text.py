@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LEAST_CHARACTERS = 200
-"""Of a review."""
+"""Shortest review that is taken."""
 
 
 def snli(data: Path) -> Iterable[list[str]]:

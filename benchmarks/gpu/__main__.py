@@ -5,8 +5,8 @@
 
 Run from the repository's root on a machine with torch, triton and transformers. What else a part needs is in PARTS;
 where that is absent and no network is, --wheels names a folder of wheels, unpacked into the work folder and found again
-later. Each part runs in a process of its own inside its share of the time, saves every row once measured, and goes on
-from there when run again; bench_gpu.json and bench_gpu.md hold all parts and are written anew every few seconds.
+later. Each part runs in a process of its own inside its share of the time, saves every row once measured, and continues
+from there when run again; bench_gpu.json and bench_gpu.md hold all parts and are rewritten every few seconds.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def settings(is_tiny: bool) -> dict[str, Any]:
         found["cuda"] = torch.version.cuda
     else:
         found["device"] = "cpu"
-    digest = hashlib.sha256()  # of the code: a copy of the repository may have no git beside it
+    digest = hashlib.sha256()  # of the code: a copy of the repository may have no git
     for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern) if path.suffix in (".py", ".yaml")):
         digest.update(path.read_bytes())
     return found | {"code": digest.hexdigest()[:12]}
@@ -225,7 +225,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench-gpu-work", help="folder of all the rest")
     parser.add_argument("--wheels", type=Path, help="folder of wheels for what is not importable here")
     parser.add_argument("--tiny", action="store_true", help="small shapes: proves the runbook on a CPU")
-    parser.add_argument("--again", action="store_true", help="measure anew what an earlier run left")
+    parser.add_argument("--again", action="store_true", help="measure again what an earlier run left")
     parser.add_argument("--in-this-process", metavar="PART", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--keep-failed", action="store_true", help=argparse.SUPPRESS)

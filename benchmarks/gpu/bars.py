@@ -1,4 +1,4 @@
-"""What the figures have to reach: each bar beside what was measured, as far as the rows are there."""
+"""What the figures have to reach: each bar and what was measured, as far as the rows are there."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -41,7 +41,7 @@ def _copy_shares(parts: Mapping[str, Rows]) -> Iterator[Bar]:
 
 
 def _attention(parts: Mapping[str, Rows]) -> Iterator[Bar]:
-    """Forward and backward together, beside the best backend of SDPA with its layout copies."""
+    """Forward and backward together, against the best backend of SDPA with its layout copies."""
     both: dict[str, dict[str, float]] = {}
     for name, row in parts.get("ops", {}).items():
         for way in ("forward", "backward"):

@@ -1,4 +1,4 @@
-"""Times on a device, and the two ceilings that they are held against."""
+"""Times on a device, and the two ceilings that they are compared with."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""Part (b): each op's time beside torch eager, torch.compile, SDPA's backends and Apex, and the ceilings."""
+"""Part (b): each op's time, those of torch eager, torch.compile, SDPA's backends and Apex, and the ceilings."""
 
 # T packed tokens, D hidden, F intermediate, N heads, H head width, M predicted positions, V classes
 
@@ -188,7 +188,7 @@ class Ops:
         self.compare(f"attention {count}x{length}x{heads}x{head_width}", ops, (qkv,), work)
 
     def lamb(self) -> None:
-        """Both passes: 28 bytes a parameter, then 12; AdamW beside them for scale (28)."""
+        """Both passes: 28 bytes per parameter, then 12; AdamW's (28) for scale."""
         numel = self.sizes.lamb_numel
         segments, offset = [], 0
         while offset < numel:  # about BERT-Large's 400 tensors, of two sizes

@@ -1,4 +1,4 @@
-"""Part (g): a small BERT pre-trained in both phases under DeepSpeed, beside transformers' Trainer; what it is worth.
+"""Part (g): a small BERT pre-trained in both phases under DeepSpeed, next to transformers' Trainer; what it is worth.
 
 The same instances, steps, batch, schedule and AdamW for both; both models are scored by the same code on the same
 held-out instances. The export is fine-tuned on SNLI, and so is the same shape from random weights.

@@ -1,4 +1,4 @@
-"""Part (e): a pre-training that is killed with -9 and started again, beside one that is not, bit for bit."""
+"""Part (e): a pre-training that is killed with -9 and started again equals one that is not, bit for bit."""
 
 import itertools
 import shutil

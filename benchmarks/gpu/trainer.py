@@ -13,7 +13,7 @@ from benchmarks.gpu.sizes import TINY, Sizes
 
 RECIPE = ROOT / "benchmarks" / "gpu" / "large.yaml"
 WARMUP_STEPS = 20
-"""Of each phase: compilation, clocks, allocator; not counted."""
+"""Steps at the beginning of each phase that are not counted: compilation, clocks, allocator."""
 TINY_FLAGS = {
     "model__hidden_size": 32,
     "model__num_attention_heads": 2,

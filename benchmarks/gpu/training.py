@@ -1,4 +1,4 @@
-"""Part (c): a training step of BERT-Large at 128 and 512, MFU, memory and time by part, beside transformers'.
+"""Part (c): a training step of BERT-Large at 128 and 512, MFU, memory and time by part, and transformers' step.
 
 One GPU and no engine around it: bfloat16 weights, float32 masters in flat shards as under ZeRO, clipping, LAMB, batches
 copied from pinned memory. transformers trains in pure bfloat16 with torch's fused AdamW, its cheapest step.
@@ -69,7 +69,7 @@ class Shard:
 
 @torch.no_grad()
 def random_model(config: ModelConfig, ops: OpsConfig, device: torch.device) -> BertForPreTraining:
-    """Return a model with BERT's deviation of weights, drawn where it lies; the same one each time.
+    """Return a model with BERT's deviation of weights, drawn on its own device; the same one each time.
 
     335 million random numbers take a CPU seconds, and each row has a model of its own.
     """
@@ -129,7 +129,7 @@ class MegabertStep:
             self.eager()
 
     def __call__(self, batch: Batch) -> None:
-        """Train on a batch that lies in pinned memory."""
+        """Train on a batch in pinned memory."""
         self.batch.copy_(batch)
         if self.graph is None:
             self.eager()

@@ -1,4 +1,4 @@
-"""Launch configurations of ops.triton_support.tile_sizes beside others, by kernel: what the table should say.
+"""Launch configurations of ops.triton_support.tile_sizes against others, by kernel: what the table should say.
 
 Only here is anything tuned. A better configuration goes into the table by hand: registers and spills are then held
 against its budget (tests/unit/ops), parity is shown again. Compiled for sm_90, none of these spills.
@@ -38,7 +38,7 @@ class Kernel:
 
     name: str
     others: Sequence[tuple[int, ...]]
-    """Configurations beside the committed one."""
+    """Configurations besides the committed one."""
     use: Callable[[tuple[int, ...]], AbstractContextManager[Any]]
     """Configuration -> context in which it is the table's."""
     prepare: Callable[[Sizes, torch.device], Call]

@@ -77,7 +77,7 @@ PUBLISHED = (DEEPSPEED, NVIDIA_128, NVIDIA_512)
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The model beside one published figure."""
+    """The model's prediction of one published figure."""
 
     gpus: int
     published_s: float

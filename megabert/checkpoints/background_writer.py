@@ -134,5 +134,5 @@ class CheckpointWriter:
 
 
 def _is_unwritten(error: Exception) -> bool:
-    """Whether all ranks know alike that a checkpoint was not written, be it for another rank's disk."""
+    """Whether an error means that a checkpoint was not written, on this rank or on another; all ranks agree on it."""
     return isinstance(cause_of(error), CheckpointError)

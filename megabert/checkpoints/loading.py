@@ -128,7 +128,7 @@ def _newest_good(checkpoints_dir: Path, steps: list[int]) -> Path:
         if problem is None:
             if problems:
                 logger.warning(
-                    "damaged checkpoint: %s; going on with the previous good one, %s", "; ".join(problems), folder
+                    "damaged checkpoint: %s; continuing with the previous good one, %s", "; ".join(problems), folder
                 )
             return folder
         problems.append(problem)

@@ -22,7 +22,7 @@ def check_devices(device: str, *, local_rank: int | None = None) -> list[Finding
     if device == "cpu":
         return [_cpu()]
     if local_rank is not None and 0 < count <= local_rank:
-        remedy = "Start at most one rank a GPU: --ntasks-per-node, --gpus-per-node."
+        remedy = "Start at most one rank per GPU: --ntasks-per-node, --gpus-per-node."
         return [_no_device(f"{count} GPU(s) for more ranks than that", remedy)]
     if count:
         return [_gpu(index) for index in (range(count) if local_rank is None else [local_rank])]

@@ -1,6 +1,6 @@
 """Let ZeRO-3 see the tensors inside a module's dataclass output.
 
-Under ZeRO-3 a rank holds only its piece of a module's weights. DeepSpeed fetches the other pieces before the module's
+Under ZeRO-3 a rank holds only its part of a module's weights. DeepSpeed fetches the other parts before the module's
 backward pass, and knows when that begins by wrapping the tensors of the module's output in an autograd function. It
 looks for tensors in tuples, lists and dicts. In any other object it finds none: then nothing is fetched, and the
 backward pass meets a weight without elements.

@@ -4,7 +4,7 @@ DeepSpeed's documented loop is ``loss = engine(batch); engine.backward(loss); en
 DeepSpeed counts to ``gradient_accumulation_steps`` before it updates. Three things about it do not fit:
 
 - The number of micro-steps must be constant. Ours are packed by tokens, so a global batch takes as many as it takes.
-  DeepSpeed is told of one, with ``managed_gradient_accumulation: false``, which makes every ``step`` an update and lets
+  DeepSpeed is told 1, with ``managed_gradient_accumulation: false``, which makes every ``step`` an update and lets
   ``backward`` accumulate as often as it is called. Float32 accumulation and reduction make 256 micro-steps equal one.
 - Nobody looks at the gradients before the optimizer. Stages without a loss scaler would write a NaN into the weights,
   so `Engine.nonfinite_gradients` looks at them first (`zero_stages` says where they are).
@@ -125,7 +125,7 @@ class Engine:
         """Return the names of parameters whose gradients hold inf or NaN on this rank, before anything is updated.
 
         At stages 0 and 1 the gradients are still local, so that the rank that made a NaN is known. Stages 2 and 3 have
-        reduced them in each micro-step: there the ranks that hold the affected pieces name them.
+        reduced them in each micro-step: there the ranks that hold the affected elements name them.
         """
         named = list(self._stage.gradients())
         if not named:

@@ -89,8 +89,8 @@ def _windowed(
 def _partitioned(optimizer: Any, names: dict[int, str]) -> Iterator[Fragment]:
     """Yield the fragments of stage 3.
 
-    Every parameter is cut into as many equal pieces as there are ranks, and the pieces of a sub-group are one flat
-    buffer. The last piece is padded, with uninitialised memory, which is why padding is never part of a fragment.
+    Every parameter is cut into as many equal parts as there are ranks, and a rank's parts of a sub-group are one flat
+    buffer. The last part is padded, with uninitialised memory, which is why padding is never part of a fragment.
     """
     groups = zip(
         optimizer.fp16_groups,

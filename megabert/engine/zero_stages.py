@@ -7,7 +7,7 @@ the float32 weight that the optimizer updates; *whole* means all elements of eve
     0 (Unsharded)         nothing                                 whole and local, in ``parameter.grad``
     1 (Zero1, Bf16)       masters, moments                        whole and local, in float32 accumulators
     2 (Zero2)             masters, moments, gradients             reduced; this rank's window of each parameter group
-    3 (Zero3)             masters, moments, gradients, weights    reduced; this rank's piece of each parameter
+    3 (Zero3)             masters, moments, gradients, weights    reduced; this rank's part of each parameter
 
 DeepSpeed's documented access to a gradient (``safe_get_full_grad``) gathers one whole parameter from all ranks. The
 finite check needs every gradient in every step, so it reads the buffers where they are. They are private: whatever
@@ -111,12 +111,12 @@ class Zero2(Zero1):
 
 
 class Zero3(Unsharded):
-    """Stage 3: each ``backward`` reduces, and a rank accumulates its piece of every parameter in one buffer."""
+    """Stage 3: each ``backward`` reduces, and a rank accumulates its part of every parameter in one buffer."""
 
     is_replicated = False
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield this rank's pieces of the reduced gradients; their padding is zero."""
+        """Yield this rank's part of each reduced gradient; its padding is zero."""
         position = 0
         for group in self.optimizer.fp16_groups:  # called so in every precision
             for parameter in group:
@@ -134,7 +134,7 @@ class Zero3(Unsharded):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy masters into the model's pieces, and gather the small parameters that every rank keeps whole."""
+        """Copy masters into this rank's parts of the weights, and gather the small parameters that all ranks keep."""
         optimizer = self.optimizer
         optimizer._partition_all_parameters()
         for sub_group in range(len(optimizer.fp16_groups)):

@@ -152,8 +152,8 @@ def communication_of(zero_stage: int) -> Communication:
     """Return what our engines send in a step.
 
     Gradients are float32 at every stage. Stage 1 all-reduces them once per step and gathers 16-bit weights. Stages 2
-    and 3 reduce in each micro-step, to the rank that holds a gradient's piece, and stage 3 gathers weights in the
-    forward and in the backward pass. Nothing is overlapped: the shipped engine files switch it off.
+    and 3 reduce in each micro-step, to the rank that holds that part of the optimizer, and stage 3 gathers weights in
+    the forward and in the backward pass. Nothing is overlapped: the shipped engine files switch it off.
     """
     if zero_stage == 0:
         return Communication(all_reduce_bytes=4)

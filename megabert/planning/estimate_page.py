@@ -8,7 +8,7 @@ from megabert.text_tables import render_table
 
 LAUNCH_BOUND_S = 0.02
 """A micro-step that computes for less is bound by launches: some thousand kernels at 5 to 10 microseconds each."""
-_COLUMNS = ("phase", "steps", "tokens a step", "micro-steps", "s a step", "tokens/s", "sequences/s", "MFU", "time")
+_COLUMNS = ("phase", "steps", "tokens/step", "micro-steps", "s/step", "tokens/s", "sequences/s", "MFU", "time")
 
 
 def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
@@ -62,7 +62,7 @@ def _memory_lines(estimate: Estimate) -> list[str]:
     ]
     table = render_table(rows, headers=["", *(f"{budget:,}" for budget in shown)], align="l" + "r" * len(shown))
     return [
-        f"GiB a GPU (of {gpu.memory_gib:.0f}) by micro_batch_tokens; * does not fit",
+        f"GiB per GPU (of {gpu.memory_gib:.0f}) by micro_batch_tokens; * does not fit",
         *table.splitlines(),
         f"taken here: micro_batch_tokens {estimate.micro_batch_tokens:,}",
     ]

@@ -156,9 +156,9 @@ def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
         f"  each rank: {len(batches[0].micro_batches)} micro-step(s) of at most {shape.tokens:,} of "
         f"{budget:,} tokens, {shape.sequences:,} sequences, {shape.masked:,} masked; {_real_share(batches)}",
         (
-            f"  memory: {memory.total_gib:.1f} of {dry_run.gpu.memory_gib:.0f} GiB a rank"
+            f"  memory: {memory.total_gib:.1f} of {dry_run.gpu.memory_gib:.0f} GiB per rank"
             if dry_run.gpu
-            else f"  memory: {memory.tensors_gib:.2f} GiB of tensors a rank"
+            else f"  memory: {memory.tensors_gib:.2f} GiB of tensors per rank"
         )
         + f" (counted: weights and optimizer {(memory.weights + memory.optimizer) / 2**30:.2f}, gradients "
         f"{memory.gradients / 2**30:.2f}, activations {memory.activations / 2**30:.2f})",
