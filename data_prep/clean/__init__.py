@@ -1,4 +1,4 @@
-"""Cleaning documents: small rules, each switchable, each counted with examples."""
+"""Cleaning documents: small rules that are switched on by name, and counted with examples of what they dropped."""
 
 from data_prep.clean.cleaner import Cleaner
 

@@ -5,102 +5,115 @@ from collections.abc import Callable
 
 from data_prep.clean.language import identify_language
 from data_prep.clean.mojibake import PAIR, repair
-from data_prep.clean.rules import find_controls, is_boilerplate, remove_controls, repeated_share, without_repeats
+from data_prep.clean.rules import (
+    find_controls,
+    is_boilerplate,
+    paragraphs_of,
+    remove_controls,
+    repeated_share,
+    without_repeats,
+)
 from data_prep.config import CleanConfig
 from data_prep.extract.problems import EXAMPLES, MAX_EXAMPLE_CHARACTERS
-from data_prep.extract.readers import paragraphs_of
 from megabert.tokenization import compose
 
 IsDuplicate = Callable[[str], bool]
 
 
 class Cleaner:
-    """Cleans the documents of one unit of reading."""
+    """Cleans the documents of one chunk."""
 
     def __init__(self, config: CleanConfig, is_duplicate: IsDuplicate | None = None) -> None:
         """Prepare.
 
         Args:
             config: Which rules, and their bounds.
-            is_duplicate: Whether a paragraph occurred before, for the rule ``duplicate_paragraphs``.
+            is_duplicate: Tells whether a paragraph occurred before, for the rule ``duplicate_paragraphs``.
         """
         self._config = config
         self._rules = frozenset(config.rules)
         self._own = re.compile("|".join(f"(?:{p})" for p in config.boilerplate)) if config.boilerplate else None
         self._is_duplicate = is_duplicate
         self.counts: dict[str, dict[str, int]] = {}
-        """By rule: documents, paragraphs, characters that it dropped or changed."""
+        """Documents, paragraphs and characters that each rule dropped or changed."""
         self.examples: dict[str, list[str]] = {}
+        """The first texts that each rule dropped or changed."""
 
-    def clean(self, text: str, place: str) -> list[str] | None:
+    def clean(self, text: str, origin: str) -> list[str] | None:
         """Return the paragraphs of a document, perhaps none; None if a rule dropped the document.
 
         Args:
-            text: As it stands in the file.
-            place: For examples.
+            text: The document as it is in the file.
+            origin: File and position, for examples.
         """
         rules = self._rules
+        # Rules on characters.
         if "mojibake" in rules and not text.isascii() and PAIR.search(text):
-            text = self._repair(text, place)
-        if "control_characters" in rules and (found := find_controls(text)):
+            text = self._repair(text, origin)
+        if "control_characters" in rules and (control := find_controls(text)):
             cleaned = remove_controls(text)
-            around = text[max(0, found.start() - 30) : found.end() + 30]
-            self._count("control_characters", around, place, characters=len(text) - len(cleaned))
+            around = text[max(0, control.start() - 30) : control.end() + 30]
+            self._count("control_characters", around, origin, characters=len(text) - len(cleaned))
             text = cleaned
+        # Rules on paragraphs. Unicode is composed first (NFC), so that equal texts are equal.
         paragraphs = paragraphs_of(compose(text))
         if "boilerplate" in rules:
             kept = [line for line in paragraphs if not is_boilerplate(line, self._own)]
-            paragraphs = self._shorter("boilerplate", paragraphs, kept, place)
+            paragraphs = self._shorter("boilerplate", paragraphs, kept, origin)
         if "repeated_lines" in rules:
             if repeated_share(paragraphs) > self._config.max_repeated_share:
-                self._drop("repeated_lines", paragraphs, place)
+                self._drop("repeated_lines", paragraphs, origin)
                 return None
-            paragraphs = self._shorter("repeated_lines", paragraphs, without_repeats(paragraphs), place)
+            paragraphs = self._shorter("repeated_lines", paragraphs, without_repeats(paragraphs), origin)
         if "duplicate_paragraphs" in rules and self._is_duplicate is not None:
             kept = [line for line in paragraphs if not self._is_duplicate(line)]
-            paragraphs = self._shorter("duplicate_paragraphs", paragraphs, kept, place)
+            paragraphs = self._shorter("duplicate_paragraphs", paragraphs, kept, origin)
+        # Rules on what is left of the document.
         if "length" in rules and paragraphs:
             characters = sum(map(len, paragraphs))
             if not self._config.min_characters <= characters <= self._config.max_characters:
-                self._drop("length", paragraphs, place)
+                self._drop("length", paragraphs, origin)
                 return None
         if (
             "language" in rules
             and paragraphs
             and identify_language("\n".join(paragraphs)) not in self._config.languages
         ):
-            self._drop("language", paragraphs, place)
+            self._drop("language", paragraphs, origin)
             return None
         return paragraphs
 
-    def _repair(self, text: str, place: str) -> str:
+    def _repair(self, text: str, origin: str) -> str:
+        """Return a text with wrongly decoded lines repaired, and without those that cannot be."""
         lines = text.split("\n")
         kept = []
         for line in lines:
             repaired = repair(line)
             if repaired is None:
-                self._count("mojibake_dropped", line, place, paragraphs=1, characters=len(line))
+                self._count("mojibake_dropped", line, origin, paragraphs=1, characters=len(line))
                 continue
             if repaired != line:
-                self._count("mojibake_repaired", line, place, paragraphs=1)
+                self._count("mojibake_repaired", line, origin, paragraphs=1)
             kept.append(repaired)
         return "\n".join(kept)
 
-    def _shorter(self, rule: str, before: list[str], after: list[str], place: str) -> list[str]:
+    def _shorter(self, rule: str, before: list[str], after: list[str], origin: str) -> list[str]:
+        """Return ``after``, and count what a rule took away from ``before``."""
         if len(after) < len(before):
             lost = sum(map(len, before)) - sum(map(len, after))
             kept = set(after)
             example = next((line for line in before if line not in kept), before[0])
-            self._count(rule, example, place, paragraphs=len(before) - len(after), characters=lost)
+            self._count(rule, example, origin, paragraphs=len(before) - len(after), characters=lost)
         return after
 
-    def _drop(self, rule: str, paragraphs: list[str], place: str) -> None:
-        self._count(rule, " / ".join(paragraphs), place, documents=1, characters=sum(map(len, paragraphs)))
+    def _drop(self, rule: str, paragraphs: list[str], origin: str) -> None:
+        """Count a dropped document."""
+        self._count(rule, " / ".join(paragraphs), origin, documents=1, characters=sum(map(len, paragraphs)))
 
-    def _count(self, rule: str, example: str, place: str, **amounts: int) -> None:
+    def _count(self, rule: str, example: str, origin: str, **amounts: int) -> None:
         counts = self.counts.setdefault(rule, {})
         for name, amount in amounts.items():
             counts[name] = counts.get(name, 0) + amount
         examples = self.examples.setdefault(rule, [])
         if len(examples) < EXAMPLES:
-            examples.append(f"{place}: {example!r}"[:MAX_EXAMPLE_CHARACTERS])
+            examples.append(f"{origin}: {example!r}"[:MAX_EXAMPLE_CHARACTERS])

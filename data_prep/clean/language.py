@@ -1,4 +1,4 @@
-"""Which language a document is in, by py3langid (Lui & Baldwin 2012): 97 languages, no download."""
+"""The language of a document, told by py3langid (Lui & Baldwin 2012): 97 languages, no download."""
 
 from functools import cache
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from megabert.errors import ConfigError
 
 SHOWN_CHARACTERS = 1000
-"""Of a document's start: more changes the answer rarely and takes longer."""
+"""Characters of a document's start that decide: more of them rarely change the answer, and take longer."""
 
 
 def identify_language(text: str) -> str:

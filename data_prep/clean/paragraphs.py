@@ -1,7 +1,12 @@
-"""Exact duplicates of paragraphs over the whole corpus: which occur in several chunks, and which chunk keeps them.
+"""Exact duplicates of paragraphs over the whole corpus, for the cleaning rule ``duplicate_paragraphs``.
 
-Pass one hashes the paragraphs of each chunk; then ranges of hashes are compared, one unit each, so memory is
-bounded; pass two, the extraction, asks for each paragraph.
+Of a paragraph that occurs in several chunks, the first chunk keeps the first copy. A set of all paragraphs would not
+fit into memory, so they are found in three passes:
+
+1. For each chunk, the hashes of its paragraphs are written (`write_hashes`).
+2. For each range of hashes, those that occur in several chunks are written with the chunk that owns them
+   (`find_duplicates`).
+3. While a chunk is extracted, each of its paragraphs is looked up (`DuplicateParagraphs`).
 """
 
 # P paragraphs
@@ -18,15 +23,16 @@ from data_prep.text_hashes import hash_range, hash_text, rows_in_range
 from megabert.schema import atomic_path
 
 KNOWN = np.dtype([("hash", np.uint64), ("owner", np.uint32)])
+"""A paragraph that occurs in several chunks, and the first of them."""
 HASHES_A_RANGE = 1 << 22
 
 
 def write_hashes(documents: Iterator[list[str]], min_characters: int, path: Path) -> tuple[list[Path], Counts]:
-    """Write the different hashes of the paragraphs of a chunk that are long enough, ascending."""
-    found = {hash_text(p) for paragraphs in documents for p in paragraphs if len(p) >= min_characters}
+    """Write the hashes of a chunk's paragraphs that are long enough, ascending, each once."""
+    hashes = {hash_text(p) for paragraphs in documents for p in paragraphs if len(p) >= min_characters}
     with atomic_path(path) as temporary, open(temporary, "wb") as stream:
-        np.save(stream, np.sort(np.fromiter(found, np.uint64, len(found))))
-    return [path], {"paragraphs": len(found)}
+        np.save(stream, np.sort(np.fromiter(hashes, np.uint64, len(hashes))))
+    return [path], {"paragraphs": len(hashes)}
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,13 @@ class RangeTask:
     """One range of hashes of all chunks."""
 
     chunks: tuple[Path, ...]
+    """Files that `write_hashes` wrote, in the order of the chunks."""
     number: int
+    """Number of the range."""
     ranges: int
+    """Number of equal ranges that all hashes are divided into."""
     path: Path
+    """Output."""
 
 
 def find_duplicates(task: RangeTask) -> tuple[list[Path], Counts]:
@@ -48,9 +58,11 @@ def find_duplicates(task: RangeTask) -> tuple[list[Path], Counts]:
         part = np.asarray(hashes[rows_in_range(hashes, low, high)])
         parts.append(part)
         owners.append(np.full(len(part), number, np.uint32))
+    # Sort, so that equal hashes are neighbours. The sort is stable, so the first of them is that of the first chunk.
     hashes_P, owners_P = np.concatenate(parts), np.concatenate(owners)
-    order = np.argsort(hashes_P, kind="stable")  # stable: the first chunk stays first
+    order = np.argsort(hashes_P, kind="stable")
     hashes_P, owners_P = hashes_P[order], owners_P[order]
+    # A hash is known from several chunks if it is the first of its kind and the next one equals it.
     is_first = np.concatenate([[True], hashes_P[1:] != hashes_P[:-1]])[: len(hashes_P)]
     is_repeated = np.concatenate([~is_first[1:], [False]])[: len(hashes_P)] & is_first
     known = np.empty(int(is_repeated.sum()), KNOWN)
@@ -61,7 +73,7 @@ def find_duplicates(task: RangeTask) -> tuple[list[Path], Counts]:
 
 
 def count_ranges(paragraphs: int) -> int:
-    """Return in how many ranges to compare so many hashes."""
+    """Return in how many ranges the hashes of so many paragraphs are compared."""
     return max(1, -(-paragraphs // HASHES_A_RANGE))
 
 
@@ -69,7 +81,13 @@ class DuplicateParagraphs:
     """Tells whether a paragraph occurred before, in an earlier chunk or earlier in this one."""
 
     def __init__(self, folder: Path, chunk: int, min_characters: int) -> None:
-        """Map the ranges that `find_duplicates` wrote."""
+        """Map the ranges that `find_duplicates` wrote.
+
+        Args:
+            folder: Their folder.
+            chunk: Number of the chunk that asks.
+            min_characters: Shorter paragraphs are never duplicates.
+        """
         self._ranges: list[NDArray] = [np.load(path, mmap_mode="r") for path in sorted(folder.glob("known-*.npy"))]
         self._chunk, self._min_characters = chunk, min_characters
         self._seen: set[int] = set()
@@ -83,5 +101,5 @@ class DuplicateParagraphs:
             return True
         self._seen.add(key)
         known = self._ranges[(key * len(self._ranges)) >> 64]
-        place = int(np.searchsorted(known["hash"], np.uint64(key)))
-        return place < len(known) and int(known["hash"][place]) == key and int(known["owner"][place]) != self._chunk
+        row = int(np.searchsorted(known["hash"], np.uint64(key)))
+        return row < len(known) and int(known["hash"][row]) == key and int(known["owner"][row]) != self._chunk

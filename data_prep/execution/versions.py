@@ -1,4 +1,4 @@
-"""The packages that shape the shards: which are installed, and whether a begun build may go on with them."""
+"""Versions of the packages that shape the shards, and whether a build that was begun may be continued with them."""
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -31,8 +31,12 @@ def installed_versions() -> dict[str, str]:
 def require_versions(folder: Path, recorded: dict[str, str]) -> None:
     """Refuse to do units of a build with other packages than it was begun with.
 
+    Args:
+        folder: The build, for the error.
+        recorded: Version of each package when the build was begun.
+
     Raises:
-        DataError: Names the packages and the command that installs the recorded ones.
+        DataError: A decisive package has another version; the message has the command that installs the recorded ones.
     """
     others = {
         name: recorded[name]
@@ -40,9 +44,9 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
         if recorded.get(name, installed_version(name)) != installed_version(name)
     }
     if others:
-        found = ", ".join(f"{name} {was} (now {installed_version(name)})" for name, was in others.items())
+        changes = ", ".join(f"{name} {was} (now {installed_version(name)})" for name, was in others.items())
         pins = " ".join(f"{name}=={was}" for name, was in others.items())
         raise DataError(
-            f"{folder}: was begun with {found}; its remaining units would not match those that are done. "
+            f"{folder}: was begun with {changes}; its remaining units would not match those that are done. "
             f"Install the recorded versions to continue (pip install {pins}), or give --output a new folder."
         )

@@ -16,8 +16,11 @@ from data_prep.extract.multistream import stream_starts
 
 MIN_CHUNK_BYTES = 256 * 1024
 CHUNKS_OF_A_SMALL_INPUT = 16
+"""Chunks that an input is cut into, at least, unless they would be smaller than ``MIN_CHUNK_BYTES``."""
 SCAN_BYTES = 1 << 20
-BORDER_BYTES = 64  # a blank line with more spaces than this may be missed as a place to cut, not as a border
+BORDER_BYTES = 64
+"""Length of the longest border that is recognized where it lies across two blocks. A blank line with more spaces may be
+missed where a file is cut, never where documents are told apart."""
 # In these encodings a line feed byte may be half of another character, so a file cannot be cut at it.
 UNCUTTABLE = re.compile(r"(utf.?(16|32|7)|u(16|32|7)|iso.?2022|hz)", re.IGNORECASE)
 BORDERS = {

@@ -1,4 +1,4 @@
-"""Documents in a column of a Parquet or Arrow file; row groups or record batches are the units of reading."""
+"""Documents in a column of a Parquet or Arrow file, which is cut into chunks at row groups or record batches."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,16 +8,17 @@ import pyarrow.parquet as pq
 
 from data_prep.extract.inputs import InputChunk, InputFile
 from data_prep.extract.opening import is_url, open_stored
+from data_prep.extract.problems import Problems
 from megabert.errors import DataError
 
 ROWS_A_BATCH = 1024
 
 
 def part_sizes(file: InputFile) -> list[int]:
-    """Return the bytes of each row group or record batch; an Arrow stream is one part.
+    """Return the bytes of each row group or record batch. An Arrow stream, which has no index, is one part.
 
     Raises:
-        DataError: No such file, or damaged.
+        DataError: The file is missing or damaged.
     """
     source = _source(file)
     try:
@@ -35,11 +36,15 @@ def part_sizes(file: InputFile) -> list[int]:
         source.close()
 
 
-def column_documents(chunk: InputChunk) -> Iterator[tuple[int, str]]:
-    """Yield (row within the chunk's parts, text); a null is an empty document.
+def column_documents(chunk: InputChunk, problems: Problems) -> Iterator[tuple[int, str]]:
+    """Yield (row within the chunk, text); a null is an empty document.
+
+    Args:
+        chunk: Some row groups or record batches of a file.
+        problems: Unused: a column is typed, so its texts are readable or the whole file is damaged.
 
     Raises:
-        DataError: Damaged, or no such column of strings.
+        DataError: The file is damaged, or has no such column of strings.
     """
     file = chunk.file
     source = _source(file)
@@ -61,11 +66,12 @@ def column_documents(chunk: InputChunk) -> Iterator[tuple[int, str]]:
 
 
 def _source(file: InputFile) -> Any:
-    """Return a mapped local file, or an open remote one."""
+    """Return a local file, mapped, or a remote one, opened."""
     return pa.PythonFile(open_stored(file.path), mode="r") if is_url(file.path) else pa.memory_map(file.path)
 
 
 def _columns(file: InputFile, source: Any, start: int, end: int) -> Iterator[pa.Array]:
+    """Yield the column that holds the text, in arrays of bounded length."""
     if file.format == "parquet":
         table = pq.ParquetFile(source)
         _require_field(file, table.schema_arrow.names)
@@ -90,6 +96,7 @@ def _columns(file: InputFile, source: Any, start: int, end: int) -> Iterator[pa.
 
 
 def _plain(column: pa.Array) -> pa.Array:
+    """Return the values of a column that may be stored as indices into a dictionary."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 

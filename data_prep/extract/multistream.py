@@ -1,4 +1,7 @@
-"""Where the streams of a multistream .bz2 dump start: by its index, or by the marks of the streams themselves."""
+"""Where the streams of a multistream .bz2 dump start: by its index, or by the marks of the streams themselves.
+
+Such a dump is many bzip2 streams end to end, each with about a hundred pages, so that it can be decompressed in parts.
+"""
 
 import bz2
 import re
@@ -12,23 +15,23 @@ MARK_BYTES = 10
 
 
 def stream_starts(path: str, size: int) -> list[int]:
-    """Return the bytes at which groups of pages start that can be decompressed on their own, 0 first.
+    """Return the byte at which each stream starts, 0 first.
 
     Args:
         path: A .bz2 file. Only one with "multistream" in its name is cut.
-        size: Its bytes.
+        size: Bytes of the file.
 
     Raises:
-        DataError: The index beside the file is not of this file.
+        DataError: The index next to the file belongs to another one.
     """
     if "multistream" not in path:
         return [0]
-    index = _index_beside(path)
+    index = _index_of(path)
     return _scan(path) if index is None else _read_index(index, path, size)
 
 
-def _index_beside(path: str) -> str | None:
-    """Return the index of enwiki-DATE-pages-articles-multistream.xml.bz2, if it lies beside it."""
+def _index_of(path: str) -> str | None:
+    """Return the index of enwiki-DATE-pages-articles-multistream.xml.bz2, if it is next to it."""
     folder, slash, name = path.rpartition("/")
     stem = re.sub(r"multistream(\d*)\.xml", r"multistream-index\1.txt", name)
     for candidate in (stem, stem.removesuffix(".bz2")):
@@ -47,8 +50,9 @@ def _read_index(index: str, path: str, size: int) -> list[int]:
                 before = offset
                 if not offset.isdigit() or not starts[-1] < int(offset) < size:
                     raise DataError(
-                        f"{index}: names the place {offset[:20]!r}, which is not in {path} ({size} bytes). The index "
-                        "is of another file: fetch the right one, or remove it, then the streams are searched for."
+                        f"{index}: names the offset {offset[:20]!r}, which is not in {path} ({size} bytes). The "
+                        "index belongs to another file: fetch the right one, or remove it; then the streams are "
+                        "searched for."
                     )
                 starts.append(int(offset))
     return starts
@@ -61,6 +65,7 @@ def _scan(path: str) -> list[int]:
         while block := stream.read(16 * BLOCK_BYTES):
             held += block
             starts += [begin + match.start() for match in STREAM.finditer(held) if begin + match.start() > starts[-1]]
+            # A mark may lie across two blocks, so the end of this one is searched again.
             begin += max(0, len(held) - MARK_BYTES)
             held = held[-MARK_BYTES:]
     return starts

@@ -1,4 +1,4 @@
-"""Bytes of a source file, wherever it lies and however it is compressed, in blocks of bounded size."""
+"""Bytes of an input file, wherever it is stored and however it is compressed, in blocks of bounded size."""
 
 import bz2
 import glob
@@ -18,7 +18,7 @@ from megabert.schema import sha256_file
 
 BLOCK_BYTES = 1 << 20
 COMPRESSIONS = {".gz": "gz", ".bz2": "bz2", ".zst": "zst", ".xz": "xz"}
-# Each takes up one member (stream, frame) of a file; a file may hold several end to end.
+# A decompressor takes one member (gzip) or stream (bzip2, xz) of a file; a file may hold several end to end.
 _MEMBERS: dict[str, Callable[[], Any]] = {
     "gz": lambda: zlib.decompressobj(wbits=31),
     "bz2": bz2.BZ2Decompressor,
@@ -32,6 +32,7 @@ def is_url(path: str) -> bool:
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, and the name of the file in it."""
     try:
         import fsspec
 
@@ -49,22 +50,22 @@ def find_paths(pattern: str) -> list[str]:
     """Return the files that a path, a glob or a URL names, sorted.
 
     Raises:
-        DataError: A folder, or one that may not be read.
+        DataError: The pattern names a folder, or one on the way may not be read.
     """
     if is_url(pattern):
         filesystem, path = _filesystem(pattern)
-        found = filesystem.glob(path) if glob.has_magic(path) else [path] if filesystem.isfile(path) else []
-        return sorted(filesystem.unstrip_protocol(name) for name in found if filesystem.isfile(name))
-    found = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
-    if not found and os.path.isdir(pattern):  # pathlib's raises in a closed folder
+        names = filesystem.glob(path) if glob.has_magic(path) else [path]
+        return sorted(filesystem.unstrip_protocol(name) for name in names if filesystem.isfile(name))
+    paths = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
+    if not paths and os.path.isdir(pattern):  # pathlib's `is_dir` raises below a closed folder
         raise DataError(f"{pattern}: is a folder. Give --input its files, such as '{pattern}/*.txt'.")
-    if not found:
+    if not paths:
         _require_readable(pattern)
-    return found
+    return paths
 
 
 def _require_readable(pattern: str) -> None:
-    """A glob passes over a folder without permission in silence; name it."""
+    """Raise an error for a folder without permission, which a glob passes over in silence."""
     parts = Path(pattern).parts
     fixed = Path(*parts[: next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))])
     for folder in [*reversed(fixed.parents), fixed]:
@@ -81,12 +82,12 @@ def file_size(path: str) -> int:
 
 
 def modified_ns(path: str) -> int:
-    """Return a local file's time of change; 0 for a URL, whose identity is `input_sha256`."""
+    """Return when a local file was changed; 0 for a URL, which is known by its `input_sha256` alone."""
     return 0 if is_url(path) else os.stat(path).st_mtime_ns
 
 
 def input_sha256(path: str) -> str:
-    """Return the SHA-256 of a local file's bytes; of a URL, of what its file system says identifies the content."""
+    """Return the SHA-256 of a local file's bytes, or of what a URL's file system says identifies its content."""
     if is_url(path):
         filesystem, name = _filesystem(path)
         return hashlib.sha256(str(filesystem.ukey(name)).encode()).hexdigest()
@@ -97,7 +98,7 @@ def open_stored(path: str) -> BinaryIO:
     """Open a file's bytes as stored.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: The file cannot be read.
     """
     try:
         if is_url(path):
@@ -119,16 +120,16 @@ def stored_blocks(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
 
 
 def content_blocks(path: str, compression: str, start: int, end: int, problems: Problems) -> Iterator[bytes]:
-    """Yield what a file, or some of its compressed members, contains.
+    """Yield the content of a file, or of some of its compressed members.
 
-    A damaged or cut end is reported; what was read before it is kept.
+    A damaged or cut end is counted as a problem; the content before it is used.
 
     Args:
-        path: Local or a URL.
+        path: Local path or URL.
         compression: "", or one of the values of ``COMPRESSIONS``.
-        start: First byte as stored; the start of a member where compressed.
-        end: Behind the last byte as stored.
-        problems: Told of a damaged end.
+        start: First byte as stored; in a compressed file the start of a member.
+        end: End of the bytes as stored.
+        problems: Counts a damaged end.
     """
     with open_stored(path) as stream:
         if not compression:
@@ -140,6 +141,7 @@ def content_blocks(path: str, compression: str, start: int, end: int, problems: 
 
 
 def _member_blocks(path: str, compression: str, blocks: Iterator[bytes], problems: Problems) -> Iterator[bytes]:
+    """Decompress members one after the other; ``data`` is what is left of a block."""
     member, read = _MEMBERS[compression](), 0
     is_open = False
     for block in blocks:
@@ -147,14 +149,16 @@ def _member_blocks(path: str, compression: str, blocks: Iterator[bytes], problem
         read += len(block)
         while data:
             if not is_open:
-                data = data.lstrip(b"\0") if compression == "gz" else data  # tape pads with zeros
+                # Between members; tapes fill the rest of a block with zeros.
+                data = data.lstrip(b"\0") if compression == "gz" else data
                 member, is_open = _MEMBERS[compression](), bool(data)
                 continue
             try:
-                made, data = _decompress(member, data)
-                while made:  # bounded: a small block may hold gigabytes of zeros
-                    yield made
-                    made, data = _decompress(member, data) if not member.eof else (b"", data)
+                # Each call returns a bounded piece: a small block may hold gigabytes of zeros.
+                content, data = _decompress(member, data)
+                while content:
+                    yield content
+                    content, data = _decompress(member, data) if not member.eof else (b"", data)
             except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
                 problems.add("damaged_files", f"{path}: damaged {compression} before byte {read} ({error})")
                 return
@@ -164,11 +168,11 @@ def _member_blocks(path: str, compression: str, blocks: Iterator[bytes], problem
 
 
 def _decompress(member: Any, data: bytes) -> tuple[bytes, bytes]:
-    """Return at most a block of content, and what of the data is left for the next call or member."""
-    made = member.decompress(data, BLOCK_BYTES)
+    """Return at most a block of content, and the part of the data that is left for the next call or member."""
+    content = member.decompress(data, BLOCK_BYTES)
     if member.eof:
-        return made, member.unused_data
-    return made, getattr(member, "unconsumed_tail", b"")  # bz2 and xz keep the rest inside
+        return content, member.unused_data
+    return content, getattr(member, "unconsumed_tail", b"")  # bz2 and xz keep the rest inside
 
 
 def _zstd_blocks(path: str, stream: BinaryIO, problems: Problems) -> Iterator[bytes]:

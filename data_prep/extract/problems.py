@@ -1,4 +1,4 @@
-"""What of the input could not be used: counted by kind, with the first places; fatal where nothing may be dropped."""
+"""What of the input cannot be used: counted by kind with the first examples, or fatal where nothing may be dropped."""
 
 from megabert.errors import DataError
 
@@ -7,13 +7,13 @@ MAX_EXAMPLE_CHARACTERS = 300
 
 
 class Problems:
-    """Takes note of unusable places of one unit of reading."""
+    """Takes note of what cannot be used of one chunk."""
 
     def __init__(self, *, is_strict: bool = True) -> None:
         """Start empty.
 
         Args:
-            is_strict: Whether `require` raises.
+            is_strict: Whether a document that cannot be read is an error.
         """
         self.is_strict = is_strict
         self.counts: dict[str, int] = {}
@@ -25,7 +25,7 @@ class Problems:
         return "cut_files" in self.counts or "damaged_files" in self.counts
 
     def count(self, kind: str) -> None:
-        """Count something that is no problem but should be known."""
+        """Count something that is no problem but should be known, such as a redirect."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
 
     def add(self, kind: str, message: str) -> None:

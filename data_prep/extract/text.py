@@ -1,4 +1,8 @@
-"""Documents of text files: groups of whole documents are cut out of the bytes, decoded strictly, and parted."""
+"""Documents of text files, JSON Lines and books.
+
+Bytes come in blocks that end anywhere. They are regrouped to end at a border of documents (`grouped`), so that no
+character is cut in half, decoded strictly, and only then cut into documents.
+"""
 
 import codecs
 import json
@@ -7,24 +11,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from data_prep.extract.chunks import BORDERS, UNCUTTABLE, chunk_bounds
+from data_prep.extract.chunks import BORDER_BYTES, BORDERS, UNCUTTABLE, chunk_bounds
 from data_prep.extract.inputs import InputChunk
 from data_prep.extract.opening import content_blocks, open_stored
 from data_prep.extract.problems import Problems
 
 MAX_DOCUMENT_BYTES = 32 << 20
 """Longer documents are left out and counted: they would take a worker's memory."""
+NEAR_END_BYTES = 4096
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Group = tuple[int, bytes]
-"""Where it begins in the file's content, and bytes that end at a border of documents."""
+"""Offset in the file's content, and bytes that end at a border of documents."""
 Document = tuple[int, str]
-"""Where it begins (byte, line or row), and its text."""
+"""Position in the file (a byte, or a row of a column), and the text."""
 
 
 def text_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
-    """Yield documents that blank lines part."""
+    """Yield documents that are separated by blank lines."""
     for offset, text in decoded_groups(chunk, problems):
         start = 0
         for end, following in [*(match.span() for match in BLANK_LINE.finditer(text)), (len(text), len(text))]:
@@ -36,7 +41,7 @@ def text_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
 
 
 def book_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
-    """Yield the whole file as one document: blank lines part paragraphs, lines of one are joined."""
+    """Yield the whole file as one document: blank lines separate paragraphs, the lines of a paragraph are joined."""
     blocks: list[bytes] = []
     size = 0
     for block in content_blocks(chunk.file.path, chunk.file.compression, 0, chunk.file.bytes, problems):
@@ -46,7 +51,7 @@ def book_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
             return
         blocks.append(block)
     data = b"".join(blocks)
-    if problems.is_cut:  # up to the last line, so that no character is half of one
+    if problems.is_cut:  # keep whole lines, for the last character may be cut in half
         data = data[: data.rfind(b"\n") + 1]
     for _, text in _decode(chunk, 0, data, problems):
         yield 0, "\n".join(" ".join(part.split("\n")) for part in BLANK_LINE.split(text))
@@ -58,7 +63,7 @@ def jsonl_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]
         following = offset
         lines = text.removesuffix("\n").split("\n")
         for number, line in enumerate(lines):
-            place = following
+            position = following
             if number + 1 < len(lines):
                 following += _bytes(line) + 1
             if not line or line.isspace():
@@ -66,18 +71,19 @@ def jsonl_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]
             problem, content = _text_of(line, chunk.file.field)
             if problem:
                 line_number = _line_number(chunk, offset) + number
-                remedy = "Mend or remove the line; the key is chosen with --field, and --format text reads plain text."
+                remedy = "Fix or remove the line; the key is chosen with --field, and --format text reads plain text."
                 problems.require("bad_lines", f"{chunk.file.path}: line {line_number} {problem}", remedy)
             else:
-                yield place, content
+                yield position, content
 
 
 def _bytes(text: str) -> int:
+    """Return how many bytes a text has in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def _text_of(line: str, field: str) -> tuple[str, str]:
-    """Return (what is wrong, the text)."""
+    """Return ("", text) for a line with a JSON object, (what is wrong, "") for another one."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -93,12 +99,13 @@ def _text_of(line: str, field: str) -> tuple[str, str]:
     try:
         content.encode()
     except UnicodeEncodeError as error:
+        # JSON can name half of a surrogate pair, which UTF-8 cannot write.
         return f"has half a character (\\u{ord(content[error.start]):04x} without its other half)", ""
     return "", content
 
 
 def decoded_groups(chunk: InputChunk, problems: Problems) -> Iterator[tuple[int, str]]:
-    """Yield (offset, text) of groups of whole documents, line ends unified."""
+    """Yield (offset, text) of groups of whole documents, with line feeds as the only line ends."""
     start, blocks = chunk_blocks(chunk, problems)
     if UNCUTTABLE.match(chunk.file.encoding):
         blocks = _recoded(chunk, blocks, problems)
@@ -108,19 +115,22 @@ def decoded_groups(chunk: InputChunk, problems: Problems) -> Iterator[tuple[int,
 
 
 def _recoded(chunk: InputChunk, blocks: Iterator[bytes], problems: Problems) -> Iterator[bytes]:
-    """Yield content as UTF-8, block by block; places in it are then counted in bytes of UTF-8."""
+    """Yield content as UTF-8, block by block, for encodings whose bytes cannot be searched for borders.
+
+    Positions in it are then counted in bytes of UTF-8.
+    """
     file = chunk.file
     decoder = codecs.getincrementaldecoder(file.encoding)()
     read = 0
     for block in chain(blocks, (b"",)):
-        held = len(decoder.getstate()[0])  # of a character that goes on
+        held = len(decoder.getstate()[0])  # the begin of a character that ends in this block
         try:
             text = decoder.decode(block, final=not block and not problems.is_cut)
         except UnicodeDecodeError as error:
             problems.require(
                 "undecodable_documents",
                 f"{file.path}: not {file.encoding} at byte {read - held + error.start} ({error.reason})",
-                "Give the file's real encoding, such as --encoding cp1252, or mend or leave out the file.",
+                "Give the file's real encoding, such as --encoding cp1252, or fix or leave out the file.",
             )
             return
         read += len(block)
@@ -140,20 +150,23 @@ def chunk_blocks(chunk: InputChunk, problems: Problems) -> tuple[int, Iterator[b
 def grouped(chunk: InputChunk, offset: int, blocks: Iterator[bytes], problems: Problems) -> Iterator[Group]:
     """Cut content into groups of whole documents; the last may lack its border.
 
-    A document above ``MAX_DOCUMENT_BYTES`` is left out without being held.
+    A document above ``MAX_DOCUMENT_BYTES`` is left out, and never held in memory as a whole.
     """
     border = BORDERS[chunk.file.format]
     held, is_skipping = b"", False
     for block in blocks:
-        searched = max(0, len(held) - 64)
+        # What was held has no border, except that one may begin at its end and go on in the new block.
+        searched = max(0, len(held) - BORDER_BYTES)
         held += block
         if is_skipping:
+            # Inside a document that is too long: drop everything up to its border.
             first = border.search(held)
-            cut = len(held) - min(len(held), 64) if first is None else first.end()
+            cut = len(held) - min(len(held), BORDER_BYTES) if first is None else first.end()
             offset, held, is_skipping = offset + cut, held[cut:], first is None
             searched = 0
             if is_skipping:
                 continue
+        # Everything up to the last border is a group of whole documents.
         cut = _last_border(border, held, searched)
         if cut:
             yield offset, held[:cut]
@@ -161,17 +174,19 @@ def grouped(chunk: InputChunk, offset: int, blocks: Iterator[bytes], problems: P
         if len(held) > MAX_DOCUMENT_BYTES:
             size = f"above {MAX_DOCUMENT_BYTES >> 20} MiB"
             problems.add("oversized_documents", f"{chunk.file.path}: the document at byte {offset} is {size}")
-            offset, held, is_skipping = offset + len(held) - 64, held[-64:], True
+            cut = len(held) - BORDER_BYTES
+            offset, held, is_skipping = offset + cut, held[cut:], True
+    # What is left is the last document. In a cut file it may be half of one; a dump counts it as a cut page.
     if held and not is_skipping and not (problems.is_cut and chunk.file.format != "wikipedia"):
-        yield offset, held  # of a cut file the last document may be half of one; a dump counts it as a cut page
+        yield offset, held
 
 
 def _last_border(border: re.Pattern[bytes], held: bytes, start: int) -> int:
-    """Return the end of the last border behind ``start``, 0 if there is none; a border at the very end may go on."""
+    """Return the end of the last border behind ``start``, 0 if there is none; one at the very end may be longer."""
     if border.pattern == b"\n":
         return held.rfind(b"\n", start) + 1
-    # Cheap first: the last border is nearly always near the end.
-    for begin in (max(start, len(held) - 4096), start):
+    # A pattern finds the last match by finding all. The last border is nearly always near the end, so look there first.
+    for begin in (max(start, len(held) - NEAR_END_BYTES), start):
         end = 0
         for match in border.finditer(held, begin):
             end = match.end()
@@ -181,6 +196,7 @@ def _last_border(border: re.Pattern[bytes], held: bytes, start: int) -> int:
 
 
 def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
+    """Yield (offset, text) of a group, for JSON Lines line by line."""
     file = chunk.file
     if (
         offset == 0
@@ -189,7 +205,8 @@ def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> 
     ):
         data, offset = data[3:], 3  # a byte order mark is no text
     try:
-        # One wide character makes a whole string wide, so lines that stand alone are decoded alone.
+        # One character above U+00FF makes Python store a whole string with two or four bytes a character, which is
+        # slow. Lines of JSON are independent, so they are decoded one by one.
         is_by_line = file.format == "jsonl" and b"\r" not in data
         parts = data.removesuffix(b"\n").split(b"\n") if is_by_line else [data]
         texts = [_unix_lines(part.decode(file.encoding)) for part in parts]
@@ -202,7 +219,7 @@ def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> 
 
 
 def _decode_what_can_be(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
-    """Raise an error with the place of the first wrong byte, or leave out the documents that have some."""
+    """Raise an error that names the first wrong byte, or leave out the documents that have some."""
     file = chunk.file
     try:
         data.decode(file.encoding)
@@ -210,12 +227,12 @@ def _decode_what_can_be(chunk: InputChunk, offset: int, data: bytes, problems: P
         if not problems.is_strict and file.format in BORDERS:
             yield from _decode_each(chunk, offset, data, problems)
             return
-        place = offset + error.start
+        position = offset + error.start
         problems.require(
             "undecodable_documents",
-            f"{file.path}: not {file.encoding} at byte {place} (line {_line_number(chunk, place)}; bytes "
+            f"{file.path}: not {file.encoding} at byte {position} (line {_line_number(chunk, position)}; bytes "
             f"{data[error.start : error.start + 4].hex(' ')}: {error.reason})",
-            "Give the file's real encoding, such as --encoding cp1252, or mend or leave out the file.",
+            "Give the file's real encoding, such as --encoding cp1252, or fix or leave out the file.",
         )
 
 
@@ -228,8 +245,8 @@ def _decode_each(chunk: InputChunk, offset: int, data: bytes, problems: Problems
         try:
             yield offset + start, _unix_lines(data[start:end].decode(file.encoding))
         except UnicodeDecodeError as error:
-            place = f"{file.path}: not {file.encoding} at byte {offset + start + error.start}"
-            problems.add("undecodable_documents", f"{place} ({error.reason})")
+            message = f"{file.path}: not {file.encoding} at byte {offset + start + error.start} ({error.reason})"
+            problems.add("undecodable_documents", message)
         start = end
 
 
@@ -237,16 +254,16 @@ def _unix_lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _line_number(chunk: InputChunk, place: int) -> int:
-    """Count lines up to a byte of the content, from 1; only done for a message."""
+def _line_number(chunk: InputChunk, position: int) -> int:
+    """Return the line, from 1, of a byte of the content. This reads the file from its start, so only errors do it."""
     lines, read = 1, 0
     file = chunk.file
     blocks = content_blocks(file.path, file.compression, 0, file.bytes, Problems())
     if UNCUTTABLE.match(file.encoding):
         blocks = _recoded(chunk, blocks, Problems(is_strict=False))
     for block in blocks:
-        lines += block[: max(0, place - read)].count(b"\n")
+        lines += block[: max(0, position - read)].count(b"\n")
         read += len(block)
-        if read >= place:
+        if read >= position:
             break
     return lines

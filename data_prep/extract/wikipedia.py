@@ -1,4 +1,7 @@
-"""Articles of a Wikipedia dump: pages of the main namespace that are no redirects, markup taken off."""
+"""Articles of a Wikipedia dump: pages of the main namespace that are no redirects, without their markup.
+
+Pages are found by patterns: a chunk begins in the middle of the file, where no XML parser can.
+"""
 
 import html
 import re
@@ -18,6 +21,7 @@ PAGE_NAMESPACE = re.compile(r"<ns>(-?\d+)</ns>")
 TEXT = re.compile(r"<text\b[^>]*>(.*?)</text>", re.DOTALL)
 REDIRECT = re.compile(r"<redirect\b|<text\b[^>]*>\s*#\s*[^\W\d_]+[^\[\n]{0,20}\[\[", re.IGNORECASE)
 FILE_NAMESPACE, CATEGORY_NAMESPACE = 6, 14
+"""Numbers that all wikis give these namespaces."""
 
 
 def wikipedia_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
@@ -27,21 +31,21 @@ def wikipedia_documents(chunk: InputChunk, problems: Problems) -> Iterator[Docum
     start, blocks = chunk_blocks(chunk, problems)
     for offset, data in grouped(chunk, start, blocks, problems):
         for match in PAGE.finditer(data):
-            place = offset + match.start()
+            position = offset + match.start()
             if not match[2]:
-                problems.add("cut_pages", f"{path}: the page at byte {place} has no end")
+                problems.add("cut_pages", f"{path}: the page at byte {position} has no end")
                 continue
-            text = _article(match[1].decode("utf-8", "replace"), site, problems, f"{path}: byte {place}")
+            text = _article(match[1].decode("utf-8", "replace"), site, problems, f"{path}: byte {position}")
             if text is not None:
-                yield place, text
+                yield position, text
 
 
-def _article(page: str, site: Site, problems: Problems, place: str) -> str | None:
+def _article(page: str, site: Site, problems: Problems, origin: str) -> str | None:
     """Return the text of a page, or None where it is no article."""
-    found = TITLE.search(page)
-    title = html.unescape(found[1]) if found else ""
+    title_match = TITLE.search(page)
+    title = html.unescape(title_match[1]) if title_match else ""
     namespace = PAGE_NAMESPACE.search(page)
-    # Old dumps do not number the namespace: then the title's prefix tells it.
+    # Old dumps do not number the namespace. There the prefix of the title tells it.
     is_article = namespace[1] == "0" if namespace else title.partition(":")[0].lower() not in site.namespaces
     if not is_article:
         problems.count("pages_of_other_namespaces")
@@ -55,14 +59,14 @@ def _article(page: str, site: Site, problems: Problems, place: str) -> str | Non
         return ""
     try:
         return plain_text(html.unescape(content[1]), site)
-    except Exception as error:  # the parser's own errors, and markup nested beyond what it can take
-        problems.add("unparsable_pages", f"{place}: {title!r} ({type(error).__name__}: {error})")
+    except Exception as error:  # the parser's own errors, and RecursionError
+        problems.add("unparsable_pages", f"{origin}: {title!r} ({type(error).__name__}: {error})")
         return None
 
 
 @lru_cache(maxsize=4)
 def _site(file: InputFile) -> Site:
-    """Read names of namespaces from the head of a dump; parts other than the first may have none."""
+    """Read the names of namespaces from the head of a dump, once a process; later parts of a dump may have no head."""
     head = b""
     for block in content_blocks(file.path, file.compression, 0, file.bytes, Problems()):
         head += block

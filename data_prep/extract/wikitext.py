@@ -14,19 +14,21 @@ PROSE_TAGS = frozenset(_PROSE_TAGS.split())
 """Tags whose content is kept; that of all others is dropped."""
 LIST_TAGS = frozenset(("li", "dd", "dt"))
 LIST_MARK = "\x00"
+"""Stands for the begin of a list item until `_tidy` drops the line; text cannot hold it."""
 QUOTES = re.compile(r"'{2,}")
 SWITCH = re.compile(r"__[A-Z]{3,}__")
 EMPTY_BRACKETS = re.compile(r" ?[(\[][\s,;:./]*[)\]]")
 SPACES = re.compile(r"[ \t]{2,}|[\u00a0\u2009\u202f]+")
 LINK_BRACKETS = re.compile(r"\[\[|\]\]")
 REMAINS = frozenset("|!*#:;{}")
+"""First characters of lines that are lists or rows of a table."""
 SPACE_BEFORE_STOP = re.compile(r" +([,.;:!?])")
 INTERLANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?|simple")
 
 
 @dataclass(frozen=True)
 class Site:
-    """What must be known of a wiki."""
+    """Names of namespaces that a wiki uses in titles and links."""
 
     namespaces: frozenset[str] = frozenset(_NAMESPACES.split(","))
     """Prefixes of titles that are no articles, in lower case."""
@@ -46,13 +48,14 @@ def plain_text(markup: str, site: Site) -> str:
         raise ConfigError(
             "Reading Wikipedia dumps needs the package mwparserfromhell. Install it: pip install 'megabert[data]'."
         ) from error
-    # Bold and italics are taken off by a pattern instead: unbalanced ones are common and slow to parse.
+    # Quotes of bold and italics are removed before: unbalanced ones are common, and slow to parse.
     code = mwparserfromhell.parse(QUOTES.sub("", markup), skip_style_tags=True)
     text = "".join(_texts(code.nodes, site))
     return "\n".join(paragraph for line in text.split("\n") if (paragraph := _tidy(line)))
 
 
 def _texts(nodes: Sequence[object], site: Site) -> Iterator[str]:
+    """Yield the text of parsed nodes; what is not named here (templates, comments, arguments) has none."""
     for node in nodes:
         kind = type(node).__name__
         if kind == "Text":
@@ -70,6 +73,7 @@ def _texts(nodes: Sequence[object], site: Site) -> Iterator[str]:
 
 
 def _link(node: object, site: Site) -> Iterator[str]:
+    """Yield what a link shows; pictures, categories and links to other languages show no text."""
     title = str(node.title).strip()  # type: ignore[attr-defined]
     prefix, colon, _ = title.partition(":")
     prefix = prefix.strip().lower()
@@ -83,6 +87,7 @@ def _link(node: object, site: Site) -> Iterator[str]:
 
 
 def _tag(node: object, site: Site) -> Iterator[str]:
+    """Yield the text inside of a tag of prose, and marks for list items and line breaks."""
     name = str(node.tag).strip().lower()  # type: ignore[attr-defined]
     if name in LIST_TAGS:
         yield LIST_MARK
@@ -93,9 +98,9 @@ def _tag(node: object, site: Site) -> Iterator[str]:
 
 
 def _tidy(line: str) -> str:
-    """Return a paragraph without what the dropped markup leaves behind; nothing for an item of a list.
+    """Return a paragraph without the remains of dropped markup, and "" for a list item or a row of a table.
 
-    Nothing also for rows of tables that the parser could not take for one: their end or start is missing.
+    Tables are dropped with their markup, but where the begin or the end of one is missing the parser leaves its rows.
     """
     if LIST_MARK in line or "||" in line or line.lstrip()[:1] in REMAINS:
         return ""

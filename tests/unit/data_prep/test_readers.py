@@ -2,11 +2,12 @@ import json
 
 import pytest
 
+from data_prep.clean.rules import paragraphs_of
 from data_prep.config import SourceConfig
 from data_prep.extract import chunks as chunks_module
 from data_prep.extract import find_files, opening, plan_chunks
 from data_prep.extract.problems import Problems
-from data_prep.extract.readers import paragraphs_of, read_texts
+from data_prep.extract.readers import read_texts
 from megabert.errors import DataError
 from megabert.tokenization import compose
 

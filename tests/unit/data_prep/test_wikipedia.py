@@ -155,7 +155,7 @@ def test_multistream_dump_is_read_in_parts(multistream, tmp_path, monkeypatch, i
 def test_index_of_another_dump_is_refused(multistream, tmp_path):
     path, lines = multistream
     (tmp_path / "dewiki-pages-articles-multistream-index.txt").write_text(lines + "999999999:1:X\n")
-    with pytest.raises(DataError, match="index is of another file"):
+    with pytest.raises(DataError, match="index belongs to another file"):
         read_all(path)
 
 
