@@ -1,6 +1,7 @@
 """Options that several commands share, and how they become a configuration."""
 
 from argparse import Namespace
+from pathlib import Path
 from typing import Any, get_args
 
 from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfig
@@ -9,7 +10,8 @@ from megabert.command_line.arguments import add_config_files
 from megabert.command_line.parser import Parser
 from megabert.config import loading
 from megabert.config.fields import field_table
-from megabert.errors import ConfigError
+from megabert.errors import ConfigError, DataError
+from megabert.schema import MANIFEST_NAME
 
 SOURCE_FIELDS = ("format", "encoding", "field")
 """Fields of a source that are also flags for all ``--input``."""
@@ -53,3 +55,19 @@ def make_config(options: Namespace) -> BuildConfig:
     elif not any("sources" in loading.read_yaml(path) for path in options.config):
         raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
     return loading.build(BuildConfig, *options.config, fields)
+
+
+def shard_folders(folder: Path) -> list[Path]:
+    """Return the folders of shards of a build, shortest length first, or the folder itself if it is one.
+
+    Raises:
+        DataError: The folder is neither.
+    """
+    if (folder / MANIFEST_NAME).is_file():
+        return [folder]
+    folders = sorted((path for path in folder.glob("instances/*") if path.is_dir()), key=lambda path: int(path.name))
+    if not folders:
+        raise DataError(
+            f"{folder}: neither a build nor a folder of shards. Name the --output of `megabert-data build`."
+        )
+    return folders

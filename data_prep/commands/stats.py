@@ -4,7 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from data_prep.checks.stats import show_stats
-from data_prep.folders import shard_folders
+from data_prep.commands.options import shard_folders
 from megabert.command_line.parser import Parser
 from megabert.schema import read_manifest
 
