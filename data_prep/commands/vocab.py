@@ -13,6 +13,7 @@ from data_prep.vocabulary_training import VocabularyOptions, require_bars, train
 from megabert.command_line.parser import Parser
 from megabert.errors import DataError
 from megabert.schema import publish_folder
+from megabert.tokenization import save_huggingface
 
 
 def add_arguments(parser: Parser) -> None:
@@ -36,7 +37,7 @@ def run(options: Namespace) -> int:
     tokenizer, report = train_vocabulary(_texts(config, chunks), wanted)
     require_bars(report)
     with publish_folder(options.output) as temporary:
-        tokenizer.save(temporary)
+        save_huggingface(tokenizer, temporary)
     print("\n".join([*report.lines(), f"tokenizer {options.output}"]))
     return 0
 

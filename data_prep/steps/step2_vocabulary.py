@@ -20,7 +20,7 @@ from data_prep.vocabulary_training import (
 )
 from megabert.randomness.keyed import mix, string_key
 from megabert.schema import publish_folder
-from megabert.tokenization import Tokenizer, load_tokenizer
+from megabert.tokenization import Tokenizer, load_tokenizer, save_huggingface
 
 TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most: the count of different words takes memory."""
@@ -72,7 +72,7 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
         tokenizer, report = train_vocabulary(_sample(task.sources, TRAINING_CHARACTERS), task.options)
         require_bars(report)
     with publish_folder(task.folder) as temporary:
-        tokenizer.save(temporary)
+        save_huggingface(tokenizer, temporary)
     return sorted(path for path in task.folder.iterdir() if path.is_file()), {"report": report.lines()}
 
 

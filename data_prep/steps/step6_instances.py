@@ -117,7 +117,7 @@ def _instance_units(build: Build, metadata: ShardMetadata) -> Iterator[Unit]:
 def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
     """Write the shard of a task; a bucket that gives no instance gives no file."""
     tokenizer = tokenizer_of(task.tokenizer)
-    tokenizer.forget_chunks()  # step 3 may have filled this cache in the same process
+    tokenizer.forget_spans()  # step 3 may have filled this cache in the same process
     documents = documents_of(task.documents, task.split)
     pairs = make_pairs(documents, task.bucket, task.options, task.tokenizer)
     if not len(pairs):

@@ -24,7 +24,7 @@ TOKENIZER_FILES = (
 
 
 SENTENCEPIECE_FILES = ("spiece.model", "spm.model")
-"""Of ALBERT, and of DeBERTa 2 and 3; not read."""
+"""SentencePiece models, which ALBERT, DeBERTa 2 and 3 are published with; they are not read."""
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
@@ -59,11 +59,11 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
     """Write the tokenizer's files, so that ``AutoTokenizer.from_pretrained(folder)`` gives the same ids.
 
     The class is BertTokenizer where that class can express the normaliser, else PreTrainedTokenizerFast, which
-    takes ``tokenizer.json`` as it stands (transformers 5 rebuilds a BertTokenizer from its settings alone).
+    takes ``tokenizer.json`` as it is (transformers 5 rebuilds a BertTokenizer from its settings alone).
 
     Args:
         tokenizer: What to write.
-        folder: Made if missing; files of the same names are replaced.
+        folder: Created if missing; files of the same names are replaced.
         model_max_length: Longest sequence that the model takes, special pieces included.
     """
     folder = Path(folder)
@@ -72,7 +72,7 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
     options = options_of(backend)
     is_stock = options is not None and options.is_stock
     if options is not None:
-        # Written afresh, so that equal tokenizers give equal files wherever they came from.
+        # Built again from its parts, so that equal tokenizers give equal files wherever they came from.
         added = [token for token in backend.get_added_tokens_decoder().values() if not token.special]
         backend = build_backend(_model_vocabulary(backend), options, tokenizer.names)
         backend.add_tokens(added)
@@ -95,13 +95,13 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
 
 
 def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:
-    """Return how special pieces are written: as is said, else as is usual for the kind, or as in BERT (DeBERTa)."""
+    """Return how special pieces are written: by the settings, or as usual for the kind, or as in BERT (DeBERTa)."""
     usual = asdict(kind.names)
-    found = {
+    names = {
         role: bracketed if bracketed in vocabulary and usual[role] not in vocabulary else usual[role]
         for role, bracketed in asdict(SpecialNames()).items()
     }
-    return SpecialNames(**{role: _name(settings, role, default) for role, default in found.items()})
+    return SpecialNames(**{role: _name(settings, role, default) for role, default in names.items()})
 
 
 def _read_wordpiece(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
@@ -114,7 +114,7 @@ def _read_wordpiece(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.To
 def _read_byte_bpe(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
     vocabulary, merges = _read_json(path), path.with_name("merges.txt")
     if not merges.is_file():
-        raise DataError(f"{path}: there is no merges.txt beside it. Fetch the folder again.")
+        raise DataError(f"{path}: there is no merges.txt next to it. Fetch the folder again.")
     lines = [line for line in merges.read_text(encoding="utf-8").splitlines() if not line.startswith("#version")]
     names = _names(settings, BYTE_BPE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))

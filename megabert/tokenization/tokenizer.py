@@ -5,7 +5,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,12 @@ from numpy.typing import NDArray
 
 from megabert.errors import DataError
 from megabert.tokenization.backend import CONTINUATION, MAX_WORD_CHARACTERS, mark_special, options_of
-from megabert.tokenization.chunk_cache import AsciiPieces, ChunkCache
 from megabert.tokenization.kinds import WORDPIECE, kind_of
+from megabert.tokenization.span_cache import AsciiPieces, SpanCache
 from megabert.tokenization.special_tokens import SpecialIds, SpecialNames, find_special_ids
 
 FEW_TEXTS = 256
-"""So many are given to `tokenizers` at once: loading compiled loops takes longer."""
+"""Up to this many texts are given to `tokenizers` at once, because loading the compiled loops would take longer."""
 
 
 class Tokenizer:
@@ -37,7 +36,7 @@ class Tokenizer:
 
         Args:
             backend: WordPiece, byte-level BPE or Unigram.
-            names: How the special pieces are written; None: as is usual for the kind.
+            names: How the special pieces are written; by default as is usual for the kind.
             where: The file or folder that it came from, for messages.
 
         Raises:
@@ -58,23 +57,23 @@ class Tokenizer:
             self._backend.decoder = self.kind.decoder
         self.pieces: list[str] = _pieces_by_id(vocabulary, where)
         """Pieces in the order of their ids."""
-        # Added pieces may hold spaces or take in those beside them: chunks between spaces are then not independent.
+        # Added pieces may contain spaces or absorb those around them; spans between spaces are then not independent.
         self._options = options_of(self._backend)
-        self._is_chunked = self._options is not None and not _added_pieces(self._backend)
+        self._has_spans = self._options is not None and not _added_pieces(self._backend)
 
     @cached_property
-    def _chunks(self) -> ChunkCache:
+    def _spans(self) -> SpanCache:
         model = json.loads(self._backend.to_str())["model"]
         pieces = None
         if model["max_input_chars_per_word"] == MAX_WORD_CHARACTERS and model["unk_token"] == self.names.unk:
             assert self._options is not None
             is_lower = self._options.do_lower_case
             pieces = AsciiPieces.of(model["vocab"], self.special_ids.unk, is_lower=is_lower)
-        return ChunkCache(self._encode_lists, pieces)
+        return SpanCache(self._encode_lists, pieces)
 
-    def forget_chunks(self) -> None:
-        """Let go of what `encode_flat` remembered of earlier texts: some 40 MiB after many."""
-        self.__dict__.pop("_chunks", None)
+    def forget_spans(self) -> None:
+        """Free what `encode_flat` remembers of earlier texts, some 40 MiB after many."""
+        vars(self).pop("_spans", None)  # a cached property is computed again after this
 
     @property
     def vocab_size(self) -> int:
@@ -88,10 +87,10 @@ class Tokenizer:
 
     @cached_property
     def is_subword(self) -> NDArray[np.bool_]:
-        """Boolean array by id: whether the piece continues a word; special pieces do not."""
-        found = np.array([self.kind.continues_word(piece) for piece in self.pieces], dtype=bool)
-        found[list(self.special_ids.to_dict().values())] = False
-        return found
+        """Whether the piece of each id continues a word, as a boolean array; special pieces do not."""
+        continues = np.array([self.kind.continues_word(piece) for piece in self.pieces], dtype=bool)
+        continues[list(self.special_ids.to_dict().values())] = False
+        return continues
 
     @cached_property
     def sha256(self) -> str:
@@ -109,8 +108,8 @@ class Tokenizer:
             Ids of all texts, int32, end to end; and int64 offsets of shape (len(texts) + 1,): text i has the
             ids ``ids[offsets[i]:offsets[i + 1]]``.
         """
-        if self._is_chunked and len(texts) > FEW_TEXTS:
-            return self._chunks.encode_flat(texts)
+        if self._has_spans and len(texts) > FEW_TEXTS:
+            return self._spans.encode_flat(texts)
         return self._encode_whole(texts.to_pylist() if isinstance(texts, pa.Array) else texts)
 
     def _encode_whole(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -134,15 +133,15 @@ class Tokenizer:
 
     @cached_property
     def separators_in_pair(self) -> int:
-        """How many [SEP]s stand between the two texts of a pair: one, in RoBERTa two."""
+        """How many [SEP]s separate the two texts of a pair: one, or two for RoBERTa."""
         return max(1, self._backend.num_special_tokens_to_add(True) - 2)
 
     def encode_words(self, words: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Tokenize words out of running text, each by itself: where pieces keep the space before a word, it has one."""
+        """Tokenize each word by itself as inside a text: where pieces keep the space before a word, it gets one."""
         return self.encode_batch([f" {word}" for word in words] if self.kind.keeps_spaces else words)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        """Tokenize texts and tell where each piece stands.
+        """Tokenize texts and tell which characters each piece came from.
 
         Returns:
             For each text its ids, and offsets of shape (ids, 2): piece i came from ``text[start:end]``, counted in
@@ -150,8 +149,8 @@ class Tokenizer:
         """
         encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
         return [
-            (np.array(found.ids, dtype=np.int32), np.array(found.offsets, dtype=np.int32).reshape(-1, 2))
-            for found in encodings
+            (np.array(encoding.ids, dtype=np.int32), np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2))
+            for encoding in encodings
         ]
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
@@ -178,12 +177,6 @@ class Tokenizer:
         """Return the backend in the form of ``tokenizer.json``."""
         return self._backend.to_str()
 
-    def save(self, folder: str | Path) -> None:
-        """Write the tokenizer in Hugging Face form, see `save_huggingface`."""
-        from megabert.tokenization.huggingface import save_huggingface  # which imports this module
-
-        save_huggingface(self, folder)
-
     def _identity(self) -> dict[str, Any]:
         state = json.loads(self._backend.to_str())
         model = state["model"]
@@ -206,7 +199,7 @@ def _restore(state: str, names: SpecialNames, where: str) -> Tokenizer:
 
 
 def _added_pieces(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:
-    """Return the pieces that somebody added beside the special ones; they are found in text before all else."""
+    """Return the pieces that were added in addition to the special ones; text is searched for them first."""
     keys = ("content", "lstrip", "normalized", "rstrip", "single_word")
     tokens = sorted(backend.get_added_tokens_decoder().items())
     return [{"id": index} | {key: getattr(token, key) for key in keys} for index, token in tokens if not token.special]

@@ -61,14 +61,14 @@ def train_wordpiece(
         raise ConfigError(f"vocab_size={vocab_size} must be above {len(special)}, the number of special pieces.")
     if min_frequency < 1:
         raise ConfigError(f"min_frequency={min_frequency} must be at least 1; the default is 2.")
-    chunks: Counter[str] = Counter()
+    spans: Counter[str] = Counter()
     for text in texts:
-        chunks.update(compose(text).split())
+        spans.update(compose(text).split())
     strip = strip_accents if strip_accents is not None else not cased
     options = TextOptions(
-        do_lower_case=not cased, strip_accents=strip, compose=strip and any(has_hangul(chunk) for chunk in chunks)
+        do_lower_case=not cased, strip_accents=strip, compose=strip and any(has_hangul(span) for span in spans)
     )
-    words = _split_words(chunks, options)
+    words = _split_words(spans, options)
     if not words:
         raise DataError("vocabulary: the text has no words. Give documents that hold text.")
     alphabet = choose_alphabet(words, vocab_size - len(special))
@@ -120,12 +120,12 @@ def train_byte_bpe(
     return Tokenizer(backend, names=names, where="trained vocabulary")
 
 
-def _split_words(chunks: Counter[str], options: TextOptions) -> dict[str, int]:
-    """Normalise whitespace-separated chunks and split them at punctuation; in alphabetical order."""
+def _split_words(spans: Counter[str], options: TextOptions) -> dict[str, int]:
+    """Normalise whitespace-separated spans and split them at punctuation; in alphabetical order."""
     normalizer, splitter = build_normalizer(options), pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
-    for chunk, occurrences in chunks.items():
-        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(chunk)):
+    for span, occurrences in spans.items():
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(span)):
             if len(word) <= MAX_WORD_CHARACTERS:
                 words[word] += occurrences
     return dict(sorted(words.items()))

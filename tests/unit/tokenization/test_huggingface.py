@@ -18,7 +18,7 @@ SENTENCES = [
 def test_transformers_gives_the_same_ids_for_a_saved_folder(name, tmp_path, request):
     transformers = pytest.importorskip("transformers")
     tokenizer = request.getfixturevalue(name)
-    tokenizer.save(tmp_path)
+    save_huggingface(tokenizer, tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")  # as beside exported weights
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     if name != "uncased_korean":  # BertTokenizer cannot keep Hangul whole and strip accents at once
@@ -33,10 +33,10 @@ def test_transformers_gives_the_same_ids_for_a_saved_folder(name, tmp_path, requ
 @pytest.mark.parametrize("name", ["cased", "uncased", "uncased_korean", "minilm"])
 def test_saving_and_loading_keeps_the_identity(name, tmp_path, request):
     tokenizer = request.getfixturevalue(name)
-    tokenizer.save(tmp_path / "one")
+    save_huggingface(tokenizer, tmp_path / "one")
     loaded = load_tokenizer(tmp_path / "one")
     assert loaded.sha256 == tokenizer.sha256
-    loaded.save(tmp_path / "two")
+    save_huggingface(loaded, tmp_path / "two")
     for file in (tmp_path / "one").iterdir():
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
 
@@ -45,7 +45,7 @@ def test_identity_does_not_depend_on_the_form_of_the_files(minilm, minilm_folder
     for file in ("vocab.txt", "tokenizer_config.json"):
         shutil.copy(minilm_folder / file, tmp_path)
     assert load_tokenizer(tmp_path).sha256 == minilm.sha256
-    minilm.save(tmp_path)
+    save_huggingface(minilm, tmp_path)
     state = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     (tmp_path / "tokenizer.json").write_text(json.dumps(state, indent=7), encoding="utf-8")
     assert load_tokenizer(tmp_path).sha256 == minilm.sha256
@@ -59,14 +59,14 @@ def test_a_folder_that_truncates_and_pads_is_read_without_either(minilm, minilm_
 
 
 def test_settings_of_a_bert_tokenizer_prevail_as_in_transformers(cased, tmp_path):
-    cased.save(tmp_path)
+    save_huggingface(cased, tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"do_lower_case": True}), encoding="utf-8")
     assert load_tokenizer(tmp_path).normalize("\u00c9COLE") == "\u00e9cole"
 
 
 def test_special_pieces_may_have_other_names(cased, tmp_path):
-    cased.save(tmp_path)
+    save_huggingface(cased, tmp_path)
     for file in tmp_path.iterdir():
         file.write_text(file.read_text(encoding="utf-8").replace("[MASK]", "<mask>"), encoding="utf-8")
     (tmp_path / "tokenizer.json").unlink()
@@ -78,7 +78,7 @@ def test_special_pieces_may_have_other_names(cased, tmp_path):
 @pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt"])
 @pytest.mark.parametrize("piece", ["[MASK]", "[PAD]"])
 def test_missing_special_pieces_are_named_with_the_file(file, piece, cased, tmp_path):
-    cased.save(tmp_path)
+    save_huggingface(cased, tmp_path)
     state = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     index = state["model"]["vocab"].pop(piece)
     state["model"]["vocab"]["renamed"] = index
@@ -124,5 +124,5 @@ def test_added_pieces_survive_saving(cased, tmp_path):
 
     backend = tokenizers.Tokenizer.from_str(cased.to_json())
     backend.add_tokens(["white whale"])
-    Tokenizer(backend).save(tmp_path)
+    save_huggingface(Tokenizer(backend), tmp_path)
     assert load_tokenizer(tmp_path).encode("white whale").tolist() == [cased.vocab_size]

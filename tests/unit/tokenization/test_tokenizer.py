@@ -7,9 +7,9 @@ import tokenizers
 from tokenizers import models
 
 from megabert.errors import DataError
-from megabert.tokenization import Tokenizer, chunk_cache
+from megabert.tokenization import Tokenizer, span_cache
 from megabert.tokenization.backend import TextOptions, build_backend
-from megabert.tokenization.chunk_cache import ChunkCache
+from megabert.tokenization.span_cache import SpanCache
 
 LITERALS = ["[MASK]", "[SEP]", "[CLS]", "[PAD]", "[UNK]"]
 AWKWARD = [
@@ -58,7 +58,7 @@ def test_ids_with_the_cache_equal_those_of_the_library(name, stress_set, request
 @pytest.mark.parametrize("name", ["cased", "uncased"])
 def test_words_of_any_length_are_remembered_as_they_are(name, words, request, monkeypatch):
     """Around 8 and 16 letters, where texts end, and where one word takes the place of another all the time."""
-    monkeypatch.setattr(chunk_cache, "_WORDS", words)
+    monkeypatch.setattr(span_cache, "_WORDS", words)
     tokenizer = pickle.loads(pickle.dumps(request.getfixturevalue(name)))  # its table is its own
     generator = random.Random(1)
     alphabet = "eatHE019-.\x7f"
@@ -150,7 +150,7 @@ def test_ids_with_a_gap_are_refused(cased):
         Tokenizer(build_backend(vocabulary, TextOptions()), where="folder/vocab.txt")
 
 
-def test_added_pieces_are_found_across_chunks(cased):
+def test_added_pieces_are_found_across_spans(cased):
     backend = tokenizers.Tokenizer.from_str(cased.to_json())
     backend.add_tokens(["white whale"])
     tokenizer = Tokenizer(backend)
@@ -165,7 +165,7 @@ def test_cache_stays_bounded():
         calls.append(len(texts))
         return [[len(text)] for text in texts]
 
-    cache = ChunkCache(encode, max_chunks=100)
+    cache = SpanCache(encode, max_spans=100)
     for number in range(20):
         ids, _ = cache.encode_flat([f"{word}" * 3 for word in range(number * 50, number * 50 + 50)])
         assert len(ids) == 50
@@ -176,8 +176,8 @@ def test_cache_stays_bounded():
 
 
 def test_cache_cuts_huge_calls_into_batches(monkeypatch):
-    monkeypatch.setattr("megabert.tokenization.chunk_cache._BATCH_BYTES", 10)
-    cache = ChunkCache(lambda texts: [[int(text)] if text else [] for text in texts])
+    monkeypatch.setattr("megabert.tokenization.span_cache._BATCH_BYTES", 10)
+    cache = SpanCache(lambda texts: [[int(text)] if text else [] for text in texts])
     texts = [f"{number} {number + 1}" for number in range(100)] + [""]
     ids, offsets = cache.encode_flat(texts)
     assert ids.reshape(-1, 2).tolist() == [[number, number + 1] for number in range(100)]

@@ -1,9 +1,9 @@
-"""Exact fast tokenization: printable ASCII is cut into pieces here, any other chunk between spaces is looked up.
+"""Exact fast tokenization: printable ASCII is cut into pieces here, any other span between spaces is looked up.
 
-WordPiece never crosses a space, and nothing in BERT's normaliser looks past one, so the ids of a text are those
-of its chunks end to end. Only U+0020 parts chunks: other white space is treated differently by different
-libraries, and stays inside a chunk, where `tokenizers` itself decides; it is asked once a chunk. In printable
-ASCII the normaliser is lower-casing or nothing, and every character that is no letter, digit or space is a word.
+WordPiece never crosses a space, and nothing in BERT's normaliser looks past one, so the ids of a text are those of its
+spans end to end. Only U+0020 separates spans. Libraries treat other white space differently, so it stays inside a span,
+and `tokenizers` itself decides what it means; it is asked once for each different span. In printable ASCII the
+normaliser lower-cases or does nothing, and every character but letters, digits and the space is a word.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from megabert.tokenization.backend import CONTINUATION
 
-MAX_CHUNKS = 1 << 18
-"""Different chunks remembered; about 60 bytes each."""
+MAX_SPANS = 1 << 18
+"""How many different spans are remembered; each takes about 60 bytes."""
 _MAX_IDS = 1 << 22
 _WORDS = 1 << 18
-"""Words of printable ASCII remembered, 32 bytes each: their letters in 16 bytes and up to four ids."""
+"""How many words of printable ASCII are remembered, in 32 bytes each: 16 for their letters, and up to four ids."""
 _BATCH_BYTES = 1 << 23
 
 Encode = Callable[[list[str]], list[list[int]]]
@@ -40,7 +40,7 @@ class AsciiPieces:
 
     @classmethod
     def of(cls, vocabulary: Mapping[str, int], unknown: int, *, is_lower: bool) -> "AsciiPieces":
-        """Enter a vocabulary (ids by piece)."""
+        """Build the trie of a vocabulary, which maps pieces to ids."""
         from megabert.tokenization.wordpiece_loops import INITIAL, INSIDE, enter_pieces
 
         pieces = [(piece, index) for piece, index in vocabulary.items() if piece.isascii()]
@@ -51,7 +51,9 @@ class AsciiPieces:
         entries = np.frombuffer("".join(texts).encode(), np.uint8), offsets, roots
         ids = np.array([index for _, index in pieces], np.int32)
         most = int(offsets[-1])
-        for _ in range(2):  # pieces share prefixes: the second time the size is known, and a small table is a fast one
+        # Pieces share prefixes, so the number of edges is known only after the trie was built. It is built again in a
+        # table of the right size, because a small table is a fast one.
+        for _ in range(2):
             trie = _zeros(2 * most), np.full(most + 2, -1, np.int32)
             enter_pieces(*entries, ids, trie)
             most = int(np.count_nonzero(trie[0]))
@@ -59,7 +61,7 @@ class AsciiPieces:
 
     @classmethod
     def none(cls) -> "AsciiPieces":
-        """Return what stands for them where all chunks are looked up."""
+        """Return an empty trie, for tokenizers with which every span is looked up."""
         return cls((_zeros(1), np.full(3, -1, np.int32)), False, 0)
 
 
@@ -68,28 +70,28 @@ def _zeros(least: int) -> NDArray[np.uint64]:
     return np.zeros(1 << max(least, 2).bit_length(), np.uint64)
 
 
-class ChunkCache:
-    """Ids of the chunks seen so far, in growing arrays. It is emptied when it is full, which bounds memory."""
+class SpanCache:
+    """Ids of the spans seen so far, in growing arrays. It is emptied when it is full, which bounds memory."""
 
     def __init__(
         self,
         encode: Encode,
         pieces: AsciiPieces | None = None,
         *,
-        max_chunks: int = MAX_CHUNKS,
+        max_spans: int = MAX_SPANS,
         max_ids: int = _MAX_IDS,
     ) -> None:
         """Start empty.
 
         Args:
-            encode: Gives the ids of each of many texts.
-            pieces: For words of printable ASCII; without it these are chunks like any others.
-            max_chunks: Chunks remembered at most, but for those of the batch at hand.
-            max_ids: Ids remembered at most, likewise.
+            encode: Returns the ids of each of many texts.
+            pieces: Pieces for the words of printable ASCII; without them, such spans are looked up like all others.
+            max_spans: Most spans that are remembered; those of the batch at hand come on top.
+            max_ids: Most ids that are remembered, likewise.
         """
         self._encode, self._has_words = encode, pieces is not None
         self._pieces = pieces or AsciiPieces.none()
-        self._limits = (max_chunks, max_ids)
+        self._limits = (max_spans, max_ids)
         self._clear()
 
     def _clear(self) -> None:
@@ -100,7 +102,7 @@ class ChunkCache:
         self._words = np.zeros((_WORDS if self._has_words else 1, 4), np.uint64)
 
     def __len__(self) -> int:
-        """Return the number of chunks remembered."""
+        """Return the number of spans remembered."""
         return int(self._count[0])
 
     def encode_flat(self, texts: Sequence[str] | pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -118,26 +120,27 @@ class ChunkCache:
 
     def _encode_batch(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return all ids of a batch and how many each text has."""
-        from megabert.tokenization.wordpiece_loops import count_other, encode
+        from megabert.tokenization.wordpiece_loops import count_looked_up, encode
 
         _, borders, data = texts.buffers()
         offsets = np.frombuffer(borders, np.int32)[texts.offset : texts.offset + len(texts) + 1]
         text = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-        slots = np.empty(count_other(text, offsets, self._has_words), np.int32)
+        slots = np.empty(count_looked_up(text, offsets, self._has_words), np.int32)
         self._find(text, offsets, slots)
         room = int(offsets[-1] - offsets[0]) + int(np.diff(self._starts)[slots].sum())
         ids, lengths = np.empty(room + 1, np.int32), np.empty(len(texts), np.int64)
         pieces = (self._words, self._pieces.trie, self._pieces.is_lower, np.int32(self._pieces.unknown))
-        chunks = (slots, self._starts, self._ids)
-        made = encode(text, offsets, self._has_words, pieces, chunks, ids, lengths)
-        return ids[:made], lengths
+        spans = (slots, self._starts, self._ids)
+        count = encode(text, offsets, self._has_words, pieces, spans, ids, lengths)
+        return ids[:count], lengths
 
     def _find(self, text: NDArray[np.uint8], offsets: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
-        """Number the chunks that are looked up, and let `tokenizers` encode those that are new."""
-        from megabert.tokenization.wordpiece_loops import find_chunks
+        """Number the spans that are looked up, and let `tokenizers` encode those that are new."""
+        from megabert.tokenization.wordpiece_loops import find_spans
 
         if not len(slots):
             return
+        # Make room as if all spans were new.
         most, size = len(self) + len(slots), int(offsets[-1] - offsets[0])
         self._ends, self._starts = _grown(self._ends, most + 1), _grown(self._starts, most + 1)
         self._held = _grown(self._held, int(self._ends[len(self)]) + size)
@@ -145,20 +148,20 @@ class ChunkCache:
             self._table = self._rehashed(4 * most)
         first, fresh = len(self), np.empty((len(slots), 2), np.int64)
         known = (self._held, self._ends, self._count)
-        made = find_chunks(text, offsets, self._has_words, self._table, known, fresh, slots)
+        num_new = find_spans(text, offsets, self._has_words, self._table, known, fresh, slots)
         try:
-            found = self._encode([bytes(text[start:end]).decode() for start, end in fresh[:made].tolist()])
+            id_lists = self._encode([bytes(text[start:end]).decode() for start, end in fresh[:num_new].tolist()])
         except BaseException:
-            self._clear()  # new chunks are in the table, their ids are not
+            self._clear()  # the new spans are in the table already, but their ids are not
             raise
-        ends = self._starts[first] + np.cumsum(np.fromiter(map(len, found), np.int64, made))
-        if made:
+        ends = self._starts[first] + np.cumsum(np.fromiter(map(len, id_lists), np.int64, num_new))
+        if num_new:
             self._ids = _grown(self._ids, int(ends[-1]))
-            self._ids[self._starts[first] : ends[-1]] = [index for ids in found for index in ids]
-            self._starts[first + 1 : first + 1 + made] = ends
+            self._ids[self._starts[first] : ends[-1]] = [index for ids in id_lists for index in ids]
+            self._starts[first + 1 : first + 1 + num_new] = ends
 
     def _rehashed(self, size: int) -> NDArray[np.int32]:
-        """Return a larger table with the chunks that are known."""
+        """Return a larger table with the spans that are known."""
         from megabert.tokenization.wordpiece_loops import enter_all
 
         table = np.full(1 << size.bit_length(), -1, np.int32)
