@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from megabert.config.loading import nearest
 from megabert.errors import ConfigError
@@ -52,6 +52,13 @@ def _glue(name: str, folder: str, about: str, **fields: object) -> Task:
 
 _ENTAILMENT = ("entailment", "not_entailment")
 _SENTENCES = {"text": "sentence1", "pair": "sentence2"}
+_INFERENCE: dict[str, Any] = {
+    **_SENTENCES,
+    "label": "gold_label",
+    "labels": ("entailment", "neutral", "contradiction"),
+    "unlabelled": ("-",),  # annotators did not agree
+}
+_SPANS: dict[str, Any] = {"text": "question", "pair": "context", "label": "answers", "metrics": ("f1",)}
 
 _TABLE = [
     # GLUE (Wang et al. 2019): files as its own download script leaves them, metrics as its paper states them.
@@ -99,26 +106,15 @@ _TABLE = [
         "mnli",
         "MNLI",
         "inference over genres, matched and mismatched",
-        label="gold_label",
-        labels=("entailment", "neutral", "contradiction"),
-        unlabelled=("-",),
         evaluation=("dev_matched",),
         also=("dev_mismatched",),
-        **_SENTENCES,
+        **_INFERENCE,
     ),
     _glue("qnli", "QNLI", "does the sentence answer", text="question", pair="sentence", labels=_ENTAILMENT),
     _glue("rte", "RTE", "inference", labels=_ENTAILMENT, **_SENTENCES),
     _glue("wnli", "WNLI", "inference about pronouns", labels=("0", "1"), **_SENTENCES),
-    Task(
-        name="snli",
-        family="sequence",
-        about="inference (Bowman et al. 2015), its JSON Lines",
-        text="sentence1",
-        pair="sentence2",
-        label="gold_label",
-        labels=("entailment", "neutral", "contradiction"),
-        unlabelled=("-",),
-    ),
+    # Other published sets, as their authors distribute them.
+    Task(name="snli", family="sequence", about="inference (Bowman et al. 2015), its JSON Lines", **_INFERENCE),
     Task(
         name="boolq",
         family="sequence",
@@ -129,36 +125,15 @@ _TABLE = [
         labels=("false", "true"),
     ),
     Task(name="swag", family="choice", about="four endings (Zellers et al. 2018), its CSV", text="sent1", pair="sent2"),
-    Task(
-        name="squad",
-        family="span",
-        about="answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)",
-        metrics=("f1",),
-        text="question",
-        pair="context",
-        label="answers",
-    ),
-    Task(
-        name="squad2",
-        family="span",
-        about="answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)",
-        metrics=("f1",),
-        text="question",
-        pair="context",
-        label="answers",
-    ),
+    Task(name="squad", family="span", about="answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)", **_SPANS),
+    Task(name="squad2", family="span", about="answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)", **_SPANS),
+    # Anybody's own data.
     Task(
         name="classification",
         family="sequence",
         about="a label for a text or a pair, out of any TSV, CSV, JSON Lines or Parquet",
-        metrics=("accuracy",),
     ),
-    Task(
-        name="regression",
-        family="regression",
-        about="a number instead of a label",
-        metrics=("pearson", "spearman"),
-    ),
+    Task(name="regression", family="regression", about="a number instead of a label", metrics=("pearson", "spearman")),
     Task(
         name="tagging",
         family="tagging",

@@ -1,3 +1,5 @@
+"""The stream of batches: its instances, its masks, its padding, and that neither ranks nor budget change it."""
+
 import json
 from dataclasses import replace
 from itertools import pairwise
@@ -49,12 +51,12 @@ def _sequences(micro_batch):
     """What a micro-batch holds, sequence by sequence: (seed, tokens, segment ids, label, masked positions, ids)."""
     cu = micro_batch.cu_seqlens.tolist()
     masked = list(zip(micro_batch.masked_positions_M.tolist(), micro_batch.masked_ids_M.tolist(), strict=True))
-    found = []
+    sequences = []
     for b in range(micro_batch.num_instances):
         first, stop = cu[b], cu[b + 1]
         assert micro_batch.position_ids_T[first:stop].tolist() == list(range(stop - first))
         inside = [(p - first, i) for p, i in masked if first <= p < stop and i != IGNORED]
-        found.append(
+        sequences.append(
             (
                 int(micro_batch.instance_seeds_B[b]),
                 tuple(micro_batch.input_ids_T[first:stop].tolist()),
@@ -63,7 +65,7 @@ def _sequences(micro_batch):
                 tuple(inside),
             )
         )
-    return found
+    return sequences
 
 
 def _global_batches(shards, world_size=1, **options):
@@ -216,10 +218,10 @@ def test_validation_batches_hold_the_first_instances_once(
     shares = [RankShare(shape=shape, rank=rank, world_size=world_size, pad=True) for rank in range(world_size)]
     ranks = [list(validation_batches(shards, share, max_instances=max_instances)) for share in shares]
     assert len({len(batches) for batches in ranks}) == 1
-    found = sorted(s[1:] for batches in ranks for b in batches for s in _sequences(b))
-    assert found == sorted(map(_slow_sequence, validation_instances[:max_instances]))
+    sequences = sorted(s[1:] for batches in ranks for b in batches for s in _sequences(b))
+    assert sequences == sorted(map(_slow_sequence, validation_instances[:max_instances]))
     seeds = [seed for batches in ranks for b in batches for seed in b.instance_seeds_B[: b.num_instances].tolist()]
-    assert sorted(seeds) == sorted(instance_seeds(0, 0, np.arange(len(found))).tolist())
+    assert sorted(seeds) == sorted(instance_seeds(0, 0, np.arange(len(sequences))).tolist())
 
 
 @pytest.fixture
@@ -231,19 +233,19 @@ def unmasked(make, tmp_path):
 
 def masked_instances(steps):
     """(ids with the masks undone, positions, ids shown) of every instance, in the order of the stream."""
-    found = []
+    instances = []
     for step in steps:
         for micro in step.micro_batches:
             starts = micro.cu_seqlens.tolist()
             ids = micro.input_ids_T.clone()
             ids[micro.masked_positions_M] = micro.masked_ids_M
             for start, stop in pairwise(starts):
-                places = micro.masked_positions_M[
+                positions = micro.masked_positions_M[
                     (micro.masked_positions_M >= start) & (micro.masked_positions_M < stop)
                 ]
                 shown = micro.input_ids_T[start:stop].tolist()
-                found.append((tuple(ids[start:stop].tolist()), tuple((places - start).tolist()), tuple(shown)))
-    return found
+                instances.append((tuple(ids[start:stop].tolist()), tuple((positions - start).tolist()), tuple(shown)))
+    return instances
 
 
 def test_dynamic_masks_differ_by_epoch_and_not_by_ranks(unmasked):
@@ -254,9 +256,9 @@ def test_dynamic_masks_differ_by_epoch_and_not_by_ranks(unmasked):
     assert len(alone) == 600
     assert all(step.num_masked == sum(b.num_masked for b in step.micro_batches) for step in steps)
     by_text = {}
-    for text, places, _ in alone:
-        by_text.setdefault(text, []).append(places)
-    assert all(len(places) == 2 for places in by_text.values())
+    for text, positions, _ in alone:
+        by_text.setdefault(text, []).append(positions)
+    assert all(len(positions) == 2 for positions in by_text.values())
     assert sum(first != second for first, second in by_text.values()) > 0.9 * len(by_text)
     shared = []
     for rank in range(2):
@@ -267,11 +269,11 @@ def test_dynamic_masks_differ_by_epoch_and_not_by_ranks(unmasked):
 
 def test_dynamic_masks_have_the_share_of_static_ones(unmasked):
     with _loader(unmasked, global_batch_size=300, num_steps=4) as loader:
-        found = masked_instances(list(loader))
-    predicted = sum(len(places) for _, places, _ in found)
-    tokens = sum(len(text) for text, _, _ in found)
+        instances = masked_instances(list(loader))
+    predicted = sum(len(positions) for _, positions, _ in instances)
+    tokens = sum(len(text) for text, _, _ in instances)
     assert abs(predicted / tokens - 0.15) < 0.02
-    shown = [ids[place] for _, places, ids in found for place in places]
+    shown = [ids[position] for _, positions, ids in instances for position in positions]
     assert abs(shown.count(unmasked.metadata.special_ids["mask"]) / predicted - 0.8) < 0.03
 
 

@@ -1,3 +1,5 @@
+"""The packing plan: every instance once, bins that fit and are even, few padded tokens."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""The order of an epoch: every row once, close to uniform, the same from any starting position."""
+
 import numpy as np
 import pytest
 
@@ -19,8 +21,8 @@ def test_feistel_is_a_bijection_with_its_inverse(size, key):
 
 def test_feistel_places_are_close_to_uniform():
     size, keys = 12, 1000
-    places = np.array([FeistelPermutation(size, key).forward(np.arange(size)) for key in range(keys)])
-    counts = np.stack([np.bincount(places[:, value], minlength=size) for value in range(size)])
+    images = np.array([FeistelPermutation(size, key).forward(np.arange(size)) for key in range(keys)])
+    counts = np.stack([np.bincount(images[:, value], minlength=size) for value in range(size)])
     chi_square = ((counts - keys / size) ** 2 / (keys / size)).sum()
     # (size - 1)**2 = 121 degrees of freedom: mean 121, standard deviation 15.6.
     assert chi_square < 121 + 6 * 15.6

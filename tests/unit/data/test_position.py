@@ -1,3 +1,5 @@
+"""Positions against a walk by single instances, and as JSON."""
+
 import json
 
 import pytest

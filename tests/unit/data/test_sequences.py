@@ -1,3 +1,5 @@
+"""Sequences that are no instances, packed."""
+
 import numpy as np
 
 from megabert.data.batch import IGNORED

@@ -1,3 +1,5 @@
+"""Rows read from shards, and shards that are damaged."""
+
 import shutil
 
 import numpy as np

@@ -115,11 +115,11 @@ def learn(model_config):
 
 
 def sentence(rng: random.Random, *words: str, length: int = 6) -> str:
-    """Return fillers with the given words at random places, in their order."""
+    """Return fillers with the given words at random positions, in their order."""
     text = rng.choices(FILLERS, k=length)
-    places = sorted(rng.sample(range(length), len(words)))
-    for place, word in zip(places, words, strict=True):
-        text[place] = word
+    positions = sorted(rng.sample(range(length), len(words)))
+    for position, word in zip(positions, words, strict=True):
+        text[position] = word
     return " ".join(text)
 
 

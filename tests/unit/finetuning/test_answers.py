@@ -81,9 +81,9 @@ def test_squad_scores_equal_the_definition(seed):
     predicted = {q.identity: rng.choice([*q.answers, random_answer(rng, PIECES)]) for q in questions}
     exact = [max(spelled_out(predicted[i]) == spelled_out(a) for a in answers) for i, answers in questions]
     words = [max(overlap(spelled_out(predicted[i]), spelled_out(a)) for a in answers) for i, answers in questions]
-    found = score_answers(predicted, questions)
-    assert found["exact"] == pytest.approx(sum(exact) / 200)
-    assert found["f1"] == pytest.approx(sum(words) / 200)
+    scores = score_answers(predicted, questions)
+    assert scores["exact"] == pytest.approx(sum(exact) / 200)
+    assert scores["f1"] == pytest.approx(sum(words) / 200)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -98,9 +98,9 @@ def test_squad2_scores_equal_the_definition(seed):
         best = max(float(given == a) if not a or not given else overlap(given, a) for a in real)
         total += best
         answerable += [best] if answers else []
-    found = score_answers(predicted, questions, allows_none=True)
-    assert found["f1"] == pytest.approx(total / 200)
-    assert found["answerable_f1"] == pytest.approx(sum(answerable) / len(answerable))
+    scores = score_answers(predicted, questions, allows_none=True)
+    assert scores["f1"] == pytest.approx(total / 200)
+    assert scores["answerable_f1"] == pytest.approx(sum(answerable) / len(answerable))
 
 
 @pytest.mark.parametrize("seed", range(3))

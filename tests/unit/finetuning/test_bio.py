@@ -1,4 +1,4 @@
-"""Chunk scores against conlleval's definition, restated as its walk over tokens."""
+"""Scores of entities against conlleval's definition, restated as its walk over tokens."""
 
 import random
 
@@ -18,23 +18,23 @@ def ends(tag: str, after: str) -> bool:
 
 
 def walk(gold: list[str], predicted: list[str]) -> tuple[int, int, int]:
-    """Right, found and wanted chunks, counted by walking over both rows of tags at once."""
-    right = found = wanted = 0
+    """Right, predicted and gold entities, counted by walking over both rows of tags at once."""
+    right = predicted_count = gold_count = 0
     inside = False
     gold, predicted = ["O", *gold, "O"], ["O", *predicted, "O"]
     for i in range(1, len(gold)):
-        gold_begins, found_begins = begins(gold[i - 1], gold[i]), begins(predicted[i - 1], predicted[i])
-        gold_ended, found_ended = ends(gold[i - 1], gold[i]), ends(predicted[i - 1], predicted[i])
-        if inside and gold_ended and found_ended:
+        gold_begins, predicted_begins = begins(gold[i - 1], gold[i]), begins(predicted[i - 1], predicted[i])
+        gold_ended, predicted_ended = ends(gold[i - 1], gold[i]), ends(predicted[i - 1], predicted[i])
+        if inside and gold_ended and predicted_ended:
             right += 1
             inside = False
-        elif inside and (gold_ended != found_ended or gold[i][2:] != predicted[i][2:]):
+        elif inside and (gold_ended != predicted_ended or gold[i][2:] != predicted[i][2:]):
             inside = False
-        if gold_begins and found_begins and gold[i][2:] == predicted[i][2:]:
+        if gold_begins and predicted_begins and gold[i][2:] == predicted[i][2:]:
             inside = True
-        wanted += gold_begins
-        found += found_begins
-    return right, found, wanted
+        gold_count += gold_begins
+        predicted_count += predicted_begins
+    return right, predicted_count, gold_count
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -42,14 +42,14 @@ def test_scores_equal_the_walk(seed):
     rng = random.Random(seed)
     gold = [rng.choices(TAGS, k=rng.randint(1, 12)) for _ in range(100)]
     predicted = [[tag if rng.random() < 0.7 else rng.choice(TAGS) for tag in tags] for tags in gold]
-    right, found, wanted = (sum(row) for row in zip(*map(walk, gold, predicted), strict=True))
+    right, predicted_count, gold_count = (sum(row) for row in zip(*map(walk, gold, predicted), strict=True))
     scores = score_tags(gold, predicted)
-    assert scores["precision"] == pytest.approx(right / found)
-    assert scores["recall"] == pytest.approx(right / wanted)
-    assert scores["f1"] == pytest.approx(2 * right / (found + wanted))
+    assert scores["precision"] == pytest.approx(right / predicted_count)
+    assert scores["recall"] == pytest.approx(right / gold_count)
+    assert scores["f1"] == pytest.approx(2 * right / (predicted_count + gold_count))
 
 
-def test_both_dialects_give_the_same_chunks():
+def test_both_dialects_give_the_same_entities():
     expected = [Entity("PER", 0, 1), Entity("PER", 2, 2), Entity("LOC", 4, 4)]
     assert entities_of(["B-PER", "I-PER", "B-PER", "O", "B-LOC"]) == expected
     assert entities_of(["I-PER", "I-PER", "B-PER", "O", "I-LOC"]) == expected

@@ -65,9 +65,9 @@ CASES = {
 def test_family_learns(name, make_family, learn):
     make, labels, metric = CASES[name]
     examples = make(random.Random(1))
-    _, found = learn(make_family(name, labels), examples)
-    assert found.metrics[metric] > 0.95
-    assert len(found.predictions) == len(examples)
+    _, evaluation = learn(make_family(name, labels), examples)
+    assert evaluation.metrics[metric] > 0.95
+    assert len(evaluation.predictions) == len(examples)
 
 
 def test_label_that_training_did_not_have_is_named(make_family):

@@ -33,14 +33,14 @@ def rng():
 
 def test_pairs_are_encoded_and_cut_as_by_transformers(rng, make_family, tokenizer_dir):
     family = make_family("rte", ("0", "1"), max_seq_length=24)
-    found = family.encode(pairs := examples(rng), is_training=True).columns
+    columns = family.encode(pairs := examples(rng), is_training=True).columns
     theirs = AutoTokenizer.from_pretrained(tokenizer_dir)
     for index, example in enumerate(pairs):
         expected = theirs(example.text, example.pair)
-        start, stop = found.token_starts[index : index + 2]
+        start, stop = columns.token_starts[index : index + 2]
         if len(expected["input_ids"]) <= 24:
-            assert found.input_ids[start:stop].tolist() == expected["input_ids"]
-            segments = (np.arange(stop - start) >= found.segment_b_starts[index]).astype(int)
+            assert columns.input_ids[start:stop].tolist() == expected["input_ids"]
+            segments = (np.arange(stop - start) >= columns.segment_b_starts[index]).astype(int)
             assert segments.tolist() == expected["token_type_ids"]
         else:
             assert stop - start == 24
@@ -82,11 +82,11 @@ def test_dropout_keys_do_not_depend_on_ranks(rng, make_family):
     features = make_family("rte", ("0", "1")).encode(examples(rng), is_training=True)
 
     def keys(ranks: int) -> dict[int, int]:
-        found = {}
+        key_of_item = {}
         for rank in range(ranks):
             for batch in batcher_of(features, rank=rank, world_size=ranks).step(2, seed=1, global_batch_size=16)[0]:
-                found |= dict(zip(batch.items.tolist(), batch.inputs.instance_seeds_B.tolist(), strict=False))
-        return found
+                key_of_item |= dict(zip(batch.items.tolist(), batch.inputs.instance_seeds_B.tolist(), strict=False))
+        return key_of_item
 
     assert keys(1) == keys(2)
     assert len(set(keys(1).values())) == 16

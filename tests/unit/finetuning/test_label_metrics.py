@@ -8,10 +8,10 @@ from megabert.finetuning.metrics.labels import METRICS
 
 
 def test_metrics_on_a_worked_example():
-    gold, found = [1, 1, 1, 0, 0, 0, 0, 0], [1, 1, 0, 1, 0, 0, 0, 0]  # 2 hits, 1 miss, 1 false alarm, 4 rejections
-    assert METRICS["accuracy"](gold, found) == 6 / 8
-    assert METRICS["f1"](gold, found) == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
-    assert METRICS["mcc"](gold, found) == pytest.approx((2 * 4 - 1 * 1) / math.sqrt(3 * 3 * 5 * 5))
+    gold, predicted = [1, 1, 1, 0, 0, 0, 0, 0], [1, 1, 0, 1, 0, 0, 0, 0]  # 2 hits, 1 miss, 1 false alarm, 4 rejections
+    assert METRICS["accuracy"](gold, predicted) == 6 / 8
+    assert METRICS["f1"](gold, predicted) == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
+    assert METRICS["mcc"](gold, predicted) == pytest.approx((2 * 4 - 1 * 1) / math.sqrt(3 * 3 * 5 * 5))
 
 
 def test_correlations_on_a_worked_example():

@@ -35,8 +35,8 @@ def test_span_learns(make_family, learn):
         question(sentence(rng, ("cat", "ship", "dog")[i % 3], length=8), ("cat", "ship", "dog")[i % 3], str(i))
         for i in range(48)
     ]
-    _, found = learn(make_family("squad", ("start", "end")), examples, steps=120)
-    assert found.metrics["exact"] > 0.9
+    _, evaluation = learn(make_family("squad", ("start", "end")), examples, steps=120)
+    assert evaluation.metrics["exact"] > 0.9
 
 
 @pytest.mark.parametrize("stride", [1, 4, 9, 100])
@@ -93,7 +93,7 @@ def test_answers_are_the_best_valid_pairs(make_family):
     example = question("the cat sat on a mat .", "cat")
     features = family.encode([example], is_training=False)
     (logits,) = random_logits(features, 2)
-    (found,) = family.predict([logits], [example], features)
+    (prediction,) = family.predict([logits], [example], features)
     window = features.windows[0]
     shift = window.shift
     expected = {}
@@ -102,9 +102,9 @@ def test_answers_are_the_best_valid_pairs(make_family):
             text = example.context[window.offsets[s, 0] : window.offsets[e, 1]]
             expected[text] = max(expected.get(text, -99), float(logits[s + shift, 0] + logits[e + shift, 1]))
     ranked = sorted(expected, key=lambda text: -expected[text])
-    assert [row["text"] for row in found["n_best"]] == ranked
-    assert found["null_odds"] == pytest.approx(float(logits[0].sum()) - expected[ranked[0]], abs=1e-5)
-    assert sum(row["probability"] for row in found["n_best"]) == pytest.approx(1)
+    assert [row["text"] for row in prediction["n_best"]] == ranked
+    assert prediction["null_odds"] == pytest.approx(float(logits[0].sum()) - expected[ranked[0]], abs=1e-5)
+    assert sum(row["probability"] for row in prediction["n_best"]) == pytest.approx(1)
 
 
 def test_threshold_decides_whether_there_is_an_answer(make_family, tmp_path):
@@ -126,15 +126,15 @@ def test_no_answer_stands_among_the_best_answers(make_family):
     example = question("the cat sat on a mat .", "cat")
     features = family.encode([example], is_training=False)
     logits = random_logits(features, 2)
-    (found,), (expected,) = (each.predict(logits, [example], features) for each in (family, plain))
-    assert {name: found[name] for name in ("answer", "null_odds")} == {
+    (prediction,), (expected,) = (each.predict(logits, [example], features) for each in (family, plain))
+    assert {name: prediction[name] for name in ("answer", "null_odds")} == {
         name: expected[name] for name in ("answer", "null_odds")
     }
-    (none,) = [row for row in found["n_best"] if not row["text"]]
+    (none,) = [row for row in prediction["n_best"] if not row["text"]]
     assert (none["start_logit"], none["end_logit"]) == pytest.approx(tuple(logits[0][0]))
-    texts = [row["text"] for row in found["n_best"]]
+    texts = [row["text"] for row in prediction["n_best"]]
     assert [text for text in texts if text] == [row["text"] for row in expected["n_best"]]
-    chances = [row["probability"] for row in found["n_best"]]
+    chances = [row["probability"] for row in prediction["n_best"]]
     assert chances == sorted(chances, reverse=True)
     assert sum(chances) == pytest.approx(1)
 

@@ -96,9 +96,9 @@ def test_result_predicts_the_same_in_transformers(finished):
     for i, row in enumerate(rows[:8]):
         pair = (sentence(rng, *3 * [("good", "bad")[i % 2]]), sentence(rng))
         with torch.no_grad():
-            found = torch.softmax(model(**tokenizer(*pair, return_tensors="pt")).logits[0], -1)
+            probabilities = torch.softmax(model(**tokenizer(*pair, return_tensors="pt")).logits[0], -1)
         assert row["probabilities"] == pytest.approx(
-            dict(zip(("entailment", "not_entailment"), found.tolist(), strict=True)), abs=1e-5
+            dict(zip(("entailment", "not_entailment"), probabilities.tolist(), strict=True)), abs=1e-5
         )
 
 
