@@ -25,7 +25,8 @@ class MicroBatch:
     """What one rank's model reads in one micro-step: sequences end to end, then perhaps padding.
 
     Padding tokens (those from ``cu_seqlens[-1]`` on) belong to no sequence, and padding sequences have length 0. A
-    micro-batch without instances has at least one padding token, one padding sequence and one padding position.
+    micro-batch without instances has at least one padding token, one padding sequence and one padding position. The
+    labels are those of pre-training; fine-tuning keeps its own next to the micro-batch, in a ``TaskBatch``.
 
     Attributes:
         input_ids_T: Int64 token ids, with the masks applied.

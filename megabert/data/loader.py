@@ -138,6 +138,7 @@ class PackedLoader:
         """Wait until batch ``count`` is granted or the loader is closed; return whether it is to be made."""
         with self._turn:
             self._turn.wait_for(lambda: self._closed or self._granted > count)
+            # With other ranks a granted batch is made even after closing: they wait for this rank to agree on it.
             return self._granted > count and (not self._closed or self._agree is not None)
 
     def _make(self, position: DataPosition, number: int) -> StepBatch:
