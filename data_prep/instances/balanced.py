@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from data_prep.instances.balanced_loops import PairColumns
 
 ROUNDS = 8
-"""Sentences that are tried for a random B, at most. Each one more costs a random read of the index, and brings the length
-of B nearer to the true one's."""
+"""Sentences that are tried for a random B, at most. Each one more costs a random read of the index, and brings the
+length of B nearer to the true one's."""
 TOLERANCE_TOKENS = 2
 """A random B that differs by no more from the true one's length is taken at once."""
 
