@@ -86,23 +86,23 @@ class DocumentSet:
         """Return the first sentence of each document and the first token of each sentence, for compiled loops."""
         return np.asarray(self.document_starts_D), np.asarray(self.sentence_starts_S)
 
-    def by_place(self, places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of ``places`` in ascending order of the places, grouped by the window of the index they read.
+    def by_window(self, sentences: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """Yield the rows of ``sentences`` in ascending order of their numbers, one group for each window of the index.
 
         Random access to the index of a large split would bring all of its pages into memory. Read window by window, no
         more than ``WINDOW_SENTENCES`` of it are there at once: the pages are given back after each group.
 
         Args:
-            places: Sentences of the split near which the index will be read.
+            sentences: Sentences of the split near which the caller is going to read the index.
         """
         from data_prep.array_loops import order_of
 
-        rows = order_of(places)
+        rows = order_of(sentences)
         if self.num_sentences <= WINDOW_SENTENCES:
             yield rows
             return
         borders = np.arange(WINDOW_SENTENCES, self.num_sentences, WINDOW_SENTENCES)
-        for group in np.split(rows, np.searchsorted(places[rows], borders)):
+        for group in np.split(rows, np.searchsorted(sentences[rows], borders)):
             yield group
             release_pages(self.document_starts_D)
             release_pages(self.sentence_starts_S)

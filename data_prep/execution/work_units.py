@@ -53,9 +53,9 @@ class Unit:
 class Outcome:
     """What a finished unit wrote and counted: the content of its record."""
 
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str]
     """SHA-256 of each file, by its path relative to the build's folder."""
-    counts: Counts = field(default_factory=dict)
+    counts: Counts
     """What the unit counted."""
     was_skipped: bool = False
     """Whether the unit had been finished by an earlier run."""

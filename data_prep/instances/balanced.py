@@ -84,7 +84,7 @@ def _draw_seconds(bucket: Bucket, rows: NDArray[np.int64], pairs: "PairColumns")
     left = np.arange(len(rows))
     for attempt in range(ROUNDS):
         candidates = draw_candidates(wanted, left, documents.num_sentences, attempt)
-        for part in documents.by_place(candidates):
+        for part in documents.by_window(candidates):
             try_candidates(index, left[part], candidates[part], wanted, best)
         left = left[best.badness[left] > TOLERANCE_TOKENS]
     pairs.b_start[rows], pairs.b_end[rows] = best.start, best.end

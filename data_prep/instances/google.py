@@ -83,7 +83,7 @@ def _random_second(
     start = first + below(mix(keys, START), end - first)
     begin, length = np.empty_like(start), np.empty_like(start)
     starts = documents.starts[1]
-    for rows in documents.by_place(start):
+    for rows in documents.by_window(start):
         begin[rows] = starts[start[rows]]
         stop = np.searchsorted(starts, begin[rows] + np.maximum(wanted[rows], 1))
         length[rows] = starts[np.minimum(stop, end[rows])] - begin[rows]

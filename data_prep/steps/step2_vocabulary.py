@@ -45,7 +45,7 @@ class VocabularyTask:
 
 def train_or_copy_vocabulary(build: Build, texts: list[Path]) -> list[str]:
     """Make the tokenizer of the build; return the lines of the report on how it fits the text."""
-    (outcome,) = build.run("tokenizer", [vocabulary_unit(build, texts)])
+    (outcome,) = build.run("vocabulary", [vocabulary_unit(build, texts)])
     return outcome.counts["report"]
 
 

@@ -41,7 +41,7 @@ def tokenize_documents(build: Build, texts: list[Path]) -> tuple[list[Path], Cou
     tasks = [
         TokenizeTask(path, build.path("tokenizer"), share, build.path("work", "tokens", path.name)) for path in texts
     ]
-    outcomes = build.run("tokens", [build.unit("tokens", t.path.stem, tokenize, t) for t in tasks], TOKENS)
+    outcomes = build.run("tokenize", [build.unit("tokens", t.path.stem, tokenize, t) for t in tasks], TOKENS)
     return [task.path for task in tasks], add_counts(outcomes)
 
 

@@ -55,7 +55,7 @@ def merge_chunks(build: Build, tokenized: list[Path], buckets: int, vocab_size: 
             path = build.path("work", "spread", f"{number:05d}-{first // MAX_FILES:05d}.arrow")
             sources = tuple(tokenized[first : first + MAX_FILES])
             tasks.append(MergeTask(sources, TokenFile(path, number, ranges), vocab_size))
-    build.run("spread", [build.unit("spread", task.file.path.stem, merge, task) for task in tasks], TOKENS)
+    build.run("merge chunks", [build.unit("spread", task.file.path.stem, merge, task) for task in tasks], TOKENS)
     return [task.file for task in tasks]
 
 

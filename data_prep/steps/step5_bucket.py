@@ -82,7 +82,7 @@ def fill_buckets(build: Build, files: list[TokenFile], buckets: dict[str, int], 
         buckets: Number of buckets of each split.
         vocab_size: Pieces of the vocabulary.
     """
-    outcomes = build.run("documents", bucket_units(build, files, buckets, vocab_size), TOKENS)
+    outcomes = build.run("buckets", bucket_units(build, files, buckets, vocab_size), TOKENS)
     build.run("index", index_units(build, buckets))
     return add_counts(outcomes)
 

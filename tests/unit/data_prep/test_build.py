@@ -14,7 +14,7 @@ from data_prep.document_set import DocumentSet
 from data_prep.execution import versions
 from data_prep.execution.executors import ProcessExecutor, SerialExecutor
 from data_prep.pipeline import build
-from data_prep.steps import step4_merge_chunks as spread_module
+from data_prep.steps import step4_merge_chunks
 from megabert.errors import ConfigError, DataError
 from megabert.schema import read_manifest, sha256_file
 
@@ -49,9 +49,9 @@ def test_any_number_of_workers_gives_the_same_bytes(built, make_config, tmp_path
 
 def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config, tmp_path, monkeypatch, capsys):
     """What a terabyte takes, with few chunks: two to a merged file, as many ranges."""
-    monkeypatch.setattr(spread_module, "MAX_FILES", 2)
+    monkeypatch.setattr(step4_merge_chunks, "MAX_FILES", 2)
     build(make_config(), tmp_path / "out", SerialExecutor())
-    assert re.search(r"^spread: [4-9]/[4-9] units", capsys.readouterr().err, re.MULTILINE)
+    assert re.search(r"^merge chunks: [4-9]/[4-9] units", capsys.readouterr().err, re.MULTILINE)
     assert not (tmp_path / "out" / "work" / "spread").exists()
     assert hashes(tmp_path / "out") == hashes(built.folder)
 
@@ -98,6 +98,26 @@ def test_damaged_file_is_made_anew(built, own_copy, make_config, part):
     (own_copy / part).write_bytes(b"damaged")
     build(make_config(), own_copy, SerialExecutor())
     assert hashes(own_copy) == hashes(built.folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"files": {}}', b'{"files": [], "counts": {}}'])
+def test_unit_with_a_damaged_record_is_done_again(built, own_copy, make_config, content):
+    record = next((own_copy / "work" / "records" / "instances-64").glob("train-*.json"))
+    before = record.read_bytes()
+    record.write_bytes(content)
+    build(make_config(), own_copy, SerialExecutor())
+    assert record.read_bytes() == before
+    assert hashes(own_copy) == hashes(built.folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("work/plan.json", "{"), ("work/plan.json", '{"buckets": 4}'), ("build.json", "["), ("build.json", "{}")],
+)
+def test_damaged_state_of_a_build_is_named_with_the_remedy(own_copy, make_config, name, content):
+    (own_copy / name).write_text(content)
+    with pytest.raises(DataError, match=rf"{name}: damaged or edited \(.*\)\. Delete"):
+        build(make_config(), own_copy, SerialExecutor())
 
 
 def test_other_configuration_is_refused_with_the_difference(own_copy, make_config):

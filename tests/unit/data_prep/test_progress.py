@@ -1,0 +1,44 @@
+import re
+
+import pytest
+
+from data_prep.execution import progress as progress_module
+from data_prep.execution.progress import TOKENS, Progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test sets."""
+    seconds = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: seconds[0])
+    return seconds
+
+
+def test_lines_tell_units_rate_and_time_left(clock, capsys):
+    progress = Progress("tokenize", 40, TOKENS)
+    for seconds in (30.0, 2.0, 2.0, 2.0):
+        clock[0] += seconds
+        progress.advance({"tokens": 9_000_000}, was_skipped=False)
+    lines = capsys.readouterr().err.splitlines()
+    # The first unit takes as long as compiling does: it is told without a guess, and not held against the others.
+    assert lines[0] == "tokenize: 1/40 units, 0.3 Mtokens/s, 30.0 s"
+    assert lines[1] == "tokenize: 4/40 units, 1.0 Mtokens/s, 01:12 left, 36.0 s"
+    progress.close()
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_units_done_before_are_counted_apart(clock, capsys):
+    progress = Progress("index", 3)
+    for was_skipped in (True, True, False):
+        progress.advance({}, was_skipped=was_skipped)
+    progress.close()
+    assert capsys.readouterr().err == "index: 3/3 units, 2 done before, 0.0 s\n"
+
+
+def test_terminal_shows_a_bar(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    progress = Progress("index", 2)
+    progress.advance({}, was_skipped=False)
+    progress.advance({}, was_skipped=False)
+    progress.close()
+    assert re.search(r"\rindex: 2/2 units, \d\.\d s \|\S+\|", capsys.readouterr().err)
