@@ -58,7 +58,7 @@ class TiedDecoder(nn.Module):
     def forward(self, x_ME: Tensor) -> Tensor:
         """Return logits of the padded vocabulary, of shape (M, V).
 
-        Rows that pad the vocabulary to a multiple of 64 get -inf: they are never predicted and get no gradient.
+        Pieces that pad the vocabulary to a multiple of 64 get -inf: they are never predicted and have no gradient.
         """
         bias_V: Tensor = self.bias
         if self.vocab_size < bias_V.numel():

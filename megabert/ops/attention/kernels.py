@@ -13,7 +13,7 @@ Up to a length in the table of tile sizes a program holds all keys of a head (IS
 it. Beyond, a program holds COLUMNS keys; delta = rowsum(dO * O) / c comes from a kernel before, and each tile's part of
 dQ goes to float32 scratch that a kernel after adds up in the order of tiles: no atomics, so results repeat.
 
-S = Q K^T / sqrt(H) is taken in units of log2(e), because a GPU has an instruction for 2^x and none for e^x.
+S = Q K^T / sqrt(H) is multiplied by log2(e), because a GPU has an instruction for 2^x and none for e^x.
 Programs are launched for the longest sequence; those past the end of a shorter one return at once. Tokens past the last
 sequence form one more "sequence" whose programs write zeros.
 """

@@ -67,7 +67,7 @@ def lamb_update(
         # Past the end w is zero, but u is 0 / eps, which is NaN where eps is 0.
         weight_squares += w * w
         update_squares += tl.where(mask, u * u, 0.0)
-    # Few numbers are added in float32 (CHUNK / BLOCK of them); the rest of the way is float64.
+    # Each element of a block has added up CHUNK / BLOCK numbers in float32; from here on sums are float64.
     tl.store(sums_ptr + chunk, tl.sum(weight_squares.to(tl.float64), axis=0))
     tl.store(sums_ptr + chunks + chunk, tl.sum(update_squares.to(tl.float64), axis=0))
 
