@@ -67,10 +67,7 @@ def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig, *, pad_id: 
 
 
 def from_huggingface(
-    state: Mapping[str, Tensor],
-    config: ModelConfig,
-    *,
-    objective: Objective | None = None,
+    state: Mapping[str, Tensor], config: ModelConfig, *, objective: Objective | None = None
 ) -> tuple[dict[str, Tensor], list[str], list[str]]:
     """Rename and fuse Hugging Face's weights into ours.
 
@@ -87,6 +84,7 @@ def from_huggingface(
     Raises:
         CheckpointError: A weight has another shape than ``config`` says, or one of Q, K and V is missing.
     """
+    # Rename, fuse, and take what the model has; the rest is reported, but for what carries no weights of its own.
     renamed = {to_ours(name, config.family): (name, value) for name, value in state.items()}
     values = _fuse({name: value for name, (_, value) in renamed.items()}, config)
     expected = parameter_shapes(config, objective=objective)

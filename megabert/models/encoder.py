@@ -20,13 +20,7 @@ from megabert.models.deberta.disentangled import DisentangledPacking, Disentangl
 from megabert.models.layers import BiasGelu, ResidualLayerNorm
 from megabert.ops.attention import AttentionBlocks, attention, plan_attention
 from megabert.ops.disentangled import plan_groups
-from megabert.ops.dropout import (
-    ATTENTION_OUTPUT,
-    ATTENTION_PROBABILITIES,
-    FEED_FORWARD_OUTPUT,
-    Dropout,
-    DropoutStream,
-)
+from megabert.ops.dropout import ATTENTION_OUTPUT, ATTENTION_PROBABILITIES, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
 
 
 @dataclass(frozen=True)

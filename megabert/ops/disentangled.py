@@ -89,6 +89,7 @@ def padded_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads
     slot_T = torch.full((tokens + 1,), slots, device=cu_seqlens.device)
     slot_T = slot_T.index_put((torch.where(real_BS, index_BS, tokens),), torch.where(real_BS, slot_BS, slots))
     token_R = torch.where(real_BS, index_BS, 0).flatten()
+    # As many sequences in a group as have PADDED_BLOCK probabilities together, and at least one.
     step = max(1, PADDED_BLOCK // (num_heads * max_seqlen * max_seqlen))
     shapes = [(min(step, len(starts_B) - first), max_seqlen) for first in range(0, len(starts_B), step)]
     return Groups(tuple(shapes), token_R, slot_T[:tokens], real_BS.flatten())
@@ -153,6 +154,7 @@ def disentangled_attention_torch(
     if dropout is not None:
         keys = dropout.row_keys.index_select(0, groups.token_R).split(sizes)
     real: Sequence[Tensor | None] = [None] * len(sizes) if groups.is_real_R is None else groups.is_real_R.split(sizes)
+    # Group by group: scores with the positions' added, softmax, context.
     contexts = []
     for shape, part, row_keys, is_real in zip(groups.shapes, parts, keys, real, strict=True):
         q, k, v = part.view(*shape, 3, num_heads, -1).permute(2, 3, 0, 1, 4).contiguous().unbind(0)

@@ -105,10 +105,12 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, qkv_TC: Tensor, num_heads: int, dropout: Dropout | None, layout: AttentionBlocks) -> Tensor:
         tokens, width = qkv_TC.shape[0], qkv_TC.shape[1] // 3
         head_width = width // num_heads
+        # From packed tokens to slots. The row behind the last slot is what tokens of no sequence read.
         qkv_3RH = _rows(qkv_TC, head_width, layout.gather_qkv).view(3, layout.slots, head_width)
         keys_R = None if dropout is None else dropout.row_keys.reshape(-1).index_select(0, layout.gather_out)
         out_RH = qkv_TC.new_empty(layout.slots + 1, head_width)
-        out_RH[-1] = 0  # the row that tokens of no sequence read
+        out_RH[-1] = 0
+        # Block by block: scores, softmax in place, context. The probabilities are kept, undropped, for backward.
         probabilities = []
         for rows, (q_ZSH, k_ZSH, v_ZSH, o_ZSH) in _blocks(layout, *qkv_3RH, out_RH):
             p_ZSS = _product(q_ZSH, k_ZSH.mT, scale=1 / math.sqrt(head_width))
@@ -131,14 +133,16 @@ class _Attention(torch.autograd.Function):
         head_width = width // num_heads
         # dP has the factor of dropout and dS that of the scores: both go into the products that read dS.
         scale = (1.0 if dropout is None else dropout.scale) / math.sqrt(head_width)
+        # To slots as in forward; the gradients of Q, K and V are written where their blocks are.
         grad_RH = _rows(grad_TD, head_width, layout.gather_out)
         grads_RH = grad_TD.new_empty(3 * layout.slots + 1, head_width)
-        grads_RH[-1] = 0  # likewise
+        grads_RH[-1] = 0
         grads_3RH = grads_RH[:-1].view(3, layout.slots, head_width)
         blocks = _blocks(layout, *qkv_3RH, grad_RH, *grads_3RH)
         for p_ZSS, (rows, (q_ZSH, k_ZSH, v_ZSH, do_ZSH, dq_ZSH, dk_ZSH, dv_ZSH)) in zip(
             probabilities, blocks, strict=True
         ):
+            # dP, and dV from the probabilities as forward dropped them: their mask is computed again.
             dp_ZSS = torch.bmm(do_ZSH, v_ZSH.mT)
             if dropout is None:
                 torch.bmm(p_ZSS.mT, do_ZSH, out=dv_ZSH)
@@ -147,6 +151,7 @@ class _Attention(torch.autograd.Function):
                 dropped_ZSS = select_(p_ZSS.clone(), bits_ZSS)
                 _product(dropped_ZSS.mT, do_ZSH, scale=dropout.scale, out=dv_ZSH)
                 select_(dp_ZSS, bits_ZSS)
+            # Through the softmax, dS = P * (dP - rowsum(P * dP)), and on to queries and keys.
             ds_ZSS = torch.ops.aten._softmax_backward_data(dp_ZSS, p_ZSS, -1, p_ZSS.dtype)
             _product(ds_ZSS, k_ZSH, scale=scale, out=dq_ZSH)
             _product(ds_ZSS.mT, q_ZSH, scale=scale, out=dk_ZSH)

@@ -10,12 +10,7 @@ import triton
 from torch import Tensor
 
 from megabert.errors import KernelError
-from megabert.ops.attention.kernels import (
-    attention_backward,
-    attention_delta,
-    attention_forward,
-    attention_sum_tiles,
-)
+from megabert.ops.attention.kernels import attention_backward, attention_delta, attention_forward, attention_sum_tiles
 from megabert.ops.attention.torch_backend import AttentionBlocks
 from megabert.ops.dropout import Dropout, threshold_and_scale
 from megabert.ops.triton_support.input_checks import require

@@ -116,13 +116,6 @@ class _CrossEntropy(torch.autograd.Function):
             tiles = cross_entropy_tiles(classes)
             # One dimension of programs: the others end at 65,535.
             cross_entropy_backward[(triton.cdiv(classes, tiles.columns) * rows,)](
-                logits_MV,
-                labels_M,
-                log_sums_M,
-                grad,
-                dlogits_MV,
-                classes,
-                COLUMNS=tiles.columns,
-                num_warps=tiles.warps,
+                logits_MV, labels_M, log_sums_M, grad, dlogits_MV, classes, COLUMNS=tiles.columns, num_warps=tiles.warps
             )
         return dlogits_MV, None

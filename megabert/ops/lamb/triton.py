@@ -144,6 +144,7 @@ def cut(segments: tuple[Segment, ...], device: torch.device) -> Chunks:
         for begin in range(0, segment.numel, LAMB_CHUNK)
     ]
     cuts.sort()
+    # Sorted by slot, the chunks of a parameter follow each other: the first of each says where they are.
     chunk_slots = [slot for slot, _, _ in cuts]
     slots = sorted(set(chunk_slots))
     starts = [bisect.bisect_left(chunk_slots, slot) for slot in slots] + [len(cuts)]
