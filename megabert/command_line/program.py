@@ -49,17 +49,17 @@ class Program:
 
     def run(self, words: Sequence[str]) -> int:
         """Run the command that a command line names; return the exit code that the shell sees."""
+        return guarded(lambda: self._run(words), program=self.name, rank_label=self.rank_label)
+
+    def _run(self, words: Sequence[str]) -> int | None:
         if not words or words[0] in ("-h", "--help"):
             print(self.usage(), file=sys.stdout if words else sys.stderr)
             return 0 if words else ConfigError.exit_code
         if words[0] == "--version":
             print(__version__)
             return 0
-        return guarded(lambda: self._run(words[0], words[1:]), program=self.name, rank_label=self.rank_label)
-
-    def _run(self, name: str, words: Sequence[str]) -> int | None:
         with self.while_parsing():
-            run, options = self.parse(name, words)
+            run, options = self.parse(words[0], words[1:])
         return run(options)
 
     def parse(self, name: str, words: Sequence[str]) -> tuple[Run, Namespace]:

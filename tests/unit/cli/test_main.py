@@ -37,7 +37,15 @@ def test_errors_become_exit_codes(capsys):
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["megabert estimate", "data_prep build --input x --output y --print-config"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "megabert estimate",
+        "megabert --help",
+        "megabert embed --help",
+        "data_prep build --input x --output y --print-config",
+    ],
+)
 def test_reader_that_has_enough_gets_no_traceback(command, unbuffered):
     reading, writing = os.pipe()
     os.close(reading)
