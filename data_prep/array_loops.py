@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from megabert.compiled import compiled
+from megabert.compiled import compiled, inlined
 
 _DIGIT_BITS = 11  # 2048 counters are 16 KiB: they stay in the first cache, and three digits make 33 bits
 _DIGITS = 3
@@ -114,7 +114,13 @@ def order_of(numbers):
             next_slots[digit] += 1
         words, other_words, rows, other_rows = other_words, words, other_rows, rows
         shift += _DIGIT_SHIFT
-    # The bits below: a number moves down past all that are larger, mostly none.
+    _insert_in_order(words, rows)
+    return rows
+
+
+@inlined
+def _insert_in_order(words, rows):
+    """Finish the order of numbers that is right but for their lowest bits: each moves down past all that are larger."""
     for index in range(1, len(words)):
         word, row = words[index], rows[index]
         slot = index
@@ -122,7 +128,6 @@ def order_of(numbers):
             words[slot], rows[slot] = words[slot - 1], rows[slot - 1]
             slot -= 1
         words[slot], rows[slot] = word, row
-    return rows
 
 
 @compiled

@@ -112,23 +112,14 @@ def walk_bucket(bucket, options, pairs):
         sentence, end = 0, len(bounds) - 1
         while end > 1 and sentence < end:  # a document of one sentence has no pair
             key = mix_3(pass_key, document_keys[document], sentence)
-            # Usually the whole length is wanted. Sometimes (short_seq_prob, 10%) it is less, so that the model meets
-            # short inputs before it is fine-tuned on them.
-            target = longest
-            if uniform(mix_2(key, SHORT)) < short_seq_prob:
-                target = 2 + below(mix_2(key, TARGET), longest - 1)
-            # Take sentences, two at least, until the target is reached or the document ends.
-            stop = min(sentence + 2, end)
-            while stop < end and bounds[stop] < bounds[sentence] + target:
-                stop += 1
-            # A gets a random number of them, one at least, and leaves one at least to B.
-            middle = sentence + 1 + below(mix_2(key, SPLIT_POINT), stop - sentence - 1)
-            # The label has to be even within a range of lengths; the length is known here, but for a random B's chance.
+            target, middle, stop = _draw_pair(key, bounds, sentence, end, longest, short_seq_prob)
+            # Labels are even within each range of lengths. A random B is not drawn yet, but will be as long as the true
+            # one.
             planned = min(bounds[stop] - bounds[sentence], target)
             label = deal(label_key, owed, min((planned - 1) * LENGTH_RANGES // longest, LENGTH_RANGES - 1))
 
             a, a_stop, b, b_stop = bounds[sentence], bounds[middle], bounds[middle], bounds[stop]
-            if is_backwards:  # back from the mirror: there A came last
+            if is_backwards:  # back from the mirror: what came second there is first in the text
                 a, a_stop, b, b_stop = mirror - b_stop, mirror - b, mirror - a_stop, mirror - a
             a_start[count], a_end[count], b_start[count], b_end[count] = a, a_stop, b, b_stop
             own_first[count], own_end[count] = document_starts[document], document_starts[document + 1]
@@ -136,13 +127,36 @@ def walk_bucket(bucket, options, pairs):
             count += 1
 
             # The true B of a random pair was not used: it is put back, so that no text is lost.
-            following = middle if label == 1 and has_random else stop
-            # A last sentence alone is no pair. It takes the one before it along, if the walk still gets on by that;
-            # otherwise it is left out.
-            if end - following == 1:
-                following = following - 1 if following - 1 > sentence else end
-            sentence = following
+            sentence = _next_start(sentence, middle if label == 1 and has_random else stop, end)
     return count
+
+
+@inlined
+def _draw_pair(key, bounds, sentence, end, longest, short_seq_prob):
+    """Return the target of the instance that starts at a sentence, the sentence B starts at, and the one after B."""
+    # Usually the whole length is wanted. Sometimes (short_seq_prob, 10%) it is less, so that the model meets short
+    # inputs before it is fine-tuned on them.
+    target = longest
+    if uniform(mix_2(key, SHORT)) < short_seq_prob:
+        target = 2 + below(mix_2(key, TARGET), longest - 1)
+    # Take sentences, two at least, until the target is reached or the document ends.
+    stop = min(sentence + 2, end)
+    while stop < end and bounds[stop] < bounds[sentence] + target:
+        stop += 1
+    # A gets a random number of them, one at least, and leaves one at least to B.
+    return target, sentence + 1 + below(mix_2(key, SPLIT_POINT), stop - sentence - 1), stop
+
+
+@inlined
+def _next_start(sentence, following, end):
+    """Return the sentence that the next instance starts at: ``following``, if it is not the last of the document.
+
+    A last sentence alone is no pair. It takes the one before it along where the walk still moves forward by that;
+    otherwise it is left out.
+    """
+    if end - following != 1:
+        return following
+    return following - 1 if following - 1 > sentence else end
 
 
 @inlined

@@ -67,6 +67,7 @@ def truncate_pairs(pairs, options, text, ranges):
             a, a_end, b, b_end = _truncate_evenly(
                 (a, a_end, b, b_end), is_b_first, targets[pair], keys[pair], tokens, first_token, is_subword
             )
+        # Nothing is left of B where A's last word fills the instance.
         if b_end > b:
             a_start[count], a_length[count], b_start[count], b_length[count] = a, a_end - a, b, b_end - b
             planned[count] = pair
@@ -116,6 +117,7 @@ def _cut(start, end, count, coin, tokens, first_token, is_subword):
     """Take tokens from a side's back or, if the coin says so and a word starts after them, from its front to there."""
     if count == 0 or coin & _1:
         return start, end - count
+    # The front goes up to the next start of a word; if there is none, the back goes instead.
     onward = start + count
     while onward < end and is_subword[tokens[onward - first_token]]:
         onward += 1

@@ -106,14 +106,7 @@ def mask_rows(rows, rules, predictions):
             _choose_tokens(key, wanted_R[row], ids, specials, scratch, chosen)
         else:
             _choose_words(unit == SPAN, key, wanted_R[row], ids, specials, is_subword, scratch, chosen)
-        # List the bits that are set.
-        first = count
-        for word in range((len(ids) >> 6) + 1):
-            bits = chosen[word]
-            while bits:
-                positions_M[count] = (word << 6) + _lowest_bit(bits)
-                bits &= bits - _1  # clears the lowest
-                count += 1
+        first, count = count, _list_chosen(chosen, len(ids), positions_M, count)
         # 80% [MASK], 10% a random piece, 10% kept. The draws are named by the position; a span is replaced as one, by
         # the draw of its first token (SpanBERT).
         action_key, replacement_key = mix_2(key, _ACTION), mix_2(key, _REPLACEMENT)
@@ -130,6 +123,18 @@ def mask_rows(rows, rules, predictions):
 
 
 @inlined
+def _list_chosen(chosen, length, positions_M, count):
+    """Append the positions whose bits are set to the ``count`` that are there already; return the new count."""
+    for word in range((length >> 6) + 1):
+        bits = chosen[word]
+        while bits:
+            positions_M[count] = (word << 6) + _lowest_bit(bits)
+            bits &= bits - _1  # clears the lowest
+            count += 1
+    return count
+
+
+@inlined
 def _lowest_bit(bits):
     """Return the number of the lowest bit that is set.
 
@@ -140,7 +145,7 @@ def _lowest_bit(bits):
 
 @inlined
 def _find_specials(ids, specials, positions):
-    """Write the positions of [CLS] and [SEP] to ``special_positions``; return how many there are."""
+    """Write the positions of [CLS] and [SEP] to ``positions``; return how many there are."""
     cls_id, sep_id = ids.dtype.type(specials[0]), ids.dtype.type(specials[1])
     count = 0
     for position in range(len(ids)):
