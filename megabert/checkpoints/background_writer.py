@@ -111,6 +111,7 @@ class CheckpointWriter:
         if self._buffer is None:  # page-locked, so that a GPU copies into it at full speed and without waiting
             numel = sum(tensor.numel() for _, tensor in snapshot.tensors)
             self._buffer = torch.empty(numel, dtype=torch.float32, pin_memory=on_gpu)
+        # A GPU queues the copies; one synchronisation at the end waits for all of them.
         copies, position = [], 0
         for key, tensor in snapshot.tensors:
             copy = self._buffer[position : position + tensor.numel()]

@@ -162,7 +162,7 @@ def write_tensors(path: Path, vectors: list[tuple[str, Tensor]]) -> StoredFile:
 
         write(header_of((key, tensor.numel()) for key, tensor in vectors))
         for _, tensor in vectors:
-            if tensor.numel():
+            if tensor.numel():  # memoryview cannot cast an empty buffer
                 write(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
         os.fsync(file.fileno())
     return StoredFile(size, digest.hexdigest())
@@ -205,7 +205,7 @@ def find_damage(folder: Path) -> str | None:
         return str(error)
     for name, stored in manifest.files.items():
         path = folder / name
-        try:
+        try:  # the size first: a file that was cut off needs no reading
             if path.stat().st_size != stored.bytes:
                 return f"{path}: {path.stat().st_size} bytes, {stored.bytes} were written"
             if sha256_file(path) != stored.sha256:

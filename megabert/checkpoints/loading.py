@@ -43,6 +43,7 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
     def fill() -> CheckpointManifest:
         manifest = read_checkpoint_manifest(folder)
         _check_same_model(folder, manifest, engine)
+        # Padding between fragments keeps its values: nobody reads it.
         with SliceReader(folder, manifest) as reader:
             for fragment in engine.fragments:
                 moments = engine.optimizer.moments(fragment.flat)
@@ -52,7 +53,7 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
 
     manifest = run_and_gather(world, folder, fill, doing="loading")[world.rank]
     engine.load_state(manifest.engine_state)
-    engine.refresh()
+    engine.refresh()  # the model's weights follow the masters
     return manifest.trainer_state
 
 

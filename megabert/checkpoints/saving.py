@@ -87,6 +87,7 @@ def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> P
     """
     target = checkpoints_dir / folder_name(snapshot.step)
     temporary = checkpoints_dir / f"{TEMPORARY}{target.name}"
+    # Sizes are known before anything is written, so that a disk that is too full is refused while it is untouched.
     sizes = [(key, tensor.numel()) for key, tensor in snapshot.tensors]
     bytes_to_write = len(header_of(sizes)) + 4 * sum(numel for _, numel in sizes)
     needed = world.gather(bytes_to_write + _MANIFEST_BYTES_PER_SLICE * len(snapshot.slices))
@@ -173,6 +174,7 @@ def _publish(temporary: Path, target: Path) -> None:
 def _manifest(
     snapshot: Snapshot, world: World, written: list[tuple[str, StoredFile, list[Slice]]]
 ) -> CheckpointManifest:
+    # The order of ranks and slices is that of the files, so that equal checkpoints have equal manifests.
     parameters = {name: StoredParameter(list(shape)) for name, shape in snapshot.shapes.items()}
     for name, _, slices in written:
         for part in slices:

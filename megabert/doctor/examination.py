@@ -49,6 +49,7 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
     launcher = find_launcher()
     broken = check_torch()
     if broken:
+        # Without torch the ranks cannot meet. Rank 0 reports what it can; another rank can only say what it lacks.
         if launcher is not None and os.environ[launcher.rank] != "0":
             raise ConfigError(f"{socket.gethostname()}: {broken[0].text}. Install it there: {broken[0].remedy}.")
         return check_versions() + broken + check_limits() + check_disk(run_dir, is_quick=is_quick) + check_slurm()
@@ -58,10 +59,12 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
     from megabert.doctor.probe import probe_locally, probe_world
 
     kind = "cuda" if device != "cpu" and torch.cuda.device_count() else "cpu"
+    # No job: examine this machine, and let some ranks of our own all-reduce on it.
     if launcher is None:
         findings = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=None)
         ranks = max(2, torch.cuda.device_count()) if kind == "cpu" else torch.cuda.device_count()
         return findings + judge(probe_locally(ranks, device=kind), expected_hosts=())
+    # A job: every rank examines its own host, then they exchange findings and all-reduce.
     local_rank = int(os.environ.get(launcher.local_rank, "0"))
     findings = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=local_rank)
     with _shared_file(run_dir, is_main=os.environ[launcher.rank] == "0") as is_seen:
@@ -78,6 +81,7 @@ def judge(answers: "Sequence[Answer]", *, expected_hosts: Sequence[str]) -> list
         expected_hosts: Hosts of the job, to name those from which no rank came.
     """
     hosts = sorted({answer.host for answer in answers if answer.has_come})
+    # If some did not come, that is the finding: nobody has reduced anything.
     missing = [answer.rank for answer in answers if not answer.has_come]
     if missing:
         silent = [host for host in expected_hosts if host not in hosts]

@@ -199,11 +199,12 @@ def _reduce(store: dist.Store, backend: str, rank: int, size: int, local_rank: i
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     try:
-        for _ in range(2):
+        for _ in range(2):  # the first one opens connections
             values = torch.full((_NUMEL,), float(rank + 1), device=device)
             started = time.perf_counter()
             _finish(dist.all_reduce(values, async_op=True), device)
             elapsed_ms = 1000 * (time.perf_counter() - started)
+        # Rank r contributes r + 1, so that a rank that is left out or counted twice changes the sum.
         expected = size * (size + 1) / 2
         low, high = float(values.min()), float(values.max())
         if (low, high) != (expected, expected):

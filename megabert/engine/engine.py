@@ -70,6 +70,7 @@ class Engine:
         """Which elements of the float32 masters this rank holds; LAMB and checkpoints share this table."""
         self._stage = stage_of(deepspeed_engine, self.fragments)
         check_coverage(self.fragments, self.shapes, group=world.control, is_replicated=self._stage.is_replicated)
+        # At stage 0 every rank computes the norms of whole parameters, so LAMB has nothing to reduce.
         optimizer.attach(self.fragments, list(self.shapes), None if self.is_replicated else dist.all_reduce)
         self.step_was_skipped = False
         """Whether the last ``step`` updated nothing, because gradients overflowed while they were reduced."""
@@ -127,6 +128,7 @@ class Engine:
         At stages 0 and 1 the gradients are still local, so that the rank that made a NaN is known. Stages 2 and 3 have
         reduced them in each micro-step: there the ranks that hold the affected elements name them.
         """
+        # The results stay on the device until all are there: asking tensor by tensor would wait for the GPU each time.
         named = list(self._stage.gradients())
         if not named:
             return []
@@ -205,15 +207,19 @@ class Engine:
         That norm is wrong by 1e-4 on a CPU, so the same data would give other losses than under ZeRO. Gradients are
         reduced and clipped here, with a float64 norm, and DeepSpeed is kept from reducing them a second time.
         """
+        # 1. Average over ranks, in buckets.
         self._deepspeed.buffered_allreduce_fallback(elements_per_buffer=_ALLREDUCE_BUCKET)
+        # 2. The norm: finite gradients may still have overflowed in their sum, on every rank alike.
         gradients = [gradient.view(-1) for _, gradient in self._stage.gradients()]
         norm = math.sqrt(sums_of_squares(gradients, self._world.device).sum().item())
         self.step_was_skipped = not math.isfinite(norm)
         if self.step_was_skipped:
             self.discard_gradients()
             return math.inf
-        if self._max_grad_norm:  # the same arithmetic as ZeRO's, 1e-6 included
+        # 3. Clip, with the same arithmetic as ZeRO's, 1e-6 included.
+        if self._max_grad_norm:
             torch._foreach_div_(gradients, max(1.0, (norm + 1e-6) / self._max_grad_norm))
+        # 4. Update. With this flag off DeepSpeed does not reduce the gradients again.
         self._deepspeed.enable_backward_allreduce = False
         try:
             self._deepspeed.step()
@@ -237,14 +243,16 @@ def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[s
         ConfigError: A required key is missing or says something else, or the combination is not supported.
     """
     _check(ds_config)
-    import deepspeed
+    import deepspeed  # takes seconds, and only training needs it
 
     stage, sixteen_bits = zero_stage_of(ds_config), _precision(ds_config) != "fp32"
+    # In 16 bits DeepSpeed converts the model in place, so the float32 weights are copied first.
     initial = {name: p.detach().float().cpu().clone() for name, p in model.named_parameters()} if sixteen_bits else {}
     # DeepSpeed's throughput timer would synchronise the GPU in every micro-step.
     complete = {**ds_config, "timers": {"throughput": {"enabled": False}}}
     if stage == 0:
         complete["gradient_clipping"] = 0.0  # Engine clips
+    # DeepSpeed registers its hooks in initialize(); ours have to be on either side of them.
     if stage == 3:
         flatten(model)
     printed = io.StringIO()

@@ -41,7 +41,7 @@ def fragment_table(engine: Any) -> list[Fragment]:
     names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
     optimizer = engine.optimizer
     stage = engine.zero_optimization_stage()
-    if stage == 0:
+    if stage == 0:  # every parameter is a flat of its own
         return [
             Fragment(parameter, 0, names[id(parameter)], 0, parameter.numel())
             for group in optimizer.param_groups
@@ -77,6 +77,7 @@ def _windowed(
     width = master.numel()
     window_start, window_end = rank * width, (rank + 1) * width
     for parameter in parameters:
+        # DeepSpeed has made each parameter a view of the flat buffer: its address says where it begins.
         position = (parameter.data_ptr() - model_flat.data_ptr()) // parameter.element_size()
         first, end = max(position, window_start), min(position + parameter.numel(), window_end)
         if first < end:
@@ -103,6 +104,7 @@ def _partitioned(optimizer: Any, names: dict[int, str]) -> Iterator[Fragment]:
         rank = dist.get_rank(group=process_group)
         for parameter in parameters:
             partition = parameter.ds_tensor
+            # ds_numel of the partition counts its padding, that of the parameter does not.
             start = rank * partition.ds_numel
             numel = max(0, min(partition.ds_numel, parameter.ds_numel - start))
             if numel:

@@ -163,6 +163,7 @@ def read_config_json(folder: Path) -> ModelConfig:
     family = content.get("model_type", "bert" if path.name == GOOGLE_CONFIG else None)
     if family not in EXCHANGES:
         raise ConfigError(f"{path}: model_type={family!r}; supported are {', '.join(EXCHANGES)}. Give such an encoder.")
+    # Fill in what transformers would, then refuse what our models cannot do.
     exchange = EXCHANGES[family]
     content = {**exchange.their_defaults, **content}
     for key, value in exchange.required.items():
@@ -181,10 +182,12 @@ def read_config_json(folder: Path) -> ModelConfig:
     activation = shape.get("hidden_act", FAMILIES[family].defaults.get("hidden_act", "gelu"))
     if activation not in ACTIVATIONS:
         raise ConfigError(f"{path}: hidden_act={activation!r}; supported are {', '.join(ACTIVATIONS)}.")
+    # Our own default is "auto", which only shards resolve.
     if "vocab_size" not in shape:
         raise ConfigError(f"{path}: states no vocab_size. Give a complete Hugging Face folder.")
     try:
         config = ModelConfig(**{**shape, "family": family, "hidden_act": ACTIVATIONS[activation]})
+        # RoBERTa counts positions from behind the padding id; its table has rows that no token reaches.
         unused = unused_positions(config, content.get("pad_token_id") or 0)
         return replace(config, max_position_embeddings=config.max_position_embeddings - unused)
     except ValueError as error:

@@ -88,6 +88,7 @@ def read_huggingface(
         return HuggingFaceModel(config, {}, [], folder, {})
     weights = _read_weights(folder)
     state, missing, unexpected = from_huggingface(weights, config, objective=objective)
+    # Heads may be missing, the encoder may not.
     lost = [name for name in missing if not name.startswith(HEADS)]
     if lost:
         raise CheckpointError(
@@ -135,6 +136,7 @@ def write_huggingface(
         "card": card,
         "task": task,
     }
+    # A reader of an earlier export sees it until the new one is complete.
     with publish_folder(folder) as new:
         try:
             _write_model(new, own, config, **rest)

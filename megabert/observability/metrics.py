@@ -35,7 +35,7 @@ class MetricWriter:
         """Write one row. In TensorBoard numbers become scalars, lists histograms; text is in the row only."""
         row: dict[str, Any] = {"step": step}
         for tag, value in values.items():
-            if isinstance(value, list):
+            if isinstance(value, list):  # the file gets three numbers, TensorBoard the whole histogram
                 row[tag] = {"min": min(value), "mean": sum(value) / len(value), "max": max(value)} if value else None
             else:
                 row[tag] = value
@@ -113,6 +113,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 def _drop_rows_after(path: Path, step: int) -> None:
     if not path.exists():
         return
+    # The steps after the checkpoint are made again, and write their rows again.
     known = read_metrics(path.parent)
     rows = [row for row in known if row["step"] <= step]
     if len(rows) == len(known):

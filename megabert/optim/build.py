@@ -28,6 +28,7 @@ def build_optimizer(
         KernelError: ``lamb_backend`` is ``apex``, and Apex cannot run here.
         ConfigError: Apex does not have this variant of LAMB.
     """
+    # ZeRO makes one flat of each group, so a flat has one weight decay.
     groups = decay_groups(named_parameters, config.weight_decay)
     if config.name == "adamw":
         return AdamW(groups, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)

@@ -111,8 +111,8 @@ class Lamb(BaseOptimizer):
             return
         segments = self._segments_of(work)
         device = work[0][1].device
-        # Row 0 is for weights, row 1 for updates; a column per slot. In float64, so that the order in which ranks and
-        # fragments are summed does not show.
+        # Row 0 is for weights, row 1 for updates; a column per slot, 0 where this rank holds nothing of a parameter.
+        # In float64, since torch's float32 norm of millions of elements is wrong by 1e-4 on a CPU.
         squares = torch.zeros(2, max(len(self._names), len(work)), dtype=torch.float64, device=device)
         # First pass: moments, then the update u, which takes the place of the gradient, and both squared norms.
         for (group, flat), parts in zip(work, segments, strict=True):
@@ -127,11 +127,13 @@ class Lamb(BaseOptimizer):
                 squares=squares,
                 backend=self.backend,
             )
+        # Between the passes: the squares of all fragments of a parameter, on whatever rank, become one sum.
         if self._all_reduce is not None:
             self._all_reduce(squares)
         ratios = self._trust_ratios(squares, work)
         # Second pass: w -= lr * ratio * u.
         for (group, flat), parts in zip(work, segments, strict=True):
+            # A column per slot again; the ratios stay on the device, so that the host does not wait for them.
             scales = ratios * -(group["lr"] * self._step_correction(group))
             apply_update(flat.view(-1), flat.grad.view(-1), segments=parts, scales=scales, backend=self.backend)
 
@@ -141,6 +143,7 @@ class Lamb(BaseOptimizer):
         return [self._segments.get(id(flat), []) for _, flat in work]
 
     def _coefficients(self, group: dict[str, Any]) -> Coefficients:
+        # Both moments begin at 0 and are too small by 1 - beta**t in step t (Kingma & Ba 2015, section 3).
         beta1, beta2 = group["betas"]
         corrected = self.variant == "nvlamb"
         return Coefficients(

@@ -41,5 +41,6 @@ def linear_warmup_decay(step: int, *, steps: int, warmup_ratio: float, peak: flo
         warmup_ratio: Share of the updates that warm up, rounded up to whole updates, as transformers does.
         peak: The highest rate.
     """
+    # At least one step is left for the decay, or it would divide by zero.
     warmup = min(math.ceil(steps * warmup_ratio), steps - 1)
     return peak * (step / warmup if step <= warmup else (steps + 1 - step) / (steps - warmup))

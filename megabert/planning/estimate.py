@@ -121,14 +121,17 @@ def estimate(
         ConfigError: A micro-batch of one instance does not fit, or the engine contradicts the precision.
         DataError: ``data.path`` is set, and the shards are missing or damaged.
     """
+    # What is to be done: data, model, precision and ZeRO stage, all of which may follow from others.
     facts = [_data_facts(config, phase, instances) for phase in config.phases]
     model = _resolve_model(config)
     precision = _precision(config, cluster.gpu, gpu_name)
     stage = zero_stage_of(deepspeed_of(config, precision))
-    with torch.device("meta"):
+    with torch.device("meta"):  # shapes only, no memory
         parameters = sum(p.numel() for p in build_model(model).parameters())
+    # How it fits: memory by stage and token budget decides how many micro-steps a step has.
     table = _memory_table(config, model, parameters=parameters, ranks=cluster.world_size, precision=precision)
     budget = _budget(config, table[stage], cluster)
+    # How long it takes: each phase by itself.
     resolved = replace(config, model=model)
     used = EFFICIENCY.get(gpu_name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency
     setting = _Setting(cluster, stage, precision, used, parameters, budget)
@@ -210,6 +213,7 @@ class _Setting:
 def _estimate_phase(config: RunConfig, index: int, setting: _Setting, facts: PhaseDataFacts) -> PhaseEstimate:
     cluster = setting.cluster
     phase, statistics = config.phases[index], facts.statistics
+    # Means of the data stand for every batch; attention's share follows the mean length.
     batch, length = phase.global_batch_size, statistics.tokens / statistics.rows
     tokens = batch * length
     flops = training_flops(

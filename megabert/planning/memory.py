@@ -68,6 +68,7 @@ def estimate_memory(
         masked_share: Predicted positions per token.
         recompute: Whether layers are recomputed in the backward pass (activation checkpointing).
     """
+    # What a stage shards is divided by the ranks: stage 1 the optimizer, 2 also gradients, 3 also weights.
     size = 4 if precision == "fp32" else 2
     ranks = {stage: world_size if zero_stage >= stage else 1 for stage in (1, 2, 3)}
     master = 0 if zero_stage == 0 else 4  # stage 0 trains the float32 weights themselves
@@ -77,6 +78,7 @@ def estimate_memory(
     return Memory(
         weights=parameters * size / ranks[3],
         gradients=gradients,
+        # Two float32 moments (8 bytes), and the master.
         optimizer=parameters * (8 + master) / ranks[1],
         activations=micro_batch_tokens * per_token,
         buffers=min(parameters, BUCKET_ELEMENTS) * 4 if world_size > 1 else 0,

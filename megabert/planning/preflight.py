@@ -97,6 +97,7 @@ def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int,
 
 def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
     """Say what the checkpoints take and what is free; refuse a disk that cannot hold two of them."""
+    # A new checkpoint is complete before the previous one is deleted, so both have to fit.
     one = checkpoint_gib(dry_run.parameters)
     folder = next(parent for parent in checkpoints_dir(run_dir).absolute().parents if parent.is_dir())
     free = shutil.disk_usage(folder).free / GIB
@@ -114,6 +115,7 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
     phase, (train, held_out) = inputs.config.phases[index], inputs.shards[index]
     statistics = train.statistics
     instances = phase.steps * phase.global_batch_size
+    # The learning rate is shown where its curve bends, and also at the last step but one: the last one's is 0.
     warmup_steps = round(phase.steps * phase.warmup_ratio)
     key_steps = sorted({1, max(1, warmup_steps), max(1, phase.steps // 2), max(1, phase.steps - 1), phase.steps})
     rates = ", ".join(f"{learning_rate(phase, step):.2e} at {step:,}" for step in key_steps)

@@ -107,6 +107,7 @@ def step_time(
     """
     ranks, gpu = cluster.world_size, cluster.gpu
     compute_s = work.flops / ranks / (gpu.peak_tflops[precision] * 1e12 * efficiency)
+    # ZeRO-2 and ZeRO-3 reduce after each backward pass, the others once.
     rounds = work.micro_steps if communication.is_per_micro_step else 1
     gradients_s = rounds * (
         2 * _ring_s(work.parameters * communication.all_reduce_bytes, cluster)
@@ -114,6 +115,7 @@ def step_time(
     )
     gather_s = _ring_s(work.parameters * communication.all_gather_bytes, cluster)
     gather_s += work.micro_steps * _ring_s(work.parameters * communication.micro_step_gather_bytes, cluster)
+    # Overlapped, gradients are sent while the backward pass computes those of the layers below.
     last_backward_s = compute_s / work.micro_steps * BACKWARD_SHARE * rounds
     shards = ranks if communication.is_optimizer_sharded else 1
     return StepTime(
@@ -132,5 +134,6 @@ def _ring_s(size_bytes: float, cluster: Cluster) -> float:
     gpus, nodes = cluster.gpus_per_node, cluster.nodes
     within_s = size_bytes * (gpus - 1) / gpus / (cluster.gpu.link_gb_s * 1e9 * LINE_RATE)
     between_s = size_bytes * (nodes - 1) / nodes / (cluster.gpu.network_gb_s * gpus * 1e9 * LINE_RATE)
+    # Small messages are bound by latency: a ring passes through every GPU.
     hops_s = nodes * (gpus - 1) * HOP_WITHIN_NODE_S + (nodes - 1) * HOP_BETWEEN_NODES_S
     return within_s + between_s + hops_s

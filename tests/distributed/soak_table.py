@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class SoakTable:
-    """A file of rows, each written as it is measured; one of the same code goes on, one of other code starts anew."""
+    """A file of rows, each written as it is measured. The same code continues it; other code starts again."""
 
     def __init__(self, name: str, title: str, columns: str) -> None:
         self.path = Path(os.environ.get("MEGABERT_SOAK_LOG", ROOT / "benchmarks" / "soak")) / f"{name}.txt"

@@ -1,3 +1,5 @@
+"""Accumulation: many micro-steps, uneven and empty ones, equal one large one at every ZeRO stage."""
+
 import pytest
 import torch
 from toy_training import batch_of, gather_whole, make_engine

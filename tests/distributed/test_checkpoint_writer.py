@@ -1,3 +1,5 @@
+"""The thread that writes checkpoints: what training waits for, and what it learns of a failure."""
+
 import logging
 import threading
 

@@ -1,3 +1,5 @@
+"""Damaged, missing and half-written checkpoints: which one is loaded, which stay, and what is said."""
+
 import errno
 import json
 import logging

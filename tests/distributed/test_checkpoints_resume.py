@@ -1,3 +1,5 @@
+"""A run resumed from a checkpoint, on the same or another ZeRO stage and world, against an uninterrupted one."""
+
 from pathlib import Path
 
 import pytest
@@ -6,7 +8,7 @@ from toy_training import make_engine, train_step
 
 from megabert.checkpoints.loading import find_checkpoint, load_checkpoint, read_masters
 
-# Stage and world of the run that saves and of the one that goes on; tests/soak has all pairs.
+# Stage and world of the run that saves and of the one that continues; tests/soak has all pairs.
 PAIRS = [("zero1", "zero3", 2), ("zero3", "zero0", 2), ("zero0", "zero2", 3), ("zero2", "zero1", 3)]
 
 

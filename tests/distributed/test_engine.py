@@ -1,3 +1,5 @@
+"""The engine at every ZeRO stage: NaN and overflow, masters, clipping, and which DeepSpeed settings are refused."""
+
 import math
 from unittest import mock
 
@@ -16,7 +18,7 @@ FLOAT_STAGES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"]
 @pytest.mark.parametrize("engine", FLOAT_STAGES)
 def test_nan_is_named_before_the_optimizer_and_leaves_no_trace(workers, engine):
     results = workers(2).run(nan_on_rank_1, engine)
-    names = [found for found, *_ in results]
+    names = [named for named, *_ in results]
     if engine in ("zero2", "zero3"):  # reduced in each micro-step: named by whoever holds the piece
         assert names[0] or names[1]
     else:

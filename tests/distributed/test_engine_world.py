@@ -1,3 +1,5 @@
+"""Worlds of real processes: alone, with one rank that fails, with all ranks failing."""
+
 import os
 import subprocess
 import sys
@@ -32,10 +34,10 @@ with distributed_world("cpu") as world:
 
 
 def start(script: str, rank: int, size: int, port: int) -> subprocess.Popen:
-    place = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
-    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, **place}, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", script], env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True
     )
 
 

@@ -1,3 +1,5 @@
+"""LAMB at every ZeRO stage against a float64 reference, and stock LAMB as the control that must fail."""
+
 import lamb_reference
 import pytest
 import toy_training

@@ -1,3 +1,5 @@
+"""When a run writes checkpoints, and which ones it keeps."""
+
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,3 +1,5 @@
+"""The lock of a run folder: a second writer, stale locks, orphaned ranks."""
+
 import errno
 import logging
 import os

@@ -118,15 +118,15 @@ def train_step(engine: Engine, world, step: int, *, micro_steps: int = 1) -> flo
 
 
 def whole_masters(engine: Engine, world) -> dict[str, Tensor]:
-    """Every parameter's float32 master, put together from all ranks."""
+    """Every parameter's whole float32 master, gathered from all ranks."""
     return gather_whole(engine, world, lambda fragment: fragment.view())
 
 
-def gather_whole(engine: Engine, world, piece_of) -> dict[str, Tensor]:
-    """Put ``piece_of(fragment)`` together over ranks, in float64."""
+def gather_whole(engine: Engine, world, values_of) -> dict[str, Tensor]:
+    """Gather ``values_of(fragment)`` from all ranks into whole parameters, in float64."""
     whole = {name: torch.zeros(shape.numel(), dtype=torch.float64) for name, shape in engine.shapes.items()}
     for fragment in engine.fragments:
-        whole[fragment.parameter][fragment.start : fragment.start + fragment.numel] += piece_of(fragment).double()
+        whole[fragment.parameter][fragment.start : fragment.start + fragment.numel] += values_of(fragment).double()
     if not engine.is_replicated:
         for tensor in whole.values():
             dist.all_reduce(tensor, group=world.control)

@@ -33,7 +33,7 @@ def test_model_fitted_on_the_smallest_point_predicts_the_others(system):
 
 def test_nvidias_speedup_is_predicted():
     _, predictions = predict(NVIDIA_128)
-    seconds = {found.gpus: found.predicted_s for found in predictions}
+    seconds = {point.gpus: point.predicted_s for point in predictions}
     assert seconds[8] / seconds[256] == pytest.approx(30.4, rel=0.05)
 
 

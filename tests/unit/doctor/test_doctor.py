@@ -63,8 +63,10 @@ def test_machine_without_torch_is_told_so(tmp_path):
     assert "make install" in done.stdout
     assert f"{tmp_path} can be written" in done.stdout, "what needs no torch is checked"
     assert not done.stderr
-    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
-    rank = subprocess.run(command, env={**os.environ, **place}, capture_output=True, text=True, timeout=60, check=False)
+    environment = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    rank = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
     assert rank.returncode == 2
     assert "torch is not importable" in rank.stderr, "nobody else can say it"
 
@@ -93,14 +95,14 @@ def test_absent_rank_is_named_with_its_host():
 
 
 def test_unreachable_rank_zero_is_one_clear_error(free_port, monkeypatch):
-    place = {
+    environment = {
         "RANK": "1",
         "WORLD_SIZE": "2",
         "LOCAL_RANK": "1",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port),
     }
-    for name, value in place.items():
+    for name, value in environment.items():
         monkeypatch.setenv(name, str(value))
     with pytest.raises(ConfigError, match=f"rank 1.*MASTER_PORT={free_port} cannot be reached: .*refused"):
         probe_world([], device="cpu", meeting_s=0.1)

@@ -77,8 +77,8 @@ def test_transformers_loads_the_export_with_equal_logits(objective, config, toke
         with torch.no_grad():
             output = theirs.eval()(**encoded)
         logits = output.logits if hasattr(output, "logits") else output.prediction_logits
-        found = logits[encoded["input_ids"] == tokenizer.mask_token_id]
-        torch.testing.assert_close(found, expected.mlm_logits_MV, **TOLERANCE)
+        at_mask = logits[encoded["input_ids"] == tokenizer.mask_token_id]
+        torch.testing.assert_close(at_mask, expected.mlm_logits_MV, **TOLERANCE)
         if hasattr(output, "seq_relationship_logits"):
             torch.testing.assert_close(output.seq_relationship_logits, expected.nsp_logits_B2, **TOLERANCE)
 
@@ -133,8 +133,8 @@ def test_card_without_facts_is_still_valid(config, tokenizer_dir, tmp_path):
 def test_an_earlier_export_is_replaced_and_nothing_is_left_beside(config, tokenizer_dir, tmp_path):
     write(tmp_path / "out", model_of(config), tokenizer_dir)
     state = write(tmp_path / "out", model_of(config, seed=1), tokenizer_dir)
-    found = read_huggingface(tmp_path / "out").state
-    assert torch.equal(found["bert.pooler.dense.weight"], state["bert.pooler.dense.weight"])
+    loaded = read_huggingface(tmp_path / "out").state
+    assert torch.equal(loaded["bert.pooler.dense.weight"], state["bert.pooler.dense.weight"])
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     (tmp_path / "empty").mkdir()
     write(tmp_path / "empty", model_of(config), tokenizer_dir)
@@ -247,10 +247,10 @@ def test_the_authors_masked_lm_head_is_read(deberta_folder):
         "deberta.embeddings.position_embeddings.weight": torch.zeros(1),
     }
     save_file({**weights, **extra}, deberta_folder / "model.safetensors")
-    found = read_huggingface(deberta_folder)
-    assert found.missing_head_names == []
-    assert found.unused.keys() == extra.keys()
-    assert all(torch.equal(found.state[name], value) for name, value in expected.items())
+    loaded = read_huggingface(deberta_folder)
+    assert loaded.missing_head_names == []
+    assert loaded.unused.keys() == extra.keys()
+    assert all(torch.equal(loaded.state[name], value) for name, value in expected.items())
 
 
 @pytest.mark.parametrize(("pieces", "is_fit"), [(70, True), (1093, True), (1094, False), (68, False)])
@@ -304,8 +304,8 @@ def test_pytorch_files_are_read_without_running_their_code(exported):
     weights = load_file(exported / "model.safetensors")
     (exported / "model.safetensors").unlink()
     torch.save(weights, exported / "pytorch_model.bin")
-    found = read_huggingface(exported).state
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    loaded = read_huggingface(exported).state
+    assert all(torch.equal(loaded[name], value) for name, value in expected.items())
     torch.save({"a": Path("code")}, exported / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="holds more than weights"):
         read_huggingface(exported)
@@ -318,10 +318,10 @@ def test_sharded_weights_are_joined(exported):
     names = sorted(weights)
     for part, keys in (("one.safetensors", names[::2]), ("two.safetensors", names[1::2])):
         save_file({key: weights[key] for key in keys}, exported / part)
-    index = {name: ("one.safetensors", "two.safetensors")[place % 2] for place, name in enumerate(names)}
+    index = {name: ("one.safetensors", "two.safetensors")[number % 2] for number, name in enumerate(names)}
     (exported / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    found = read_huggingface(exported).state
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    loaded = read_huggingface(exported).state
+    assert all(torch.equal(loaded[name], value) for name, value in expected.items())
     for damaged in ("{", "[]", '{"weight_map": []}'):
         (exported / "model.safetensors.index.json").write_text(damaged)
         with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: is no index of weights"):

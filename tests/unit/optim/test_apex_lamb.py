@@ -15,7 +15,7 @@ SHAPES = {"dense.weight": (5, 3), "dense.bias": (5,), "LayerNorm.weight": (4,)}
 
 
 class FusedLAMB(torch.optim.Optimizer):
-    """As apex/optimizers/fused_lamb.py and csrc/multi_tensor_lamb.cu of July 2026, tensor by tensor."""
+    """The arithmetic of apex/optimizers/fused_lamb.py and csrc/multi_tensor_lamb.cu (July 2026), tensor by tensor."""
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ def test_apex_takes_the_same_steps_as_ours(variant, apex_stand_in, on_any_device
             optimizer.step()
     for name, parameter in theirs.items():
         torch.testing.assert_close(parameter, ours[name])
-        for found, expected in zip(optimizers[1].moments(parameter), optimizers[0].moments(ours[name]), strict=True):
-            torch.testing.assert_close(found, expected)
+        for moment, expected in zip(optimizers[1].moments(parameter), optimizers[0].moments(ours[name]), strict=True):
+            torch.testing.assert_close(moment, expected)
 
 
 def test_moments_of_a_checkpoint_reach_apex_before_its_first_step(apex_stand_in, on_any_device):

@@ -28,11 +28,11 @@ def test_flops_are_those_of_the_formula():
 
 
 def test_time_flops_and_rate_agree():
-    found = bert_large()
-    for phase in found.phases:
+    plan = bert_large()
+    for phase in plan.phases:
         peak = 64 * 989e12
         assert phase.mfu_pct == pytest.approx(100 * phase.flops / phase.step.total_s / peak)
-    assert found.hours == pytest.approx(sum(p.steps * p.step.total_s for p in found.phases) / 3600)
+    assert plan.hours == pytest.approx(sum(p.steps * p.step.total_s for p in plan.phases) / 3600)
 
 
 NARROW = {"hidden_size": 128, "num_attention_heads": 2}
@@ -94,18 +94,18 @@ def test_recomputation_needs_less():
 
 
 def test_budget_is_the_largest_that_fits():
-    found = bert_large()
-    totals = found.memory_gib[found.zero_stage]
+    plan = bert_large()
+    totals = plan.memory_gib[plan.zero_stage]
     fitting = [budget for budget, total in totals.items() if total < GPUS["h200"].memory_gib * 0.95]
-    assert found.micro_batch_tokens == max(fitting)
+    assert plan.micro_batch_tokens == max(fitting)
 
 
 def test_steps_that_fit_take_the_hours():
-    found = bert_large()
-    steps = steps_that_fit(found, found.hours / 3)
-    assert sum(n * p.step.total_s for n, p in zip(steps, found.phases, strict=True)) <= 3600 * found.hours / 3
+    plan = bert_large()
+    steps = steps_that_fit(plan, plan.hours / 3)
+    assert sum(n * p.step.total_s for n, p in zip(steps, plan.phases, strict=True)) <= 3600 * plan.hours / 3
     assert steps == [7038 // 3, 1563 // 3]
-    assert steps_that_fit(found, 1e6) == [7038, 1563]
+    assert steps_that_fit(plan, 1e6) == [7038, 1563]
 
 
 @pytest.mark.parametrize(("instances", "warns"), [(100_000_000, False), (5_000_000, True)])

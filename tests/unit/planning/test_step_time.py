@@ -17,16 +17,16 @@ WORK = Work(parameters=336_000_000, flops=1e16, micro_steps=4)
 
 def test_one_gpu_computes_and_sends_nothing():
     alone = Cluster(gpu=GPUS["h200"], nodes=1, gpus_per_node=1)
-    found = seconds(WORK, Communication(all_reduce_bytes=4), alone)
-    assert found.communication_s == 0
-    assert found.compute_s == pytest.approx(1e16 / (989e12 * 0.5))
+    step = seconds(WORK, Communication(all_reduce_bytes=4), alone)
+    assert step.communication_s == 0
+    assert step.compute_s == pytest.approx(1e16 / (989e12 * 0.5))
 
 
 def test_ring_of_one_node_takes_the_time_of_its_links():
     node = Cluster(gpu=GPUS["h200"], nodes=1, gpus_per_node=8)
-    found = seconds(WORK, Communication(all_reduce_bytes=4), node)
+    step = seconds(WORK, Communication(all_reduce_bytes=4), node)
     by_hand = 2 * (336e6 * 4 * 7 / 8 / (450e9 * 0.75) + 7 * 3.4e-6)
-    assert found.communication_s == pytest.approx(by_hand)
+    assert step.communication_s == pytest.approx(by_hand)
 
 
 def test_reduction_in_each_micro_step_costs_as_often():
@@ -36,8 +36,8 @@ def test_reduction_in_each_micro_step_costs_as_often():
 
 
 def test_overlap_hides_at_most_the_backward_pass():
-    found = seconds(WORK, Communication(all_reduce_bytes=4, is_overlapped=True))
-    assert found.hidden_s == found.communication_s
+    step = seconds(WORK, Communication(all_reduce_bytes=4, is_overlapped=True))
+    assert step.hidden_s == step.communication_s
     tiny = seconds(
         Work(parameters=336_000_000, flops=1e10, micro_steps=1), Communication(all_reduce_bytes=4, is_overlapped=True)
     )
@@ -46,8 +46,8 @@ def test_overlap_hides_at_most_the_backward_pass():
 
 def test_slow_loader_sets_the_pace():
     work = Work(parameters=1000, flops=1e9, micro_steps=1, instances=65_536, tokens=8_000_000)
-    found = seconds(work, Communication())
-    assert found.total_s == found.loader_s > 0.03
+    step = seconds(work, Communication())
+    assert step.total_s == step.loader_s > 0.03
 
 
 @pytest.mark.parametrize(
