@@ -76,6 +76,7 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
         state = remember(output, config, files, executor)
         begun = Build(output, config, executor, state.versions)
         plan = _finished_documents(begun) or _make_documents(begun, files)
+        # 6. Pairs and masks, for each length and each pass over each bucket.
         manifests = make_instances(begun, plan.corpus)
         for part in INTERMEDIATE:
             shutil.rmtree(begun.path("work", part), ignore_errors=True)
@@ -85,13 +86,18 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
 
 def _make_documents(build: Build, files: list[InputFile]) -> DocumentPlan:
     """Run steps 1 to 5: from the input to shuffled, tokenized documents."""
+    # 1. Each chunk of the input becomes a file of cleaned documents, cut into sentences.
     texts, extracted = extract_documents(build, files)
     require_documents(build.config, extracted)
+    # 2. The tokenizer, which needs a sample from the whole corpus.
     report = train_or_copy_vocabulary(build, texts)
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
+    # 3. Each of these files becomes one of token ids, its documents sorted by the hash of their text.
     chunks, tokenized = tokenize_documents(build, texts)
     buckets = count_buckets(build.config, tokenized)
+    # 4. Many chunks become few files first; of up to 256, nothing is done.
     merged = merge_chunks(build, chunks, buckets["train"], vocab_size)
+    # 5. Each bucket takes a range of hashes out of all of these files: that shuffles the corpus.
     kept = fill_buckets(build, merged, buckets, vocab_size)
     corpus = corpus_counts(build.config, extracted, tokenized, kept)
     require_pairs(build.config, corpus)

@@ -54,6 +54,7 @@ class TokenizedDocuments:
 
     def take(self, order: NDArray[np.integer]) -> "TokenizedDocuments":
         """Return the documents with these numbers, in this order; a number may occur several times."""
+        # Tokens of a document are consecutive, and so are its sentences: both are gathered as ranges.
         first_tokens, tokens = self.token_offsets[:-1], np.diff(self.token_offsets)
         first_sentences, sentences = self.sentence_offsets[:-1], np.diff(self.sentence_offsets)
         return TokenizedDocuments(
@@ -109,6 +110,7 @@ def _read_one(path: Path, split: int, low: int, high: int) -> TokenizedDocuments
     reader = open_mapped(path)
     if not reader.num_record_batches:
         return None
+    # The documents are sorted by split, and within a split by hash: two searches give the slice.
     batch = reader.get_batch(0)
     begin, end = np.searchsorted(np.asarray(batch["split"]), [split, split + 1])
     batch = batch.slice(begin, end - begin)

@@ -68,20 +68,22 @@ class Cleaner:
         if "duplicate_paragraphs" in rules and self._is_duplicate is not None:
             kept = [line for line in paragraphs if not self._is_duplicate(line)]
             paragraphs = self._shorter("duplicate_paragraphs", paragraphs, kept, origin)
-        # Rules on what is left of the document.
-        if "length" in rules and paragraphs:
-            characters = sum(map(len, paragraphs))
-            if not self._config.min_characters <= characters <= self._config.max_characters:
-                self._drop("length", paragraphs, origin)
-                return None
-        if (
-            "language" in rules
-            and paragraphs
-            and identify_language("\n".join(paragraphs)) not in self._config.languages
-        ):
-            self._drop("language", paragraphs, origin)
+        # Rules on what is left of the document. One without text is no document of a wrong length or language.
+        if paragraphs and (rule := self._misfit(paragraphs)):
+            self._drop(rule, paragraphs, origin)
             return None
         return paragraphs
+
+    def _misfit(self, paragraphs: list[str]) -> str:
+        """Return the rule that drops a document as a whole, or ""."""
+        config = self._config
+        if "length" in self._rules:
+            characters = sum(map(len, paragraphs))
+            if not config.min_characters <= characters <= config.max_characters:
+                return "length"
+        if "language" in self._rules and identify_language("\n".join(paragraphs)) not in config.languages:
+            return "language"
+        return ""
 
     def _repair(self, text: str, origin: str) -> str:
         """Return a text with wrongly decoded lines repaired, and without those that cannot be."""

@@ -74,6 +74,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     if foreign and not (folder / STATE_NAME).is_file():
         raise DataError(f"{folder}: holds other files ({', '.join(sorted(foreign)[:3])}). Give --output a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
+    # The file is opened for appending, so that whoever holds the lock can still be read when this fails.
     with open(folder / ".lock", "a+", encoding="utf-8") as stream:
         try:
             is_locked = try_lock(stream, fcntl.LOCK_EX)
@@ -144,6 +145,7 @@ def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> N
 
 def _hash_inputs(files: list[InputFile], known: list[InputRecord], executor: Executor) -> list[InputRecord]:
     """Return a record of each input file; a hash is taken over from ``known`` where size and time are as they were."""
+    # A URL has no time of change, so what identifies its content is asked for again.
     known_hashes = {record.stamp: record.sha256 for record in known}
     stamps = [(file.path, file.bytes, modified_ns(file.path)) for file in files]
     hashes = {stamp: known_hashes[stamp] for stamp in stamps if stamp in known_hashes and not is_url(stamp[0])}
@@ -154,6 +156,7 @@ def _hash_inputs(files: list[InputFile], known: list[InputRecord], executor: Exe
 
 
 def _compare_inputs(folder: Path, old: list[InputRecord], new: list[InputRecord]) -> None:
+    # Compared by content: a file that was copied or touched is the same input.
     before, now = ({(record.path, record.sha256) for record in records} for records in (old, new))
     if before != now:
         changed = ", ".join(sorted({path for path, _ in before ^ now})[:5])

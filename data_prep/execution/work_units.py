@@ -92,6 +92,7 @@ class Build:
         """
         outcomes: dict[int, Outcome] = {}
         progress = Progress(title, len(units), rate)
+        # Outcomes come in any order; sorting them here makes the result independent of the workers.
         for index, outcome in self.executor.run(run_unit, units):
             outcomes[index] = outcome
             progress.advance(outcome.counts, was_skipped=outcome.was_skipped)
@@ -105,6 +106,7 @@ def run_unit(unit: Unit) -> Outcome:
     done = finished(unit)
     if done is not None:
         return done
+    # Checked here and not at the start, so that a finished build needs no particular versions.
     require_versions(unit.root, unit.versions)
     release_before(unit.step)
     paths, counts = unit.function(unit.argument)

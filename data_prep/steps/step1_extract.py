@@ -67,9 +67,11 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[list[Path],
 
 def _find_duplicate_paragraphs(build: Build, chunks: list[InputChunk]) -> Path:
     """Return the folder of the paragraphs that occur in several chunks, each with the chunk that keeps it."""
+    # First the hashes of each chunk's paragraphs.
     tasks = _tasks(build, "paragraphs", chunks)
     units = [build.unit("paragraphs", task.path.name, hash_paragraphs, task) for task in tasks]
     outcomes = build.run("paragraphs", units, BYTES)
+    # Then the hashes of all chunks, compared range by range, so that no unit holds all of them.
     hashes = tuple(build.folder / name for outcome in outcomes for name in outcome.files)
     folder = build.path("work", "paragraphs", "known")
     ranges = count_ranges(add_counts(outcomes)["paragraphs"])
@@ -111,6 +113,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     for paragraphs in reader.documents():
         counts["documents"] += 1
         sentences = split_sentences(paragraphs, task.language)
+        # A document may lose all of its text to the cleaning rules; it is counted and not written.
         if not sentences:
             counts["empty_documents"] += 1
             continue
@@ -119,6 +122,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
         if part.characters >= PART_CHARACTERS:
             write_part()
             part = _Part()
+    # The last documents; a chunk without any gives an empty file.
     if part.hashes or not paths:
         write_part()
     counts |= {"documents": {str(source): counts["documents"] + reader.dropped}, "bytes": task.chunk.bytes}
@@ -183,6 +187,7 @@ class _Part:
 
     def add(self, digest: int, sentences: list[str]) -> None:
         """Append a document."""
+        # The document is encoded once; in ASCII, characters are bytes, and no sentence has to be encoded again.
         text = "".join(sentences)
         self.hashes.append(digest)
         self.texts.append(text.encode())
@@ -192,6 +197,8 @@ class _Part:
 
     def write(self, path: Path, source: int) -> Path:
         """Write the documents."""
+        # A list of strings in Arrow is three arrays: the bytes of all sentences, where each sentence ends in them, and
+        # where each document begins among the sentences.
         sources = pa.array([source] * len(self.hashes), pa.uint16())
         ends = offsets_of(np.array(self.lengths, np.int64)).astype(np.int32)
         buffers = pa.py_buffer(ends), pa.py_buffer(b"".join(self.texts))

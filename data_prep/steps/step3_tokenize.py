@@ -61,12 +61,15 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     if tokenizer.kind.keeps_spaces:
         texts = _spaced(texts, sentence_offsets)
     ids, lengths = _encode(tokenizer, texts)
+
     # Sentences without a piece vanish from their documents, and documents without a sentence from the corpus.
     has_tokens = lengths > 0
     hashes, sources = (np.asarray(table[name]) for name in ("document_hash", "source"))
     splits = split_of(hashes, task.validation_share)
     sentence_offsets = offsets_of(has_tokens.astype(np.int64))[sentence_offsets]
     documents = TokenizedDocuments(hashes, splits, sources, ids, lengths[has_tokens], sentence_offsets)
+
+    # Sorted by split and hash, any range of hashes is one slice of the file for those who read it later.
     order = np.lexsort((hashes, splits))
     documents = documents.take(order[np.diff(sentence_offsets)[order] > 0])
     documents.write(task.path, schema)

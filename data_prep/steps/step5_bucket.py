@@ -66,6 +66,7 @@ def count_buckets(config: BuildConfig, counts: Counts) -> dict[str, int]:
         counts: What the tokenization counted.
     """
     train, validation = counts["documents"]
+    # One bucket for 5 million tokens and at least four, but none that is likely to stay empty.
     automatic = max(1, min(max(MIN_BUCKETS, -(-counts["tokens"] // BUCKET_TOKENS)), train // DOCUMENTS_A_BUCKET))
     buckets = {"train": config.buckets or automatic}
     if validation:
@@ -111,10 +112,13 @@ def index_units(build: Build, buckets: dict[str, int]) -> list[Unit]:
 
 def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     """Write the documents of one bucket."""
+    # Every file is sorted by hash, so the bucket's documents are one slice of each.
     low, high = hash_range(task.bucket, task.buckets)
     documents = read_range(task.sources, [SPLITS.index(task.split)], low, high)
+    # Sorting the slices together by hash shuffles them: neighbours in the corpus are not neighbours in the bucket.
     order, counts = _choose(task, documents.hashes_D, documents.sources_D)
     documents = documents.take(order)
+    # The split is the same for the whole file, so the column is left out.
     schema = document_schema(task.vocab_size)
     documents.write(task.path, schema.remove(schema.get_field_index("split")))
     counts |= {
@@ -159,6 +163,7 @@ def build_index(task: IndexTask) -> tuple[list[Path], Counts]:
 
     The arrays are as long as the corpus has documents and sentences, so they are written bucket by bucket.
     """
+    # First the totals before each bucket, to which the numbers within a bucket are added.
     sizes = np.array([_size(task, bucket) for bucket in range(task.buckets)], np.int64).reshape(-1, 3)
     before = np.concatenate([np.zeros((1, 3), np.int64), np.cumsum(sizes, axis=0)])
     num_documents, num_sentences, _ = before[-1].tolist()
@@ -168,6 +173,7 @@ def build_index(task: IndexTask) -> tuple[list[Path], Counts]:
             stack.enter_context(open(stack.enter_context(atomic_path(path)), "wb")) for path in paths
         )
         np.save(buckets, before)
+        # A numpy file is a header with the shape and then the numbers, which are appended.
         for stream, total in ((documents, num_documents), (sentences, num_sentences)):
             header = {"descr": "<i8", "fortran_order": False, "shape": (total + 1,)}
             np.lib.format.write_array_header_1_0(stream, header)

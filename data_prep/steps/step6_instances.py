@@ -122,6 +122,7 @@ def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
     pairs = make_pairs(documents, task.bucket, task.options, task.tokenizer)
     if not len(pairs):
         return [], {"rows": 0}
+    # Pairs are ranges of tokens. From here on they are rows: [CLS] A [SEP] B [SEP], masked.
     instances = assemble(documents, pairs, task.metadata)
     masked = mask(instances, pairs, task.metadata, tokenizer.is_subword)
     shard = to_batch(instances, masked, pairs.label, task.metadata)
@@ -141,6 +142,7 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
         pairs = pair_google(part, options)
     else:
         pairs = pair_balanced(part, options, tokenizer_of(tokenizer).is_subword)
+    # The pairings walk document by document, so rows of one document are neighbours until here.
     return pairs.take(order_of(mix(pairs.key, ORDER)))
 
 
