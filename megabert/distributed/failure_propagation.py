@@ -2,8 +2,8 @@
 
 Where one rank fails, the others fail too, a moment later and with worse messages: their collectives break ("Connection
 closed by peer"), or wait for ever. A user needs the cause, once. So a rank that fails writes its error to the store
-where the ranks found each other, unless another one has written there before. The others find it there and end in
-silence, with the same exit code:
+through which the ranks met, unless another one has written there before. The others read it there and end in silence,
+with the same exit code:
 
 - a rank whose collective broke raises ``RankFailed`` in place of its own error (``FirstFailure.report``);
 - a rank whose collective hangs is ended by a thread that looks at the store every second (``FirstFailure.watching``);

@@ -29,7 +29,7 @@ _BYTES_OF_MASTER_AND_MOMENTS = 12  # float32 master weight, exp_avg, exp_avg_sq
 def choose_micro_batch_tokens(
     model: PretrainingModel, inputs: RunInputs, *, stored: MicroBatchTokens, world: World
 ) -> MicroBatchTokens:
-    """Return the largest micro-batch of each phase: as set, as found before for the same case, or found by trying.
+    """Return the size of each phase's micro-batches: as set, as stored for the same case, or the largest that fits.
 
     Raises:
         ConfigError: One instance of full length does not fit.

@@ -1,4 +1,9 @@
-"""From a configuration to a trained model: set up once, then fit; the same call starts and resumes."""
+"""From a configuration to a trained model; the same call starts a run and resumes it.
+
+The order matters. First everything that can be wrong is checked, before anything is written: configuration, shards,
+run folder, checkpoint. Then model, optimizer and engine are built and filled. Only then the run folder records the
+start, so that one that fails early leaves no trace, and the trainer makes the steps that are left.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,20 +57,20 @@ def pretrain(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     stop: StopSignals | None = None,
 ) -> TrainerState:
-    """Run, or go on with, a pre-training.
+    """Start a pre-training, or resume it.
 
     Args:
-        config: As resolved from recipe, files and flags.
-        run_dir: Run folder; a run that it holds is continued at its last good checkpoint.
+        config: Configuration, resolved from recipe, files and flags.
+        run_dir: Run folder; a run that it holds is resumed at its last good checkpoint.
         initial: Weights to start from; read for a new run only.
-        device: ``auto``, ``cpu`` or ``cuda``.
+        device: Device to train on; ``auto`` takes a GPU where there is one.
         stop: Signals that end the run early, between two steps and with a checkpoint, on all ranks if on one.
 
     Returns:
-        The state after the last step made; ``is_done`` tells whether it is the run's last.
+        The state after the last step that was made; ``is_done`` tells whether the run is complete.
 
     Raises:
-        ConfigError, DataError, CheckpointError: Named place, value and remedy; nothing was written if the run is new.
+        ConfigError, DataError, CheckpointError: Something cannot be used; where the run is new, nothing was written.
     """
     with distributed_world(device) as world:
         log_to_stderr(world.rank)
@@ -74,8 +79,9 @@ def pretrain(
             try:
                 setup = _set_up(config, run_dir, initial, world, status, stop or StopSignals())
                 with logging_to_file(run_dir, world.rank), setup.control.watchdog:
-                    return _finish(setup, initial)
+                    return _run_to_end(setup, initial)
             except BaseException as error:
+                # Of several ranks that fail, the first one's error is recorded, by the rank itself if it still can.
                 first = world.failures.report(error)
                 status.failed(first)
                 if first is error:
@@ -83,13 +89,13 @@ def pretrain(
                 raise first from error
 
 
-def _finish(setup: Setup, initial: InitialWeights | None) -> TrainerState:
+def _run_to_end(setup: Setup, initial: InitialWeights | None) -> TrainerState:
     """Make the steps that a run has left, if any, and record how it ended."""
     config, run_dir, state, status = setup.inputs.config, setup.run_dir, setup.start.state, setup.control.status
     if state.is_done(config):
         logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, state.step, run_dir)
     else:
-        state = _run(setup, initial)
+        state = _train(setup, initial)
     if state.is_done(config):
         status.ended("done", step=state.step, phase=state.phase, exit_code=0)
     else:
@@ -106,6 +112,7 @@ def _set_up(
     stop: StopSignals,
 ) -> Setup:
     """Check everything that can be wrong before anything is written."""
+    # Each rank opens the shards itself: a node may lack the folder or see another one.
     inputs = run_on_all_ranks(world, lambda: open_inputs(config, device=world.device, initial=initial))
     start = run_on_main_rank(world, lambda: find_start(run_dir, inputs, status))
     if not start.state.is_done(inputs.config):
@@ -115,7 +122,7 @@ def _set_up(
     return Setup(inputs=inputs, run_dir=run_dir, world=world, control=control, start=start)
 
 
-def _run(setup: Setup, initial: InitialWeights | None) -> TrainerState:
+def _train(setup: Setup, initial: InitialWeights | None) -> TrainerState:
     """Build model, optimizer and engine, fill them from the checkpoint if there is one, and train."""
     inputs, world, start = setup.inputs, setup.world, setup.start
     config = inputs.config
@@ -135,6 +142,7 @@ def _run(setup: Setup, initial: InitialWeights | None) -> TrainerState:
     engine = build_engine(model, optimizer, inputs.deepspeed, world)
     if start.checkpoint is not None:
         load_checkpoint(start.checkpoint, engine, world)
+    # From here on the folder belongs to this run, and an error is the run's own failure.
     run_on_main_rank(world, lambda: _record_start(setup, state))
     setup.control.status.open()
     setup.control.status.running(step=state.step, phase=state.phase)
@@ -173,7 +181,7 @@ def _fit(setup: Setup, engine: Engine, state: TrainerState) -> TrainerState:
 
 
 def _verify_share(shards: tuple[tuple[ShardSet, ShardSet], ...], world: World) -> None:
-    """Hash this rank's share of all shards; together the ranks hash each once."""
+    """Compare the SHA-256 of this rank's share of all shards; together the ranks read each shard once."""
     for splits in shards:
         for split in splits:
             split.verify(range(world.rank, len(split.shards), world.size))

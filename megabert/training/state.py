@@ -15,7 +15,7 @@ from megabert.training.blamed_data import BlamedData, Ranges
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatchTokens:
-    """How many tokens a micro-step of each phase may hold, and for which machine and model that was found out."""
+    """How many tokens a micro-step of each phase may hold, and which machine and model the numbers are for."""
 
     tokens: tuple[int, ...] = ()
     """Packed tokens of a rank's micro-batch, one number for each phase."""
@@ -77,7 +77,7 @@ class TrainerState:
     best_loss: float | None = None
     """The held-out loss at ``best_step``."""
     budgets: MicroBatchTokens = field(default_factory=MicroBatchTokens)
-    """Largest micro-batch of each phase, as set or as found by trying."""
+    """Size of each phase's micro-batches, as set or as measured by trying."""
     data_sha256: tuple[str, ...] = ()
     """Identity of each phase's shards."""
     metrics: dict[str, float] = field(default_factory=dict)

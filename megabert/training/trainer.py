@@ -85,7 +85,7 @@ class Trainer:
                 if self._needs_rollback():
                     self._roll_back()
                 else:
-                    self._checkpoints.wait()
+                    self._checkpoints.wait()  # the end of a phase is on the disk before the next one begins
             self.state = self._checkpoints.settle(self.state)
         finally:
             self._profiler.close(self.state.step)
@@ -102,12 +102,13 @@ class Trainer:
             self._meter.start_phase()
             self._watchdog.start_phase()
             while not self.state.is_phase_done(self.config) and not self._needs_rollback():
-                # A signal reaches one rank; all have to stop at the same step. So the wish travels with the batches,
-                # on which the ranks agree anyway. A start that is stopped at once still makes a step: else a job with
-                # a short time limit would be started again and again and never advance.
+                # A signal may reach one rank only, and all have to stop at the same step. So the request travels with
+                # the batches, on which the ranks agree anyway. A start that is stopped at once still makes a step:
+                # else a job with a short time limit would be started again and again and never advance.
                 if self._stop.received and self._has_consumed:
                     loader.request_stop()
 
+                # The loader's thread has packed this batch while the previous step was computed.
                 self._watchdog.expect_step(self.state.step + 1)
                 self._profiler.before(self.state.step + 1)
                 with self._meter.waiting_for_data():
@@ -117,11 +118,12 @@ class Trainer:
                     is_stopped = True
                     break
 
+                # Forward, backward, update. If anything was not finite, the batch is skipped on all ranks.
                 self._set_schedule(phase)
                 result = self._train(batch)
                 self._count(batch, result, data)
 
-                # A skipped batch is no step: nothing of it is logged, and nothing has changed that could be saved.
+                # A skipped batch is no step: no weight has changed, so there is nothing to log, score or save.
                 if not result.is_skipped:
                     progress.advance()
                     if self._cadence.is_log_due(self.state):
@@ -131,6 +133,7 @@ class Trainer:
                     if self._cadence.is_checkpoint_due(self.state):
                         self.save()
                 self._profiler.after(self.state.step)
+            # The thread has agreed with the other ranks on one more batch, or still waits for them: let it finish.
             loader.close(timeout_s=None)
         self._watchdog.expect("ending a phase")
         return is_stopped

@@ -19,7 +19,7 @@ def test_dry_run_plans_for_ranks_that_are_not_there(shards, tmp_path, capsys):
     assert dry_run(shards, "--world-size", "3", "--gpu", "h200", run_dir=tmp_path / "run") == 0
     shown = capsys.readouterr().out
     assert "bf16, ZeRO-1, 3 rank(s)" in shown
-    assert "run steps 9 to 13" in shown, "the second phase goes on where the first ends"
+    assert "run steps 9 to 13" in shown, "the second phase continues where the first ends"
     assert shown.count("SHA-256 of") == 2
     assert shown.count("% of them real") == 2
     assert shown.count("of 140 GiB per rank") == 2

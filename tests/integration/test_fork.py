@@ -11,16 +11,16 @@ SAME: dict[str, object] = {**dict.fromkeys(TINY), "data.path": None}  # every fi
 
 
 def test_fork_continues_from_the_other_runs_checkpoint_with_another_learning_rate(uninterrupted_run, shards, tmp_path):
-    origin, place = uninterrupted_run, f"{uninterrupted_run.run_dir}@9"
-    flags = {**SAME, "fork": place, "phases.1.learning_rate": 1e-4, "phases.1.steps": 6}
+    origin, name = uninterrupted_run, f"{uninterrupted_run.run_dir}@9"
+    flags = {**SAME, "fork": name, "phases.1.learning_rate": 1e-4, "phases.1.steps": 6}
     fork = Run(tmp_path / "fork", shards, ranks=2, launcher="deepspeed", flags=flags, recipe=None)
     fork.finish_well()
     assert list(fork.losses()) == [10, 11, 12, 13, 14]
     assert fork.losses()[10] == origin.losses()[10], "the same weights and data, dropout included"
     assert fork.losses()[11] != origin.losses()[11]
-    assert f"changed since {place}, of which this is a fork: phases.1.steps: 5 -> 6" in fork.output
+    assert f"changed since {name}, of which this is a fork: phases.1.steps: 5 -> 6" in fork.output
     assert "phases.1.learning_rate: 0.005 -> 0.0001" in fork.output
     old, new = (read_masters(find_checkpoint(run.run_dir / "checkpoints", 9)) for run in (origin, fork))
     assert all(new[name].equal(tensor) for name, tensor in old.items())
-    assert read_config(fork.run_dir).fork == place
-    assert json.loads((fork.run_dir / "status.json").read_text())["fork"] == place
+    assert read_config(fork.run_dir).fork == name
+    assert json.loads((fork.run_dir / "status.json").read_text())["fork"] == name

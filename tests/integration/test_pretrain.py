@@ -85,8 +85,8 @@ def test_export_loads_in_transformers_with_equal_logits(unbroken, tmp_path, chec
     batch = pack_sequences([ids[0].numpy()], mask_id=tokenizer.mask_token_id)
     with torch.no_grad():
         expected = theirs(ids).logits[0, ids[0] == tokenizer.mask_token_id]
-        found = ours(batch, with_logits=True).mlm_logits_MV
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        logits = ours(batch, with_logits=True).mlm_logits_MV
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
 
 
 def test_report_states_the_unigram_baseline(unbroken, capsys):

@@ -61,9 +61,9 @@ class Job:
 
     def shown(self, name: str) -> str:
         """Return a field of ``scontrol show job``."""
-        found = re.search(rf"\b{name}=(\S*)", self.ask("scontrol", "show", "job", self.number))
-        assert found is not None
-        return found[1]
+        match = re.search(rf"\b{name}=(\S*)", self.ask("scontrol", "show", "job", self.number))
+        assert match is not None
+        return match[1]
 
     def wait(self, what: str, happens: Callable[[], bool], timeout_s: float = 240) -> None:
         deadline = time.monotonic() + timeout_s
@@ -222,7 +222,7 @@ def test_check_names_what_is_missing(job, tmp_path):
 
 
 def test_doctor_names_the_node_before_training_starts(job):
-    """Each node has a /dev/shm of its own: no place for a run folder, and only node2 does not see rank 0's file."""
+    """Each node has its own /dev/shm, which cannot hold a run folder: only node2 does not see rank 0's file."""
     job.submit(RUN_DIR="/dev/shm/run")
     job.wait("the end", lambda: job.shown("JobState") == "FAILED")
     output = job.run.output

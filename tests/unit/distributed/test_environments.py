@@ -57,10 +57,10 @@ def test_single_host_needs_no_scontrol(monkeypatch):
         describe_rank(TASK)
 
 
-def test_address_and_port_that_are_set_stand(monkeypatch):
+def test_address_and_port_that_are_set_are_kept(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    place = describe_rank({**TASK, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
-    assert (place["MASTER_ADDR"], place["MASTER_PORT"]) == ("10.0.0.1", "29500")
+    rank = describe_rank({**TASK, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"})
+    assert (rank["MASTER_ADDR"], rank["MASTER_PORT"]) == ("10.0.0.1", "29500")
 
 
 def test_launcher_inside_a_task_comes_first():

@@ -1,3 +1,5 @@
+"""Which error each rank ends with: the first failing rank its own, every other rank an echo of it."""
+
 import threading
 
 import pytest
@@ -42,8 +44,8 @@ def test_an_error_that_follows_from_another_waits_for_that_one(ranks, monkeypatc
     monkeypatch.setattr(first_failure, "_SILENCE_S", 20.0)
     echo = Echo(DataError("the loader of another rank failed"))
     threading.Timer(0.2, lambda: ranks[1].report(CheckpointError("the cause"))).start()
-    found = ranks[0].report(echo)
-    assert (found.rank, found.exit_code, str(found)) == (1, 4, "CheckpointError: the cause")
+    reported = ranks[0].report(echo)
+    assert (reported.rank, reported.exit_code, str(reported)) == (1, 4, "CheckpointError: the cause")
 
 
 def test_echo_whose_cause_nobody_reports_is_reported_as_that_cause(ranks):

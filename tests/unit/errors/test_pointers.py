@@ -20,14 +20,14 @@ def anchors() -> list[str]:
 
 def pointers() -> dict[str, list[str]]:
     """Return what is given as ``see=`` anywhere in the packages, with the files."""
-    found: dict[str, list[str]] = {}
+    anchors_used: dict[str, list[str]] = {}
     for path in [*(ROOT / "megabert").rglob("*.py"), *(ROOT / "data_prep").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.keyword) and node.arg == "see":
                 for value in ast.walk(node.value):
                     if isinstance(value, ast.Constant) and isinstance(value.value, str) and "-" in value.value:
-                        found.setdefault(value.value, []).append(str(path))
-    return found
+                        anchors_used.setdefault(value.value, []).append(str(path))
+    return anchors_used
 
 
 def test_headings_are_unique():

@@ -14,12 +14,12 @@ def test_place_is_written_and_read_back(tmp_path):
     with Heartbeat(tmp_path, 3) as heartbeat:
         heartbeat.note(7, "making a step")
         heartbeat.beat()
-        (found,) = read_beats(tmp_path)
-        assert (found.rank, found.step, found.doing, found.is_waiting) == (3, 7, "making a step", False)
+        (last,) = read_beats(tmp_path)
+        assert (last.rank, last.step, last.doing, last.is_waiting) == (3, 7, "making a step", False)
         heartbeat.note(12_345_678, "x", is_waiting=True)
-    (found,) = read_beats(tmp_path)
-    assert (found.step, found.doing, found.is_waiting) == (12_345_678, "x", True)
-    assert abs(found.time - time.time()) < 60
+    (last,) = read_beats(tmp_path)
+    assert (last.step, last.doing, last.is_waiting) == (12_345_678, "x", True)
+    assert abs(last.time - time.time()) < 60
 
 
 def test_torn_file_is_left_out(tmp_path):
@@ -27,12 +27,12 @@ def test_torn_file_is_left_out(tmp_path):
         with Heartbeat(tmp_path, rank):
             pass
     (tmp_path / "heartbeats" / "rank_000.json").write_text('{"rank": 0, "ho')
-    assert [found.rank for found in read_beats(tmp_path)] == [1]
+    assert [beat.rank for beat in read_beats(tmp_path)] == [1]
 
 
 def test_rank_that_still_computes_is_named():
-    found = slowest_ranks([beat(0), beat(1, is_waiting=False), beat(2)], now=1000.0)
-    assert found == "the others wait for rank 1 (n1), making a step at step 7 for 65 s"
+    shown = slowest_ranks([beat(0), beat(1, is_waiting=False), beat(2)], now=1000.0)
+    assert shown == "the others wait for rank 1 (n1), making a step at step 7 for 65 s"
 
 
 def test_rank_that_is_a_step_behind_is_named():
@@ -40,8 +40,8 @@ def test_rank_that_is_a_step_behind_is_named():
 
 
 def test_silent_rank_is_named():
-    found = slowest_ranks([beat(0), beat(1, age_s=SILENT_S + 50)], now=1000.0)
-    assert found == "no sign of life from rank 1 (n1) for 80 s"
+    shown = slowest_ranks([beat(0), beat(1, age_s=SILENT_S + 50)], now=1000.0)
+    assert shown == "no sign of life from rank 1 (n1) for 80 s"
 
 
 def test_nobody_is_named_where_all_are_alike():

@@ -23,7 +23,7 @@ def test_signal_is_noted_and_ends_nothing(number):
         assert stop.received == number.name
 
 
-def test_first_signal_stands():
+def test_first_signal_is_kept():
     with StopSignals() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)

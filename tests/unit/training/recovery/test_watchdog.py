@@ -69,7 +69,7 @@ def test_limit_of_a_step_follows_the_phase(tmp_path):
 
 
 class Waiting:
-    """The watchdog's condition, on a clock of its own: while it waits, the work gets on just before the limit."""
+    """The watchdog's condition, on a clock of its own: while it waits, the work advances just before the limit."""
 
     def __init__(self, monkeypatch, rounds: int) -> None:
         self.now, self.waits, self.rounds = 0.0, [], rounds
@@ -90,7 +90,7 @@ class Waiting:
             self.watchdog._is_closed = True
 
 
-def test_work_that_gets_on_is_left_alone(tmp_path, monkeypatch):
+def test_work_that_advances_is_left_alone(tmp_path, monkeypatch):
     condition = Waiting(monkeypatch, rounds=5)
     guarded = Guarded(tmp_path, other_s=2)
     condition.watchdog = guarded.watchdog
