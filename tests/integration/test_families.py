@@ -57,10 +57,11 @@ SOAK = pytest.mark.soak
 @pytest.mark.parametrize(
     "family", ["electra", pytest.param("deberta", marks=SOAK), pytest.param("deberta-v2", marks=SOAK)]
 )
-def test_killed_run_goes_on_bit_for_bit(family, data, tmp_path):
-    unbroken = run_of(family, data, tmp_path / "unbroken")
-    unbroken.flags["phases.0.steps"] = 20
-    rows = unbroken.finish_well()
+def test_killed_run_resumes_bit_for_bit(family, data, tmp_path):
+    """Compare two complete runs: one that nothing interrupted, and one that was killed in between and started again."""
+    uninterrupted = run_of(family, data, tmp_path / "uninterrupted")
+    uninterrupted.flags["phases.0.steps"] = 20
+    rows = uninterrupted.finish_well()
     assert ({"train/rtd_loss", "train/rtd_auc", "train/mlm_loss"} <= rows[0].keys()) == (family == "electra")
     assert "train/nsp_loss" not in rows[0]
     killed = run_of(family, data, tmp_path / "killed")
@@ -72,8 +73,8 @@ def test_killed_run_goes_on_bit_for_bit(family, data, tmp_path):
         kill_everything(process)
     assert len(killed.losses()) < 22, "it ended before it was killed"
     killed.finish_well()
-    assert killed.losses() == unbroken.losses()
-    check_export(unbroken, family)
+    assert killed.losses() == uninterrupted.losses()
+    check_export(uninterrupted, family)
 
 
 def check_export(run: Run, family: str) -> None:
