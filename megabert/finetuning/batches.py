@@ -49,8 +49,8 @@ class Batcher:
     features: Features
     micro_batch_tokens: int
     pad_id: int
-    rank: int
-    world_size: int
+    rank: int = 0
+    world_size: int = 1
 
     def steps_an_epoch(self, global_batch_size: int) -> int:
         """Return the number of steps in an epoch; the last one may be smaller."""

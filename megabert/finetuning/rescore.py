@@ -90,8 +90,6 @@ def _batcher(family: Family, examples: Sequence[Example], micro_batch_tokens: in
         features=family.encode(examples, is_training=False),
         micro_batch_tokens=micro_batch_tokens,
         pad_id=family.tokenizer.special_ids.pad,
-        rank=0,
-        world_size=1,
     )
 
 

@@ -32,15 +32,6 @@ NamedSet = tuple[str, list[Example]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Files:
-    """The files with the examples."""
-
-    train: Path
-    evaluation: tuple[Path, ...]
-    """The first one picks the best weights. Where there are none, a share of the training file is held out."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A fine-tuning that is ready to run."""
 
@@ -90,8 +81,8 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     architecture_of(source.model.family, FAMILIES[task.family].head.architecture)
     tokenizer = source.load_tokenizer()
     length = sequence_length(task, config, source.model)
-    files = find_files(task, config)
-    train, evaluation = _read_examples(task, config, files)
+    train_path, evaluation_paths = find_files(task, config)
+    train, evaluation = _read_examples(task, config, train_path, evaluation_paths)
     # Read even where the task names its labels: examples with a single label are refused, there is nothing to learn.
     labels = FAMILIES[task.family].labels_of(train)
     family = FAMILIES[task.family](
@@ -117,19 +108,21 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
         evaluation=tuple((name, examples, family.encode(examples, is_training=False)) for name, examples in evaluation),
         identity={
             "tokenizer": tokenizer.sha256,
-            "training file": sha256_file(files.train),
-            **{f"evaluation file {path.name}": sha256_file(path) for path in files.evaluation},
+            "training file": sha256_file(train_path),
+            **{f"evaluation file {path.name}": sha256_file(path) for path in evaluation_paths},
         },
     )
 
 
-def _read_examples(task: Task, config: FinetuneConfig, files: Files) -> tuple[list[Example], list[NamedSet]]:
+def _read_examples(
+    task: Task, config: FinetuneConfig, train_path: Path, evaluation_paths: Sequence[Path]
+) -> tuple[list[Example], list[NamedSet]]:
     """Return the training examples, and name and examples of each evaluation set."""
     reader = FAMILIES[task.family]
-    train = reader.read(task, files.train)
-    evaluation = [(path.stem, reader.read(task, path)) for path in files.evaluation]
+    train = reader.read(task, train_path)
+    evaluation = [(path.stem, reader.read(task, path)) for path in evaluation_paths]
     if not evaluation:
-        train, held_out = split(train, config.held_out, files.train)
+        train, held_out = split(train, config.held_out, train_path)
         evaluation = [("held_out", held_out)]
     train = subset(train, config.max_train_examples)
     return train, [(name, subset(examples, config.max_eval_examples)) for name, examples in evaluation]
@@ -152,8 +145,10 @@ def sequence_length(task: Task, config: FinetuneConfig, model: ModelConfig) -> i
     return config.max_seq_length
 
 
-def find_files(task: Task, config: FinetuneConfig) -> Files:
-    """Find the training file and the evaluation files.
+def find_files(task: Task, config: FinetuneConfig) -> tuple[Path, tuple[Path, ...]]:
+    """Find the training file and the evaluation files; the first of these picks the best weights.
+
+    There are none where the training file is the only one: a share of it is held out.
 
     Raises:
         DataError: There are none.
@@ -161,10 +156,9 @@ def find_files(task: Task, config: FinetuneConfig) -> Files:
     data = Path(config.data)
     given = (Path(config.eval_data),) if config.eval_data else ()
     if data.is_file():
-        return Files(train=data, evaluation=given)
+        return data, given
     train = find_file(data, (task.train,))
-    evaluation = given or (find_file(data, task.evaluation), *(find_file(data, (stem,)) for stem in task.also))
-    return Files(train=train, evaluation=evaluation)
+    return train, given or (find_file(data, task.evaluation), *(find_file(data, (stem,)) for stem in task.also))
 
 
 def find_file(folder: Path, stems: Sequence[str]) -> Path:

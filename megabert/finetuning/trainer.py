@@ -30,21 +30,21 @@ LOG_LINES = 10
 """Lines of progress in the log of a fine-tuning."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TrainingSummary:
     """How the training of one seed went."""
 
-    score: float
+    score: float = -math.inf
     """Best mean of the task's metrics on the first evaluation set."""
-    best_step: int
+    best_step: int = 0
     """Step after which the best score was reached."""
-    steps: int
+    steps: int = 0
     """Steps made; fewer than planned after early stopping."""
-    train_examples: int
+    train_examples: int = 0
     """Examples seen, repetitions counted."""
-    train_s: float
+    train_s: float = 0.0
     """Seconds of training, without evaluations."""
-    train_cpu_s: float
+    train_cpu_s: float = 0.0
     """Processor seconds of rank 0 during training, the steadier measure on a shared machine."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """Step and metrics of each evaluation."""
@@ -56,42 +56,14 @@ class TrainingSummary:
 
 
 @dataclass
-class _Course:
-    """What the training has done and what its evaluations have shown so far."""
+class _Best:
+    """The best evaluation so far, and the weights that it scored."""
 
-    step: int = 0
-    examples: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best_score: float = -math.inf
-    best_step: int = 0
-    best: Evaluation | None = None
-    best_masters: list[torch.Tensor] = field(default_factory=list)
-    """Copy of this rank's part of the float32 weights at the best step."""
-    since_best: int = 0
-    """Evaluations since the best one."""
-
-    def add(self, evaluation: Evaluation, score: float, engine: Engine) -> None:
-        """Record an evaluation after the current step, and keep the weights if it is the best one."""
-        self.since_best += 1
-        if self.best is None or score > self.best_score:
-            self.best_score, self.best_step, self.best = score, self.step, evaluation
-            self.best_masters = copy_masters(engine)
-            self.since_best = 0
-        self.history.append({"step": self.step, **evaluation.metrics})
-
-    def summary(self) -> TrainingSummary:
-        """Return what ``result.json`` records."""
-        return TrainingSummary(
-            score=self.best_score,
-            best_step=self.best_step,
-            steps=self.step,
-            train_examples=self.examples,
-            train_s=self.seconds,
-            train_cpu_s=self.cpu_seconds,
-            history=self.history,
-        )
+    evaluation: Evaluation | None = None
+    masters: list[torch.Tensor] = field(default_factory=list)
+    """Copy of this rank's part of the float32 weights."""
+    age: int = 0
+    """Evaluations since then."""
 
 
 @dataclass
@@ -118,23 +90,23 @@ class TaskTrainer:
         steps = max(1, math.ceil(config.epochs * an_epoch))
         every = config.evaluate_every_steps or an_epoch
         writer = MetricWriter(folder, resumed_step=0) if self.world.is_main else None
-        course = _Course()
+        summary, best = TrainingSummary(), _Best()
         # Patience ends the training early: so many evaluations in a row were not better than the best one.
         try:
-            while course.step < steps and not (config.patience and course.since_best >= config.patience):
-                course.step += 1
-                metrics = self._timed_step(course, seed, steps)
-                self._log_step(writer, seed, course.step, steps, metrics)
-                if course.step % every == 0 or course.step == steps:
+            while summary.steps < steps and not (config.patience and best.age >= config.patience):
+                summary.steps += 1
+                metrics = self._timed_step(summary, seed, steps)
+                self._log_step(writer, seed, summary.steps, steps, metrics)
+                if summary.steps % every == 0 or summary.steps == steps:
                     evaluation = self.evaluate(self.evaluation[0])
-                    course.add(evaluation, mean_score(evaluation.metrics, self.family.task.metrics), self.engine)
-                    self._log_evaluation(writer, seed, course.step, evaluation.metrics)
+                    self._keep_best(summary, best, evaluation)
+                    self._log_evaluation(writer, seed, summary.steps, evaluation.metrics)
         finally:
             if writer is not None:
                 writer.close()
-        assert course.best is not None  # the last step is always evaluated
-        put_back_masters(self.engine, course.best_masters)
-        return course.summary(), course.best
+        assert best.evaluation is not None  # the last step is always evaluated
+        put_back_masters(self.engine, best.masters)
+        return summary, best.evaluation
 
     def evaluate(self, data: EvaluationSet) -> Evaluation:
         """Score a set with the present weights; every rank calls it and gets the result."""
@@ -145,19 +117,28 @@ class TaskTrainer:
         logits: torch.Tensor = self.engine.forward(inputs, label_positions_M)
         return logits
 
-    def _timed_step(self, course: _Course, seed: int, steps: int) -> dict[str, float]:
-        """Make one step, add its time and its examples to the course, and return its metrics."""
+    def _keep_best(self, summary: TrainingSummary, best: _Best, evaluation: Evaluation) -> None:
+        """Record an evaluation after the current step, and copy the weights if it is the best one."""
+        summary.history.append({"step": summary.steps, **evaluation.metrics})
+        score = mean_score(evaluation.metrics, self.family.task.metrics)
+        best.age += 1
+        if best.evaluation is None or score > summary.score:
+            summary.score, summary.best_step = score, summary.steps
+            best.evaluation, best.masters, best.age = evaluation, copy_masters(self.engine), 0
+
+    def _timed_step(self, summary: TrainingSummary, seed: int, steps: int) -> dict[str, float]:
+        """Make one step, add its time and its examples to the summary, and return its metrics."""
         started, cpu_started = time.perf_counter(), time.process_time()
         rate = linear_warmup_decay(
-            course.step, steps=steps, warmup_ratio=self.config.warmup_ratio, peak=self.config.learning_rate
+            summary.steps, steps=steps, warmup_ratio=self.config.warmup_ratio, peak=self.config.learning_rate
         )
-        loss, norm = self._step(course.step, seed, rate)
-        course.seconds += time.perf_counter() - started
-        course.cpu_seconds += time.process_time() - cpu_started
+        loss, norm = self._step(summary.steps, seed, rate)
+        summary.train_s += time.perf_counter() - started
+        summary.train_cpu_s += time.process_time() - cpu_started
         # The last step of an epoch has the examples that are left.
         batch_size = self.config.global_batch_size
-        index = (course.step - 1) % self.train.steps_an_epoch(batch_size)
-        course.examples += min(batch_size, len(self.train.features) - index * batch_size)
+        index = (summary.steps - 1) % self.train.steps_an_epoch(batch_size)
+        summary.train_examples += min(batch_size, len(self.train.features) - index * batch_size)
         return {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm}
 
     def _step(self, step: int, seed: int, rate: float) -> tuple[float, float]:

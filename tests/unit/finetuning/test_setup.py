@@ -89,5 +89,5 @@ def test_split_holds_out_each_example_once(tmp_path):
 def test_mnli_is_scored_on_both_sets(tmp_path):
     for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
         (tmp_path / name).write_text("x\n")
-    files = find_files(find_task("mnli"), FinetuneConfig(model="m", data=str(tmp_path)))
-    assert [path.stem for path in files.evaluation] == ["dev_matched", "dev_mismatched"]
+    _, evaluation = find_files(find_task("mnli"), FinetuneConfig(model="m", data=str(tmp_path)))
+    assert [path.stem for path in evaluation] == ["dev_matched", "dev_mismatched"]
