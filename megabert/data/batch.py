@@ -127,9 +127,10 @@ class BatchFormat:
     pin: bool = False
 
 
-def instance_seeds(seed: int, step: int, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return the dropout keys of instances from (seed, step, ordinal in the global batch) alone."""
-    return (mix(_SEEDS_KEY, seed, step, ordinals) >> np.uint64(32)).astype(np.uint32).view(np.int32)
+def instance_seeds(seed: int, number: int, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the dropout keys of instances from (seed, number of the batch, ordinal in the global batch) alone."""
+    # The upper half of each 64-bit hash, as the 32 signed bits that torch and the kernels take.
+    return (mix(_SEEDS_KEY, seed, number, ordinals) >> np.uint64(32)).astype(np.uint32).view(np.int32)
 
 
 def assemble(
