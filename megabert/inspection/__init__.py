@@ -1,1 +1,1 @@
-"""Looking at a model and at a run: fill-mask, baselines, reports."""
+"""What a model has learned: guesses for [MASK], attention, nearest embeddings, vectors for a file of texts."""

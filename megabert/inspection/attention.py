@@ -1,9 +1,9 @@
 """Queries, keys and attention probabilities of a text, recorded while the model itself runs.
 
-The op is fused and returns neither scores nor probabilities, so they are computed again, from the queries and keys that
-went into it: softmax(q k^T / sqrt(H)) is its definition (``ops.attention.reference``), and the record keeps what came
-out of it, so that probabilities times values can be held against it. DeBERTa adds scores of relative positions, which
-the record has by themselves (``ops.disentangled``).
+The op is fused and returns neither scores nor probabilities. They are therefore computed again, from the queries and
+keys that went into it: softmax(q k^T / sqrt(H)) is its definition (``ops.attention.reference``). The record also keeps
+the op's output, so that probabilities times values can be compared with it. DeBERTa adds scores of relative positions,
+which the record keeps separately (``ops.disentangled``).
 """
 
 # L layers, N heads, G sequences (one), S tokens, H head width, D = N * H
@@ -27,27 +27,27 @@ from megabert.tokenization import Tokenizer
 
 @dataclass(frozen=True, eq=False)
 class AttentionRecord:
-    """What every layer's attention read and gave, for one text."""
+    """Inputs and outputs of every layer's attention, for one text."""
 
     pieces: list[str]
-    """Its S tokens."""
+    """The text's S tokens."""
     segment_b_start: int
-    """Index of the second text's first token; S where there is none."""
+    """Index of the second text's first token; S where there is no second text."""
     q_LNSH: Tensor
-    """Queries, float32 on the CPU, as all that follows."""
+    """Queries, in float32 on the CPU like all tensors of the record."""
     k_LNSH: Tensor
     """Keys."""
     v_LNSH: Tensor
     """Values."""
     context_LSD: Tensor
-    """What the op returned."""
+    """Output of the attention op, before the output projection."""
     position_scores_LNSS: Tensor | None = None
-    """DeBERTa: what relative positions add to the scores."""
+    """What relative positions add to the scores; None in all models but DeBERTa."""
     kinds: int = 1
-    """Summands of a score: more than one in a DeBERTa, see ``score_divisor``."""
+    """Number of summands of a score: more than one in a DeBERTa (see ``score_divisor``)."""
 
     def scores(self) -> Tensor:
-        """Return q k^T / sqrt(H), of shape (L, N, S, S), in a DeBERTa with the scores of positions."""
+        """Return q k^T / sqrt(H), of shape (L, N, S, S); a DeBERTa's scores of positions are added."""
         content_LNSS = self.q_LNSH @ self.k_LNSH.mT / score_divisor(self.q_LNSH.shape[-1], self.kinds)
         return content_LNSS if self.position_scores_LNSS is None else content_LNSS + self.position_scores_LNSS
 
@@ -58,7 +58,7 @@ class AttentionRecord:
 
 @dataclass
 class _Seen:
-    """Tensors in the order in which layers ran; one that layers share ran several times."""
+    """Tensors in the order in which layers ran. A layer whose weights are shared (ALBERT) adds one for each pass."""
 
     qkv_TC: list[Tensor] = field(default_factory=list)
     context_TD: list[Tensor] = field(default_factory=list)
@@ -72,9 +72,9 @@ def record_attention(
     """Run a text, or a pair of texts, through the model and keep what its attention read.
 
     Args:
-        model: On any device; its mode is left as it was.
-        tokenizer: Of the model.
-        text: First text; the mask as written in the vocabulary stands for one.
+        model: The model, on any device; its mode is restored afterwards.
+        tokenizer: The model's tokenizer.
+        text: First text; a mask is written as in the vocabulary.
         second: Second text.
 
     Raises:
@@ -100,9 +100,10 @@ def record_attention(
 
 
 def _position_scores(seen: _Seen, heads: int) -> dict[str, Any]:
-    """Return the record's fields of relative positions, where there are any."""
+    """Return the record's fields of relative positions, or none for a model without them."""
     scores_LNSS = []
     for qkv_TC, positions in zip(seen.qkv_TC, seen.positions, strict=False):
+        # As in the model, the queries carry the scale, and the one sequence is a batch of G = 1.
         q_NGSH, k_NGSH, _ = qkv_TC.unflatten(-1, (3, heads, -1)).permute(1, 2, 0, 3)[:, :, None].contiguous()
         scale = 1 / score_divisor(q_NGSH.shape[-1], positions.kinds)
         parts = position_parts(q_NGSH * scale, k_NGSH, positions, scale=scale)
@@ -120,6 +121,7 @@ def _observing(model: nn.Module) -> Iterator[_Seen]:
     def keep_qkv(module: nn.Module, inputs: Any, output: Tensor) -> None:
         seen.qkv_TC.append(output)
 
+    # A DeBERTa projects contents and positions by methods, which no hook observes; they are computed a second time.
     def keep_contents_and_positions(module: nn.Module, inputs: Any, output: Tensor) -> None:
         x_TD, packing, _ = inputs
         assert isinstance(module, DisentangledSelfAttention)

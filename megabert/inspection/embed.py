@@ -1,7 +1,7 @@
-"""Vectors for the lines of a file, streamed: as much memory for a gigabyte of text as for a megabyte.
+"""Vectors for the lines of a file, streamed: a gigabyte of text takes no more memory than a megabyte.
 
-Lines are read and tokenized in blocks, sorted by length within a group whose vectors fit a fixed budget, packed, and
-put back into the file's order; each group is written before the next one is computed.
+Lines are read and tokenized in blocks. A group of lines whose vectors fit a fixed budget is sorted by length, packed,
+and put back into the file's order; each group is written before the next one is computed.
 """
 
 # T packed tokens, S tokens of one text, D hidden
@@ -27,22 +27,22 @@ Pooling = Literal["cls", "mean", "tokens"]
 Item = TypeVar("Item")
 BLOCK_LINES = 4096
 BLOCK_BYTES = 1 << 20
-"""A block of text ends with the line that reaches it."""
+"""Size of a block of text, which ends with the line that reaches it."""
 GROUP_BYTES = 1 << 26
-"""Vectors held at once."""
+"""Memory for the vectors of a group."""
 
 
 @dataclass
 class Embedded:
-    """What was done."""
+    """Counts of what was embedded."""
 
     lines: int = 0
     tokens: int = 0
-    """That the model read."""
+    """Tokens that the model read, [CLS] and [SEP] included."""
     truncated: int = 0
-    """Lines with more tokens than the model has positions."""
+    """Lines that were cut because they have more tokens than the model has positions."""
     first_truncated: int = 0
-    """Number of the first such line."""
+    """Number of the first line that was cut; 0 if none was."""
 
 
 def embed_file(
@@ -54,24 +54,24 @@ def embed_file(
     pooling: Pooling = "mean",
     batch_tokens: int = 8192,
 ) -> Embedded:
-    """Write one vector a line, or the vectors of its tokens.
+    """Write one vector for each line, or the vectors of its tokens.
 
-    An empty line is a text without words: its vector is that of ``[CLS] [SEP]``, so row i is always line i + 1.
+    An empty line is a text without words: its vector is that of ``[CLS] [SEP]``, so row i always belongs to line i + 1.
 
     Args:
-        model: On any device.
-        tokenizer: Of the model.
-        path: UTF-8, a text a line.
-        output: ``.parquet``, or ``.npy`` for one vector a line; whole or not at all.
-        pooling: ``cls``: last hidden state of [CLS]; ``mean``: mean of all tokens', [CLS] and [SEP] included;
-            ``tokens``: each.
+        model: The model, on any device.
+        tokenizer: The model's tokenizer.
+        path: A UTF-8 file with one text per line.
+        output: A ``.parquet`` file, or ``.npy`` for one vector per line. It is written whole or not at all.
+        pooling: ``cls`` takes the last hidden state of [CLS], ``mean`` the mean over all tokens, [CLS] and [SEP]
+            included, and ``tokens`` keeps each token's.
         batch_tokens: Packed tokens of a forward pass; a longer text is a pass of its own.
 
     Raises:
-        ConfigError: The output's name says no known form, or cannot hold token vectors.
+        ConfigError: The output's suffix is unknown, or its format cannot hold token vectors.
         DataError: The file is missing, empty or not UTF-8.
     """
-    done = Embedded()
+    counts = Embedded()
     width, limit = model.config.hidden_size, model.config.max_position_embeddings
     with (
         evaluating(model),
@@ -79,11 +79,11 @@ def embed_file(
         open_vectors(output, width=width, pieces=tokenizer.pieces if pooling == "tokens" else None) as write,
     ):
         for texts in read_blocks(path):
-            for group in _groups(_encode(tokenizer, texts, limit, done), 4 * width, pooling):
+            for group in _groups(_encode(tokenizer, texts, limit, counts), 4 * width, pooling):
                 write(group, _vectors(model, group, pooling, batch_tokens))
-        if not done.lines:
-            raise DataError(f"{path}: is empty. Give a file with a text a line.")
-    return done
+        if not counts.lines:
+            raise DataError(f"{path}: is empty. Give a file with one text per line.")
+    return counts
 
 
 def read_blocks(path: Path) -> Iterator[list[str]]:
@@ -109,27 +109,27 @@ def _decode(line: bytes, path: Path, number: int) -> str:
         return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}:{number}: byte {error.start + 1} of the line is no UTF-8 ({error.reason}). "
+            f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8 ({error.reason}). "
             "Convert the file, such as with: iconv -f ENCODING -t UTF-8"
         ) from None
 
 
-def _encode(tokenizer: Tokenizer, texts: list[str], limit: int, done: Embedded) -> list[NDArray[np.int64]]:
-    """Return ``[CLS] text [SEP]`` of each text, cut to the model's positions, and count."""
+def _encode(tokenizer: Tokenizer, texts: list[str], limit: int, counts: Embedded) -> list[NDArray[np.int64]]:
+    """Return ``[CLS] text [SEP]`` of each text, cut to the model's positions, and count lines and tokens."""
     cls, sep = tokenizer.special_ids.cls, tokenizer.special_ids.sep
     sequences = []
     for ids in tokenizer.encode_batch(texts):
-        done.lines += 1
+        counts.lines += 1
         if len(ids) > limit - 2:
-            done.truncated += 1
-            done.first_truncated = done.first_truncated or done.lines
+            counts.truncated += 1
+            counts.first_truncated = counts.first_truncated or counts.lines
         sequences.append(np.array([cls, *ids[: limit - 2], sep], np.int64))
-        done.tokens += len(sequences[-1])
+        counts.tokens += len(sequences[-1])
     return sequences
 
 
 def _groups(sequences: list[NDArray], token_bytes: int, pooling: Pooling) -> Iterator[list[NDArray]]:
-    """Yield consecutive sequences whose vectors fit the budget; one that alone does not is a group of its own."""
+    """Yield consecutive sequences whose vectors fit the budget; a sequence above it is a group of its own."""
     sizes = [token_bytes * (len(ids) if pooling == "tokens" else 1) for ids in sequences]
     return _runs(sequences, sizes, GROUP_BYTES)
 
@@ -137,6 +137,7 @@ def _groups(sequences: list[NDArray], token_bytes: int, pooling: Pooling) -> Ite
 def _vectors(model: PretrainingModel, group: list[NDArray], pooling: Pooling, batch_tokens: int) -> list[NDArray]:
     """Return each sequence's vector, or those of its tokens, float32, in the order of the group."""
     device = next(model.parameters()).device
+    # Sequences of similar length share a pass; each vector is put back at its index.
     vectors: list[NDArray] = [np.empty(0)] * len(group)
     lengths = [len(ids) for ids in group]
     shortest_first = np.argsort(lengths, kind="stable").tolist()
@@ -144,7 +145,7 @@ def _vectors(model: PretrainingModel, group: list[NDArray], pooling: Pooling, ba
         hidden_TD, _ = model.bert(pack_sequences([group[index] for index in chosen]).to(device))
         hidden_TD = hidden_TD.float()
         for index, hidden_SD in zip(chosen, hidden_TD.split([lengths[index] for index in chosen]), strict=True):
-            # a copy: a view of one row would keep the whole batch
+            # Without the copy, a view of one row would keep the whole batch in memory.
             vectors[index] = _POOL[pooling](hidden_SD).cpu().numpy().copy()
     return vectors
 

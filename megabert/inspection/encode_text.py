@@ -1,4 +1,4 @@
-"""Texts as a model reads them: special pieces put around, a spelled-out mask taken for one, length checked."""
+"""Texts as a model reads them: special pieces are added, a written [MASK] becomes the mask, the length is checked."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from megabert.tokenization import Tokenizer
 
 
 class Encoded(NamedTuple):
-    """One text, or a pair, as ids."""
+    """One text, or a pair of texts, as ids."""
 
     ids: NDArray[np.int64]
     """``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``; RoBERTa puts two separators between the texts."""
@@ -22,16 +22,16 @@ class Encoded(NamedTuple):
 
 
 def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, limit: int) -> Encoded:
-    """Return a text, or a pair of texts, as ids; the mask as written in the vocabulary becomes the mask's id.
+    """Return a text, or a pair of texts, as ids; a mask written as in the vocabulary becomes the mask's id.
 
     Args:
-        tokenizer: Of the model.
+        tokenizer: The model's tokenizer.
         text: First text.
         second: Second text.
-        limit: Positions of the model.
+        limit: Number of positions that the model has.
 
     Raises:
-        ConfigError: More ids than positions.
+        ConfigError: There are more ids than positions.
     """
     special = tokenizer.special_ids
     ids = [special.cls, *_with_masks(tokenizer, text), special.sep]
@@ -47,7 +47,7 @@ def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, l
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off, and back to what it was at the end."""
+    """Switch dropout off while the block runs, then restore the model's mode."""
     was_training = model.training
     model.eval()
     try:
@@ -57,9 +57,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Encode around the masks: the tokenizer itself takes a literal ``[MASK]`` for text.
+    """Encode the text between the masks, because the tokenizer reads a literal ``[MASK]`` as plain text.
 
-    A mask takes the spaces before it, as the word that it stands for would.
+    A mask takes the spaces before it, as the word that it replaces would.
     """
     *before, last = text.split(tokenizer.names.mask)
     first, *others = tokenizer.encode_batch([*(part.rstrip() for part in before), last])

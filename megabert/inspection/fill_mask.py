@@ -1,9 +1,10 @@
-"""Guesses for [MASK] in a text: of a model, and of the unigram predictor as its baseline."""
+"""Guesses for [MASK] in a text, by a model and by the unigram predictor as its baseline."""
 
 # M masked positions, V vocabulary
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import indent
 
 import numpy as np
 import torch
@@ -13,17 +14,18 @@ from megabert.data.sequences import pack_sequences
 from megabert.errors import ConfigError
 from megabert.inspection.encode_text import encode_text, evaluating
 from megabert.models.build import PretrainingModel
+from megabert.text_tables import render_table
 from megabert.tokenization import Tokenizer
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A piece that may stand for a [MASK]."""
+    """A piece that could replace a [MASK]."""
 
     piece: str
-    """As in the vocabulary; ``##`` marks a continued word."""
+    """The piece as written in the vocabulary, where ``##`` marks a continued word."""
     probability: float
-    """In [0, 1]."""
+    """Probability of the piece in [0, 1], over the whole vocabulary."""
 
 
 @torch.no_grad()
@@ -31,10 +33,10 @@ def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k
     """Guess each ``[MASK]`` of a text, all at once.
 
     Args:
-        model: On any device, in any precision; its mode is left as it was.
-        tokenizer: Of the model.
-        text: With one mask or more, written as in the vocabulary.
-        top_k: Guesses a mask.
+        model: The model, on any device and in any precision; its mode is restored afterwards.
+        tokenizer: The model's tokenizer.
+        text: A text with at least one mask, written as in the vocabulary.
+        top_k: Number of guesses for each mask.
 
     Returns:
         For each mask, from left to right, its guesses, best first.
@@ -47,18 +49,19 @@ def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k
         raise ConfigError(f"the text {text!r} has no {tokenizer.names.mask} to fill. Put one where a word is missing.")
     batch = pack_sequences([ids], mask_id=tokenizer.special_ids.mask).to(next(model.parameters()).device)
     with evaluating(model):
+        # A model may have more rows than the vocabulary has pieces; padded rows are no guesses.
         logits_MV = model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size]
     probabilities_MV = torch.softmax(logits_MV.float(), -1).cpu().numpy()
     return [_best(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
 
 
 def unigram_guesses(counts_V: NDArray[np.int64], tokenizer: Tokenizer, *, top_k: int = 5) -> list[Guess]:
-    """Guess by frequency alone: the same for every mask of every text.
+    """Guess by frequency alone, which gives the same guesses for every mask of every text.
 
     Args:
         counts_V: How often each id was a training target, smoothed or not.
-        tokenizer: Of the model.
-        top_k: Guesses.
+        tokenizer: The tokenizer whose pieces were counted.
+        top_k: Number of guesses.
     """
     return _best(counts_V / counts_V.sum(), tokenizer, top_k)
 
@@ -68,7 +71,7 @@ def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[Guess]]]) 
 
     Args:
         text: The text with its masks.
-        guesses: Per column (such as ``unigram``, ``untrained``, ``trained``) the guesses for each mask.
+        guesses: The guesses for each mask, by the name of the column (such as ``unigram``, ``untrained``, ``trained``).
     """
     blocks = [text]
     masks = max(len(column) for column in guesses.values())
@@ -79,10 +82,7 @@ def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[Guess]]]) 
         ]
         if masks > 1:
             blocks.append(f"  mask {mask + 1}")
-        widths = [max(map(len, column)) for column in columns]
-        for row in zip(*columns, strict=True):
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            blocks.append("  " + "  ".join(cells).rstrip())
+        blocks.append(indent(render_table(zip(*columns, strict=True)), "  "))
     return "\n".join(blocks)
 
 

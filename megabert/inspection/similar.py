@@ -13,19 +13,19 @@ from megabert.tokenization import Tokenizer
 
 
 class Neighbour(NamedTuple):
-    """A piece near a query."""
+    """A piece whose embedding is near a query's."""
 
     piece: str
-    """As in the vocabulary; ``##`` marks a continued word."""
+    """The piece as written in the vocabulary, where ``##`` marks a continued word."""
     cosine: float
-    """In [-1, 1]."""
+    """Cosine with the query, in [-1, 1]."""
 
 
 class Query(NamedTuple):
     """A sum of signed words."""
 
     terms: tuple[tuple[int, str], ...]
-    """(+1 or -1, word)."""
+    """Pairs of a sign, +1 or -1, and a word."""
 
     def __str__(self) -> str:
         (first_sign, first), *others = self.terms
@@ -36,13 +36,13 @@ def parse_queries(words: Sequence[str]) -> list[Query]:
     """Read words and the operators between them; words without an operator between them are queries of their own.
 
     Args:
-        words: Such as ``["king", "-", "man", "+", "woman"]``; arguments may hold spaces.
+        words: Words and operators, such as ``["king", "-", "man", "+", "woman"]``; an item may hold several.
 
     Raises:
-        ConfigError: An operator without a word behind it, or no word.
+        ConfigError: An operator has no word after it, or there is no word at all.
     """
     queries: list[list[tuple[int, str]]] = []
-    sign = 0
+    sign = 0  # of the operator before the word; 0 where there is none
     for word in " ".join(words).split():
         if word in ("+", "-"):
             if sign:
@@ -64,17 +64,17 @@ def nearest(
 ) -> list[Neighbour]:
     """Return the pieces whose embeddings have the greatest cosine with the query's.
 
-    Each word is the mean of its pieces' embeddings, scaled to length 1 before the words are added: else frequent words,
-    whose embeddings are shorter, would count less. Special pieces and the query's own are left out.
+    Each word is the mean of its pieces' embeddings, scaled to length 1 before the words are added: otherwise frequent
+    words, whose embeddings are shorter, would count less. Special pieces and the query's own pieces are left out.
 
     Args:
-        query: Words.
-        embeddings_VD: Word embeddings, a row a piece.
-        tokenizer: Of the model.
-        top_k: How many.
+        query: Signed words to add.
+        embeddings_VD: Word embeddings, one row for each piece.
+        tokenizer: The model's tokenizer.
+        top_k: Number of pieces to return.
 
     Raises:
-        ConfigError: A word that the vocabulary cannot write, or a sum that is zero.
+        ConfigError: The vocabulary cannot write a word, or the sum is zero.
     """
     unit_VD = embeddings_VD / np.maximum(np.linalg.norm(embeddings_VD, axis=1, keepdims=True), 1e-12)
     excluded = set(tokenizer.special_ids.to_dict().values())
@@ -99,22 +99,22 @@ def word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
     """Return the ids of a word's pieces.
 
     Raises:
-        ConfigError: The vocabulary cannot write it.
+        ConfigError: The vocabulary cannot write the word.
     """
-    # as inside a sentence: a word without the space before it has other pieces
+    # The word is encoded as inside a sentence: without the space before it, byte-level BPE has other pieces for it.
     ids = tokenizer.encode(f" {word}" if tokenizer.kind.keeps_spaces else word).tolist()
     unknown = tokenizer.special_ids.unk
     if not ids or unknown in ids:
-        found = " ".join(tokenizer.pieces[index] for index in ids) or "nothing"
+        written = " ".join(tokenizer.pieces[index] for index in ids) or "nothing"
         raise ConfigError(
-            f"{word!r}: the vocabulary of {tokenizer.where} cannot write this word; it becomes {found}. Use a word in "
-            "the script and language that the model was trained on."
+            f"{word!r}: the vocabulary of {tokenizer.where} cannot write this word; it becomes {written}. Use a word "
+            "in the script and language that the model was trained on."
         )
     return ids
 
 
 def render_neighbours(query: Query, neighbours: Sequence[Neighbour], tokenizer: Tokenizer) -> str:
-    """Return a plain-text table: the query with its pieces, then a line a neighbour."""
+    """Return a plain-text table: the query with its pieces, then one line for each neighbour."""
     pieces = [[tokenizer.pieces[index] for index in word_ids(word, tokenizer)] for _, word in query.terms]
     cut = [f"{word} = {' '.join(own)}" for (_, word), own in zip(query.terms, pieces, strict=True) if len(own) > 1]
     lines = [str(query) + (f"   ({'; '.join(cut)})" if cut else "")]

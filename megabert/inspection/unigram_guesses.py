@@ -1,4 +1,4 @@
-"""Guesses for [MASK] of the unigram predictor, the untrained and the trained model, side by side."""
+"""Guesses for [MASK] by the unigram predictor, the untrained and the trained model, side by side."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +12,12 @@ from megabert.tokenization import load_tokenizer
 
 
 def compare_guesses(run_dir: Path, texts: Sequence[str], checkpoint: str, *, counts: NDArray[np.int64]) -> str:
-    """Return guesses of the unigram, the untrained (step 0) and the trained model side by side.
+    """Return guesses of the unigram predictor, the untrained (step 0) and the trained model side by side.
 
     Args:
-        run_dir: Run folder.
-        texts: With one ``[MASK]`` or more each.
-        checkpoint: Which one is the trained model.
+        run_dir: The run's folder.
+        texts: Texts with at least one ``[MASK]`` each.
+        checkpoint: The checkpoint that holds the trained model: last, best or a step.
         counts: How often each piece was a training target.
     """
     trained = open_source(str(run_dir), checkpoint)

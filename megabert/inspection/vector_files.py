@@ -1,6 +1,6 @@
-"""Vectors written as they come: to Parquet, or to ``.npy``, whose header learns the count at the end."""
+"""Vectors written as they come: to Parquet, or to ``.npy``, whose header gets the number of rows at the end."""
 
-# B lines, D width
+# D width of a vector
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,21 +17,21 @@ from megabert.errors import ConfigError
 from megabert.schema.files import atomic_path
 
 Write = Callable[[Sequence[NDArray[np.integer]], Sequence[NDArray[np.float32]]], None]
-"""Takes the ids of some lines and their vectors: of shape (D,), or (tokens, D) where tokens are kept."""
+"""Writes consecutive lines, given their ids and their vectors of shape (D,), or (tokens, D) where tokens are kept."""
 
 
 @contextmanager
 def open_vectors(path: Path, *, width: int, pieces: Sequence[str] | None = None) -> Iterator[Write]:
-    """Open a file for vectors; it appears when the block ends well.
+    """Open a file for vectors; it appears once the block has ended without an error.
 
     Args:
         path: ``.parquet`` (columns ``line``, from 1, and ``embedding``; with tokens ``line``, ``tokens``,
             ``embeddings``) or ``.npy`` (float32 of shape (lines, D)).
-        width: D.
-        pieces: The vocabulary, where a line has a vector a token; None where it has one.
+        width: Size D of a vector.
+        pieces: The vocabulary, if each token has a vector; None if each line has one.
 
     Raises:
-        ConfigError: Another suffix, or tokens in a ``.npy``.
+        ConfigError: The suffix is neither of the two, or vectors of tokens are to go to a ``.npy`` file.
     """
     check_output(path, has_tokens=pieces is not None)
     with atomic_path(path) as temporary, open(temporary, "wb") as stream:
@@ -44,15 +44,17 @@ def open_vectors(path: Path, *, width: int, pieces: Sequence[str] | None = None)
 
 
 def check_output(path: Path, *, has_tokens: bool) -> None:
-    """Refuse a file name that the vectors cannot go to.
+    """Refuse a file name whose format cannot hold the vectors.
 
     Raises:
-        ConfigError: Another suffix than the two, or tokens in a ``.npy``.
+        ConfigError: The suffix is neither ``.parquet`` nor ``.npy``, or vectors of tokens are to go to a ``.npy`` file.
     """
     if path.suffix not in (".parquet", ".npy"):
         raise ConfigError(f"{path}: vectors go to .parquet or .npy, not to {path.suffix or 'a name without suffix'}.")
     if has_tokens and path.suffix == ".npy":
-        raise ConfigError(f"{path}: lines have different numbers of tokens, an array has not. Write to .parquet.")
+        raise ConfigError(
+            f"{path}: lines differ in their number of tokens, which an array cannot hold. Write to .parquet."
+        )
 
 
 @contextmanager
@@ -60,7 +62,7 @@ def _npy(stream: BinaryIO, width: int) -> Iterator[Write]:
     lines = 0
 
     def header() -> None:
-        # numpy leaves room for a growing first axis, so the last header is as long as the first
+        # numpy leaves room for a growing first axis, so the last header is as long as the first, which it overwrites.
         content = {"descr": "<f4", "fortran_order": False, "shape": (lines, width)}
         np.lib.format.write_array_header_1_0(stream, content)
 
@@ -88,6 +90,7 @@ def _parquet(stream: BinaryIO, width: int, pieces: Sequence[str] | None) -> Iter
 
     def write(ids: Sequence[NDArray], vectors: Sequence[NDArray]) -> None:
         nonlocal lines
+        # All vectors are one flat array; offsets say which tokens belong to which line.
         columns = [pa.array(range(lines + 1, lines + 1 + len(vectors)), pa.int64())]
         flat = np.concatenate([array.reshape(-1) for array in vectors])
         rows = pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), width)

@@ -1,8 +1,8 @@
 """Attention as a web page of its own: everything in one file, nothing fetched.
 
-The page carries the queries and keys of the layers shown, float32, and of a DeBERTa the scores of positions; scores,
+The page carries the queries and keys of the layers shown in float32, and a DeBERTa's scores of positions. Scores,
 softmax and pictures are computed from them in the browser. ``render_page`` fills ``page.html`` with the scripts and
-styles beside it.
+styles next to it.
 """
 
 import base64
@@ -19,19 +19,19 @@ from megabert.inspection.attention import AttentionRecord
 
 SCRIPTS = ("numbers.js", "head_view.js", "model_view.js", "neuron_view.js", "page.js")
 MAX_MIB = 64
-"""Above it browsers take long to open a page."""
+"""Largest page in MiB of base64; browsers take long to open larger ones."""
 
 
 def render_page(record: AttentionRecord, *, model: str, layers: Sequence[int] | None = None) -> str:
     """Return the page as HTML.
 
     Args:
-        record: What to show.
+        record: The queries, keys and tokens to show.
         model: Name of the model, for the heading.
-        layers: Which ones to show, from 0; None shows all.
+        layers: Numbers of the layers to show, from 0; None shows all.
 
     Raises:
-        ConfigError: No such layer, or the page would be too large to open.
+        ConfigError: A layer does not exist, or the page would be too large to open.
     """
     chosen = _choose_layers(layers, record.q_LNSH.shape[0])
     shown = (record.q_LNSH[chosen], record.k_LNSH[chosen])
@@ -57,7 +57,7 @@ def render_page(record: AttentionRecord, *, model: str, layers: Sequence[int] | 
     }
     page = _read("page.html")
     for name, content in parts.items():
-        before, after = page.split(f"/*{name}*/")  # not replace: what was put in is not searched again
+        before, after = page.split(f"/*{name}*/")  # replace would also search what was inserted before
         page = before + content + after
     return page
 
@@ -71,7 +71,7 @@ def _choose_layers(layers: Sequence[int] | None, count: int) -> list[int]:
 
 
 def _check_size(numbers: int, record: AttentionRecord, layers: int) -> None:
-    mib = numbers * 4 * 4 / 3 / 2**20  # base64
+    mib = numbers * 4 * 4 / 3 / 2**20  # 4 bytes a float32; base64 writes 3 bytes as 4 characters
     if mib > MAX_MIB:
         raise ConfigError(
             f"{len(record.pieces)} tokens in {layers} layers of {record.context_LSD.shape[-1]} make a page of "
@@ -84,7 +84,7 @@ def _encode_floats(values: Tensor) -> str:
 
 
 def _encode_json(data: dict[str, Any]) -> str:
-    """Return JSON that cannot end the script element it stands in, whatever the tokens are."""
+    """Return JSON that cannot end the script element that holds it, whatever the tokens are."""
     text = json.dumps(data, ensure_ascii=True)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

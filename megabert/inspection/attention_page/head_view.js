@@ -1,7 +1,7 @@
 // Head view: lines from each token to the tokens it attends to, a colour a head, opacity the probability.
 
 const ROW = 24;
-const FAINTEST = 0.01; // lines below it cannot be seen
+const FAINTEST = 0.01; // fainter lines cannot be seen
 
 const PAIRS = {
   all: () => true,
@@ -62,7 +62,7 @@ function drawLines(context, attention, state, isShown, chosen) {
   }
 }
 
-// With a token chosen, say on each target what it gets: as a tooltip and, for whoever reads the page by program, as data.
+// With a token chosen, each target shows its probabilities: in a tooltip, and as data for programs that read the page.
 function labelTargets(box, attention, state) {
   for (const element of box.querySelectorAll(".to")) {
     const token = Number(element.dataset.token);

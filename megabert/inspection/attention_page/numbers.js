@@ -1,6 +1,6 @@
 "use strict";
 // Queries and keys of every layer and head, and what follows from them: scores q.k / sqrt(H), softmax over keys.
-// In a DeBERTa a score has other summands beside q.k, all over sqrt(H * summands); positionScores is what they add.
+// In a DeBERTa a score has other summands than q.k, all over sqrt(H * summands); positionScores is what they add.
 
 function decodeFloats(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -31,7 +31,7 @@ class Attention {
 
   key(layer, head, token) { return this.vector(this.keys, layer, head, token); }
 
-  // How the scores are made, as a heading.
+  // The formula of the scores, as a heading.
   scoreName() {
     if (this.positionScores === null) return `q\u00b7k / \u221a${this.width}`;
     return `q\u00b7k / \u221a(${this.width} \u00b7 ${this.kinds}) + positions`;
@@ -57,7 +57,7 @@ class Attention {
     return exponentials.map((value) => value / sum);
   }
 
-  // Rows of softmax for all tokens of a head; kept, since views draw them again and again.
+  // Rows of softmax for all tokens of a head. They are cached because the views draw them repeatedly.
   probabilities(layer, head) {
     const name = layer * this.heads + head;
     if (!this.cache.has(name)) {

@@ -1,4 +1,4 @@
-"""A real browser for pages: what their scripts made of them, as HTML."""
+"""A real browser that opens pages and returns the HTML that their scripts produced."""
 
 import shutil
 import subprocess
@@ -17,6 +17,6 @@ def dump_dom(page: Path, fragment: str, profile: Path) -> str:
     if browser is None:
         pytest.skip("no Chromium on the PATH: apt-get install chromium")
     command = [browser, *FLAGS.split(), f"--user-data-dir={profile}", "--dump-dom", f"{page.as_uri()}#{fragment}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout

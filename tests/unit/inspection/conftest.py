@@ -22,7 +22,7 @@ def tokenizer(tmp_path):
 
 @pytest.fixture
 def model():
-    """Two layers of random weights, far from uniform attention."""
+    """Return a model of two layers whose random weights are large enough for attention to be far from uniform."""
     config = ModelConfig(
         vocab_size=len(PIECES),
         hidden_size=16,
@@ -41,7 +41,7 @@ def model():
 
 @pytest.fixture
 def model_folder(model, tokenizer, tmp_path) -> Path:
-    """The model in Hugging Face form."""
+    """Return the folder of the model in Hugging Face form."""
     save_huggingface(tokenizer, tmp_path / "tokenizer")
     write_huggingface(
         tmp_path / "model",

@@ -133,8 +133,8 @@ def test_browser_shows_the_numbers_of_a_deberta(deberta, tokenizer, tmp_path):
     page.write_text(render_page(record, model="little", layers=[1]), encoding="utf-8")
     neurons = dump_dom(page, "view=neuron&layer=1&heads=1&token=4", tmp_path / "profile")
     for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
-        found = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
-        torch.testing.assert_close(torch.tensor([float(text) for text in found]), values[1, 1, 4], **TOLERANCE)
+        shown = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
+        torch.testing.assert_close(torch.tensor([float(text) for text in shown]), values[1, 1, 4], **TOLERANCE)
     assert f"(8 \u00b7 {record.kinds}) + positions" in neurons
 
 
@@ -179,12 +179,12 @@ def test_browser_shows_the_models_numbers(record, tmp_path):
     layer, head, token = 1, 1, 4
     neurons = dump_dom(page, f"view=neuron&layer={layer}&heads={head}&token={token}", tmp_path / "profile")
     for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
-        found = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
+        shown = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
         expected = values[layer, head, token]
-        torch.testing.assert_close(torch.tensor([float(text) for text in found]), expected, **TOLERANCE)
+        torch.testing.assert_close(torch.tensor([float(text) for text in shown]), expected, **TOLERANCE)
     heads = dump_dom(page, f"view=head&layer={layer}&heads=0,1&token={token}", tmp_path / "profile")
-    found = [list(map(float, text.split())) for text in re.findall(r'data-probabilities="([^"]+)"', heads)]
-    torch.testing.assert_close(torch.tensor(found).T, record.probabilities()[layer, :, token], **TOLERANCE)
+    shown = [list(map(float, text.split())) for text in re.findall(r'data-probabilities="([^"]+)"', heads)]
+    torch.testing.assert_close(torch.tensor(shown).T, record.probabilities()[layer, :, token], **TOLERANCE)
     model_view = dump_dom(page, "view=model", tmp_path / "profile")
     assert len(re.findall(r'<canvas[^>]*title="layer \d, head \d"', model_view)) == 2 * 2
 

@@ -1,4 +1,4 @@
-"""Models that a command cannot show anything true of."""
+"""Models of which a command could show nothing true are refused."""
 
 import json
 
@@ -29,9 +29,9 @@ def test_model_without_a_masked_lm_head_guesses_nothing(model_folder, capsys):
     encoder = {name: value for name, value in weights.items() if not name.startswith("cls.")}
     save_file(encoder, model_folder / "model.safetensors")
     assert main(["fill-mask", "--model", str(model_folder), "the [MASK] sat"]) == 4
-    found = capsys.readouterr()
-    assert "no head that guesses pieces (cls.predictions." in found.err
-    assert not found.out
+    output = capsys.readouterr()
+    assert "no head that guesses pieces (cls.predictions." in output.err
+    assert not output.out
 
 
 @pytest.mark.parametrize("words", [["fill-mask", "[MASK]", "--model", "model"], ["similar", "cat", "--model", "model"]])

@@ -32,32 +32,32 @@ def hidden_of(model, tokenizer, line):
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("batch_tokens", [1, 20, 8192])
-def test_every_line_has_its_own_vector_in_its_place(pooling, suffix, batch_tokens, model, tokenizer, text):
+def test_every_line_has_its_own_vector_in_its_row(pooling, suffix, batch_tokens, model, tokenizer, text):
     output = text.with_suffix(suffix)
-    done = embed_file(model, tokenizer, text, output, pooling=pooling, batch_tokens=batch_tokens)
+    counts = embed_file(model, tokenizer, text, output, pooling=pooling, batch_tokens=batch_tokens)
     if suffix == ".npy":
-        found = np.load(output)
-        assert found.dtype == np.float32
+        vectors = np.load(output)
+        assert vectors.dtype == np.float32
     else:
         table = pq.read_table(output)
         assert table["line"].to_pylist() == list(range(1, len(LINES) + 1))
-        found = np.array(table["embedding"].to_pylist(), np.float32)
-    for row, line in zip(found, LINES, strict=True):
+        vectors = np.array(table["embedding"].to_pylist(), np.float32)
+    for row, line in zip(vectors, LINES, strict=True):
         _, hidden_SD = hidden_of(model, tokenizer, line)
         np.testing.assert_allclose(row, hidden_SD[0] if pooling == "cls" else hidden_SD.mean(0), atol=1e-5)
-    assert (done.lines, done.truncated, done.first_truncated) == (len(LINES), 1, 4)
+    assert (counts.lines, counts.truncated, counts.first_truncated) == (len(LINES), 1, 4)
 
 
-def test_tokens_stand_beside_their_vectors(model, tokenizer, text, monkeypatch):
+def test_tokens_are_next_to_their_vectors(model, tokenizer, text, monkeypatch):
     monkeypatch.setattr(embed, "GROUP_BYTES", 4 * 16 * 12)  # several groups
     output = text.with_suffix(".parquet")
-    done = embed_file(model, tokenizer, text, output, pooling="tokens", batch_tokens=16)
+    counts = embed_file(model, tokenizer, text, output, pooling="tokens", batch_tokens=16)
     rows = pq.read_table(output).to_pylist()
     assert pq.ParquetFile(output).num_row_groups > 1
     assert [row["line"] for row in rows] == list(range(1, len(LINES) + 1))
     assert rows[1]["tokens"] == rows[6]["tokens"] == ["[CLS]", "[SEP]"]
     assert rows[2]["tokens"] == ["[CLS]", "the", "dog", "##s", "sat", "[SEP]"]
-    assert sum(len(row["tokens"]) for row in rows) == done.tokens
+    assert sum(len(row["tokens"]) for row in rows) == counts.tokens
     for row, line in zip(rows, LINES, strict=True):
         ids, hidden_SD = hidden_of(model, tokenizer, line)
         assert row["tokens"] == [tokenizer.pieces[index] for index in ids]
@@ -110,7 +110,7 @@ def test_outputs_that_cannot_hold_the_vectors_are_refused(name, pooling, message
 def test_bad_input_is_named_by_line_and_leaves_nothing(model, tokenizer, tmp_path):
     path, output = tmp_path / "bad.txt", tmp_path / "bad.npy"
     path.write_bytes(b"the cat\n" * 5000 + b"the \xe9t\xe9\n")
-    with pytest.raises(DataError, match=r"bad\.txt:5001: byte 5 of the line is no UTF-8"):
+    with pytest.raises(DataError, match=r"bad\.txt:5001: byte 5 of the line is not UTF-8"):
         embed_file(model, tokenizer, path, output)
     path.write_bytes(b"")
     with pytest.raises(DataError, match="is empty"):

@@ -64,7 +64,7 @@ def test_unigram_guesses_are_the_most_frequent(tokenizer):
     assert unigram_guesses(counts, tokenizer, top_k=2) == [Guess("the", 0.75), Guess("cat", 0.25)]
 
 
-def test_guesses_stand_side_by_side():
+def test_guesses_are_shown_side_by_side():
     table = render_guesses(
         "a [MASK]",
         {"unigram": [[Guess("the", 0.25), Guess("a", 0.1)]], "trained": [[Guess("cat", 0.5), Guess("dog", 0.25)]]},
