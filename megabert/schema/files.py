@@ -1,4 +1,4 @@
-"""Files and folders that are whole or absent: temporary name, fsync, rename; and the SHA-256 of files."""
+"""Files and folders that appear whole or not at all (temporary name, fsync, rename); locks and the SHA-256 of files."""
 
 import errno
 import fcntl
@@ -38,7 +38,7 @@ def sync_file(path: Path | str) -> None:
 
 
 def sync_folder(folder: Path | str) -> None:
-    """Make the names in a folder durable: a rename is lost by a power cut without it."""
+    """Make the names in a folder durable; without it a power cut can undo a rename."""
     _sync(folder)
 
 
@@ -51,7 +51,7 @@ def _sync(path: Path | str) -> None:
 
 
 def write_durably(path: Path | str, content: bytes) -> None:
-    """Write a small file and sync it; unlike `atomic_write` in place, for files of a folder that is renamed later."""
+    """Write a small file in place and sync it. It is meant for files of a folder that is renamed once it is whole."""
     with open(path, "wb") as stream:
         stream.write(content)
         stream.flush()
@@ -59,17 +59,17 @@ def write_durably(path: Path | str, content: bytes) -> None:
 
 
 def try_lock(stream: IO[Any], mode: int) -> bool:
-    """Lock an open file without waiting; the lock goes with the process, however that ends.
+    """Lock an open file without waiting. The lock is released when the process ends, however it ends.
 
     Args:
         stream: The open file.
         mode: ``fcntl.LOCK_EX`` or ``fcntl.LOCK_SH``.
 
     Returns:
-        Whether it is locked; False where the file system has no locks, which the caller has to say.
+        Whether the file is locked. False means that the file system has no locks, which the caller has to report.
 
     Raises:
-        BlockingIOError: Another process holds it.
+        BlockingIOError: Another process holds the lock.
     """
     try:
         fcntl.flock(stream.fileno(), mode | fcntl.LOCK_NB)
@@ -82,13 +82,13 @@ def try_lock(stream: IO[Any], mode: int) -> bool:
 
 @contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; on success sync it and rename it to ``path``.
+    """Yield a temporary path next to ``path``; on success sync it and rename it to ``path``.
 
     On any error the temporary file is removed and ``path`` is as it was. The temporary name holds random bits, so two
     writers (threads, hosts, containers) never share one.
 
     Raises:
-        DataError: The disk is full; names the folder and its free space. Or ``path`` is a folder.
+        DataError: ``path`` is a folder, or the disk is full; the message names the folder and its free space.
     """
     path = Path(path)
     if path.is_dir():
@@ -112,11 +112,11 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
     """Yield an empty temporary folder; on success it is synced with all that is in it and becomes ``folder``.
 
     A folder that is already there is moved aside for the moment of the exchange and removed afterwards, so a reader
-    sees the earlier content or the new one, never half of either. On any error the temporary folder is removed and
+    sees the previous content or the new one, never half of either. On any error the temporary folder is removed and
     ``folder`` is as it was.
 
     Raises:
-        DataError: The disk is full; names the folder and its free space.
+        DataError: The disk is full; the message names the folder and its free space.
     """
     folder = Path(folder)
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
@@ -136,13 +136,15 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
 
 
 def replace_folder(new: Path, folder: Path, *, aside: Path | None = None) -> None:
-    """Rename ``new`` to ``folder`` durably; where the second rename fails, an earlier ``folder`` gets its name back.
+    """Rename ``new`` to ``folder`` durably; if that fails, the previous ``folder`` gets its name back.
 
     Args:
         new: A finished folder next to ``folder``.
-        folder: The name that it gets.
-        aside: The name of an earlier ``folder`` in between, for callers that look for it after a kill.
+        folder: The path that it is renamed to.
+        aside: Path of the previous ``folder`` during the exchange, for callers that look for it after a kill.
     """
+    # A folder with content cannot be replaced by one rename. After a kill between the two, ``folder`` is missing, and
+    # the previous one is complete under the name ``aside``.
     aside = aside or new.with_name(f"{new.name}.old")
     is_replaced = folder.exists()
     if is_replaced:
@@ -159,7 +161,7 @@ def replace_folder(new: Path, folder: Path, *, aside: Path | None = None) -> Non
 
 
 def disk_full(path: Path) -> DataError:
-    """Return the error for a write to ``path`` that found no space."""
+    """Return the error for a write to ``path`` that failed for lack of space."""
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     free_mib = shutil.disk_usage(folder).free / 2**20
     return DataError(
@@ -169,7 +171,7 @@ def disk_full(path: Path) -> DataError:
 
 
 def atomic_write(path: Path | str, content: bytes | str) -> None:
-    """Write ``content`` so that ``path`` is seen whole or not at all."""
+    """Write ``content`` so that readers see ``path`` whole or not at all."""
     data = content.encode() if isinstance(content, str) else content
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)

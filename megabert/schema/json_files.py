@@ -1,4 +1,4 @@
-"""JSON files of ours, read with their types checked: the one way in for plans, records, manifests and states.
+"""JSON files of this project, read with their types checked: plans, records, checkpoint manifests and states.
 
 A file that was cut, edited by hand or written by another program must end in a sentence that names the file, the field
 and the remedy. pydantic does the checking, so that a dataclass's annotations are the description of the format.

@@ -1,4 +1,4 @@
-"""The manifest beside a set of instance shards; written last, so its absence means unfinished."""
+"""The manifest of a folder of instance shards. It is written last, so that a folder without one is unfinished."""
 
 import hashlib
 import json
@@ -15,24 +15,24 @@ MANIFEST_NAME = "manifest.json"
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """One shard file."""
+    """A shard file as the manifest lists it."""
 
     file: str
-    """Name inside the folder."""
+    """Name of the file in the manifest's folder."""
     split: Literal["train", "validation"]
-    """Held-out documents are ``validation``."""
+    """The split; instances of held-out documents are ``validation``."""
     rows: int
-    """Instances."""
+    """Number of instances."""
     tokens: int
-    """Tokens of all instances, special ones counted."""
+    """Number of tokens in all instances, special ones counted."""
     masked_tokens: int
-    """Positions to predict; 0 where masking is dynamic."""
+    """Number of positions to predict; 0 if masking is dynamic."""
     sha256: str
-    """Of the file's bytes."""
+    """SHA-256 of the file's bytes."""
     bucket: int
-    """Which part of the documents the first segments came from."""
+    """Number of the part of the documents that the first segments came from."""
     duplicate: int
-    """Which of the ``dupe_factor`` passes made it, from 0."""
+    """Number of the pass over the documents, from 0 to ``dupe_factor`` - 1, that wrote the shard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +40,15 @@ class Manifest:
     """The shards of one sequence length. Rows are numbered globally over the order of ``shards``."""
 
     metadata: ShardMetadata
-    """What holds for all shards."""
+    """Properties that all shards share."""
     shards: list[ShardEntry]
-    """In the order that numbers the rows."""
+    """The shards, in the order that numbers the rows."""
     config: dict[str, Any] = field(default_factory=dict)
     """The build's full configuration."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Packages that took part."""
+    """Versions of the packages that the build used."""
     statistics: dict[str, Any] = field(default_factory=dict)
-    """Counts of the build: documents, sentences, lengths, labels, masks, what was dropped and why."""
+    """Counts of the build: documents, sentences, lengths, labels and masks, and what was dropped for which reason."""
 
     def of_split(self, split: str) -> list[ShardEntry]:
         """Return the shards of one split in order."""
@@ -66,9 +66,10 @@ class Manifest:
 
     @property
     def data_sha256(self) -> str:
-        """Hex digest of what the instances are: metadata, and split, rows and SHA-256 of each shard in order.
+        """Hex digest that identifies the instances: metadata, and file, split, rows and SHA-256 of each shard in order.
 
-        Paths in the configuration, package versions and counts do not enter: a copied or repeated build is the same.
+        Paths in the configuration, package versions and counts are left out, so that a copied or repeated build has the
+        same digest.
         """
         shards = [[shard.file, shard.split, shard.rows, shard.sha256] for shard in self.shards]
         text = json.dumps([self.metadata.to_dict(), shards], sort_keys=True, separators=(",", ":"))
@@ -104,8 +105,8 @@ def read_manifest(folder: Path | str) -> Manifest:
     """Read the manifest of a folder of shards, checking everything but the shards' bytes.
 
     Raises:
-        DataError: No manifest (an unfinished build), damaged JSON, another format version, no shards, a shard
-            file that is not there, or counts that contradict themselves.
+        DataError: The manifest is missing (an unfinished build), damaged, of another format version or without
+            shards; a shard file is missing; or the totals are not the sums over the shards.
     """
     path = Path(folder) / MANIFEST_NAME
     values = _load(path)
@@ -132,6 +133,7 @@ def read_manifest(folder: Path | str) -> Manifest:
 
 def _load(path: Path) -> dict[str, Any]:
     if not path.is_file():
+        # The outermost folder that does not exist tells a mistyped path from an unfinished build.
         missing = next((folder for folder in reversed(path.parents) if not folder.exists()), None)
         remedy = "Run the same `megabert-data build` command again: it continues where it stopped."
         if missing is not None:
@@ -158,7 +160,7 @@ def _entry(path: Path, index: int, values: Any) -> ShardEntry:
     if not (path.parent / entry.file).is_file():
         raise DataError(
             f"{path.parent / entry.file}: listed in the manifest but not there. "
-            "Copy it again, or run the same `megabert-data build` command, which makes it anew.",
+            "Copy it again, or run the same `megabert-data build` command, which writes it again.",
             see="a-shard-is-missing-or-damaged",
         )
     return entry

@@ -1,4 +1,4 @@
-"""The Arrow schema of an instance shard and what its metadata says (DESIGN.md section 3)."""
+"""The Arrow schema of an instance shard, and the metadata in it (described in docs/instances.md)."""
 
 import json
 from dataclasses import asdict, dataclass, fields
@@ -9,37 +9,37 @@ import pyarrow as pa
 from megabert.errors import DataError
 
 FORMAT_VERSION = 1
-MAX_BATCH_ROWS = 8192  # reading one row costs one batch's decompression
+MAX_BATCH_ROWS = 8192  # reading one row decompresses a whole batch
 PREFIX = "megabert."
 SPECIAL_TOKENS = ("pad", "unk", "cls", "sep", "mask")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardMetadata:
-    """What holds for every instance of a set of shards; stored in each shard's Arrow schema metadata."""
+    """Properties of every instance of a set of shards, stored in each shard's Arrow schema metadata."""
 
     objective: Literal["nsp", "sop", "none"]
-    """What ``next_sentence_label`` means: next sentence, sentence order, nothing."""
+    """Meaning of ``next_sentence_label``: next sentence prediction, sentence order prediction, or none."""
     pairing: Literal["balanced", "google"]
-    """How pairs were drawn."""
+    """Algorithm that drew the pairs of segments."""
     masking: Literal["static", "dynamic"]
-    """static: applied in the shards; dynamic: left to the loader."""
+    """Masks are in the shards (static), or drawn by the loader in each epoch (dynamic)."""
     mask_unit: Literal["token", "whole_word", "span"]
-    """What is masked together."""
+    """Tokens that are masked together."""
     max_seq_length: int
-    """Longest instance in tokens, [CLS] and [SEP] counted."""
+    """Upper limit of an instance's tokens, [CLS] and [SEP] counted."""
     max_predictions_per_seq: int
-    """Most masked positions in an instance."""
+    """Upper limit of an instance's masked positions."""
     seed: int
-    """Seed of all draws of the build."""
+    """Seed of all random draws of the build."""
     tokenizer_sha256: str
-    """Identity of the tokenizer that made the ids."""
+    """SHA-256 that identifies the tokenizer of the ids."""
     special_ids: dict[str, int]
-    """Ids by the names pad, unk, cls, sep and mask."""
+    """Ids of the special pieces, by the names pad, unk, cls, sep and mask."""
     vocab_size: int
-    """Pieces in the vocabulary."""
+    """Number of pieces in the vocabulary."""
     masked_lm_prob: float = 0.15
-    """Share of an instance's tokens to predict; shards without it have BERT's."""
+    """Share of an instance's tokens to predict. Shards that do not store it were masked with BERT's 0.15."""
     format_version: int = FORMAT_VERSION
     """Version of this schema."""
 
@@ -58,14 +58,14 @@ class ShardMetadata:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str = "shard metadata") -> "ShardMetadata":
-        """Build from JSON values.
+        """Build the metadata from JSON values.
 
         Args:
-            values: As ``to_dict`` returns them.
-            where: Named in errors, such as the file.
+            values: The fields, as ``to_dict`` returns them.
+            where: The file, or whatever else the values come from; errors name it.
 
         Raises:
-            DataError: Another format version, missing or unknown fields.
+            DataError: The format version is another one, or fields are missing or unknown.
         """
         version = values.get("format_version")
         if version != FORMAT_VERSION:
@@ -74,6 +74,7 @@ class ShardMetadata:
                 "Build the shards again with `megabert-data build`, or use the version of megabert that wrote them."
             )
         names = {field.name for field in fields(cls)}
+        # The first shards did not store masked_lm_prob: it may be missing.
         wrong = sorted((names ^ set(values)) - ({"masked_lm_prob"} - set(values)))
         if wrong:
             raise DataError(f"{where}: missing or unknown fields {', '.join(wrong)}. Build the shards again.")
@@ -108,7 +109,7 @@ def token_type(vocab_size: int) -> pa.DataType:
 
 
 def instance_schema(metadata: ShardMetadata) -> pa.Schema:
-    """Return the Arrow schema of a shard, metadata attached. One row is one instance, no padding stored."""
+    """Return the Arrow schema of a shard, with its metadata. Each row is an instance without padding."""
     token = token_type(metadata.vocab_size)
     return pa.schema(
         [

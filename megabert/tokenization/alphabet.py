@@ -1,4 +1,4 @@
-"""Which single characters a vocabulary holds: all of them, unless they would crowd out the longer pieces."""
+"""The single characters of a vocabulary: all of the text's, unless they would crowd out the longer pieces."""
 
 import re
 import unicodedata
@@ -12,7 +12,8 @@ from megabert.tokenization.backend import CONTINUATION
 MIN_COVERAGE = 0.9995
 """Least share of a text's characters that a vocabulary must be able to write."""
 
-# (coverage to reach, most of the vocabulary that single characters may take for it), tried in turn.
+# Pairs of a coverage and the largest share of the vocabulary that characters may take to reach it, tried in turn.
+# All characters in half of it, 99.99% of the text in three quarters, 99.95% in all of it.
 _POLICY = ((1.0, 0.5), (0.9999, 0.75), (MIN_COVERAGE, 1.0))
 
 # Syllables, jamo, compatibility jamo, the two extended blocks and the half-width forms.
@@ -24,15 +25,15 @@ class Alphabet:
     """Single-character pieces, each in code point order."""
 
     initial: tuple[str, ...]
-    """Every kept character."""
+    """Every kept character, as the first piece of a word."""
     inside: tuple[str, ...]
-    """Those seen in words of two characters or more, written with the continuation prefix."""
+    """The kept characters that occur in words of two characters or more, written with the continuation prefix."""
     coverage: float
     """Share of the counted characters that are kept."""
 
 
 def has_hangul(text: str) -> bool:
-    """Whether a text has Hangul, composed or not."""
+    """Tell whether a text has Hangul, composed or not."""
     return _HANGUL.search(text) is not None
 
 
@@ -44,15 +45,15 @@ def compose(text: str) -> str:
 def choose_alphabet(words: Mapping[str, int], capacity: int) -> Alphabet:
     """Choose the single-character pieces for a vocabulary.
 
-    All characters are kept if they take half of the vocabulary at most; else the most frequent ones, which
-    reach 99.99% of the text, or 99.95% where that is all that fits.
+    All characters are kept if they take at most half of the vocabulary. Otherwise the most frequent ones are kept, as
+    many as reach 99.99% of the text, or 99.95% if no more fit.
 
     Args:
-        words: How often each word occurs.
-        capacity: Pieces in the vocabulary, special ones not counted.
+        words: Number of occurrences of each word.
+        capacity: Number of pieces in the vocabulary, special ones not counted.
 
     Raises:
-        DataError: Even 99.95% does not fit.
+        DataError: Even the characters of 99.95% of the text do not fit.
     """
     counts: Counter[str] = Counter()
     inside: set[str] = set()
@@ -60,8 +61,9 @@ def choose_alphabet(words: Mapping[str, int], capacity: int) -> Alphabet:
         for character in word:
             counts[character] += occurrences
         if len(word) > 1:
-            # The first character too: elsewhere it may stand inside a word, which would then be unknown.
+            # The first character as well: a new text may have it inside a word, which would otherwise be unknown.
             inside.update(word)
+    # Equally frequent characters are ranked by code point, so that the same text gives the same alphabet.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     total = max(sum(counts.values()), 1)
     for coverage, share in _POLICY:

@@ -1,4 +1,4 @@
-"""How `tokenizers` objects are put together for BERT and RoBERTa: normaliser, splitting into words, model, template."""
+"""`tokenizers` objects for BERT and RoBERTa, assembled from normaliser, splitting into words, model and template."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ MAX_WORD_CHARACTERS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """What happens to text before it is cut into pieces; the names are Hugging Face's."""
+    """Treatment of text before it is cut into pieces. The fields have Hugging Face's names."""
 
     do_lower_case: bool = False
     """Lower-case the text."""
@@ -25,7 +25,7 @@ class TextOptions:
     tokenize_chinese_chars: bool = True
     """Make every CJK ideograph a word of its own."""
     compose: bool = False
-    """Compose again (NFC) after stripping accents: without it Hangul stays split into jamo."""
+    """Compose again (NFC) after stripping accents. Otherwise Hangul stays split into jamo."""
 
     @property
     def is_stock(self) -> bool:
@@ -34,7 +34,7 @@ class TextOptions:
 
 
 def build_normalizer(options: TextOptions) -> normalizers.Normalizer:
-    """Make BERT's normaliser, followed by NFC where the options ask for it."""
+    """Build BERT's normaliser, followed by NFC where the options ask for it."""
     bert = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=options.tokenize_chinese_chars,
@@ -45,7 +45,7 @@ def build_normalizer(options: TextOptions) -> normalizers.Normalizer:
 
 
 def options_of(backend: tokenizers.Tokenizer) -> TextOptions | None:
-    """Recover the text options of a backend; None where it treats text in a way that the options cannot say."""
+    """Return the text options of a backend, or None if it treats text in a way that the options cannot express."""
     if backend.normalizer is None or not isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer):
         return None
     state = json.loads(backend.normalizer.__getstate__())
@@ -55,6 +55,7 @@ def options_of(backend: tokenizers.Tokenizer) -> TextOptions | None:
         state = state["normalizers"][0]
     if state["type"] != "BertNormalizer" or not state["clean_text"]:
         return None
+    # Unset, accents are stripped together with the case, as in google-research/bert.
     strip_accents = state["strip_accents"] if state["strip_accents"] is not None else state["lowercase"]
     return TextOptions(
         do_lower_case=state["lowercase"],
@@ -70,12 +71,12 @@ def build_backend(
     """Assemble a BERT WordPiece tokenizer from its vocabulary.
 
     Args:
-        vocabulary: Ids by piece; holds the special pieces.
-        options: Treatment of text.
-        names: How the special pieces are written.
+        vocabulary: Ids by piece, with the special pieces among them.
+        options: Treatment of text before it is cut into pieces.
+        names: Spelling of the special pieces; BERT's by default.
 
     Returns:
-        A tokenizer without truncation or padding, saved by `tokenizers` as transformers would.
+        A tokenizer without truncation or padding, whose file is the one that transformers would save.
     """
     names = names or SpecialNames()
     model = models.WordPiece(
@@ -103,16 +104,16 @@ def build_byte_bpe(
     """Assemble a byte-level BPE tokenizer as transformers does for RoBERTa (Radford et al. 2019; Liu et al. 2019).
 
     Args:
-        vocabulary: Ids by piece; holds the special pieces.
-        merges: Pairs of pieces, first learned first.
-        names: How the special pieces are written.
-        add_prefix_space: Whether a text is read as if a space stood before it.
+        vocabulary: Ids by piece, with the special pieces among them.
+        merges: Pairs of pieces to merge, in the order in which they were learned.
+        names: Spelling of the special pieces.
+        add_prefix_space: Whether a text is read as if it began with a space.
     """
     backend = tokenizers.Tokenizer(models.BPE(dict(vocabulary), list(merges)))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.decoder = decoders.ByteLevel()
     plain = [AddedToken(name, special=True, normalized=False) for name in (names.cls, names.pad, names.sep, names.unk)]
-    # the mask takes the space before it, as the word that it stands for would
+    # The mask takes the space before it, as the word that it replaces would.
     backend.add_special_tokens([*plain, AddedToken(names.mask, special=True, normalized=False, lstrip=True)])
     backend.post_processor = processors.RobertaProcessing(
         (names.sep, vocabulary[names.sep]),
@@ -124,7 +125,7 @@ def build_byte_bpe(
 
 
 def mark_special(backend: tokenizers.Tokenizer, names: SpecialNames) -> None:
-    """Register the five special pieces as special where the file that they came from did not."""
+    """Register those of the five special pieces as special that the tokenizer's file did not."""
     known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     missing = [name for name in asdict(names).values() if name not in known]
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])

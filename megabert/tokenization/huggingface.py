@@ -1,4 +1,4 @@
-"""Tokenizer folders in Hugging Face form: read any of BERT's family, write what gives `transformers` the same ids."""
+"""Tokenizer folders in Hugging Face form: any of BERT's family is read, and `transformers` gives the same ids."""
 
 import json
 from dataclasses import asdict
@@ -22,23 +22,22 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 
-
 SENTENCEPIECE_FILES = ("spiece.model", "spm.model")
-"""SentencePiece models, which ALBERT, DeBERTa 2 and 3 are published with; they are not read."""
+"""SentencePiece models, with which ALBERT, DeBERTa 2 and 3 are published. They are recognised, but not read."""
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """Read a tokenizer from a Hugging Face folder.
 
     Args:
-        folder: Holds ``tokenizer.json``; or ``vocab.txt`` (WordPiece), or ``vocab.json`` and ``merges.txt`` (byte-level
-            BPE), with an optional ``tokenizer_config.json``.
+        folder: A folder with ``tokenizer.json``; or with ``vocab.txt`` (WordPiece), or ``vocab.json`` and
+            ``merges.txt`` (byte-level BPE), and an optional ``tokenizer_config.json``.
 
     Returns:
         A tokenizer with the ids that `transformers` gives for the folder.
 
     Raises:
-        DataError: No tokenizer there, a damaged file, another kind of model, or a special piece is missing.
+        DataError: There is no tokenizer, or one of another kind, a file is damaged, or a special piece is missing.
     """
     folder = Path(folder)
     settings = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
@@ -58,12 +57,12 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_length: int = 512) -> None:
     """Write the tokenizer's files, so that ``AutoTokenizer.from_pretrained(folder)`` gives the same ids.
 
-    The class is BertTokenizer where that class can express the normaliser, else PreTrainedTokenizerFast, which
+    The class is BertTokenizer if that class can express the normaliser, otherwise PreTrainedTokenizerFast, which
     takes ``tokenizer.json`` as it is (transformers 5 rebuilds a BertTokenizer from its settings alone).
 
     Args:
-        tokenizer: What to write.
-        folder: Created if missing; files of the same names are replaced.
+        tokenizer: The tokenizer to write.
+        folder: The folder, created if it is missing; files of the same names are replaced.
         model_max_length: Longest sequence that the model takes, special pieces included.
     """
     folder = Path(folder)
@@ -72,7 +71,7 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
     options = options_of(backend)
     is_stock = options is not None and options.is_stock
     if options is not None:
-        # Built again from its parts, so that equal tokenizers give equal files wherever they came from.
+        # Built again from its parts, so that equal tokenizers give equal files, whatever folder they were read from.
         added = [token for token in backend.get_added_tokens_decoder().values() if not token.special]
         backend = build_backend(_model_vocabulary(backend), options, tokenizer.names)
         backend.add_tokens(added)
@@ -95,7 +94,7 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
 
 
 def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:
-    """Return how special pieces are written: by the settings, or as usual for the kind, or as in BERT (DeBERTa)."""
+    """Return the spelling of special pieces: the settings', or the kind's usual one, or BERT's (as in DeBERTa)."""
     usual = asdict(kind.names)
     names = {
         role: bracketed if bracketed in vocabulary and usual[role] not in vocabulary else usual[role]
@@ -107,7 +106,7 @@ def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int]) -> 
 def _read_wordpiece(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
     vocabulary = _read_vocabulary(path)
     names = _names(settings, WORDPIECE, vocabulary)
-    find_special_ids(vocabulary, names, where=str(path))  # the template needs them
+    find_special_ids(vocabulary, names, where=str(path))  # the template looks them up
     return build_backend(vocabulary, _text_options(settings), names), WORDPIECE
 
 
@@ -139,11 +138,11 @@ def _read_backend(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Toke
 
 
 _READERS = {"tokenizer.json": _read_backend, "vocab.txt": _read_wordpiece, "vocab.json": _read_byte_bpe}
-"""The first of these files that a folder has is read."""
+"""Readers by file name, in order of preference: the first of these files that a folder has is read."""
 
 
 def _text_options(settings: dict[str, Any]) -> TextOptions:
-    """Read BertTokenizer's settings, with the defaults of that class (lower-casing, accents stripped with it)."""
+    """Read BertTokenizer's settings, whose class lower-cases text by default, and strips accents with the case."""
     lower = bool(settings.get("do_lower_case", True))
     accents = settings.get("strip_accents")
     return TextOptions(

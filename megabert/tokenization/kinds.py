@@ -1,4 +1,4 @@
-"""The kinds of tokenizer that are read: what sets them apart, as data."""
+"""The kinds of tokenizer that are read, described by data: WordPiece, byte-level BPE and Unigram."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ from megabert.tokenization.backend import CONTINUATION
 from megabert.tokenization.special_tokens import SpecialNames
 
 Pieces = Literal["wordpiece", "byte_bpe"]
-"""What can be trained; ``unigram`` is only read."""
+"""Kinds that can be trained; ``unigram`` is only read."""
 SPACE_BYTE = "\u0120"
-"""How byte-level BPE writes a space: a piece that begins with it begins a word."""
+"""The character that byte-level BPE writes for a space: a piece that begins with it begins a word."""
 SPACE_MARK = "\u2581"
-"""How SentencePiece writes a space."""
+"""The character that SentencePiece writes for a space."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How pieces of one kind are told apart and written."""
+    """Properties of a kind of tokenizer: its model, and how its pieces are written."""
 
     name: str
     model: type
     """Class of the `tokenizers` model."""
     names: SpecialNames
-    """How its special pieces are usually written."""
+    """Usual spelling of its special pieces."""
     continues_word: Callable[[str], bool]
     """Whether a piece continues a word."""
     identity: tuple[str, ...]
-    """Settings of the model, beside the pieces, that determine ids."""
+    """Settings of the model that determine ids, in addition to the pieces."""
     decoder: Any = None
-    """Instead of the file's own."""
+    """Decoder to use instead of the file's own; None keeps that."""
     keeps_spaces: bool = False
     """Whether the space before a word is part of its first piece, so that text cannot be cut at spaces unmarked."""
 
@@ -46,7 +46,7 @@ WORDPIECE = Kind(
     names=SpecialNames(),
     continues_word=lambda piece: piece.startswith(CONTINUATION),
     identity=("unk_token", "continuing_subword_prefix", "max_input_chars_per_word"),
-    # the stock clean-up rewrites text on decoding (" do not" becomes " don't")
+    # The stock clean-up rewrites text on decoding: " do not" becomes " don't".
     decoder=decoders.WordPiece(prefix=CONTINUATION, cleanup=False),
 )
 BYTE_BPE = Kind(
@@ -70,7 +70,7 @@ def kind_of(backend: tokenizers.Tokenizer, where: str) -> Kind:
     """Return the kind of a tokenizer.
 
     Raises:
-        DataError: Another kind, or a variant that BERT and its relatives do not use.
+        DataError: The tokenizer is of another kind, or of a variant that BERT and its relatives do not use.
     """
     model = backend.model
     for kind in (WORDPIECE, BYTE_BPE, UNIGRAM):

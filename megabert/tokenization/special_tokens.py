@@ -1,4 +1,4 @@
-"""The five special pieces that BERT's instances are made of."""
+"""The five special pieces that BERT's instances need: padding, unknown, [CLS], [SEP] and [MASK]."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -8,7 +8,7 @@ from megabert.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialNames:
-    """How the special pieces are written in a vocabulary."""
+    """Spelling of the special pieces in a vocabulary; the defaults are BERT's."""
 
     pad: str = "[PAD]"
     unk: str = "[UNK]"
@@ -33,12 +33,12 @@ class SpecialIds:
 
 
 def find_special_ids(vocabulary: Mapping[str, int], names: SpecialNames, *, where: str) -> SpecialIds:
-    """Look up the five special pieces.
+    """Return the ids of the five special pieces.
 
     Args:
         vocabulary: Ids by piece.
-        names: How the pieces are written.
-        where: The file that the vocabulary came from, for the message.
+        names: Spelling of the special pieces.
+        where: The file that the vocabulary was read from; errors name it.
 
     Raises:
         DataError: A special piece is not in the vocabulary.

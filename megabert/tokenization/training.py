@@ -1,6 +1,6 @@
-"""Train a vocabulary, WordPiece or byte-level BPE: the same text gives the same ids.
+"""Train a WordPiece or byte-level BPE vocabulary; the same text always gives the same ids.
 
-No alphabet limit by default, Hangul kept whole.
+The alphabet is as large as the text needs (see ``alphabet``), and Hangul syllables are kept whole.
 """
 
 import json
@@ -27,7 +27,7 @@ from megabert.tokenization.tokenizer import Tokenizer
 
 DEFAULT_VOCAB_SIZE = 30_522
 DEFAULT_BYTE_BPE_SIZE = 50_265
-_FEED_WORDS = 4096
+_FEED_WORDS = 4096  # occurrences of a word in one line of the text for the trainer
 
 
 def train_wordpiece(
@@ -40,20 +40,20 @@ def train_wordpiece(
 ) -> Tokenizer:
     """Train a BERT vocabulary (WordPiece: Schuster and Nakajima 2012; Wu et al. 2016, section 4.1).
 
-    Memory grows with the number of different words. The text is brought into Unicode's composed form first;
-    give the tokenizer composed text too.
+    Memory grows with the number of different words. The text is brought into Unicode's composed form (NFC) first;
+    texts that are tokenized later have to be composed as well.
 
     Args:
-        texts: Texts, read once.
-        vocab_size: Most pieces, special ones counted; fewer where the text yields fewer.
-        cased: Keep upper case. If not, text is lower-cased as in bert-base-uncased.
-        strip_accents: Drop accents; by default they are dropped with the case. Where the text has Hangul,
+        texts: The texts to learn from, read once.
+        vocab_size: Largest number of pieces, special ones counted; a small text yields fewer.
+        cased: Whether upper case is kept. If not, text is lower-cased as in bert-base-uncased.
+        strip_accents: Whether accents are dropped; by default they are dropped with the case. If the text has Hangul,
             characters are composed again afterwards, so that syllables stay whole.
-        min_frequency: Pairs of pieces seen less often are not merged.
+        min_frequency: Pairs of pieces that occur less often are not merged.
 
     Raises:
         ConfigError: An option is out of its range.
-        DataError: There are no words, or too many different characters for ``vocab_size``.
+        DataError: The text has no words, or too many different characters for ``vocab_size``.
     """
     names = SpecialNames()
     special = list(asdict(names).values())
@@ -61,6 +61,7 @@ def train_wordpiece(
         raise ConfigError(f"vocab_size={vocab_size} must be above {len(special)}, the number of special pieces.")
     if min_frequency < 1:
         raise ConfigError(f"min_frequency={min_frequency} must be at least 1; the default is 2.")
+    # Counting whitespace-separated spans first keeps the text itself out of memory.
     spans: Counter[str] = Counter()
     for text in texts:
         spans.update(compose(text).split())
@@ -86,16 +87,17 @@ def train_byte_bpe(
     Every text can be written with it: the 256 bytes are pieces. A word keeps the space before it.
 
     Args:
-        texts: Texts, read once; brought into Unicode's composed form first, white space made single spaces.
-        vocab_size: Most pieces, special ones counted; fewer where the text yields fewer.
-        min_frequency: Pairs of pieces seen less often are not merged.
+        texts: The texts to learn from, read once. They are brought into Unicode's composed form (NFC) first, and all
+            white space becomes single spaces.
+        vocab_size: Largest number of pieces, special ones counted; a small text yields fewer.
+        min_frequency: Pairs of pieces that occur less often are not merged.
 
     Raises:
         ConfigError: An option is out of its range.
-        DataError: There are no words.
+        DataError: The text has no words that repeat.
     """
     names = BYTE_BPE.names
-    special = [names.cls, names.pad, names.sep, names.unk, names.mask]  # RoBERTa's order: the padding is 1
+    special = [names.cls, names.pad, names.sep, names.unk, names.mask]  # RoBERTa's order: the padding has id 1
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     if vocab_size < len(special) + len(alphabet):
         raise ConfigError(
@@ -121,7 +123,7 @@ def train_byte_bpe(
 
 
 def _split_words(spans: Counter[str], options: TextOptions) -> dict[str, int]:
-    """Normalise whitespace-separated spans and split them at punctuation; in alphabetical order."""
+    """Normalise whitespace-separated spans, split them at punctuation, and count the words, in order of code points."""
     normalizer, splitter = build_normalizer(options), pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
     for span, occurrences in spans.items():
@@ -137,7 +139,7 @@ def _train_pieces(
     """Return the pieces longer than a character, in the order in which they were learned.
 
     The trainer numbers ``##x`` pieces in the order of a hash map with a random seed, and breaks ties between
-    equally frequent pairs by these numbers. Handing them in as special pieces fixes the numbers.
+    equally frequent pairs by these numbers. Passing these pieces as special ones fixes their numbers.
     """
     fixed = [*special, *alphabet.inside]
     trainer = trainers.WordPieceTrainer(

@@ -59,6 +59,6 @@ def test_a_missing_file_raises_the_error_that_was_asked_for(tmp_path):
         read_json(tmp_path / "whole.json", Whole, remedy="Use another step.", error=CheckpointError)
 
 
-def test_text_from_elsewhere_is_named_by_its_place():
+def test_text_from_elsewhere_is_named_by_its_source():
     with pytest.raises(DataError, match="shard 3"):
         parse_json("{}", Whole, where="shard 3", remedy="Build it again.")

@@ -19,7 +19,7 @@ def test_transformers_gives_the_same_ids_for_a_saved_folder(name, tmp_path, requ
     transformers = pytest.importorskip("transformers")
     tokenizer = request.getfixturevalue(name)
     save_huggingface(tokenizer, tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")  # as beside exported weights
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")  # as next to exported weights
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     if name != "uncased_korean":  # BertTokenizer cannot keep Hangul whole and strip accents at once
         assert type(theirs).__name__ in ("BertTokenizer", "BertTokenizerFast")

@@ -55,8 +55,8 @@ def test_decomposed_text_gives_the_vocabulary_of_composed_text(korean_texts):
     texts = korean_texts[:40]
     decomposed = [unicodedata.normalize("NFD", text) for text in texts]
     assert has_jamo(decomposed[0])
-    found = train_wordpiece(decomposed, vocab_size=4000)
-    assert found.sha256 == train_wordpiece(texts, vocab_size=4000).sha256
+    tokenizer = train_wordpiece(decomposed, vocab_size=4000)
+    assert tokenizer.sha256 == train_wordpiece(texts, vocab_size=4000).sha256
 
 
 def test_every_character_is_kept_where_there_is_room(korean_texts):
