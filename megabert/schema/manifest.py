@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from megabert.errors import DataError
 from megabert.schema.files import atomic_write
+from megabert.schema.json_files import parse_json
 from megabert.schema.metadata import FORMAT_VERSION, ShardMetadata
 
 MANIFEST_NAME = "manifest.json"
@@ -16,6 +17,8 @@ MANIFEST_NAME = "manifest.json"
 @dataclass(frozen=True)
 class ShardEntry:
     """A shard file as the manifest lists it."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     file: str
     """Name of the file in the manifest's folder."""
@@ -118,9 +121,12 @@ def read_manifest(folder: Path | str) -> Manifest:
     missing = [key for key in ("metadata", "shards", "totals") if key not in values]
     if missing:
         raise DataError(f"{path}: lacks {', '.join(missing)}. Build the shards again.")
-    shards = [_entry(path, index, entry) for index, entry in enumerate(values["shards"])]
+    content = json.dumps(values["shards"])
+    shards = parse_json(content, list[ShardEntry], where=f"{path}: shards", remedy="Build the shards again.")
     if not shards:
         raise DataError(f"{path}: lists no shards. Build them again with `megabert-data build`.")
+    for index, entry in enumerate(shards):
+        _check_file(path, index, entry)
     manifest = Manifest(
         metadata=ShardMetadata.from_dict(values["metadata"], str(path)),
         shards=shards,
@@ -150,11 +156,7 @@ def _load(path: Path) -> dict[str, Any]:
     return values
 
 
-def _entry(path: Path, index: int, values: Any) -> ShardEntry:
-    names = {item.name for item in fields(ShardEntry)}
-    if not isinstance(values, dict) or set(values) != names:
-        raise DataError(f"{path}: shards[{index}] has not exactly the fields {', '.join(sorted(names))}.")
-    entry = ShardEntry(**values)
+def _check_file(path: Path, index: int, entry: ShardEntry) -> None:
     if Path(entry.file).name != entry.file:
         raise DataError(f"{path}: shards[{index}].file={entry.file!r} is no plain file name.")
     if not (path.parent / entry.file).is_file():
@@ -163,4 +165,3 @@ def _entry(path: Path, index: int, values: Any) -> ShardEntry:
             "Copy it again, or run the same `megabert-data build` command, which writes it again.",
             see="a-shard-is-missing-or-damaged",
         )
-    return entry

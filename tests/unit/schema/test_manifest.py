@@ -97,6 +97,15 @@ def test_path_in_file_name_is_refused(folder):
         read_manifest(folder)
 
 
+@pytest.mark.parametrize(("field", "value"), [("rows", "3"), ("sha256", None), ("split", "test"), ("color", "red")])
+def test_wrong_or_unknown_field_of_a_shard_is_named(folder, field, value):
+    shards = json.loads((folder / "manifest.json").read_text())["shards"]
+    shards[1][field] = value
+    edit(folder, shards=shards)
+    with pytest.raises(DataError, match=rf"manifest.json: shards: damaged or edited \(1\.{field}: "):
+        read_manifest(folder)
+
+
 def test_data_digest_is_of_the_instances_alone(folder):
     manifest = read_manifest(folder)
     same = replace(manifest, config={"sources": "elsewhere"}, versions={"sentencex": "99"}, statistics={})
