@@ -9,11 +9,11 @@ from pathlib import Path
 from megabert.compiled import frozen_files
 
 ROOT = Path(__file__).parents[2]
-KERNEL = "from megabert.compiled import compiled\n\n@compiled\ndef increase(x):\n    return x + 1\n"
+LOOP = "from megabert.compiled import compiled\n\n@compiled\ndef increase(x):\n    return x + 1\n"
 FULL_DISK = """
 import logging, resource, signal
 logging.basicConfig()
-from a_kernel import increase
+from a_loop import increase
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 print(increase(1), increase(1.5))
@@ -21,7 +21,7 @@ print(increase(1), increase(1.5))
 
 
 def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    (folder / "a_kernel.py").write_text(KERNEL)
+    (folder / "a_loop.py").write_text(LOOP)
     inherited = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "HOME")}
     settings = inherited | {"PYTHONPATH": f"{ROOT}:{folder}"} | environment
     return subprocess.run([sys.executable, "-c", script], env=settings, capture_output=True, text=True, check=True)
@@ -33,8 +33,8 @@ def test_a_full_disk_is_said_once(tmp_path):
     assert result.stderr.count("compiled loops cannot be kept (File too large)") == 1
 
 
-def test_kernels_run_without_a_home(tmp_path):
-    script = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nfrom a_kernel import increase\nprint(increase(1))"
+def test_loops_run_without_a_home(tmp_path):
+    script = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nfrom a_loop import increase\nprint(increase(1))"
     assert run(script, tmp_path).stdout == "2\n"
     assert not list(tmp_path.rglob("*.nbi"))
 

@@ -17,7 +17,7 @@ IS_SUBWORD = np.random.default_rng(7).random(VOCAB) < 0.3
 PIECES = PieceTable(cls_id=CLS, sep_id=SEP, mask_id=MASK, vocab_size=VOCAB, is_subword=IS_SUBWORD)
 
 
-def test_draws_of_kernels_are_those_of_numpy():
+def test_draws_of_loops_are_those_of_numpy():
     words = np.random.default_rng(0).integers(0, 1 << 63, (300, 3)).astype(np.uint64)
     for first, second, third in words:
         assert mix_2(first, second) == mix(first, second)
@@ -43,7 +43,7 @@ def google_words(ids):
 
 
 def in_random_order(words, key):
-    """Fisher-Yates with the draws that the kernel takes, over all words."""
+    """Fisher-Yates with the draws that the loop takes, over all words."""
     order = list(range(len(words)))
     for index in range(len(order)):
         other = index + int(below(stream(mix(key, 1), index), len(order) - index))
