@@ -1,9 +1,9 @@
-"""Peak memory of a worker, stage by stage, over a small corpus and one that is many times larger.
+"""Peak memory of a worker, step by step, over a small corpus and one that is many times larger.
 
     python benchmarks/bench_memory.py [--input FILE.jsonl ...] [--small-mb 1] [--times 20] [--chunk-mib 0.25]
 
 Both corpora are built by worker processes, their shards verified by others. A worker's peak is the kernel's (VmHWM,
-pages of mapped files and of libraries included), reset for each unit; the table holds the largest of each stage.
+pages of mapped files and of libraries included), reset for each unit; the table holds the largest of each step.
 The small corpus is a sample of the input's documents; the large one is all of them, repeated with a line of their own
 until it is large enough. Units have one size in both: --chunk-mib, and one bucket for so many megabytes.
 """
@@ -43,7 +43,7 @@ def memory_mib(*names: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Measured:
-    """A function that also returns the stage and the worker's peak while it ran."""
+    """A function that also returns the step and the worker's peak while it ran."""
 
     function: Callable[[Any], Any]
 
@@ -51,12 +51,12 @@ class Measured:
         """Run it."""
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         result = self.function(task)
-        stage = task.step if isinstance(task, Unit) else self.function.__name__.strip("_")
-        return result, stage, memory_mib("VmHWM", "RssAnon", "RssFile")
+        step = task.step if isinstance(task, Unit) else self.function.__name__.strip("_")
+        return result, step, memory_mib("VmHWM", "RssAnon", "RssFile")
 
 
 class MeasuringExecutor(ProcessExecutor):
-    """Worker processes whose peaks are kept by stage."""
+    """Worker processes whose peaks are kept by step."""
 
     def __init__(self, workers: int, peaks: dict[str, dict[str, float]]) -> None:
         """Take where the largest peaks are kept."""
@@ -65,9 +65,9 @@ class MeasuringExecutor(ProcessExecutor):
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield results as they finish."""
-        for index, (result, stage, memory) in super().run(Measured(function), tasks):
-            known = self._peaks.setdefault(stage, dict.fromkeys(memory, 0.0))
-            self._peaks[stage] = {name: max(value, known[name]) for name, value in memory.items()}
+        for index, (result, step, memory) in super().run(Measured(function), tasks):
+            known = self._peaks.setdefault(step, dict.fromkeys(memory, 0.0))
+            self._peaks[step] = {name: max(value, known[name]) for name, value in memory.items()}
             yield index, result
 
 
@@ -104,7 +104,7 @@ def _line(text: str) -> str:
 
 
 def peaks_of(corpus: Path, tokenizer: Path, arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Build and verify a corpus; return the largest peak of a worker by stage."""
+    """Build and verify a corpus; return the largest peak of a worker by step."""
     megabytes = corpus.stat().st_size / 1e6
     config = BuildConfig(
         sources=(SourceConfig(input=str(corpus)),),
@@ -150,10 +150,10 @@ def main() -> None:
             megabert_data(["vocab", "--input", str(corpora[0]), "--output", str(tokenizer), "--vocab-size", "8192"])
         small, large = (peaks_of(corpus, tokenizer, arguments) for corpus in corpora)
     print(f"{'peak of a worker, MiB':28s} {'small':>8s} {'large':>8s}   after a unit of the large: anonymous, files")
-    for stage, memory in large.items():
-        before = small.get(stage, {}).get("VmHWM")
+    for step, memory in large.items():
+        before = small.get(step, {}).get("VmHWM")
         print(
-            f"{stage:28s} {'-' if before is None else f'{before:.0f}':>8s} {memory['VmHWM']:8.0f}   "
+            f"{step:28s} {'-' if before is None else f'{before:.0f}':>8s} {memory['VmHWM']:8.0f}   "
             f"{memory['RssAnon']:6.0f} {memory['RssFile']:6.0f}"
         )
     first, last = (max(memory["VmHWM"] for memory in peaks.values()) for peaks in (small, large))
