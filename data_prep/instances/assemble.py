@@ -92,7 +92,7 @@ def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, is_subword
 def to_batch(
     instances: Instances, masked: MaskedInstances, label: NDArray[np.uint8], metadata: ShardMetadata
 ) -> pa.RecordBatch:
-    """Make the record batch of a shard; docs/architecture.md lists the columns."""
+    """Make the record batch of a shard; docs/instances.md lists its columns."""
     schema = instance_schema(metadata)
     columns = [
         make_list(masked.ids_T, instances.offsets),
