@@ -24,7 +24,7 @@ BLOCK = re.compile(
     r"^```(?P<language>python|yaml|text)\n(?P<code>.*?)^```\n|^    (?P<command>\S[^\n]*)\n", re.MULTILINE | re.DOTALL
 )
 DOCUMENTS = 150
-"""Of each package."""
+"""Documents taken of each package."""
 SMALLER = {"vocab_size: 8192": "vocab_size: 3000", "steps: 2000": "steps: 2", "steps: 300": "steps: 1"}
 """In the files of the page: their size, nothing else."""
 MORE = {

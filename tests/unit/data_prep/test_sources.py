@@ -151,7 +151,7 @@ def test_unreadable_documents_can_be_dropped_and_counted(tmp_path):
 
 
 def test_folder_without_permission_is_named(tmp_path):
-    """As root in a child process that gave up its rights."""
+    """Root may read everything, so a child process gives up its rights first."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o000)
     child = os.fork()

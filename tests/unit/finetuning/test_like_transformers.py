@@ -22,7 +22,7 @@ STEPS, RATE, DECAY = 20, 3e-3, 0.1
 
 
 def answered(rng, count=48):
-    """Of one length: transformers' softmax over places takes in the padding, ours the sequence alone."""
+    """Make questions of one length: transformers' softmax over places takes in the padding, ours the sequence alone."""
     return [question(sentence(rng, "ship", length=8), "ship", str(i)) for i in range(count)]
 
 

@@ -100,7 +100,7 @@ def test_spans_are_whole_words_within_the_wanted_number():
 
 
 def test_lengths_of_spans_are_geometric():
-    """Of spans taken first, in instances with room for the longest: 0.2 are of one word, 0.8^9 of ten."""
+    """Spans taken first are counted, in instances with room for the longest: 0.2 are of one word, 0.8^9 of ten."""
     ids, offsets, keys = make_instances([200] * 20_000)
     ids[(ids != CLS) & (ids != SEP)] = int(np.flatnonzero(~IS_SUBWORD)[-1])
     options = MaskingOptions(mask_unit="span", masked_lm_prob=0.05, max_predictions_per_seq=10)

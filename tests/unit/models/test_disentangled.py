@@ -112,7 +112,7 @@ def test_distances_fall_into_the_buckets_of_transformers(span, farthest):
 
 
 def test_gradients_are_those_of_transformers(make_batch):
-    """Of the table of relative positions, which all layers share: through softmax, buckets and both projections."""
+    """The table of relative positions, which all layers share, gets its own through softmax and projections."""
     config = replace(CONFIGS["second"], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     theirs = transformers.DebertaV2ForMaskedLM(
         transformers.DebertaV2Config(
