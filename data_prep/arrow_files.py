@@ -48,7 +48,7 @@ def open_mapped(path: Path) -> pa.ipc.RecordBatchFileReader:
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(
             f"{path}: cannot be opened as an Arrow file ({str(error).splitlines()[0]}). "
-            "Run the same `megabert-data build` command again, which makes missing or damaged files anew."
+            "Run the same `megabert-data build` command again, which writes missing or damaged files again."
         ) from error
 
 

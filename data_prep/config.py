@@ -108,7 +108,7 @@ class BuildConfig:
     """How pairs are made: balanced (even labels, which the length does not betray) or google (the original's
     distribution)."""
     masking: Literal["static", "dynamic"] = "static"
-    """When tokens are masked: static (in the shards) or dynamic (anew each time that the loader reads a row)."""
+    """When tokens are masked: static (in the shards) or dynamic (again each time that the loader reads a row)."""
     mask_unit: Literal["token", "whole_word", "span"] = "token"
     """What is masked together: single tokens, all pieces of a word, or runs of words (Joshi et al. 2020, SpanBERT)."""
     dupe_factor: int = Field(5, ge=1)

@@ -114,7 +114,7 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
     path = _plan_path(build)
     if not path.is_file():
         return None
-    plan = read_json(path, DocumentPlan, remedy="Delete it and run the same command again, which makes it anew.")
+    plan = read_json(path, DocumentPlan, remedy="Delete it and run the same command again, which writes it again.")
     units = [
         vocabulary_unit(build),
         *bucket_units(build, (), plan.buckets, plan.vocab_size),

@@ -61,7 +61,7 @@ class VocabularyOptions:
             )
         if not 0 < self.held_out_share < 1:
             raise ConfigError(
-                f"vocabulary.held_out_share={self.held_out_share} must lie between 0 and 1; the default is 0.05."
+                f"vocabulary.held_out_share={self.held_out_share} must be between 0 and 1; the default is 0.05."
             )
 
 

@@ -31,7 +31,7 @@ _OUR_IMPORT = re.compile(r"^\s*from ((?:megabert|data_prep)[\w.]*) import", re.M
 def frozen_files() -> list[Path]:
     """Return the files that machine code is made from: all loops, and what they import of ours, directly or not.
 
-    A loop freezes the constants and functions of other files, but numba compiles it anew only where its own file
+    A loop freezes the constants and functions of other files, but numba compiles it again only where its own file
     changed.
     """
     waiting = [path for package in ("megabert", "data_prep") for path in (_ROOT / package).rglob("*_loops.py")]

@@ -1,7 +1,7 @@
 """Checking finished shards: bytes against the manifest, every instance against the rules; on demand against the text.
 
 While the documents of the build are there, each instance can be compared with them: its sides must be runs of
-tokens of the documents that the pairing names, and the label must be true of those. That makes the pairs anew.
+tokens of the documents that the pairing names, and the label must be true of those. That draws the pairs again.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class ShardTask:
     """What the manifest says of the shard."""
     metadata: ShardMetadata
     short_seq_prob: float
-    """Share of short targets that the build was asked for; needed to make the pairs anew."""
+    """Share of short targets that the build was asked for; needed to draw the pairs again."""
     documents: Path | None
     """The build's documents, if the text is to be compared."""
 
@@ -109,7 +109,7 @@ def check_shard(task: ShardTask) -> list[str]:
     if digest != task.entry.sha256:
         return [
             f"{task.path}: its bytes changed: SHA-256 {digest[:16]}..., the manifest says {task.entry.sha256[:16]}... "
-            "Copy the shard again, or delete it and run the same `megabert-data build` command, which makes it anew."
+            "Copy the shard again, or delete it and run the same `megabert-data build` command, which writes it again."
         ]
     try:
         return _check_content(task, content)
@@ -140,7 +140,7 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
 
 def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs: Pairs | None) -> list[str]:
     broken = rules.broken(batch)
-    if not broken and pairs is not None:  # the text before masking can be told of sound rows only
+    if not broken and pairs is not None:  # the text before masking can be restored for sound rows only
         broken = _compare_text(task, batch, pairs)
     return [_name(task, rows, first, rule) for rule, rows in broken.items()]
 

@@ -13,7 +13,7 @@ def release_before(step: str) -> None:
     """Return the memory that Arrow's and the C library's allocators keep unused, so that steps do not add up.
 
     It is called before each unit, and the cache of one call lets it act only when the process turns to another step:
-    the next unit of a step needs the same memory again, and a page that the system has to make anew costs more than
+    the next unit of a step needs the same memory again, and a page that the system has to provide again costs more than
     many a loop over it.
 
     Args:

@@ -19,7 +19,7 @@ CHUNKS_OF_A_SMALL_INPUT = 16
 """Chunks that an input is cut into, at least, unless they would be smaller than ``MIN_CHUNK_BYTES``."""
 SCAN_BYTES = 1 << 20
 BORDER_BYTES = 64
-"""Length of the longest border that is recognized where it lies across two blocks. A blank line with more spaces may be
+"""Length of the longest border that is recognized if a block's end cuts it. A blank line with more spaces may be
 missed where a file is cut, never where documents are told apart."""
 # In these encodings a line feed byte may be half of another character, so a file cannot be cut at it.
 UNCUTTABLE = re.compile(r"(utf.?(16|32|7)|u(16|32|7)|iso.?2022|hz)", re.IGNORECASE)
@@ -90,7 +90,7 @@ def _after_border(stream: BinaryIO, nominal: int, size: int, border: re.Pattern[
             is_whole = match.end() < len(held) or begin + len(held) >= size
             if begin + match.end() >= nominal and is_whole:
                 return begin + match.end()
-        # A border may also lie across two blocks: keep the end of this one.
+        # A border may also be cut by the end of a block: keep the end of this one.
         kept = min(len(held), BORDER_BYTES)
         begin, held = begin + len(held) - kept, held[-kept:]
     return size

@@ -65,7 +65,7 @@ def _scan(path: str) -> list[int]:
         while block := stream.read(16 * BLOCK_BYTES):
             held += block
             starts += [begin + match.start() for match in STREAM.finditer(held) if begin + match.start() > starts[-1]]
-            # A mark may lie across two blocks, so the end of this one is searched again.
+            # A mark may be cut by the end of a block, so the end of this one is searched again.
             begin += max(0, len(held) - MARK_BYTES)
             held = held[-MARK_BYTES:]
     return starts

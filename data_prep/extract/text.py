@@ -155,7 +155,7 @@ def grouped(chunk: InputChunk, offset: int, blocks: Iterator[bytes], problems: P
     border = BORDERS[chunk.file.format]
     held, is_skipping = b"", False
     for block in blocks:
-        # What was held has no border, except that one may begin at its end and go on in the new block.
+        # What was held has no border, except that one may begin at its end and continue in the new block.
         searched = max(0, len(held) - BORDER_BYTES)
         held += block
         if is_skipping:

@@ -27,7 +27,7 @@ class SplitIndex(NamedTuple):
 
 
 class WantedSeconds(NamedTuple):
-    """What each pair needs of its random B, and whom it must not take it from."""
+    """What each pair needs of its random B, and which document it must not come from."""
 
     key: Any
     own_first: Any
@@ -58,7 +58,7 @@ def draw_candidates(wanted, rows, sentences, attempt):
         wanted: `WantedSeconds`.
         rows: Which of them to draw for.
         sentences: Sentences of the split.
-        attempt: Number of the try; each draws anew.
+        attempt: Number of the try; each try has draws of its own.
     """
     keys, own_first, own_length = wanted.key, wanted.own_first, wanted.own_length
     candidates = np.empty(len(rows), np.int64)

@@ -81,7 +81,7 @@ def _truncate(a, a_end, b, b_end, target, longest, tokens, first_token, is_subwo
     from_a, from_b = excess_by_side(a_end - a, b_end - b, target)
     if from_a:
         a += from_a
-        # Inside a word: go on to the next one, ...
+        # Inside a word: continue to the next one, ...
         onward = a
         while onward < a_end and is_subword[tokens[onward - first_token]]:
             onward += 1

@@ -50,7 +50,7 @@ def render_help(parser: "Parser", *, has_all: bool) -> str:
 
 
 def _first_flags(parser: "Parser", options: Sequence[argparse.Action]) -> list[argparse.Action]:
-    """Return the flags of the short help; a field is told of by the first sentence of its documentation."""
+    """Return the flags of the short help; a field is described by the first sentence of its documentation."""
     actions = {name: option for option in options for name in option.option_strings}
     for row in parser.fields.values():
         action = _action(row, re.split(r"(?<=\.)\s", row.about)[0])

@@ -17,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
         "counted and named. Memory does not grow with the file."
     )
     parser.examples = ["megabert embed sentences.txt --model runs/demo --output sentences.npy --pooling cls"]
-    parser.add_argument("file", type=Path, metavar="FILE", help="a text a line")
+    parser.add_argument("file", type=Path, metavar="FILE", help="one text per line")
     add_model(parser)
     parser.add_argument("--output", type=Path, metavar="X", help="X.parquet or X.npy (default: FILE with .parquet)")
     parser.add_argument(

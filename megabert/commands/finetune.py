@@ -24,7 +24,7 @@ def add_arguments(parser: Parser) -> None:
 tasks:
 {tasks}
 
-The same command resumes: seeds that have finished are kept, the one that was killed starts anew. `glue` runs every
+The same command resumes: seeds that have finished are kept, the one that was killed starts again. `glue` runs every
 task of GLUE that --data holds, each in a process of its own, and prints the table.
 """
     parser.examples = [

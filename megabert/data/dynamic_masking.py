@@ -1,4 +1,4 @@
-"""Masks drawn while loading: an instance is masked anew each epoch, and alike on every rank and after a resume."""
+"""Masks drawn while loading: an instance gets new masks in each epoch, the same on every rank and after a resume."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -32,7 +32,7 @@ def keep_freed_memory() -> bool:
     """Tell glibc's malloc to serve large blocks from the heap and never to shrink it.
 
     A training step on a CPU allocates the same large tensors again and again. By default glibc maps each large block
-    anew and unmaps it when it is freed, and the kernel zeroes every page again: 3 to 13% of a training step of the tiny
+    and unmaps it when it is freed, and the kernel zeroes every page again: 3 to 13% of a training step of the tiny
     preset on one core. The price is that the process never gives back its peak.
 
     Returns:

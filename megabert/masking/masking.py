@@ -41,7 +41,7 @@ class MaskingOptions:
         if self.mask_unit not in MASK_UNITS:
             raise ConfigError(f"masking.mask_unit={self.mask_unit!r}: allowed are {', '.join(MASK_UNITS)}.")
         if not 0 < self.masked_lm_prob < 1:
-            raise ConfigError(f"masking.masked_lm_prob={self.masked_lm_prob} must lie between 0 and 1; BERT uses 0.15.")
+            raise ConfigError(f"masking.masked_lm_prob={self.masked_lm_prob} must be between 0 and 1; BERT uses 0.15.")
         if self.max_predictions_per_seq < 1:
             raise ConfigError(
                 f"masking.max_predictions_per_seq={self.max_predictions_per_seq} must be at least 1; "

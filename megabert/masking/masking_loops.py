@@ -91,7 +91,7 @@ def mask_rows(rows, rules, predictions):
     positions_M, originals_M, ends = predictions
     mask = ids_T.dtype.type(mask_id)
     # Scratch for the longest row, used by all. The first array counts up; whoever changes it puts it back or fills it
-    # anew.
+    # again.
     longest = 0
     for row in range(len(keys_R)):
         longest = max(longest, offsets[row + 1] - offsets[row])
@@ -176,7 +176,7 @@ def _choose_tokens(key, wanted, ids, specials, scratch, chosen):
         for special in range(num_specials):
             position += position >= special_positions[special]
         chosen[position >> 6] |= _1 << np.uint64(position & 63)
-    # Only what changed is put back, so that the next row finds 0, 1, 2, ... again without filling it anew.
+    # Only what changed is put back, so that the next row finds 0, 1, 2, ... again without being filled.
     for index in range(room):
         order[taken[index]] = taken[index]
 

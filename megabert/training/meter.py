@@ -24,7 +24,7 @@ class Meter:
         self._reset()
 
     def start_phase(self) -> None:
-        """Begin to count anew; the previous phase had other lengths."""
+        """Restart the counts; the previous phase had other lengths."""
         self._reset()
 
     @contextmanager
@@ -63,7 +63,7 @@ class Meter:
             )
 
     def read(self) -> dict[str, float]:
-        """Return ``perf/*`` over all ranks, MFU and ``memory/*`` of this one, and start anew; every rank calls it."""
+        """Return ``perf/*`` over all ranks, MFU and ``memory/*`` of this one, and restart; every rank calls it."""
         # Each rank's own computing time: where one is slower than the others, they all wait for it in every step.
         seconds = time.perf_counter() - self._started
         busy = self._world.gather(self._busy)

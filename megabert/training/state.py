@@ -161,7 +161,7 @@ class TrainerState:
     def next_phase(self) -> "TrainerState":
         """Return the state at the beginning of the next phase.
 
-        What starts anew with a phase: the schedule (``phase_step``, and with it the learning rate and LAMB's bias
+        What restarts with a phase: the schedule (``phase_step``, and with it the learning rate and LAMB's bias
         correction), the data (shards of another length, from their first instance), the losses that spikes are compared
         with, what is blamed, and the held-out metrics, which belong to the phase's own held-out split. Outside of this
         state also the loader, the pace that the watchdog has learned, and the throughput meter.

@@ -176,7 +176,7 @@ class Trainer:
     def _set_schedule(self, phase: PhaseConfig) -> None:
         """Tell the optimizer the learning rate and the step of its bias correction."""
         self.optimizer.lr = learning_rate(phase, self.state.phase_step + 1)
-        # NVIDIA's recipe: LAMB's bias correction starts anew with each phase, AdamW's does not.
+        # NVIDIA's recipe: LAMB's bias correction restarts with each phase, AdamW's does not.
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
         self.optimizer.bias_step = counter + 1
 
