@@ -19,14 +19,9 @@ def check_slurm(environment: Mapping[str, str] = os.environ) -> list[Finding]:
     findings = [Finding(area="slurm", level="ok", text=text)]
     asked, given = environment.get("SLURM_CPUS_PER_TASK"), len(os.sched_getaffinity(0))
     if asked and asked.isdigit() and given < int(asked):
-        findings.append(
-            Finding(
-                area="slurm",
-                level="note",
-                text=f"a task has {given} of the {asked} cores that it asked for",
-                remedy="From SLURM 22.05 on srun needs --cpus-per-task itself; the scripts in slurm/ pass it.",
-            )
-        )
+        text = f"a task has {given} of the {asked} cores that it asked for"
+        remedy = "From SLURM 22.05 on srun needs --cpus-per-task itself; the scripts in slurm/ pass it."
+        findings.append(Finding(area="slurm", level="note", text=text, remedy=remedy))
     return findings
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from megabert.doctor.finding import Finding, Level
+from megabert.doctor.finding import Finding, Level, verdict_on
 
 _NVIDIA = Path("/proc/driver/nvidia/version")
 
@@ -61,18 +61,10 @@ def _gpu(index: int) -> Finding:
             raise RuntimeError(f"a matrix product gave {total}, not {512.0**3}")
         free, _ = torch.cuda.mem_get_info(index)
     except Exception as error:  # whatever the driver says, nobody should train on this GPU
-        return Finding(
-            area="devices",
-            level="failed",
-            text=f"GPU {index}: {type(error).__name__}: {str(error).splitlines()[0]}",
-            remedy="Leave the node out (sbatch --exclude=NODE) and look at nvidia-smi and dmesg there.",
-        )
+        remedy = "Leave the node out (sbatch --exclude=NODE) and look at nvidia-smi and dmesg there."
+        return _no_device(f"GPU {index}: {type(error).__name__}: {str(error).splitlines()[0]}", remedy)
     memory = properties.total_memory / 2**30
-    is_taken = free < 0.9 * properties.total_memory
-    return Finding(
-        area="devices",
-        level="note" if is_taken else "ok",
-        text=f"GPU {index}: {properties.name}, {memory:.0f} GiB"
-        + (f", only {free / 2**30:.0f} GiB free" if is_taken else ""),
-        remedy="Another process holds its memory: nvidia-smi names it." if is_taken else "",
-    )
+    is_free = free >= 0.9 * properties.total_memory
+    text = f"GPU {index}: {properties.name}, {memory:.0f} GiB"
+    text += "" if is_free else f", only {free / 2**30:.0f} GiB free"
+    return verdict_on("devices", is_free, text, "Another process holds its memory: nvidia-smi names it.")

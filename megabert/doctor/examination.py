@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from megabert.distributed.environments import find_launcher, step_hosts
 from megabert.doctor.cluster import check_slurm
-from megabert.doctor.finding import Finding, merge
+from megabert.doctor.finding import Finding, listing, merge
 from megabert.doctor.machine import check_limits
 from megabert.doctor.software import check_apex, check_ops, check_torch, check_versions
 from megabert.doctor.storage import check_disk, existing
@@ -86,24 +86,15 @@ def judge(answers: "Sequence[Answer]", *, expected_hosts: Sequence[str]) -> list
     if missing:
         silent = [host for host in expected_hosts if host not in hosts]
         who = f"{', '.join(silent)}: " if silent else ""
-        absent = f"rank(s) {_numbers(missing)} of {len(answers)} did not come to MASTER_ADDR"
+        absent = f"rank(s) {listing(missing)} of {len(answers)} did not come to MASTER_ADDR"
         text = f"{who}{absent}; here are {', '.join(hosts)}"
-        return [Finding(area="collectives", level="failed", text=text, remedy=EXCLUDE)]
-    findings = []
-    for name in dict.fromkeys(name for answer in answers for name in answer.collectives or {}):
-        findings += _judge_one(name, answers)
+        return [_failure(text, "", EXCLUDE)]
+    names = dict.fromkeys(name for answer in answers for name in answer.collectives or {})
+    findings = [finding for name in names for finding in _judge_one(name, answers)]
     silent_ranks = [answer for answer in answers if answer.collectives is None]
-    findings += [
-        Finding(
-            area="collectives",
-            level="failed",
-            text="never came back from an all-reduce",
-            where=f"{answer.host} (rank {answer.rank})",
-            remedy=EXCLUDE,
-        )
-        for answer in silent_ranks
+    return findings + [
+        _failure("never came back from an all-reduce", _place(answer), EXCLUDE) for answer in silent_ranks
     ]
-    return findings
 
 
 def _judge_one(name: str, answers: "Sequence[Answer]") -> list[Finding]:
@@ -114,16 +105,14 @@ def _judge_one(name: str, answers: "Sequence[Answer]") -> list[Finding]:
     by_text: dict[str, list[Answer]] = {}
     for answer in failed:
         by_text.setdefault((answer.collectives or {})[name], []).append(answer)
-    return [
-        Finding(
-            area="collectives",
-            level="failed",
-            text=f"{name}: {text}",
-            where="all ranks" if len(group) == len(answers) else _places(group),
-            remedy=REMEDIES.get(name, "") if len(group) == len(answers) or name == SHARED else EXCLUDE,
-        )
-        for text, group in by_text.items()
-    ]
+    findings = []
+    for text, group in by_text.items():
+        # Where all fail alike no node is bad, but what they share.
+        is_everywhere = len(group) == len(answers)
+        where = "all ranks" if is_everywhere else listing(map(_place, group), "; ")
+        remedy = REMEDIES.get(name, "") if is_everywhere or name == SHARED else EXCLUDE
+        findings.append(_failure(f"{name}: {text}", where, remedy))
+    return findings
 
 
 def _success(name: str, answers: "Sequence[Answer]") -> str:
@@ -169,11 +158,9 @@ def _expected_hosts() -> list[str]:
         return []
 
 
-def _places(group: "Sequence[Answer]") -> str:
-    return "; ".join(f"{answer.host} (rank {answer.rank})" for answer in group[:8]) + (
-        "; ..." if len(group) > 8 else ""
-    )
+def _failure(text: str, where: str, remedy: str) -> Finding:
+    return Finding(area="collectives", level="failed", text=text, where=where, remedy=remedy)
 
 
-def _numbers(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+def _place(answer: "Answer") -> str:
+    return f"{answer.host} (rank {answer.rank})"

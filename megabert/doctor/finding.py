@@ -1,6 +1,6 @@
 """What a check finds, and the report that shows it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,25 @@ class Finding:
     """Hosts and ranks that found it; empty for this process, and for all ranks of a job."""
 
 
+def verdict_on(area: str, is_good: bool, text: str, remedy: str, *, otherwise: Level = "note") -> Finding:
+    """Return the finding of a check that has two outcomes; only the bad one has the remedy.
+
+    Args:
+        area: What was checked.
+        is_good: Whether it is as training needs it.
+        text: What was found, in both cases.
+        remedy: What the user can do about the bad one.
+        otherwise: How bad that is.
+    """
+    return Finding(area=area, level="ok" if is_good else otherwise, text=text, remedy="" if is_good else remedy)
+
+
+def listing(items: Iterable[object], separator: str = ", ") -> str:
+    """Return the first eight items as text, and dots for the others: a job may have a thousand ranks."""
+    words = list(map(str, items))
+    return separator.join(words[:8] + ["..."] * (len(words) > 8))
+
+
 def is_fit(findings: Sequence[Finding]) -> bool:
     """Whether nothing that training needs has failed."""
     return all(finding.level != "failed" for finding in findings)
@@ -42,7 +61,7 @@ def merge(by_rank: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
     merged = []
     for finding, found_by in finders.items():
         hosts = sorted({host for host, _ in found_by})
-        ranks = ", ".join(str(rank) for _, rank in found_by[:8]) + (", ..." if len(found_by) > 8 else "")
+        ranks = listing(rank for _, rank in found_by)
         where = "" if len(found_by) == len(by_rank) else f"{', '.join(hosts)} (rank {ranks})"
         merged.append(Finding(**{**vars(finding), "where": where}))
     order = list(dict.fromkeys(finding.area for finding in merged))
@@ -58,11 +77,6 @@ def render(findings: Sequence[Finding]) -> str:
         if finding.remedy:
             rows.append(("", "", finding.remedy))
     failed = [finding for finding in findings if finding.level == "failed"]
-    verdict = f"{len(failed)} check(s) FAILED: {_names(failed)}" if failed else "everything that training needs works"
-    return f"{render_table(rows)}\n\n{verdict}"
-
-
-def _names(failed: Sequence[Finding]) -> str:
-    return "; ".join(
-        dict.fromkeys(f"{finding.area}{f' on {finding.where}' if finding.where else ''}" for finding in failed)
-    )
+    names = dict.fromkeys(finding.area + (f" on {finding.where}" if finding.where else "") for finding in failed)
+    bad = f"{len(failed)} check(s) FAILED: {'; '.join(names)}"
+    return f"{render_table(rows)}\n\n{bad if failed else 'everything that training needs works'}"

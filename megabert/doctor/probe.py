@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ MEETING_S = 120.0
 """How long rank 0 waits for the others. Importing torch from a shared disk takes long on many nodes."""
 COLLECTIVE_S = 60.0
 """How long an all-reduce may take."""
+LOCAL_S = 180.0
+"""How long ranks that are started here may take, from Python's start to their answer."""
 _NUMEL = 4 * 2**20  # float32: 16 MiB
 _LEAVING_S = 10.0
 
@@ -93,10 +95,10 @@ def probe_world(local: Any, *, device: str, checks: Checks | None = None, meetin
     store.wait(["answers"], datetime.timedelta(seconds=patience_s + _LEAVING_S))
     come, results = json.loads(store.get("answers"))
     _leave(store, rank, size)
-    return [_answer(number, come.get(str(number)), results.get(str(number))) for number in range(size)]
+    return [Answer(rank=number, **come.get(str(number), {}), **results.get(str(number), {})) for number in range(size)]
 
 
-def probe_locally(ranks: int, *, device: str, timeout_s: float = 180.0) -> list[Answer]:
+def probe_locally(ranks: int, *, device: str) -> list[Answer]:
     """Start ranks on this machine and have them meet and all-reduce; they have ended when this returns."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -114,7 +116,7 @@ def probe_locally(ranks: int, *, device: str, timeout_s: float = 180.0) -> list[
         for rank in range(ranks)
     ]
     try:
-        shown, errors = processes[0].communicate(timeout=timeout_s)
+        shown, errors = processes[0].communicate(timeout=LOCAL_S)
         return [Answer(**answer) for answer in json.loads(shown.splitlines()[-1])]
     except (subprocess.TimeoutExpired, ValueError, IndexError):
         last = "no answer in time" if processes[0].returncode is None else (errors.strip().splitlines() or ["?"])[-1]
@@ -236,15 +238,5 @@ def _leave(store: dist.Store, rank: int, size: int) -> None:
             _collect(store, "left", size, _LEAVING_S)
 
 
-def _answer(rank: int, come: Any, reduced: Any) -> Answer:
-    if come is None:
-        return Answer(rank=rank)
-    return Answer(rank=rank, host=come["host"], local=come["local"], **(reduced or {}))
-
-
-def _describe(answers: Sequence[Answer]) -> str:
-    return json.dumps([vars(answer) for answer in answers])
-
-
 if __name__ == "__main__":
-    print(_describe(probe_world({}, device=sys.argv[1])))
+    print(json.dumps([vars(answer) for answer in probe_world({}, device=sys.argv[1])]))

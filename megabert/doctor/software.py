@@ -9,7 +9,7 @@ import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from megabert.doctor.finding import Finding
+from megabert.doctor.finding import Finding, verdict_on
 from megabert.observability.environment import package_versions
 
 if TYPE_CHECKING:
@@ -23,13 +23,14 @@ OPS = ("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb")
 def check_versions() -> list[Finding]:
     """Name the versions; a module that is needed and cannot be found is a failure."""
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
-    findings = [Finding(area="versions", level="ok", text=f"python {platform.python_version()}, {versions}")]
-    findings += [
-        Finding(area="versions", level="failed", text=f"{name} is not importable", remedy="make install")
-        for name in NEEDED
-        if importlib.util.find_spec(name) is None
+    return [
+        Finding(area="versions", level="ok", text=f"python {platform.python_version()}, {versions}"),
+        *(_failure(f"{name} is not importable") for name in NEEDED if importlib.util.find_spec(name) is None),
     ]
-    return findings
+
+
+def _failure(text: str) -> Finding:
+    return Finding(area="versions", level="failed", text=text, remedy="make install")
 
 
 def check_torch() -> list[Finding]:
@@ -37,8 +38,7 @@ def check_torch() -> list[Finding]:
     try:
         importlib.import_module("torch")
     except (ImportError, OSError) as error:  # OSError: one of its libraries is damaged, or is not for this machine
-        text = f"torch is not importable: {error}"
-        return [Finding(area="versions", level="failed", text=text, remedy="make install")]
+        return [_failure(f"torch is not importable: {error}")]
     return []
 
 
@@ -59,18 +59,11 @@ def check_ops(device: str) -> list[Finding]:
     for op in OPS:
         table: dict[str, Backend] = importlib.import_module(f"megabert.ops.{op}.api").BACKENDS
         chosen.setdefault(explain(table, device), []).append(op)
-    findings = []
-    for (name, why), ops in chosen.items():
-        is_slow = device == "cuda" and name == "torch"
-        findings.append(
-            Finding(
-                area="ops",
-                level="note" if is_slow else "ok",
-                text=f"{', '.join(ops)}: {name} on {device} ({why})",
-                remedy="Without Triton a GPU trains slowly: pip install triton" if is_slow else "",
-            )
-        )
-    return findings
+    remedy = "Without Triton a GPU trains slowly: pip install triton"
+    return [
+        verdict_on("ops", (device, name) != ("cuda", "torch"), f"{', '.join(ops)}: {name} on {device} ({why})", remedy)
+        for (name, why), ops in chosen.items()
+    ]
 
 
 def explain(table: "Mapping[str, Backend]", device: str) -> tuple[str, str]:

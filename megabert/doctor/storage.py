@@ -33,20 +33,16 @@ def check_disk(run_dir: Path, *, is_quick: bool) -> list[Finding]:
     finally:
         path.unlink(missing_ok=True)
     free = shutil.disk_usage(folder).free / 2**30
-    findings = [Finding(area="disk", level="ok", text=f"{folder} can be written")]
+    text = f"{folder} can be written"
     if not is_quick:
         mib = size / 2**20
         speed = f"{mib / write_s:.0f} MiB/s written and synced, {mib / read_s:.0f} MiB/s read (perhaps from memory)"
-        findings = [Finding(area="disk", level="ok", text=f"{folder}: {speed}, {free:.0f} GiB free")]
+        text = f"{folder}: {speed}, {free:.0f} GiB free"
+    findings = [Finding(area="disk", level="ok", text=text)]
     if free < MIN_FREE_GIB:
-        findings.append(
-            Finding(
-                area="disk",
-                level="note",
-                text=f"{folder}: less than {MIN_FREE_GIB:g} GiB free",
-                remedy="megabert pretrain --dry-run says what the checkpoints take.",
-            )
-        )
+        text = f"{folder}: less than {MIN_FREE_GIB:g} GiB free"
+        remedy = "megabert pretrain --dry-run says what the checkpoints take."
+        findings.append(Finding(area="disk", level="note", text=text, remedy=remedy))
     return findings
 
 
