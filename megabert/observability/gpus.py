@@ -1,7 +1,7 @@
 """The table of GPUs, from their datasheets: peaks for MFU, sizes and speeds for ``megabert estimate``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
@@ -25,9 +25,7 @@ class Gpu:
     """Speed to the other GPUs of its node in one direction: NVLink, otherwise PCIe."""
     network_gb_s: float
     """Its share of the node's network in one direction."""
-    gpus_per_node: int = 8
-    source: str = field(repr=False)
-    """NVIDIA's datasheets: that of the GPU, and for the network that of the DGX server."""
+    gpus_per_node: int
 
     @property
     def best_precision(self) -> Literal["bf16", "fp16"]:
@@ -35,75 +33,35 @@ class Gpu:
         return "bf16" if "bf16" in self.peak_tflops else "fp16"
 
 
-def _both(tflops: float) -> Mapping[str, float]:
-    return MappingProxyType({"bf16": tflops, "fp16": tflops})
-
+_BOTH = ("bf16", "fp16")
 
 GPUS: dict[str, Gpu] = {
-    "h200": Gpu(
-        words="H200",
-        peak_tflops=_both(989.0),
-        memory_gib=139.8,
-        memory_gb_s=4800.0,
-        link_gb_s=450.0,
-        network_gb_s=50.0,
-        source="H200 SXM; DGX H200: 8 x 400 Gb/s",
-    ),
-    "h100": Gpu(
-        words="H100",
-        peak_tflops=_both(989.0),
-        memory_gib=79.1,
-        memory_gb_s=3350.0,
-        link_gb_s=450.0,
-        network_gb_s=50.0,
-        source="H100 SXM; DGX H100: 8 x 400 Gb/s",
-    ),
-    "h100-pcie": Gpu(
-        words="H100 PCIe",
-        peak_tflops=_both(756.0),
-        memory_gib=79.1,
-        memory_gb_s=2000.0,
-        link_gb_s=64.0,
-        network_gb_s=25.0,
-        source="H100 PCIe: PCIe 5.0 x16; network: 200 Gb/s a GPU assumed",
-    ),
-    "a100": Gpu(
-        words="A100",
-        peak_tflops=_both(312.0),
-        memory_gib=79.1,
-        memory_gb_s=2039.0,
-        link_gb_s=300.0,
-        network_gb_s=25.0,
-        source="A100 80GB SXM; DGX A100: 8 x 200 Gb/s",
-    ),
-    "a100-40gb": Gpu(
-        words="A100 40GB",
-        peak_tflops=_both(312.0),
-        memory_gib=39.4,
-        memory_gb_s=1555.0,
-        link_gb_s=300.0,
-        network_gb_s=25.0,
-        source="A100 40GB SXM; DGX A100: 8 x 200 Gb/s",
-    ),
-    "l40s": Gpu(
-        words="L40S",
-        peak_tflops=_both(362.0),
-        memory_gib=44.4,
-        memory_gb_s=864.0,
-        link_gb_s=32.0,
-        network_gb_s=12.5,
-        source="L40S: PCIe 4.0 x16; network: 100 Gb/s a GPU assumed",
-    ),
-    "v100": Gpu(
-        words="V100",
-        peak_tflops=MappingProxyType({"fp16": 125.0}),
-        memory_gib=31.7,
-        memory_gb_s=900.0,
-        link_gb_s=150.0,
-        network_gb_s=6.25,
-        gpus_per_node=16,
-        source="V100 SXM 32 GB; DGX-2: 16 GPUs, 8 x 100 Gb/s",
-    ),
+    name: Gpu(
+        words=words,
+        peak_tflops=MappingProxyType(dict.fromkeys(precisions, tflops)),
+        memory_gib=gib,
+        memory_gb_s=memory,
+        link_gb_s=link,
+        network_gb_s=network,
+        gpus_per_node=per_node,
+    )
+    for name, words, precisions, tflops, gib, memory, link, network, per_node in [
+        # From NVIDIA's datasheets: that of the GPU, and for its share of the network that of the DGX server.
+        # H200 SXM; DGX H200: 8 x 400 Gb/s
+        ("h200", "H200", _BOTH, 989.0, 139.8, 4800.0, 450.0, 50.0, 8),
+        # H100 SXM; DGX H100: 8 x 400 Gb/s
+        ("h100", "H100", _BOTH, 989.0, 79.1, 3350.0, 450.0, 50.0, 8),
+        # H100 PCIe: PCIe 5.0 x16; network: 200 Gb/s a GPU assumed
+        ("h100-pcie", "H100 PCIe", _BOTH, 756.0, 79.1, 2000.0, 64.0, 25.0, 8),
+        # A100 80GB SXM; DGX A100: 8 x 200 Gb/s
+        ("a100", "A100", _BOTH, 312.0, 79.1, 2039.0, 300.0, 25.0, 8),
+        # A100 40GB SXM; DGX A100: 8 x 200 Gb/s
+        ("a100-40gb", "A100 40GB", _BOTH, 312.0, 39.4, 1555.0, 300.0, 25.0, 8),
+        # L40S: PCIe 4.0 x16; network: 100 Gb/s a GPU assumed
+        ("l40s", "L40S", _BOTH, 362.0, 44.4, 864.0, 32.0, 12.5, 8),
+        # V100 SXM 32 GB; DGX-2: 16 GPUs, 8 x 100 Gb/s
+        ("v100", "V100", ("fp16",), 125.0, 31.7, 900.0, 150.0, 6.25, 16),
+    ]
 }
 """GPUs by the name that ``megabert estimate --gpu`` takes."""
 
