@@ -9,15 +9,19 @@ from megabert.config.loading import build, nearest, read_yaml
 from megabert.config.run import PhaseConfig, RunConfig
 from megabert.errors import ConfigError
 
+RECIPES = Path(str(resources.files("megabert"))) / "recipes"
+ENGINES = Path(str(resources.files("ds_configs")))
+"""Folders of the recipes and of the DeepSpeed configurations that the package ships."""
+
 
 def recipe_names() -> list[str]:
     """Return the names of the recipes that the package ships."""
-    return sorted(_names("megabert", "recipes", ".yaml"))
+    return _names(RECIPES, ".yaml")
 
 
 def engine_names() -> list[str]:
     """Return the names of the DeepSpeed configurations that the package ships."""
-    return sorted(_names("ds_configs", "", ".json"))
+    return _names(ENGINES, ".json")
 
 
 def recipe_path(name_or_file: str) -> Path:
@@ -26,7 +30,7 @@ def recipe_path(name_or_file: str) -> Path:
     Raises:
         ConfigError: Neither a name nor a file.
     """
-    return _named_or_file(name_or_file, "recipe", _folder("megabert", "recipes"), ".yaml", recipe_names())
+    return _named_or_file(name_or_file, "recipe", RECIPES, ".yaml")
 
 
 def engine_path(name_or_file: str) -> Path:
@@ -35,7 +39,7 @@ def engine_path(name_or_file: str) -> Path:
     Raises:
         ConfigError: Neither a name nor a file.
     """
-    return _named_or_file(name_or_file, "engine", _folder("ds_configs", ""), ".json", engine_names())
+    return _named_or_file(name_or_file, "engine", ENGINES, ".json")
 
 
 ModelOf = Callable[[str], Mapping[str, Any]]
@@ -135,16 +139,12 @@ def phase_data(config: RunConfig, phase: PhaseConfig) -> Path:
     return Path(config.data.path) / "instances" / str(phase.max_seq_length)
 
 
-def _folder(package: str, sub: str) -> Path:
-    root = Path(str(resources.files(package)))
-    return root / sub if sub else root
+def _names(folder: Path, suffix: str) -> list[str]:
+    return sorted(path.stem for path in folder.glob(f"*{suffix}"))
 
 
-def _names(package: str, sub: str, suffix: str) -> list[str]:
-    return [path.stem for path in _folder(package, sub).glob(f"*{suffix}")]
-
-
-def _named_or_file(name_or_file: str, kind: str, folder: Path, suffix: str, names: list[str]) -> Path:
+def _named_or_file(name_or_file: str, kind: str, folder: Path, suffix: str) -> Path:
+    names = _names(folder, suffix)
     if name_or_file in names:
         return folder / f"{name_or_file}{suffix}"
     path = Path(name_or_file)

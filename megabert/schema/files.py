@@ -33,21 +33,16 @@ def sha256_file(path: Path | str) -> str:
 
 
 def sync_file(path: Path | str) -> None:
-    """Make what was written to a file durable."""
-    _sync(path)
-
-
-def sync_folder(folder: Path | str) -> None:
-    """Make the names in a folder durable; without it a power cut can undo a rename."""
-    _sync(folder)
-
-
-def _sync(path: Path | str) -> None:
+    """Make durable what was written to a file."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+sync_folder = sync_file
+"""Makes durable which names a folder has; without it a power cut can undo a rename."""
 
 
 def write_durably(path: Path | str, content: bytes) -> None:
@@ -124,7 +119,7 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
         temporary.mkdir(parents=True)
         yield temporary
         for path in temporary.rglob("*"):
-            _sync(path)
+            sync_file(path)
         sync_folder(temporary)
         replace_folder(temporary, folder)
     except OSError as error:

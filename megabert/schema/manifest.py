@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from megabert.errors import DataError
 from megabert.schema.files import atomic_write
 from megabert.schema.json_files import parse_json
-from megabert.schema.metadata import FORMAT_VERSION, ShardMetadata
+from megabert.schema.metadata import FORMAT_VERSION, ShardMetadata, check_version
 
 MANIFEST_NAME = "manifest.json"
 
@@ -113,11 +113,7 @@ def read_manifest(folder: Path | str) -> Manifest:
     """
     path = Path(folder) / MANIFEST_NAME
     values = _load(path)
-    if values.get("format_version") != FORMAT_VERSION:
-        raise DataError(
-            f"{path}: format_version={values.get('format_version')!r}, this megabert reads {FORMAT_VERSION}. "
-            "Build the shards again, or use the version of megabert that wrote them."
-        )
+    check_version(values, str(path))
     missing = [key for key in ("metadata", "shards", "totals") if key not in values]
     if missing:
         raise DataError(f"{path}: lacks {', '.join(missing)}. Build the shards again.")

@@ -67,12 +67,7 @@ class ShardMetadata:
         Raises:
             DataError: The format version is another one, or fields are missing or unknown.
         """
-        version = values.get("format_version")
-        if version != FORMAT_VERSION:
-            raise DataError(
-                f"{where}: format_version={version!r}, this megabert reads {FORMAT_VERSION}. "
-                "Build the shards again with `megabert-data build`, or use the version of megabert that wrote them."
-            )
+        check_version(values, where)
         names = {field.name for field in fields(cls)}
         # The first shards did not store masked_lm_prob: it may be missing.
         wrong = sorted((names ^ set(values)) - ({"masked_lm_prob"} - set(values)))
@@ -101,6 +96,16 @@ class ShardMetadata:
         if not schema.remove_metadata().equals(instance_schema(metadata).remove_metadata()):
             raise DataError(f"{where}: its columns are not those of an instance shard:\n{schema.remove_metadata()}")
         return metadata
+
+
+def check_version(values: dict[str, Any], where: str) -> None:
+    """Raise a DataError if a manifest or the metadata of a shard has another format version than ours."""
+    version = values.get("format_version")
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"{where}: format_version={version!r}, this megabert reads {FORMAT_VERSION}. "
+            "Build the shards again with `megabert-data build`, or use the version of megabert that wrote them."
+        )
 
 
 def token_type(vocab_size: int) -> pa.DataType:
