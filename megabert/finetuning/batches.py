@@ -69,7 +69,7 @@ class Batcher:
         order = EpochOrder(len(self.features), seed, epoch)
         items = order.rows(start, min(start + global_batch_size, len(self.features)))
         seeds = instance_seeds(seed, step, np.arange(len(items) * self.features.group))
-        return list(self._micro_batches(items, seeds)), int(self.features.weights[items].sum())
+        return list(self._micro_batches(items, seeds)), self.features.count_terms(items)
 
     def all(self) -> Iterator[TaskBatch]:
         """Yield this rank's micro-batches of all items once, without dropout keys."""

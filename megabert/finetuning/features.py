@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from megabert.data.sequences import columns_of
 from megabert.data.shard_set import Columns
+from megabert.observability.logs import logger
 from megabert.tokenization import SpecialIds
 
 
@@ -50,7 +51,14 @@ class Sequences:
         self.segment_b_starts.append(len(a) + 1 + self.separators if has_b else len(self.ids[-1]))
 
     def columns(self) -> Columns:
-        """Return all sequences, end to end."""
+        """Return all sequences, end to end, and log how many of them lost their end."""
+        if self.num_truncated:
+            logger.info(
+                "%d of %d sequences were cut to %d tokens (max_seq_length)",
+                self.num_truncated,
+                len(self.ids),
+                self.max_length,
+            )
         return columns_of(self.ids, self.segment_b_starts)
 
 
@@ -71,8 +79,6 @@ class Features:
     """Sequences in one item."""
     rows: NDArray[np.int64]
     """Rows of logits that each item gives."""
-    weights: NDArray[np.int64]
-    """Number of loss terms that each item gives; a step's loss is the mean over all terms."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -81,6 +87,10 @@ class Features:
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each item."""
         return self.columns.lengths.reshape(-1, self.group).sum(1)
+
+    def count_terms(self, items: NDArray[np.int64]) -> int:
+        """Return the number of terms of some items' loss: one for each item, or for each tagged word."""
+        return len(items) if self.label_positions is None else int(self.rows[items].sum())
 
     @cached_property
     def _label_starts(self) -> NDArray[np.int64]:

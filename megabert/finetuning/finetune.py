@@ -1,6 +1,8 @@
 """A fine-tuning from settings to scores: one engine, one seed after the other, finished seeds kept."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +20,7 @@ from megabert.engine.engine import Engine, build_engine
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.engine.precision import resolve_precision
 from megabert.errors import CheckpointError
+from megabert.finetuning.evaluate import EvaluationSet
 from megabert.finetuning.folder import write_model
 from megabert.finetuning.model import TaskModel
 from megabert.finetuning.results import (
@@ -80,7 +83,11 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
         activation_checkpointing=config.activation_checkpointing,
     )
     initialize(model, config.seed)
-    given = run_on_all_ranks(world, lambda: _load_given_weights(model, prepared))
+    given: set[str] = set()  # the weights that do not depend on the seed
+    if config.random_weights:
+        logger.info("random weights: %s gives shape and tokenizer alone", config.model)
+    else:
+        given = run_on_all_ranks(world, lambda: _load_weights(model, prepared.source.weights))
     # Each seed starts from these weights and from the optimizer and loss scale of a new engine.
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _build_engine(model, config, world)
@@ -96,12 +103,16 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
     )
     backends = {op: name for op, name in vars(config.ops).items() if op != "lamb"}
     logger.info(describe_choices(backends, world.device.type))
+    batcher = partial(prepared.family.batcher, rank=world.rank, world_size=world.size)
     trainer = TaskTrainer(
         config=config,
         engine=engine,
         family=prepared.family,
-        train=prepared.batcher(prepared.train, rank=world.rank, world_size=world.size),
-        evaluation=prepared.evaluation_sets(rank=world.rank, world_size=world.size),
+        train=batcher(prepared.train),
+        evaluation=[
+            EvaluationSet(name=name, examples=examples, batcher=batcher(features))
+            for name, examples, features in prepared.evaluation
+        ],
         world=world,
     )
     for seed in seeds:
@@ -132,21 +143,10 @@ def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Pat
     run_on_main_rank(world, write)
 
 
-def _load_given_weights(model: TaskModel, prepared: Prepared) -> set[str]:
-    """Load the weights to start from, if any, and return the names of those that do not depend on the seed."""
-    if prepared.config.random_weights:
-        logger.info("random weights: %s gives shape and tokenizer alone", prepared.config.model)
-        return set()
-    return _load_weights(model, prepared.source.weights)
-
-
 def _load_weights(model: TaskModel, source: InitialWeights) -> set[str]:
     """Load the encoder and return the names of its parameters; what the source lacks is drawn by seed."""
     state = source.read()
-    load_initial_weights(
-        model,
-        InitialWeights(source=source.source, tokenizer_sha256=source.tokenizer_sha256, read=lambda: state),
-    )
+    load_initial_weights(model, replace(source, read=lambda: state))
     lacking = [name for name, _ in model.named_parameters() if name not in state]
     encoder = [name for name in lacking if name.startswith("bert.") and not name.startswith("bert.pooler.")]
     if encoder:

@@ -52,8 +52,8 @@ def _fields(prepared: Prepared, metrics: Metrics) -> dict[str, Any]:
         fields["id2label"] = {str(index): label for index, label in enumerate(family.labels)}
         fields["label2id"] = family.ids
     if prepared.task.family in ("sequence", "regression"):
-        problem = "regression" if prepared.task.family == "regression" else "single_label_classification"
-        fields["problem_type"] = problem
+        is_regression = prepared.task.family == "regression"
+        fields["problem_type"] = "regression" if is_regression else "single_label_classification"
     return fields
 
 

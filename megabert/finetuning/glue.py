@@ -10,7 +10,7 @@ from pathlib import Path
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.errors import ConfigError, DataError, MegabertError
 from megabert.finetuning.results import Summary, read_summary
-from megabert.finetuning.tasks import GLUE, Task
+from megabert.finetuning.tasks import GLUE, TASKS, Task
 from megabert.observability.logs import logger
 from megabert.text_tables import render_table
 
@@ -70,10 +70,9 @@ def _run_task(task: Task, data: Path, folder: Path, flags: Sequence[str], launch
 
 def glue_table(summaries: dict[str, Summary]) -> str:
     """Return the table of each task's metrics (mean and deviation over seeds, in points) and the mean over tasks."""
-    tasks = {task.name: task for task in GLUE}
     rows, scores = [], []
     for name, summary in summaries.items():
-        task = tasks[name]
+        task = TASKS[name]
         values = [means[metric] for means in summary.mean.values() for metric in task.metrics]
         scores.append(statistics.fmean(values))
         for part, means in summary.mean.items():

@@ -1,6 +1,6 @@
 """The names of a head's parameters in ``transformers``, as data, where they differ from ours."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -28,29 +28,29 @@ def take_head(
     state: Mapping[str, Tensor], family: str, architecture: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Split a fine-tuned model into its encoder, by our names, and its head, by their names."""
-    pairs = _pairs(family, architecture)
+    pairs = HEAD_NAMES.get((family, architecture), ())
     encoder: dict[str, Tensor] = {}
     head: dict[str, Tensor] = {}
     for name, value in state.items():
-        pair = next(((ours, theirs) for ours, theirs in pairs if name.startswith(ours)), None)
-        if pair is not None:
-            head[pair[1] + name.removeprefix(pair[0])] = value
-        elif name.startswith("bert."):
+        theirs = _renamed(name, pairs)
+        if theirs is None and name.startswith("bert."):
             encoder[name] = value
         else:
-            head[name] = value
+            head[theirs or name] = value
     return encoder, head
 
 
 def head_by_our_names(head: Mapping[str, Tensor], family: str, architecture: str) -> dict[str, Tensor]:
     """Rename the parameters that a pre-training model lacks: the head, and the pooler of a family without one."""
-    renamed = {}
     # Longer names first: "classifier.out_proj." begins with "classifier.".
-    pairs = sorted(_pairs(family, architecture), key=lambda pair: -len(pair[1]))
-    for name, value in head.items():
-        pair = next(((ours, theirs) for ours, theirs in pairs if name.startswith(theirs)), None)
-        renamed[to_ours(name, family) if pair is None else pair[0] + name.removeprefix(pair[1])] = value
-    return renamed
+    pairs = [(theirs, ours) for ours, theirs in HEAD_NAMES.get((family, architecture), ())]
+    pairs.sort(key=lambda pair: -len(pair[0]))
+    return {_renamed(name, pairs) or to_ours(name, family): value for name, value in head.items()}
+
+
+def _renamed(name: str, pairs: Sequence[tuple[str, str]]) -> str | None:
+    """Replace the beginning of a name by the first of the pairs that has it; None where none has."""
+    return next((new + name.removeprefix(old) for old, new in pairs if name.startswith(old)), None)
 
 
 def architecture_of(family: str, head: str) -> str:
@@ -65,7 +65,3 @@ def architecture_of(family: str, head: str) -> str:
             f"model of another family, such as {NO_CLASS[family, head]}."
         )
     return f"{''.join(part.capitalize() for part in family.split('-'))}For{head}"
-
-
-def _pairs(family: str, architecture: str) -> tuple[tuple[str, str], ...]:
-    return HEAD_NAMES.get((family, architecture), ())

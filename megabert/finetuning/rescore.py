@@ -1,21 +1,18 @@
 """A fine-tuned model is scored again on a labelled file, without a trainer."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import nearest
 from megabert.errors import ConfigError
 from megabert.export.huggingface import load_fitting_tokenizer
-from megabert.finetuning.batches import Batcher
 from megabert.finetuning.evaluate import EvaluationSet, evaluate
-from megabert.finetuning.families import FAMILIES, Example, Family
-from megabert.finetuning.saved_model import SCORING_SETTINGS, SavedModel, read_saved_model
+from megabert.finetuning.families import FAMILIES
+from megabert.finetuning.saved_model import SCORING_SETTINGS, read_saved_model
 from megabert.finetuning.setup import find_file, sequence_length, subset
-from megabert.finetuning.tasks import Task, find_task
+from megabert.finetuning.tasks import find_task
 
 CHANGEABLE = (*SCORING_SETTINGS, "max_eval_examples", "micro_batch_tokens")
 """Settings that may differ from the recorded ones; the others concern training."""
@@ -50,32 +47,15 @@ def rescore(
     name = task_name or saved.task_name
     if name is None:
         raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
-    _check_changes(changes or {})
+    unknown = [setting for setting in changes or {} if setting not in CHANGEABLE]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: no setting of an evaluation{nearest(unknown[0], CHANGEABLE)}")
     config = saved.config(changes or {})
     task = find_task(name, text=config.text_column, pair=config.pair_column, label=config.label_column)
     path = data if data.is_file() else find_file(data, task.evaluation)
-    examples = subset(FAMILIES[task.family].read(task, path), config.max_eval_examples)
-    family = _family(saved, task, config, examples)
-    torch_device = _find_device(device)
-    model = saved.build_model(task, family.num_outputs).to(torch_device)
-    batcher = _batcher(family, examples, config.micro_batch_tokens)
-    with torch.no_grad():
-        evaluation_set = EvaluationSet(name=path.stem, examples=examples, batcher=batcher)
-        evaluation = evaluate(model, family, evaluation_set, device=torch_device)
-    if predictions is not None:
-        family.write(evaluation.predictions, evaluation.metrics, predictions)
-    return evaluation.metrics
-
-
-def _check_changes(changes: dict[str, Any]) -> None:
-    for name in changes:
-        if name not in CHANGEABLE:
-            raise ConfigError(f"{name}: no setting of an evaluation{nearest(name, CHANGEABLE)}")
-
-
-def _family(saved: SavedModel, task: Task, config: FinetuneConfig, examples: Sequence[Example]) -> Family:
     reader = FAMILIES[task.family]
-    return reader(
+    examples = subset(reader.read(task, path), config.max_eval_examples)
+    family = reader(
         task,
         config,
         load_fitting_tokenizer(saved.folder, saved.model),
@@ -83,14 +63,15 @@ def _family(saved: SavedModel, task: Task, config: FinetuneConfig, examples: Seq
         max_seq_length=sequence_length(task, config, saved.model),
         has_segments=saved.model.type_vocab_size > 1,
     )
-
-
-def _batcher(family: Family, examples: Sequence[Example], micro_batch_tokens: int) -> Batcher:
-    return Batcher(
-        features=family.encode(examples, is_training=False),
-        micro_batch_tokens=micro_batch_tokens,
-        pad_id=family.tokenizer.special_ids.pad,
-    )
+    torch_device = _find_device(device)
+    model = saved.build_model(task, family.num_outputs).to(torch_device)
+    batcher = family.batcher(family.encode(examples, is_training=False))
+    with torch.no_grad():
+        evaluation_set = EvaluationSet(name=path.stem, examples=examples, batcher=batcher)
+        evaluation = evaluate(model, family, evaluation_set, device=torch_device)
+    if predictions is not None:
+        family.write(evaluation.predictions, evaluation.metrics, predictions)
+    return evaluation.metrics
 
 
 def _find_device(name: str) -> torch.device:

@@ -131,7 +131,9 @@ def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary
     Raises:
         CheckpointError: A seed's result is damaged.
     """
-    results = [_read_result(seed_folder(output_dir, seed) / RESULT_NAME) for seed in seeds]
+    remedy = "Delete it to train this seed again."
+    paths = [seed_folder(output_dir, seed) / RESULT_NAME for seed in seeds]
+    results = [read_json(path, SeedResult, remedy=remedy, error=CheckpointError) for path in paths]
     best = max(results, key=lambda result: result.score).seed
     summary = Summary(
         task=task_name,
@@ -154,10 +156,6 @@ def read_summary(output_dir: Path) -> Summary:
     """
     remedy = "Run the fine-tuning again: seeds that have finished are kept."
     return read_json(output_dir / SUMMARY_NAME, Summary, remedy=remedy, error=CheckpointError)
-
-
-def _read_result(path: Path) -> SeedResult:
-    return read_json(path, SeedResult, remedy="Delete it to train this seed again.", error=CheckpointError)
 
 
 def _over_seeds(results: Sequence[SeedResult], function: Callable[[list[float]], float]) -> Metrics:

@@ -11,8 +11,6 @@ from megabert.config.finetune import FinetuneConfig
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError, DataError
 from megabert.export.sources import Source, open_source
-from megabert.finetuning.batches import Batcher
-from megabert.finetuning.evaluate import EvaluationSet
 from megabert.finetuning.families import FAMILIES, Example, Family
 from megabert.finetuning.features import Features
 from megabert.finetuning.heads import architecture_of
@@ -46,27 +44,6 @@ class Prepared:
     """Name, examples and features of each evaluation set."""
     identity: dict[str, str]
     """SHA-256 of the tokenizer and of every data file."""
-
-    def batcher(self, features: Features, *, rank: int, world_size: int) -> Batcher:
-        """Return what distributes features over the ranks."""
-        return Batcher(
-            features=features,
-            micro_batch_tokens=self.config.micro_batch_tokens,
-            pad_id=self.family.tokenizer.special_ids.pad,
-            rank=rank,
-            world_size=world_size,
-        )
-
-    def evaluation_sets(self, *, rank: int, world_size: int) -> list[EvaluationSet]:
-        """Return the sets to score, as this rank reads them."""
-        return [
-            EvaluationSet(
-                name=name,
-                examples=examples,
-                batcher=self.batcher(features, rank=rank, world_size=world_size),
-            )
-            for name, examples, features in self.evaluation
-        ]
 
 
 def prepare(task: Task, config: FinetuneConfig) -> Prepared:

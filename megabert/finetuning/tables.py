@@ -5,54 +5,43 @@ import json
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from megabert.errors import DataError
+from megabert.observability.logs import logger
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".txt")
 """Suffixes of tables, in the order in which a folder is searched for them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """The columns that were asked for."""
+class Row(NamedTuple):
+    """The columns of a row that were asked for."""
 
-    path: Path
-    columns: dict[str, list[Any]]
+    where: str
+    """Where the row is, as ``file:line`` from 1; Parquet has the number of the row instead."""
+    values: dict[str, Any]
     """Values by column: text as it is written, or from JSON and Parquet whatever the file holds."""
-    lines: list[int]
-    """Line of each row, from 1; Parquet has the number of the row instead."""
-    broken: int = 0
-    """Rows left out because they had another number of columns."""
 
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    def where(self, index: int) -> str:
-        """Return where a row is, as ``file:line``."""
-        return f"{self.path}:{self.lines[index]}"
-
-    def text(self, name: str, index: int) -> str:
+    def text(self, name: str) -> str:
         """Return a value as text; booleans and whole numbers as JSON and GLUE write them.
 
         Raises:
             DataError: There is no value, or it is a list or the like.
         """
-        return as_text(self.columns[name][index], f"{self.where(index)}: column {name!r}")
+        return as_text(self.values[name], f"{self.where}: column {name!r}")
 
-    def label(self, name: str, index: int) -> str:
+    def label(self, name: str) -> str:
         """Return a value as text that must not be empty.
 
         Raises:
             DataError: There is no value, or it is a list or the like.
         """
-        value = self.text(name, index)
-        return as_text(value if value.strip() else None, f"{self.where(index)}: column {name!r}")
+        value = self.text(name)
+        return as_text(value if value.strip() else None, f"{self.where}: column {name!r}")
 
 
 def as_text(value: Any, where: str) -> str:
@@ -91,7 +80,7 @@ def reading(path: Path) -> Iterator[None]:
 
 def read_table(
     path: Path, names: Sequence[str], *, header: Sequence[str] | None = None, skips_broken_rows: bool = False
-) -> Table:
+) -> list[Row]:
     """Read some columns of a table.
 
     Args:
@@ -109,28 +98,24 @@ def read_table(
             f"{path}: unknown kind of table; known suffixes are {', '.join(_READERS)}. Rename or convert it."
         )
     with reading(path):
-        table = _collect(path, reader(path, header), names, skips_broken_rows)
-    if not len(table):
+        rows = _pick(path, reader(path, header), names, skips_broken_rows)
+    if not rows:
         raise DataError(f"{path}: holds no examples. Name a file with rows.")
-    return table
+    return rows
 
 
-def _collect(path: Path, rows: Iterator[tuple[int, Any]], names: Sequence[str], skips_broken: bool) -> Table:
+def _pick(path: Path, rows: Iterator[tuple[int, Any]], names: Sequence[str], skips_broken: bool) -> list[Row]:
     """Pick columns out of rows: mappings, or a list of names (the header) followed by lists of values."""
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    lines: list[int] = []
+    picked: list[Row] = []
     header: list[str] | None = None
-    picked: list[int] = []
     broken = 0
     # Rows of JSON Lines name their columns. In other formats the first row is the header, and all rows are as long.
     for line, row in rows:
         if isinstance(row, dict):
             _check_columns(f"{path}:{line}", row, names)
-            values = [row[name] for name in names]
         elif header is None:
             header = row
             _check_columns(str(path), header, names)
-            picked = [header.index(name) for name in names]
             continue
         elif len(row) != len(header):
             if not skips_broken:
@@ -141,11 +126,11 @@ def _collect(path: Path, rows: Iterator[tuple[int, Any]], names: Sequence[str], 
             broken += 1
             continue
         else:
-            values = [row[index] for index in picked]
-        for name, value in zip(names, values, strict=True):
-            columns[name].append(value)
-        lines.append(line)
-    return Table(path=path, columns=columns, lines=lines, broken=broken)
+            row = dict(zip(header, row, strict=True))
+        picked.append(Row(f"{path}:{line}", {name: row[name] for name in names}))
+    if broken:
+        logger.warning("%s: %d rows with a wrong number of columns were left out", path, broken)
+    return picked
 
 
 def _check_columns(where: str, columns: Collection[str], names: Sequence[str]) -> None:

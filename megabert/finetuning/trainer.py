@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from megabert.config.finetune import FinetuneConfig
-from megabert.data.batch import MicroBatch
 from megabert.distributed.collectives import sum_over_ranks
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
@@ -111,11 +110,7 @@ class TaskTrainer:
     def evaluate(self, data: EvaluationSet) -> Evaluation:
         """Score a set with the present weights; every rank calls it and gets the result."""
         with self.engine.evaluating():
-            return evaluate(self._forward, self.family, data, device=self.world.device, gather=self.world.gather)
-
-    def _forward(self, inputs: MicroBatch, label_positions_M: torch.Tensor | None) -> torch.Tensor:
-        logits: torch.Tensor = self.engine.forward(inputs, label_positions_M)
-        return logits
+            return evaluate(self.engine.forward, self.family, data, device=self.world.device, gather=self.world.gather)
 
     def _keep_best(self, summary: TrainingSummary, best: _Best, evaluation: Evaluation) -> None:
         """Record an evaluation after the current step, and copy the weights if it is the best one."""
@@ -168,7 +163,7 @@ class TaskTrainer:
 
     def _loss(self, batch: TaskBatch) -> torch.Tensor:
         batch = batch.to(self.world.device)
-        logits = self._forward(batch.inputs, batch.label_positions_M)
+        logits: torch.Tensor = self.engine.forward(batch.inputs, batch.label_positions_M)
         return self.family.loss(logits, batch) if batch.inputs.num_instances else empty_loss(logits)
 
     def _count_skip(self, step: int, loss: float) -> float:

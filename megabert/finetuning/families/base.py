@@ -14,10 +14,10 @@ from torch import Tensor
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.errors import DataError
-from megabert.finetuning.batches import TaskBatch
+from megabert.finetuning.batches import Batcher, TaskBatch
 from megabert.finetuning.features import Features, Sequences
 from megabert.finetuning.tasks import Task
-from megabert.observability.logs import logger
+from megabert.ops.cross_entropy import cross_entropy
 from megabert.schema.files import atomic_write
 from megabert.tokenization import Tokenizer
 
@@ -53,6 +53,8 @@ class Family(ABC, Generic[E]):
     """A task of this family, bound to its settings, its tokenizer and its labels."""
 
     head: ClassVar[Head]
+    outputs: ClassVar[int | None] = None
+    """Number of the head's outputs; None for one output a label."""
 
     def __init__(
         self,
@@ -93,9 +95,9 @@ class Family(ABC, Generic[E]):
         """Return the labels of the training examples, in the order of their ids."""
 
     @property
-    @abstractmethod
     def num_outputs(self) -> int:
         """Number of the head's outputs."""
+        return self.outputs or len(self.labels)
 
     @abstractmethod
     def encode(self, examples: Sequence[E], *, is_training: bool) -> Features:
@@ -105,9 +107,9 @@ class Family(ABC, Generic[E]):
             DataError: A label is none of the training's, or an answer is not where the file says.
         """
 
-    @abstractmethod
     def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """Return the loss of a micro-batch with items, summed over its terms."""
+        """Return the loss of a micro-batch with items, summed over its terms: the cross entropy of their labels."""
+        return cross_entropy(logits, batch.labels, backend=self.config.ops.cross_entropy)[0]
 
     @abstractmethod
     def predict(self, logits: Sequence[NDArray], examples: Sequence[E], features: Features) -> list[Prediction]:
@@ -120,7 +122,7 @@ class Family(ABC, Generic[E]):
     def write(self, predictions: Sequence[Prediction], metrics: dict[str, float], stem: Path) -> list[Path]:
         """Write predictions to files whose names begin with ``stem``, and return the files."""
         path = stem.with_name(f"{stem.name}.jsonl")
-        atomic_write(path, json_lines(predictions))
+        atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in predictions))
         return [path]
 
     def id_of(self, label: str, where: str) -> int:
@@ -142,17 +144,12 @@ class Family(ABC, Generic[E]):
             self.tokenizer.special_ids, self.max_seq_length, self.has_segments, self.tokenizer.separators_in_pair
         )
 
-    def log_truncation(self, sequences: Sequences) -> None:
-        """Log how many sequences lost their end."""
-        if sequences.num_truncated:
-            logger.info(
-                "%d of %d sequences were cut to %d tokens (max_seq_length)",
-                sequences.num_truncated,
-                len(sequences.ids),
-                self.max_seq_length,
-            )
-
-
-def json_lines(rows: Sequence[Prediction]) -> str:
-    """Return rows as the text of a JSON Lines file."""
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    def batcher(self, features: Features, *, rank: int = 0, world_size: int = 1) -> Batcher:
+        """Return what distributes features over the ranks."""
+        return Batcher(
+            features=features,
+            micro_batch_tokens=self.config.micro_batch_tokens,
+            pad_id=self.tokenizer.special_ids.pad,
+            rank=rank,
+            world_size=world_size,
+        )

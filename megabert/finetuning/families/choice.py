@@ -18,7 +18,6 @@ from megabert.finetuning.features import Features
 from megabert.finetuning.metrics.labels import METRICS
 from megabert.finetuning.tables import read_table
 from megabert.finetuning.tasks import Task
-from megabert.ops.cross_entropy import cross_entropy
 
 ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 """Columns of the endings."""
@@ -38,32 +37,27 @@ class Choice(Family[ChoiceQuestion]):
     """Four sequences a question: the first text is the context, the second the start with one of the endings."""
 
     head = Head("MultipleChoice", "classifier", "pooled", "multiple-choice")
+    outputs = 1  # a logit for each sequence, that is for each ending
 
     @classmethod
     def read(cls, task: Task, path: Path) -> list[ChoiceQuestion]:
         """Read a table."""
         assert task.pair is not None
-        table = read_table(path, [task.text, task.pair, *ENDINGS, task.label])
         return [
             ChoiceQuestion(
-                where=table.where(index),
-                context=table.text(task.text, index),
-                start=table.text(task.pair, index),
-                endings=tuple(table.text(name, index) for name in ENDINGS),
-                label=_label(table.label(task.label, index), table.where(index)),
+                where=row.where,
+                context=row.text(task.text),
+                start=row.text(task.pair),
+                endings=tuple(map(row.text, ENDINGS)),
+                label=_label(row.label(task.label), row.where),
             )
-            for index in range(len(table))
+            for row in read_table(path, [task.text, task.pair, *ENDINGS, task.label])
         ]
 
     @classmethod
     def labels_of(cls, examples: Sequence[ChoiceQuestion]) -> tuple[str, ...]:
         """Return the numbers of the endings."""
         return tuple(str(number) for number in range(len(ENDINGS)))
-
-    @property
-    def num_outputs(self) -> int:
-        """One: a logit for each sequence, that is for each ending."""
-        return 1
 
     def encode(self, examples: Sequence[ChoiceQuestion], *, is_training: bool) -> Features:
         """Tokenize each ending with its start."""
@@ -75,15 +69,14 @@ class Choice(Family[ChoiceQuestion]):
         for index, context in enumerate(contexts):
             for second in seconds[index * group : (index + 1) * group]:
                 sequences.add(context, second)
-        self.log_truncation(sequences)
         labels = np.array([example.label for example in examples], np.int64)
-        ones = np.ones(len(examples), np.int64)
-        return Features(columns=sequences.columns(), labels=labels, group=group, rows=group * ones, weights=ones)
+        rows = np.full(len(examples), group, np.int64)
+        return Features(columns=sequences.columns(), labels=labels, group=group, rows=rows)
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
         """Return the summed cross entropy over the endings of each example."""
         logits_QK = logits[: batch.inputs.num_instances, 0].view(-1, len(ENDINGS))
-        return cross_entropy(logits_QK.contiguous(), batch.labels, backend=self.config.ops.cross_entropy)[0]
+        return super().loss(logits_QK.contiguous(), batch)
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[ChoiceQuestion], features: Features

@@ -2,6 +2,7 @@
 
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megabert.data.shard_set import Columns
 from megabert.errors import DataError
 from megabert.finetuning.batches import TaskBatch
 from megabert.finetuning.families.base import Example, Family, Head, Prediction
@@ -19,8 +19,6 @@ from megabert.finetuning.features import Features
 from megabert.finetuning.metrics.labels import METRICS
 from megabert.finetuning.tables import read_table
 from megabert.finetuning.tasks import Task
-from megabert.observability.logs import logger
-from megabert.ops.cross_entropy import cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,31 +39,34 @@ class _SequenceFamily(Family[LabelledText]):
     def read(cls, task: Task, path: Path) -> list[LabelledText]:
         """Read a table."""
         names = [task.text, *([task.pair] if task.pair else []), task.label]
-        table = read_table(path, names, header=task.header, skips_broken_rows=task.skips_broken_rows)
-        if table.broken:
-            logger.warning("%s: %d rows with a wrong number of columns were left out", path, table.broken)
+        rows = read_table(path, names, header=task.header, skips_broken_rows=task.skips_broken_rows)
         examples = [
             LabelledText(
-                where=table.where(index),
-                text=table.text(task.text, index),
-                pair=table.text(task.pair, index) if task.pair else None,
+                where=row.where,
+                text=row.text(task.text),
+                pair=row.text(task.pair) if task.pair else None,
                 label=label,
             )
-            for index in range(len(table))
-            if (label := table.label(task.label, index)) not in task.unlabelled
+            for row in rows
+            if (label := row.label(task.label)) not in task.unlabelled
         ]
         if not examples:
-            raise DataError(f"{path}: none of {len(table)} rows has a label. Name a file with labels.")
+            raise DataError(f"{path}: none of {len(rows)} rows has a label. Name a file with labels.")
         return examples
 
-    def _columns(self, examples: Sequence[LabelledText]) -> Columns:
+    @abstractmethod
+    def _labels(self, examples: Sequence[LabelledText]) -> NDArray:
+        """Return what the loss compares the logits with."""
+
+    def encode(self, examples: Sequence[LabelledText], *, is_training: bool) -> Features:
+        """Tokenize texts and read their labels."""
+        labels = self._labels(examples)
         sequences = self.sequences()
         first = self.tokenizer.encode_batch([example.text for example in examples])
         second = self.tokenizer.encode_batch([example.pair or "" for example in examples])
         for example, a, b in zip(examples, first, second, strict=True):
             sequences.add(a, None if example.pair is None else b)
-        self.log_truncation(sequences)
-        return sequences.columns()
+        return Features(columns=sequences.columns(), labels=labels, rows=np.ones(len(examples), np.int64))
 
 
 class Classification(_SequenceFamily):
@@ -84,20 +85,8 @@ class Classification(_SequenceFamily):
         are_numbers = all(re.fullmatch(r"-?\d+", label) for label in labels)
         return tuple(sorted(labels, key=lambda label: (int(label) if are_numbers else 0, label)))
 
-    @property
-    def num_outputs(self) -> int:
-        """One for each label."""
-        return len(self.labels)
-
-    def encode(self, examples: Sequence[LabelledText], *, is_training: bool) -> Features:
-        """Tokenize texts."""
-        labels = np.array([self.id_of(example.label, example.where) for example in examples], np.int64)
-        ones = np.ones(len(examples), np.int64)
-        return Features(columns=self._columns(examples), labels=labels, rows=ones, weights=ones)
-
-    def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """Return the summed cross entropy."""
-        return cross_entropy(logits, batch.labels, backend=self.config.ops.cross_entropy)[0]
+    def _labels(self, examples: Sequence[LabelledText]) -> NDArray:
+        return np.array([self.id_of(example.label, example.where) for example in examples], np.int64)
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[LabelledText], features: Features
@@ -125,21 +114,15 @@ class Classification(_SequenceFamily):
 class Regression(_SequenceFamily):
     """A text, or a pair of texts, has a number."""
 
+    outputs = 1
+
     @classmethod
     def labels_of(cls, examples: Sequence[LabelledText]) -> tuple[str, ...]:
         """Return the name of the one output, which a configuration of transformers asks for."""
         return ("score",)
 
-    @property
-    def num_outputs(self) -> int:
-        """One, the number."""
-        return 1
-
-    def encode(self, examples: Sequence[LabelledText], *, is_training: bool) -> Features:
-        """Tokenize texts and read the numbers."""
-        ones = np.ones(len(examples), np.int64)
-        scores = np.array([_number(example) for example in examples], np.float32)
-        return Features(columns=self._columns(examples), labels=scores, rows=ones, weights=ones)
+    def _labels(self, examples: Sequence[LabelledText]) -> NDArray:
+        return np.array([_number(example) for example in examples], np.float32)
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
         """Return the summed squared error."""

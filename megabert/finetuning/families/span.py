@@ -38,14 +38,12 @@ class Window:
 
     question: int
     """Index of the question among the examples."""
-    shift: int
-    """A token's position in the sequence minus its index among the context's tokens."""
+    start: int
+    """Position of the window's first token in the sequence."""
     offsets: NDArray[np.int32]
     """First and past-the-last character of the context for each token of the window, of shape (tokens, 2)."""
     is_best: NDArray[np.bool_]
     """Whether no other window gives a token more context; only such a token can begin an answer."""
-    first: int
-    """Index of the window's first token among the context's tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +57,7 @@ class Span(Family[SpanQuestion]):
     """Finds the likeliest pair of start and end."""
 
     head = Head("QuestionAnswering", "qa_outputs", "tokens", "question-answering")
+    outputs = 2  # the logits of being the first and the last token
 
     @property
     def may_be_unanswerable(self) -> bool:
@@ -75,11 +74,6 @@ class Span(Family[SpanQuestion]):
         """Return the names of the two outputs."""
         return ("start", "end")
 
-    @property
-    def num_outputs(self) -> int:
-        """Two, for start and end."""
-        return 2
-
     def encode(self, examples: Sequence[SpanQuestion], *, is_training: bool) -> WindowFeatures:
         """Cut contexts into windows."""
         sequences = self.sequences()
@@ -92,25 +86,17 @@ class Span(Family[SpanQuestion]):
             question = question[: min(self.config.max_query_length, self.max_seq_length // 2)]
             ids, offsets = encoded[example.context]
             answer = _token_span(offsets, example) if is_training else None
+            start = len(question) + 1 + self.tokenizer.separators_in_pair  # of every window, in its sequence
             for first, stop, is_best in self._windows(len(ids), len(question)):
-                shift = len(question) + 1 + self.tokenizer.separators_in_pair - first
                 if answer is not None and first <= answer[0] and answer[1] < stop:
-                    spans.append((answer[0] + shift, answer[1] + shift))
+                    spans.append((answer[0] - first + start, answer[1] - first + start))
                 else:
                     spans.append((0, 0))  # [CLS]
                 sequences.add(question, ids[first:stop])
-                windows.append(
-                    Window(question=index, shift=shift, offsets=offsets[first:stop], is_best=is_best, first=first)
-                )
+                windows.append(Window(question=index, start=start, offsets=offsets[first:stop], is_best=is_best))
         columns = sequences.columns()
-        ones = np.ones(len(windows), np.int64)
-        return WindowFeatures(
-            columns=columns,
-            labels=np.array(spans, np.int64),
-            rows=columns.lengths,
-            weights=ones,
-            windows=tuple(windows),
-        )
+        labels = np.array(spans, np.int64)
+        return WindowFeatures(columns=columns, labels=labels, rows=columns.lengths, windows=tuple(windows))
 
     def _windows(self, tokens: int, question: int) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
         """Yield first and past-the-last token of each window, and for which tokens it is the best window.
@@ -182,8 +168,7 @@ class Span(Family[SpanQuestion]):
     def _answers(self, rows: NDArray, window: Window, context: str) -> Iterator[tuple[str, _Scores]]:
         """Yield the best answers of a window, each as its text and its scores."""
         start_logits, end_logits = np.asarray(rows, np.float64).T
-        first = window.first + window.shift
-        stop = first + len(window.offsets)
+        first, stop = window.start, window.start + len(window.offsets)
 
         def top(values: NDArray) -> NDArray[np.int64]:
             chosen = np.argsort(-values, kind="stable")[: self.config.n_best]

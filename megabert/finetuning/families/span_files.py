@@ -86,20 +86,19 @@ def _read_squad(task: Task, path: Path) -> Iterator[SpanQuestion]:
 
 def _read_rows(task: Task, path: Path) -> Iterator[SpanQuestion]:
     assert task.pair is not None
-    table = read_table(path, ["id", task.text, task.pair, task.label])
-    for index in range(len(table)):
-        answers = table.columns[task.label][index]
+    for row in read_table(path, ["id", task.text, task.pair, task.label]):
+        answers = row.values[task.label]
         try:
             pairs = tuple(zip(map(int, answers["answer_start"]), map(str, answers["text"]), strict=True))
         except (KeyError, TypeError, ValueError):
             raise DataError(
-                f"{table.where(index)}: {task.label} must be an object of two lists of one length, text and "
+                f"{row.where}: {task.label} must be an object of two lists of one length, text and "
                 f"answer_start (found {answers!r:.80})."
             ) from None
         yield SpanQuestion(
-            where=table.where(index),
-            identity=table.text("id", index),
-            question=table.text(task.text, index),
-            context=table.text(task.pair, index),
+            where=row.where,
+            identity=row.text("id"),
+            question=row.text(task.text),
+            context=row.text(task.pair),
             answers=pairs,
         )

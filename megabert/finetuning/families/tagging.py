@@ -6,21 +6,19 @@ CoNLL calls the words tokens, and so do the names here that follow its columns.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from megabert.errors import DataError
-from megabert.finetuning.batches import TaskBatch
-from megabert.finetuning.families.base import Example, Family, Head, Prediction, json_lines
+from megabert.finetuning.families.base import Example, Family, Head, Prediction
 from megabert.finetuning.features import Features
 from megabert.finetuning.metrics.bio import OUTSIDE, score_tags
 from megabert.finetuning.tables import as_text, read_table, reading
 from megabert.finetuning.tasks import Task, refuse_columns
 from megabert.observability.logs import logger
-from megabert.ops.cross_entropy import cross_entropy
 from megabert.schema.files import atomic_write
 
 DOCUMENT = "-DOCSTART-"
@@ -63,11 +61,6 @@ class Tagging(Family[TaggedSentence]):
             )
         return tuple(sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
 
-    @property
-    def num_outputs(self) -> int:
-        """One for each tag."""
-        return len(self.labels)
-
     def encode(self, examples: Sequence[TaggedSentence], *, is_training: bool) -> Features:
         """Tokenize word by word, and label the first piece of each word."""
         sequences = self.sequences()
@@ -86,19 +79,12 @@ class Tagging(Family[TaggedSentence]):
             sequences.add(np.concatenate(encoded))
             positions.append(starts[:kept])
             labels += tags[:kept]
-        self.log_truncation(sequences)
-        counts = np.array([len(part) for part in positions], np.int64)
         return Features(
             columns=sequences.columns(),
             labels=np.array(labels, np.int64),
             label_positions=np.concatenate(positions),
-            rows=counts,
-            weights=counts,
+            rows=np.array([len(part) for part in positions], np.int64),
         )
-
-    def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """Return the cross entropy summed over words."""
-        return cross_entropy(logits, batch.labels, backend=self.config.ops.cross_entropy)[0]
 
     def predict(
         self, logits: Sequence[NDArray], examples: Sequence[TaggedSentence], features: Features
@@ -116,20 +102,17 @@ class Tagging(Family[TaggedSentence]):
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[TaggedSentence]) -> dict[str, float]:
         """Return precision, recall and F1 of entities, and the accuracy of tags."""
-        missing = sum(len(e.tokens) - len(row["prediction"]) for e, row in zip(examples, predictions, strict=True))
-        assert not missing
         return score_tags([example.tags for example in examples], [row["prediction"] for row in predictions])
 
     def write(self, predictions: Sequence[Prediction], metrics: dict[str, float], stem: Path) -> list[Path]:
         """Write JSON Lines, and CoNLL columns (token, right tag, predicted tag) as the official script reads them."""
-        lines, columns = stem.with_name(f"{stem.name}.jsonl"), stem.with_name(f"{stem.name}.conll")
-        atomic_write(lines, json_lines(predictions))
+        columns = stem.with_name(f"{stem.name}.conll")
         sentences = [
             "".join(f"{' '.join(row)}\n" for row in zip(p["tokens"], p["tags"], p["prediction"], strict=True))
             for p in predictions
         ]
         atomic_write(columns, "\n".join(sentences))
-        return [lines, columns]
+        return [*super().write(predictions, metrics, stem), columns]
 
 
 def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
@@ -138,7 +121,8 @@ def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
     tags: list[str] = []
     first = 0
     with reading(path), open(path, encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
+        # A blank line after the last one ends the last sentence, too.
+        for number, line in enumerate(chain(file, [""]), 1):
             parts = SPACES.split(line.strip(" \t\n"))
             if parts[0] in ("", DOCUMENT):
                 if tokens:
@@ -150,26 +134,23 @@ def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
             first = first if tokens else number
             tokens.append(parts[0])
             tags.append(parts[-1])
-    if tokens:
-        yield TaggedSentence(where=f"{path}:{first}", tokens=tuple(tokens), tags=tuple(tags))
 
 
 def _read_lists(task: Task, path: Path) -> Iterator[TaggedSentence]:
-    table = read_table(path, [task.text, task.label])
-    for index in range(len(table)):
-        tokens, tags = table.columns[task.text][index], table.columns[task.label][index]
+    for row in read_table(path, [task.text, task.label]):
+        tokens, tags = row.values[task.text], row.values[task.label]
         if not isinstance(tokens, list) or not isinstance(tags, list) or len(tokens) != len(tags):
             shown = [f"{len(value)} values" if isinstance(value, list) else repr(value) for value in (tokens, tags)]
             raise DataError(
-                f"{table.where(index)}: {task.text} and {task.label} must be lists of the same length (found "
+                f"{row.where}: {task.text} and {task.label} must be lists of the same length (found "
                 f"{shown[0]} and {shown[1]}). Fix the row, or name other columns."
             )
         if tokens:
-            where = f"{table.where(index)}: a value in column"
+            where = f"{row.where}: a value in column"
             yield TaggedSentence(
-                where=table.where(index),
+                where=row.where,
                 tokens=tuple(as_text(token, f"{where} {task.text!r}") for token in tokens),
                 tags=tuple(as_text(tag, f"{where} {task.label!r}") for tag in tags),
             )
         else:
-            logger.warning("%s: a sentence without tokens was left out", table.where(index))
+            logger.warning("%s: a sentence without tokens was left out", row.where)

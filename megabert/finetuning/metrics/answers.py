@@ -30,22 +30,18 @@ class Gold(NamedTuple):
 
 def units(answer: str, language: Language) -> list[str]:
     """Return the words, or Korean characters, that F1 counts."""
-    if language == "ko":
-        return list("".join(_normalize_korean(answer).split()))
-    return _normalize_english(answer).split()
+    words = normalize(answer, language).split()
+    return list("".join(words)) if language == "ko" else words
 
 
 def normalize(answer: str, language: Language) -> str:
     """Return the form that an exact match compares."""
-    return _normalize_korean(answer) if language == "ko" else _normalize_english(answer)
-
-
-def _normalize_english(answer: str) -> str:
-    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split())
-
-
-def _normalize_korean(answer: str) -> str:
-    return " ".join(answer.translate(_KOREAN_MARKS).lower().translate(_NO_PUNCTUATION).split())
+    if language == "ko":
+        answer = answer.translate(_KOREAN_MARKS)
+    answer = answer.lower().translate(_NO_PUNCTUATION)
+    if language == "en":
+        answer = _ARTICLES.sub(" ", answer)
+    return " ".join(answer.split())
 
 
 def exact_match(predicted: str, gold: str, language: Language = "en") -> float:

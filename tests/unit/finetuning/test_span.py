@@ -95,7 +95,7 @@ def test_answers_are_the_best_valid_pairs(make_family):
     (logits,) = random_logits(features, 2)
     (prediction,) = family.predict([logits], [example], features)
     window = features.windows[0]
-    shift = window.shift
+    shift = window.start
     expected = {}
     for s in range(len(window.offsets)):
         for e in range(s, min(s + 3, len(window.offsets))):
