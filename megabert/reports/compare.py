@@ -1,7 +1,9 @@
 """Two runs side by side, step by step: where they first differ, and by how much."""
 
 import math
-from collections.abc import Mapping, Sequence, Set
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,14 +80,13 @@ def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Compar
     """
     tables = [_table(run_dir) for run_dir in (first, second)]
     steps = [{step for step, _ in table} for table in tables]
-    tags = sorted({tag for table in tables for _, tag in table if tag.startswith(COMPARED)})
-    compared = [_compare_tag(tag, tables[0], tables[1], tolerance) for tag in tags]
+    tags = sorted({tag for _, tag in tables[0].keys() & tables[1].keys() if tag.startswith(COMPARED)})
     return Comparison(
         run_dirs=(first, second),
         config=differences(to_dict(read_config(first)), to_dict(read_config(second))),
         steps=(len(steps[0]), len(steps[1])),
         common_steps=len(steps[0] & steps[1]),
-        tags=tuple(tag for tag in compared if tag is not None),
+        tags=tuple(_compare_tag(tag, tables[0], tables[1], tolerance) for tag in tags),
         one_sided=_one_sided(tables[0], tables[1], steps[0] & steps[1]),
         rates={
             tag: (_median(tables[0], tag), _median(tables[1], tag))
@@ -150,10 +151,8 @@ def _table(run_dir: Path) -> Table:
     return table
 
 
-def _compare_tag(tag: str, a: Table, b: Table, tolerance: float) -> TagDifference | None:
+def _compare_tag(tag: str, a: Table, b: Table, tolerance: float) -> TagDifference:
     steps = sorted(step for step, name in a if name == tag and (step, tag) in b)
-    if not steps:
-        return None
     values = [(step, a[step, tag], b[step, tag]) for step in steps]
     first = next((entry for entry in values if relative_difference(*entry[1:]) > tolerance), None)
     largest = max(values, key=lambda entry: relative_difference(*entry[1:]))
@@ -162,13 +161,11 @@ def _compare_tag(tag: str, a: Table, b: Table, tolerance: float) -> TagDifferenc
 
 def _one_sided(a: Table, b: Table, steps: Set[int]) -> dict[str, tuple[int, int]]:
     """Count, for each tag, at how many of the given steps only one of the runs has a value."""
-    counts: dict[str, tuple[int, int]] = {}
-    for step, tag in sorted(a.keys() ^ b.keys(), key=lambda entry: entry[1]):
-        if step in steps and tag.startswith(COMPARED):
-            only_a, only_b = counts.get(tag, (0, 0))
-            is_of_a = (step, tag) in a
-            counts[tag] = (only_a + is_of_a, only_b + (not is_of_a))
-    return counts
+    only_a, only_b = (
+        Counter(tag for step, tag in keys if step in steps and tag.startswith(COMPARED))
+        for keys in (a.keys() - b.keys(), b.keys() - a.keys())
+    )
+    return {tag: (only_a[tag], only_b[tag]) for tag in sorted(only_a | only_b)}
 
 
 def _config_lines(config: Mapping[str, tuple[Any, Any]]) -> list[str]:
@@ -186,5 +183,4 @@ def _tag_row(tag: TagDifference) -> tuple[object, ...]:
 
 
 def _median(table: Table, tag: str) -> float:
-    values: Sequence[float] = sorted(value for (_, name), value in table.items() if name == tag)
-    return values[len(values) // 2]
+    return statistics.median_high(value for (_, name), value in table.items() if name == tag)

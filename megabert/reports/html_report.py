@@ -11,7 +11,6 @@ from megabert.observability.metrics import read_metrics
 from megabert.reports.report import PhaseReport, plot_losses
 from megabert.reports.watch import render_snapshot, take_snapshot
 
-Row = dict[str, Any]
 CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
     # Label of the axis; then for each curve its tag, its name in the legend, and a factor.
     (
@@ -92,7 +91,7 @@ def render_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]
     )
 
 
-def _plot_tags(axes: Any, rows: list[Row], tags: Sequence[tuple[str, str, float]]) -> None:
+def _plot_tags(axes: Any, rows: list[dict[str, Any]], tags: Sequence[tuple[str, str, float]]) -> None:
     is_named = False
     for tag, name, factor in tags:
         points = [(row["step"], factor * row[tag]) for row in rows if tag in row]

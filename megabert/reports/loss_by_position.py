@@ -55,6 +55,7 @@ def losses_by_position(
         world_size=1,
         micro_batch_tokens=max(_BATCH_TOKENS, shards.metadata.max_seq_length),
     )
+    # The same positions for both: the model's loss is in float64, the baseline's is minus the log of a frequency.
     counts = torch.from_numpy(unigram.counts).double()
     unigram_V = -(counts / counts.sum()).log()
     parts: list[torch.Tensor] = []

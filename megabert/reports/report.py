@@ -1,5 +1,6 @@
 """What a run has learned, phase by phase, next to what a predictor without a model would score."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,5 +144,5 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
         nsp_accuracy=last_eval.get("eval/nsp_accuracy"),
         nsp_chance=max(share, 1 - share),
         rtd_auc=last_eval.get("eval/rtd_auc"),
-        sequences_per_s=sorted(row["perf/sequences_per_s"] for row in train_rows)[len(train_rows) // 2],
+        sequences_per_s=statistics.median_high(row["perf/sequences_per_s"] for row in train_rows),
     )

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,8 @@ def take_snapshot(run_dir: Path) -> Snapshot:
     last = train[-1] if train else {}
     index = min(int(last.get("phase", status.phase or 1)), len(config.phases)) - 1
     phase = config.phases[index]
-    rate = _median([row["perf/sequences_per_s"] for row in train[-RECENT_ROWS:] if row["phase"] == last["phase"]])
+    rates = [row["perf/sequences_per_s"] for row in train[-RECENT_ROWS:] if row["phase"] == last["phase"]]
+    rate = statistics.median_high(rates) if rates else None
     step, latest = _checkpoint(run_dir)
     verdict = _verdict(status)
     return Snapshot(
@@ -136,9 +138,11 @@ def _numbers(snapshot: Snapshot) -> list[str]:
 
 def _curve(losses: tuple[float, ...]) -> list[str]:
     """Draw the losses as one line of characters: each is the mean of a few steps, and the higher it is, the darker."""
+    # At most 60 runs of consecutive steps, as equal in length as whole numbers allow.
     width = min(_CURVE_WIDTH, len(losses))
     parts = [losses[i * len(losses) // width : (i + 1) * len(losses) // width] for i in range(width)]
     means = [sum(part) / len(part) for part in parts]
+    # The lowest mean takes the first level, the highest the last; a mean that is not a number is shown as "?".
     low, high = min(means), max(means)
     span = high - low if high > low else 1.0
     top = len(_CURVE_LEVELS) - 1
@@ -200,10 +204,6 @@ def _age(path: Path) -> float | None:
         return max(0.0, time.time() - path.stat().st_mtime)
     except OSError:
         return None
-
-
-def _median(values: list[float]) -> float | None:
-    return sorted(values)[len(values) // 2] if values else None
 
 
 def _left(snapshot: Snapshot) -> str:
