@@ -52,6 +52,12 @@ def open_mapped(path: Path) -> pa.ipc.RecordBatchFileReader:
         ) from error
 
 
+def single_batch(path: Path) -> pa.RecordBatch:
+    """Return the record batch of a mapped file that holds one; an empty one where the file holds none."""
+    reader = open_mapped(path)
+    return reader.get_batch(0) if reader.num_record_batches else pa.RecordBatch.from_pylist([], schema=reader.schema)
+
+
 def flat_list(column: pa.Array) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
     """Return the values and the offsets (length + 1, from 0) of a list column, without copying values."""
     offsets = np.asarray(column.offsets)

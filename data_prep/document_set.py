@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import flat_list, open_mapped
+from data_prep.arrow_files import flat_list, single_batch
 from data_prep.execution.memory import release_pages
 from megabert.randomness.keyed import mix
 
@@ -74,12 +75,12 @@ class DocumentSet:
         The key depends on the document's text alone, so a document keeps its draws when others are added. Copies of a
         text, which would have equal keys, are numbered.
         """
-        reader = open_mapped(bucket_path(self.folder, self.split, bucket))
-        if not reader.num_record_batches:
-            return np.zeros(0, np.uint64)
-        hashes = np.asarray(reader.get_batch(0)["document_hash"])
+        hashes = np.asarray(self._read(bucket)["document_hash"])
         first = np.searchsorted(hashes, hashes)  # hashes ascend, and equal ones are in one bucket
         return mix(hashes, np.arange(len(hashes)) - first)
+
+    def _read(self, bucket: int) -> pa.RecordBatch:
+        return single_batch(bucket_path(self.folder, self.split, bucket))
 
     @property
     def starts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -110,10 +111,7 @@ class DocumentSet:
     def bucket_tokens(self, bucket: int) -> NDArray[np.integer]:
         """Return all tokens of a bucket as a view of its file."""
         if self._tokens is None or self._tokens[0] != bucket:
-            reader = open_mapped(bucket_path(self.folder, self.split, bucket))
-            has_documents = reader.num_record_batches > 0
-            ids = flat_list(reader.get_batch(0)["input_ids"])[0] if has_documents else np.zeros(0, np.uint16)
-            self._tokens = bucket, ids
+            self._tokens = bucket, flat_list(self._read(bucket)["input_ids"])[0]
         return self._tokens[1]
 
     def copy_tokens(

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import flat_list, gather, make_list, offsets_of, open_mapped, write_batches
+from data_prep.arrow_files import flat_list, gather, make_list, offsets_of, single_batch, write_batches
 from data_prep.text_hashes import rows_in_range
 from megabert.schema import token_type
 
@@ -107,11 +107,8 @@ def read_range(paths: Iterable[Path], splits: Iterable[int], low: int, high: int
 
 
 def _read_one(path: Path, split: int, low: int, high: int) -> TokenizedDocuments | None:
-    reader = open_mapped(path)
-    if not reader.num_record_batches:
-        return None
     # The documents are sorted by split, and within a split by hash: two searches give the slice.
-    batch = reader.get_batch(0)
+    batch = single_batch(path)
     begin, end = np.searchsorted(np.asarray(batch["split"]), [split, split + 1])
     batch = batch.slice(begin, end - begin)
     rows = rows_in_range(np.asarray(batch["document_hash"]), low, high)

@@ -103,7 +103,4 @@ def _wanted(metadata: ShardMetadata, frame: int) -> NDArray[np.int64]:
     lengths = np.arange(metadata.max_seq_length + 1)
     if metadata.masking == "dynamic":
         return np.zeros_like(lengths)
-    options = MaskingOptions(
-        masked_lm_prob=metadata.masked_lm_prob, max_predictions_per_seq=metadata.max_predictions_per_seq
-    )
-    return np.minimum(count_predictions(lengths, options), np.maximum(lengths - frame, 0))
+    return np.minimum(count_predictions(lengths, MaskingOptions.of(metadata)), np.maximum(lengths - frame, 0))

@@ -142,25 +142,16 @@ def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs:
     broken = rules.broken(batch)
     if not broken and pairs is not None:  # the text before masking can be restored for sound rows only
         broken = _compare_text(task, batch, pairs)
-    return [_name(task, rows, first, rule) for rule, rows in broken.items()]
-
-
-def _name(task: ShardTask, bad: np.ndarray, first: int, rule: str) -> str:
-    return f"{task.path}: row {first + int(bad[0])} ({len(bad)} rows in its batch): {rule}"
+    return [
+        f"{task.path}: row {first + int(rows[0])} ({len(rows)} rows in its batch): {rule}"
+        for rule, rows in broken.items()
+    ]
 
 
 def _pairs(task: ShardTask) -> Pairs | None:
     if task.documents is None:
         return None
-    metadata = task.metadata
-    options = PairOptions(
-        objective=metadata.objective,
-        pairing=metadata.pairing,
-        max_seq_length=metadata.max_seq_length,
-        short_seq_prob=task.short_seq_prob,
-        seed=metadata.seed,
-        duplicate=task.entry.duplicate,
-    )
+    options = PairOptions.of(task.metadata, task.short_seq_prob, task.entry.duplicate)
     documents = documents_of(task.documents, task.entry.split)
     return make_pairs(documents, task.entry.bucket, options, task.folder / "tokenizer")
 

@@ -58,15 +58,11 @@ def find_duplicates(task: RangeTask) -> tuple[list[Path], Counts]:
         part = np.asarray(hashes[rows_in_range(hashes, low, high)])
         parts.append(part)
         owners.append(np.full(len(part), number, np.uint32))
-    # Sort, so that equal hashes are neighbours. The sort is stable, so the first of them is that of the first chunk.
-    hashes_P, owners_P = np.concatenate(parts), np.concatenate(owners)
-    order = np.argsort(hashes_P, kind="stable")
-    hashes_P, owners_P = hashes_P[order], owners_P[order]
-    # A hash is known from several chunks if it is the first of its kind and the next one equals it.
-    is_first = np.concatenate([[True], hashes_P[1:] != hashes_P[:-1]])[: len(hashes_P)]
-    is_repeated = np.concatenate([~is_first[1:], [False]])[: len(hashes_P)] & is_first
+    # A chunk has each hash once, so one that occurs twice is in several chunks; the first of these is its owner.
+    hashes_P, first_P, counts_P = np.unique(np.concatenate(parts), return_index=True, return_counts=True)
+    is_repeated = counts_P > 1
     known = np.empty(int(is_repeated.sum()), KNOWN)
-    known["hash"], known["owner"] = hashes_P[is_repeated], owners_P[is_repeated]
+    known["hash"], known["owner"] = hashes_P[is_repeated], np.concatenate(owners)[first_P[is_repeated]]
     with atomic_path(task.path) as temporary, open(temporary, "wb") as stream:
         np.save(stream, known)
     return [task.path], {"repeated_paragraphs": len(known)}

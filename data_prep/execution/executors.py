@@ -8,12 +8,13 @@ import ctypes
 import multiprocessing
 import os
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Self
 
 from megabert.errors import ConfigError, DataError
 
@@ -22,31 +23,28 @@ POLL_S = 0.002
 """How long an idle rank sleeps between two looks for a message: a blocking receive of MPI burns a core."""
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Runs independent tasks. A context manager; leaving it ends the workers."""
 
+    @abstractmethod
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield ``(index of the task, result)`` as tasks finish; the first error stops the rest and is raised."""
-        ...
 
-    def __enter__(self) -> "Executor": ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *exception: object) -> None: ...
+    def __exit__(self, *exception: object) -> None:
+        """End the workers."""
+        return  # there are none
 
 
-class SerialExecutor:
+class SerialExecutor(Executor):
     """Does everything in this process."""
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield results in order."""
         for index, task in enumerate(tasks):
             yield index, function(task)
-
-    def __enter__(self) -> "SerialExecutor":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
 
 
 def _in_any_order(
@@ -72,25 +70,20 @@ def _in_any_order(
             future.cancel()
 
 
-class ProcessExecutor:
+class ProcessExecutor(Executor):
     """Worker processes, started once (``spawn``: no state is inherited) and killed with their parent."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> "ProcessExecutor":
+        # No process is started before the first task.
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(self._workers, context, _start_worker, (os.getpid(),))
-        return self
+        self._pool = ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(),))
 
     def __exit__(self, *exception: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield results as they finish. Two tasks a worker are in flight, so that none waits for the next one."""
-        assert self._pool is not None, "used outside its context"
         try:
             yield from _in_any_order(self._pool.submit, function, tasks, 2 * self._workers)
         except BrokenProcessPool as error:
@@ -100,7 +93,7 @@ class ProcessExecutor:
             ) from error
 
 
-class MpiExecutor:
+class MpiExecutor(Executor):
     """The ranks of an MPI world. Rank 0 has this executor, and does tasks as well, in a thread of its own.
 
     mpi4py.futures leaves rank 0 without tasks, which would halve the speed of two ranks.
@@ -117,9 +110,6 @@ class MpiExecutor:
         self._own = ThreadPoolExecutor(1, "megabert-rank0")
         self._own_task: Future | None = None
 
-    def __enter__(self) -> "MpiExecutor":
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self._own.shutdown(wait=True, cancel_futures=True)
 
@@ -134,13 +124,8 @@ class MpiExecutor:
         return self._other_ranks.submit(function, task)
 
 
-def is_mpi_launch() -> bool:
-    """Return whether `mpirun` or `srun` started this process as one of several."""
-    return _asked_ranks() > 1
-
-
 def _asked_ranks() -> int:
-    """Return how many ranks the launcher was asked for, as it tells its processes; 1 without a launcher."""
+    """Return how many ranks `mpirun` or `srun` was asked for, as it tells its processes; 1 without a launcher."""
     names = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
     return max((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), default=1)
 
@@ -188,11 +173,6 @@ def _mpi() -> Any:
     return MPI
 
 
-def make_executor(workers: int) -> Executor:
-    """Return the executor for a number of workers; a single worker is this process itself."""
-    return SerialExecutor() if workers <= 1 else ProcessExecutor(workers)
-
-
 @contextmanager
 def executor_of_all_ranks(workers: int, *, is_mpi: bool) -> Iterator[Executor | None]:
     """Yield the executor on one machine or on rank 0; on the other ranks work until all is done, and yield None.
@@ -201,9 +181,10 @@ def executor_of_all_ranks(workers: int, *, is_mpi: bool) -> Iterator[Executor | 
         workers: Processes, without MPI.
         is_mpi: Whether MPI was asked for; it is also used where a launcher started several processes.
     """
-    world = mpi_world() if is_mpi or is_mpi_launch() else None
+    world = mpi_world() if is_mpi or _asked_ranks() > 1 else None
     if world is None or world.size == 1:
-        yield make_executor(1 if is_mpi else workers)
+        # A single worker is this process itself.
+        yield SerialExecutor() if is_mpi or workers <= 1 else ProcessExecutor(workers)
         return
     from mpi4py.futures import MPICommExecutor
 

@@ -1,6 +1,7 @@
 """Documents in a column of a Parquet or Arrow file, which is cut into chunks at row groups or record batches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -20,8 +21,7 @@ def part_sizes(file: InputFile) -> list[int]:
     Raises:
         DataError: The file is missing or damaged.
     """
-    source = _source(file)
-    try:
+    with _source(file) as source:
         if file.format == "parquet":
             metadata = pq.ParquetFile(source).metadata
             return [metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)]
@@ -30,10 +30,6 @@ def part_sizes(file: InputFile) -> list[int]:
         except pa.ArrowInvalid:
             return [file.bytes]
         return [max(1, file.bytes // batches)] * batches if batches else []
-    except (pa.ArrowException, OSError) as error:
-        raise _damaged(file, error) from error
-    finally:
-        source.close()
 
 
 def column_documents(chunk: InputChunk, problems: Problems) -> Iterator[tuple[int, str]]:
@@ -47,9 +43,8 @@ def column_documents(chunk: InputChunk, problems: Problems) -> Iterator[tuple[in
         DataError: The file is damaged, or has no such column of strings.
     """
     file = chunk.file
-    source = _source(file)
     row = 0
-    try:
+    with _source(file) as source:
         for column in _columns(file, source, chunk.start, chunk.end):
             if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
                 raise DataError(
@@ -59,55 +54,42 @@ def column_documents(chunk: InputChunk, problems: Problems) -> Iterator[tuple[in
             for text in column.to_pylist():
                 yield row, text or ""
                 row += 1
-    except (pa.ArrowException, OSError) as error:
-        raise _damaged(file, error) from error
-    finally:
-        source.close()
 
 
-def _source(file: InputFile) -> Any:
-    """Return a local file, mapped, or a remote one, opened."""
-    return pa.PythonFile(open_stored(file.path), mode="r") if is_url(file.path) else pa.memory_map(file.path)
+@contextmanager
+def _source(file: InputFile) -> Iterator[Any]:
+    """Hold a local file, mapped, or a remote one, opened; whatever is wrong in it is an error that names it."""
+    source = pa.PythonFile(open_stored(file.path), mode="r") if is_url(file.path) else pa.memory_map(file.path)
+    with source:
+        try:
+            yield source
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{file.path}: cannot be read as {file.format} ({str(error).splitlines()[0]}). Copy the file again, or "
+                "leave it out."
+            ) from error
 
 
 def _columns(file: InputFile, source: Any, start: int, end: int) -> Iterator[pa.Array]:
     """Yield the column that holds the text, in arrays of bounded length."""
+    batches: Iterable[pa.RecordBatch]
     if file.format == "parquet":
         table = pq.ParquetFile(source)
-        _require_field(file, table.schema_arrow.names)
-        groups = list(range(start, end))
-        for batch in table.iter_batches(ROWS_A_BATCH, row_groups=groups, columns=[file.field], use_threads=False):
-            yield _plain(batch[file.field])
-        return
-    try:
-        reader = pa.ipc.open_file(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        stream = pa.ipc.open_stream(source)
-        _require_field(file, stream.schema.names)
-        for batch in stream:
-            yield _plain(batch[file.field])
-        return
-    _require_field(file, reader.schema.names)
-    for index in range(start, end):
-        batch = reader.get_batch(index)
-        for first in range(0, batch.num_rows, ROWS_A_BATCH):
-            yield _plain(batch[file.field].slice(first, ROWS_A_BATCH))
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    """Return the values of a column that may be stored as indices into a dictionary."""
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _require_field(file: InputFile, names: list[str]) -> None:
+        groups, names = list(range(start, end)), table.schema_arrow.names
+        batches = table.iter_batches(ROWS_A_BATCH, row_groups=groups, columns=[file.field], use_threads=False)
+    else:
+        try:
+            reader = pa.ipc.open_file(source)
+            batches = map(reader.get_batch, range(start, end))
+        except pa.ArrowInvalid:  # a stream has no footer, by which a file is recognized
+            source.seek(0)
+            batches = reader = pa.ipc.open_stream(source)
+        names = reader.schema.names
     if file.field not in names:
         shown = ", ".join(names[:8]) or "none"
         raise DataError(f"{file.path}: has no column {file.field!r} (columns: {shown}). Choose one with --field.")
-
-
-def _damaged(file: InputFile, error: Exception) -> DataError:
-    return DataError(
-        f"{file.path}: cannot be read as {file.format} ({str(error).splitlines()[0]}). Copy the file again, or leave "
-        "it out."
-    )
+    for batch in batches:
+        for first in range(0, batch.num_rows, ROWS_A_BATCH):
+            column = batch[file.field].slice(first, ROWS_A_BATCH)
+            # Writers may store texts that repeat as indices into a dictionary.
+            yield column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

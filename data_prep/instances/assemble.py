@@ -49,16 +49,11 @@ def assemble(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> I
 
 def in_order(pairs: Pairs) -> tuple[NDArray[np.int64], ...]:
     """Return start and length of the side written first, then of the second: for sentence order, label 1 swaps them."""
-    a_start, a, b_start, b = pairs.a_start, pairs.a_length, pairs.b_start, pairs.b_length
+    a, b = (pairs.a_start, pairs.a_length), (pairs.b_start, pairs.b_length)
     if not pairs.is_b_first:
-        return a_start, a, b_start, b
+        return *a, *b
     is_swapped = pairs.label == 1
-    return (
-        np.where(is_swapped, b_start, a_start),
-        np.where(is_swapped, b, a),
-        np.where(is_swapped, a_start, b_start),
-        np.where(is_swapped, a, b),
-    )
+    return tuple(np.where(is_swapped, other, own) for own, other in zip((*a, *b), (*b, *a), strict=True))
 
 
 def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, is_subword: NDArray[np.bool_]) -> MaskedInstances:
@@ -70,22 +65,13 @@ def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, is_subword
             original_ids_M=instances.ids_T[:0],
             offsets=np.zeros(len(pairs) + 1, np.int64),
         )
-    options = MaskingOptions(
-        mask_unit=metadata.mask_unit,
-        masked_lm_prob=metadata.masked_lm_prob,
-        max_predictions_per_seq=metadata.max_predictions_per_seq,
-    )
-    special = metadata.special_ids
-    pieces = PieceTable(
-        cls_id=special["cls"],
-        sep_id=special["sep"],
-        mask_id=special["mask"],
-        vocab_size=metadata.vocab_size,
-        is_subword=None if metadata.mask_unit == "token" else is_subword,
-    )
-    keys = mix(pairs.key, MASKS)
     return mask_instances(
-        instances.ids_T, instances.offsets, keys=keys, pieces=pieces, options=options, is_in_place=True
+        instances.ids_T,
+        instances.offsets,
+        keys=mix(pairs.key, MASKS),
+        pieces=PieceTable.of(metadata, is_subword),
+        options=MaskingOptions.of(metadata),
+        is_in_place=True,
     )
 
 

@@ -2,7 +2,7 @@
 
 # I instances, S sentences of one bucket
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from data_prep.document_set import DocumentSet
 from megabert.randomness.keyed import mix, string_key
+from megabert.schema import ShardMetadata
 
 Integers = NDArray[np.int64]
 
@@ -32,6 +33,18 @@ class PairOptions:
     seed: int
     duplicate: int
     """Number of the pass: the text is paired ``dupe_factor`` times."""
+
+    @classmethod
+    def of(cls, metadata: ShardMetadata, short_seq_prob: float, duplicate: int) -> "PairOptions":
+        """Return the options of one pass for shards with this metadata."""
+        return cls(
+            objective=metadata.objective,
+            pairing=metadata.pairing,
+            max_seq_length=metadata.max_seq_length,
+            short_seq_prob=short_seq_prob,
+            seed=metadata.seed,
+            duplicate=duplicate,
+        )
 
     @property
     def key(self) -> NDArray[np.uint64]:
@@ -116,12 +129,5 @@ class Pairs:
 
     def take(self, rows: NDArray[np.integer] | slice) -> "Pairs":
         """Return some of the instances, in the order of ``rows``."""
-        return Pairs(
-            self.a_start[rows],
-            self.a_length[rows],
-            self.b_start[rows],
-            self.b_length[rows],
-            self.label[rows],
-            self.key[rows],
-            self.is_b_first,
-        )
+        names = ("a_start", "a_length", "b_start", "b_length", "label", "key")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import flat_list, open_mapped
+from data_prep.arrow_files import flat_list, single_batch
 from data_prep.config import BuildConfig
 from data_prep.document_set import INDEX_PARTS, SPLITS, bucket_path, index_path
 from data_prep.execution.progress import TOKENS
@@ -193,7 +193,4 @@ def _size(task: IndexTask, bucket: int) -> tuple[int, int, int]:
 
 def _sentences(task: IndexTask, bucket: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the tokens of each sentence of a bucket, and where each document's sentences begin among them."""
-    reader = open_mapped(bucket_path(task.folder, task.split, bucket))
-    if not reader.num_record_batches:
-        return np.zeros(0, np.int64), np.zeros(1, np.int64)
-    return flat_list(reader.get_batch(0)["sentence_lengths"])
+    return flat_list(single_batch(bucket_path(task.folder, task.split, bucket))["sentence_lengths"])

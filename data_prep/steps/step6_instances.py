@@ -99,14 +99,7 @@ def _instance_units(build: Build, metadata: ShardMetadata) -> Iterator[Unit]:
             continue
         buckets = len(DocumentSet.open(documents, split).bucket_starts) - 1
         for duplicate in range(config.dupe_factor if split == "train" else 1):
-            options = PairOptions(
-                objective=config.objective,
-                pairing=config.pairing,
-                max_seq_length=length,
-                short_seq_prob=config.short_seq_prob,
-                seed=config.seed,
-                duplicate=duplicate,
-            )
+            options = PairOptions.of(metadata, config.short_seq_prob, duplicate)
             for bucket in range(buckets):
                 name = f"{split}-{bucket:05d}-{duplicate:02d}"
                 path = build.path("instances", str(length), f"{name}.arrow")

@@ -26,19 +26,10 @@ class DynamicMasker:
         """
         metadata = shards.metadata
         self._seed = seed
-        self._options = MaskingOptions(
-            mask_unit=metadata.mask_unit,
-            masked_lm_prob=metadata.masked_lm_prob,
-            max_predictions_per_seq=metadata.max_predictions_per_seq,
-        )
+        self._options = MaskingOptions.of(metadata)
         is_token = metadata.mask_unit == "token"
-        self._pieces = PieceTable(
-            cls_id=metadata.special_ids["cls"],
-            sep_id=metadata.special_ids["sep"],
-            mask_id=metadata.special_ids["mask"],
-            vocab_size=metadata.vocab_size,
-            is_subword=None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword,
-        )
+        is_subword = None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword
+        self._pieces = PieceTable.of(metadata, is_subword)
 
     def mask(self, columns: Columns, indices: NDArray[np.int64], epoch: int) -> Columns:
         """Return the chosen instances alone, in the order of ``indices``, masked for an epoch."""

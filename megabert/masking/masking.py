@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.errors import ConfigError, DataError
+from megabert.schema import ShardMetadata
 
 MASK_UNITS = ("token", "whole_word", "span")
 """What is chosen as a unit, in the order of the loops' numbers. token: single tokens (Devlin et al. 2019, section 3.1).
@@ -35,6 +36,15 @@ class MaskingOptions:
     """Share of the predicted tokens that becomes [MASK]."""
     random_share: float = 0.1
     """Share of the predicted tokens that becomes a piece drawn from the whole vocabulary; the rest stays as it is."""
+
+    @classmethod
+    def of(cls, metadata: ShardMetadata) -> "MaskingOptions":
+        """Return how the instances of shards with this metadata are masked."""
+        return cls(
+            mask_unit=metadata.mask_unit,
+            masked_lm_prob=metadata.masked_lm_prob,
+            max_predictions_per_seq=metadata.max_predictions_per_seq,
+        )
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -68,6 +78,12 @@ class PieceTable:
     """Random replacements are uniform over all ids below it, special ones included, as in google-research/bert."""
     is_subword: NDArray[np.bool_] | None = None
     """Boolean array by id, whether a piece continues a word; needed where words are masked."""
+
+    @classmethod
+    def of(cls, metadata: ShardMetadata, is_subword: NDArray[np.bool_] | None) -> "PieceTable":
+        """Return what the metadata of shards says of their vocabulary, and which pieces continue a word."""
+        ids = {f"{name}_id": metadata.special_ids[name] for name in ("cls", "sep", "mask")}
+        return cls(**ids, vocab_size=metadata.vocab_size, is_subword=is_subword)
 
 
 @dataclass(frozen=True, kw_only=True)
