@@ -131,6 +131,7 @@ class DocumentSet:
         """
         from data_prep.array_loops import Ranges, by_part, copy_ranges
 
+        # Grouped by bucket, so that each bucket's file is mapped once.
         first_tokens = np.ascontiguousarray(self.bucket_starts[:, 2])
         order, begins = by_part(starts, first_tokens)
         ranges = Ranges(starts, lengths, places)

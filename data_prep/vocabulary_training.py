@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from megabert.tokenization import (
 
 MAX_UNKNOWN_WORDS_PCT = 0.5
 MIN_COVERAGE_PCT = 99.95
+MAX_HELD_OUT_CHARACTERS = 5_000_000  # further held-out documents are neither trained on nor measured
 _HELD_OUT_DRAW = string_key("vocabulary held-out")  # the name of the draw that holds a document out
 _WHITESPACE = re.compile(r"\s+")
 _BATCH = 4096  # texts encoded at once
@@ -42,20 +44,16 @@ class VocabularyOptions:
     """Number of pieces at most, special ones counted."""
     uncased: bool = False
     """Lower-case the text and strip accents; Hangul syllables stay whole."""
-    strip_accents: bool | None = None
-    """Strip accents; by default they are stripped where the text is lower-cased."""
     min_frequency: int = 2
     """Pairs of pieces seen less often are not merged."""
     held_out_share: float = 0.05
     """Share of the documents that is not trained on but measured, chosen by a hash of their id."""
-    max_held_out_characters: int = 5_000_000
-    """Held-out documents beyond this many characters are neither trained on nor measured."""
     seed: int = 0
     """Another seed holds out other documents."""
 
     def __post_init__(self) -> None:
         """Refuse impossible shares and combinations."""
-        if self.pieces == "byte_bpe" and (self.uncased or self.strip_accents):
+        if self.pieces == "byte_bpe" and self.uncased:
             raise ConfigError(
                 "uncased: a byte_bpe vocabulary keeps case and accents. Train wordpiece, or leave it out."
             )
@@ -138,7 +136,7 @@ class _HeldOut:
             # The draw depends on the id and the seed alone: the same document is held out whatever comes before it.
             draw = float(uniform(mix(self.options.seed, _HELD_OUT_DRAW, string_key(name))))
             if draw < self.options.held_out_share:
-                if self.characters < self.options.max_held_out_characters:
+                if self.characters < MAX_HELD_OUT_CHARACTERS:
                     self.texts.append(text)
                     self.characters += len(text)
                 continue
@@ -171,12 +169,12 @@ def train_vocabulary(
     """
     options = options or VocabularyOptions()
     held_out = _HeldOut(options=options)
-    sizes = {"vocab_size": options.vocab_size, "min_frequency": options.min_frequency}
+    sizes: dict[str, Any] = {"vocab_size": options.vocab_size, "min_frequency": options.min_frequency}
     texts = held_out.take_rest(documents)
     if options.pieces == "byte_bpe":
         tokenizer = train_byte_bpe(texts, **sizes)
     else:
-        tokenizer = train_wordpiece(texts, cased=not options.uncased, strip_accents=options.strip_accents, **sizes)
+        tokenizer = train_wordpiece(texts, cased=not options.uncased, **sizes)
     return tokenizer, _measure(tokenizer, held_out)
 
 
@@ -188,7 +186,7 @@ def check_vocabulary(
     Args:
         tokenizer: Any tokenizer.
         documents: (id, text) of each document, read once.
-        options: Only the held-out share, its limit and the seed matter.
+        options: Only the held-out share and the seed matter.
 
     Raises:
         DataError: There is no text.
@@ -255,6 +253,7 @@ def _measure(tokenizer: Tokenizer, held_out: _HeldOut) -> VocabularyReport:
         raise DataError(
             "vocabulary: the held-out documents have no words. Give more documents, or raise held_out_share."
         )
+    # Each word is encoded once; its pieces count as often as the word occurs.
     names = list(words)
     counts = np.array([words[name] for name in names], dtype=np.int64)
     pieces, unknown = _count_pieces(tokenizer, names)

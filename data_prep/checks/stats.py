@@ -64,6 +64,7 @@ def histogram_lines(counts: dict[str, Any], metadata: ShardMetadata) -> list[str
     histogram, rows, length = counts["length_histogram"], counts["rows"], metadata.max_seq_length
     bars = []
     for index, number in enumerate(histogram):
+        # The loop counts ``(length - 1) * bins // longest``: these are the first and the last length of such a range.
         low, high = -(-index * length // LENGTH_BINS) + 1, -(-(index + 1) * length // LENGTH_BINS)
         bar = "#" * round(BAR_WIDTH * number / max(histogram))
         bars.append((f"{low}-{high}", f"{number:,}", share(number, rows), bar))

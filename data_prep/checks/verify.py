@@ -123,6 +123,7 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
         return [f"{task.path}: its metadata differs from the manifest's"]
     rules, pairs = Rules.of(task.metadata, tokenizer_of(task.folder / "tokenizer")), _pairs(task)
     totals, problems, first = np.zeros(3, np.int64), [], 0
+    # Batch by batch, so that no more than one is held decoded.
     for index in range(reader.num_record_batches):
         batch = Batch.of(reader.get_batch(index))
         rows = len(batch.label_R)
@@ -132,6 +133,7 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
         problems += _check_batch(task, batch, first, rules, part)
         totals += [rows, len(batch.ids_T), len(batch.positions_M)]
         first += rows
+    # Rows may be sound and yet too few.
     said = [task.entry.rows, task.entry.tokens, task.entry.masked_tokens]
     if totals.tolist() != said:
         problems.append(f"{task.path}: rows, tokens, masked tokens are {totals.tolist()}, the manifest says {said}")
@@ -178,6 +180,8 @@ def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) 
     has_b = pairs.b_length > 0
     b_last = documents.document_of_token(pairs.b_start + np.maximum(pairs.b_length, 1) - 1)
     checks = {"a side spans two documents": (a != a_last) | (has_b & (b != b_last))}
+    # Where a cut may be at the end of A (google, sentence order), text is missing between A and B. Balanced pairs for
+    # next sentence prediction are cut elsewhere, so they stay adjacent.
     follows = (a == b) & (pairs.b_start >= pairs.a_start + pairs.a_length)
     adjacent = pairs.b_start == pairs.a_start + pairs.a_length
     is_true = pairs.label == 0 if metadata.objective == "nsp" else np.ones(len(pairs), bool)

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from data_prep.checks.verify import Verdict, verify
+from data_prep.checks.verify import verify
 from data_prep.commands.options import add_worker_arguments, shard_folders
 from data_prep.execution.executors import Executor, executor_of_all_ranks
 from megabert.command_line.parser import Parser
@@ -36,11 +36,7 @@ def _run(folder: Path, executor: Executor, *, use_text: bool) -> int:
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems[:SHOWN_PROBLEMS])
         raise DataError(f"{len(problems)} problem(s) found:\n{shown}")
+    text = ", compared with the documents" if use_text else ""
     for part, verdict in verdicts.items():
-        print(_line(part, verdict))
+        print(f"{part}: {verdict.shards} shards, {verdict.instances:,} instances, all sound{text}")
     return 0
-
-
-def _line(folder: Path, verdict: Verdict) -> str:
-    text = ", compared with the documents" if verdict.is_text_compared else ""
-    return f"{folder}: {verdict.shards} shards, {verdict.instances:,} instances, all sound{text}"

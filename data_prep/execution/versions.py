@@ -38,11 +38,7 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
     Raises:
         DataError: A decisive package has another version; the message has the command that installs the recorded ones.
     """
-    others = {
-        name: recorded[name]
-        for name in DECISIVE
-        if recorded.get(name, installed_version(name)) != installed_version(name)
-    }
+    others = {name: was for name, was in recorded.items() if name in DECISIVE and was != installed_version(name)}
     if others:
         changes = ", ".join(f"{name} {was} (now {installed_version(name)})" for name, was in others.items())
         pins = " ".join(f"{name}=={was}" for name, was in others.items())

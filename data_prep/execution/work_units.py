@@ -9,6 +9,7 @@ is a list of units that need nothing of one another.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -138,18 +139,12 @@ def all_finished(units: Sequence[Unit], executor: Executor) -> bool:
 
 def add_counts(outcomes: Sequence[Outcome]) -> Counts:
     """Sum the counts of units: numbers are added, lists element by element, mappings key by key."""
-    total: Counts = {}
-    for outcome in outcomes:
-        total = _add(total, outcome.counts)
-    return total
+    return reduce(_add, (outcome.counts for outcome in outcomes), {})
 
 
 def _add(left: Any, right: Any) -> Any:
     if isinstance(left, dict):
-        return {
-            key: _add(left[key], right[key]) if key in left and key in right else left.get(key, right.get(key))
-            for key in [*left, *(key for key in right if key not in left)]
-        }
+        return left | {key: _add(left[key], value) if key in left else value for key, value in right.items()}
     if isinstance(left, list):
         if len(left) != len(right):
             raise DataError("Two units counted over different bins: their records are damaged. Build in a new folder.")

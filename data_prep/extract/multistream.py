@@ -46,7 +46,7 @@ def _read_index(index: str, path: str, size: int) -> list[int]:
     with open_stored(index) as stored, bz2.open(stored) if index.endswith(".bz2") else stored as lines:
         for line in lines:
             offset = line.split(b":", 1)[0]
-            if offset != before:
+            if offset != before:  # the first page of another stream
                 before = offset
                 if not offset.isdigit() or not starts[-1] < int(offset) < size:
                     raise DataError(

@@ -163,8 +163,10 @@ def build_index(task: IndexTask) -> tuple[list[Path], Counts]:
 
     The arrays are as long as the corpus has documents and sentences, so they are written bucket by bucket.
     """
-    # First the totals before each bucket, to which the numbers within a bucket are added.
-    sizes = np.array([_size(task, bucket) for bucket in range(task.buckets)], np.int64).reshape(-1, 3)
+    # First the documents, sentences and tokens before each bucket, to which the numbers within a bucket are added.
+    parts = (_sentences(task, bucket) for bucket in range(task.buckets))
+    counts = [(len(offsets) - 1, len(lengths), lengths.sum(dtype=np.int64)) for lengths, offsets in parts]
+    sizes = np.array(counts, np.int64).reshape(-1, 3)
     before = np.concatenate([np.zeros((1, 3), np.int64), np.cumsum(sizes, axis=0)])
     num_documents, num_sentences, _ = before[-1].tolist()
     paths = [index_path(task.folder, task.split, part) for part in INDEX_PARTS]
@@ -183,12 +185,6 @@ def build_index(task: IndexTask) -> tuple[list[Path], Counts]:
             documents.write((offsets[1:] + before[bucket, 1]).astype("<i8").tobytes())
             sentences.write((np.cumsum(lengths, dtype="<i8") + before[bucket, 2]).tobytes())
     return paths, {"documents": num_documents}
-
-
-def _size(task: IndexTask, bucket: int) -> tuple[int, int, int]:
-    """Return documents, sentences and tokens of a bucket."""
-    lengths, offsets = _sentences(task, bucket)
-    return len(offsets) - 1, len(lengths), int(lengths.sum(dtype=np.int64))
 
 
 def _sentences(task: IndexTask, bucket: int) -> tuple[NDArray[Any], NDArray[np.int64]]:

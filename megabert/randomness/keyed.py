@@ -14,15 +14,12 @@ from megabert.randomness.splitmix64 import begin, element, extend, fraction, sca
 
 def _words(values: ArrayLike) -> NDArray[np.uint64]:
     """Take integers of any kind as 64-bit words; negative ones wrap."""
-    if isinstance(values, int):
-        values = values & 0xFFFFFFFFFFFFFFFF
-        return np.asarray(values, dtype=np.uint64)
+    if isinstance(values, int):  # numpy refuses a negative or a larger one
+        return np.asarray(values & 0xFFFFFFFFFFFFFFFF, dtype=np.uint64)
     array = np.asarray(values)
-    if array.dtype == np.uint64:
-        return array
     if array.dtype.kind not in "iub":
         raise TypeError(f"keys are integers, got an array of {array.dtype}.")
-    return array.astype(np.int64).view(np.uint64) if array.dtype.kind == "i" else array.astype(np.uint64)
+    return array.astype(np.uint64, copy=False)
 
 
 def mix(*words: ArrayLike) -> NDArray[np.uint64]:
