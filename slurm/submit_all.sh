@@ -16,6 +16,7 @@ export DATA RECIPE
 
 cd "$(dirname "$0")/.."
 script=slurm/pretrain_large.sh
+name=${RECIPE##*/} # a recipe may be a file
 [ -z "$FINETUNE_DATA" ] || [ -e "$FINETUNE_DATA" ] ||
   { echo "slurm: FINETUNE_DATA=$FINETUNE_DATA is not there: name labelled examples, or leave it out." >&2 && exit 2; }
 
@@ -32,7 +33,7 @@ else
   SUBMIT_OPTIONS=$PRETRAIN_OPTIONS bash "$script" "$@"
 fi
 # shellcheck disable=SC2086
-pretrained=$(submit $PRETRAIN_OPTIONS "${after[@]}" "$script" "$@")
+pretrained=$(submit --job-name="$(tr _ - <<<"${name%.yaml}")" $PRETRAIN_OPTIONS "${after[@]}" "$script" "$@")
 echo "pretrain  $pretrained"
 if [ -n "$FINETUNE_DATA" ]; then
   # shellcheck disable=SC2086

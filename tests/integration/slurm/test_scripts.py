@@ -70,7 +70,8 @@ class Job:
         while not happens():
             output = self.run.output_path.read_text()[-4000:] if self.run.output_path.exists() else ""
             assert time.monotonic() < deadline, f"{what}: not in {timeout_s} s; {self.shown('JobState')}:\n{output}"
-            assert happens() or self.shown("JobState") not in ("FAILED", "TIMEOUT"), f"{what}: {output}"
+            state = self.shown("JobState")  # asked before `happens`, which may be about this very state
+            assert happens() or state not in ("FAILED", "TIMEOUT"), f"{what}: {output}"
             time.sleep(0.1)
 
     def wait_for_step(self, step: int) -> None:
@@ -120,7 +121,13 @@ def test_slurm_takes_every_script(job):
 def submit_chain(job: Job, **settings: str) -> list[list[str]]:
     """Run ``submit_all.sh`` with every job held; return its lines, cut into words."""
     held = f"--hold {' '.join(TWO_NODES)}"
-    environment = {**job.environment, "PREPARE_OPTIONS": held, "PRETRAIN_OPTIONS": held, "SIZE": "base", **settings}
+    environment = {
+        **job.environment,
+        "PREPARE_OPTIONS": held,
+        "PRETRAIN_OPTIONS": held,
+        "RECIPE": "bert_base",
+        **settings,
+    }
     done = subprocess.run(
         ["bash", "slurm/submit_all.sh", *job.flags],
         env=environment,
@@ -228,7 +235,7 @@ def test_doctor_names_the_node_before_training_starts(job):
     output = job.run.output
     assert "FAILED" in output
     assert "is not the folder that rank 0 sees" in output
-    assert "run folder has to lie on a file system that all nodes share" in " ".join(output.split())
+    assert "run folder has to be on a file system that all nodes share" in " ".join(output.split())
     assert "node2 (rank 1)" in output
     assert job.shown("ExitCode") == "2:0"
     assert "new run in" not in output, "no training began"
