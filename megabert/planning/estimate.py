@@ -1,21 +1,20 @@
 """What a recipe needs on some GPUs: memory, FLOPs, days, disk, passes over the corpus."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
 from megabert.config.deepspeed import zero_stage_of
 from megabert.config.model import ModelConfig
 from megabert.config.recipes import phase_data, phase_name
-from megabert.config.run import PhaseConfig, RunConfig
+from megabert.config.run import PhaseConfig, Precision, RunConfig
 from megabert.data.packing import InstanceStatistics
 from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
 from megabert.models.build import build_model
 from megabert.observability.flops import training_flops
 from megabert.observability.gpus import Gpu
-from megabert.planning.memory import budgets, checkpoint_gib, estimate_memory, fitting_budget
+from megabert.planning.memory import BUDGETS, checkpoint_gib, estimate_memory, fitting_budget
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
 from megabert.training.checked_inputs import deepspeed_of
 
@@ -58,9 +57,9 @@ class Estimate:
     """What a recipe takes on a cluster."""
 
     config: RunConfig
+    """The recipe, with the vocabulary and the precision that ``auto`` comes to."""
     cluster: Cluster
     gpu_name: str
-    precision: str
     zero_stage: int
     parameters: int
     memory_gib: dict[int, dict[int, float]]
@@ -68,7 +67,7 @@ class Estimate:
     micro_batch_tokens: int
     efficiency: float
     is_efficiency_assumed: bool
-    phases: tuple[PhaseEstimate, ...]
+    phases: tuple[PhaseEstimate, ...] = ()
 
     @property
     def hours(self) -> float:
@@ -90,14 +89,6 @@ class Estimate:
         """Passes over the corpus, all phases together; None where any phase's data are not known."""
         known = [phase.passes for phase in self.phases if phase.passes is not None]
         return sum(known) if len(known) == len(self.phases) else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PhaseDataFacts:
-    """What a phase's data are known, or assumed, to be."""
-
-    statistics: InstanceStatistics
-    passes: float | None
 
 
 def estimate(
@@ -122,33 +113,27 @@ def estimate(
         DataError: ``data.path`` is set, and the shards are missing or damaged.
     """
     # What is to be done: data, model, precision and ZeRO stage, all of which may follow from others.
-    facts = [_data_facts(config, phase, instances) for phase in config.phases]
-    model = _resolve_model(config)
-    precision = _precision(config, cluster.gpu, gpu_name)
+    data = [_statistics_and_passes(config, phase, instances) for phase in config.phases]
+    model, precision = _resolve_model(config), _precision(config, cluster.gpu, gpu_name)
+    resolved = replace(config, model=model, precision=precision)
     stage = zero_stage_of(deepspeed_of(config, precision))
     with torch.device("meta"):  # shapes only, no memory
         parameters = sum(p.numel() for p in build_model(model).parameters())
     # How it fits: memory by stage and token budget decides how many micro-steps a step has.
-    table = _memory_table(config, model, parameters=parameters, ranks=cluster.world_size, precision=precision)
-    budget = _budget(config, table[stage], cluster)
-    # How long it takes: each phase by itself.
-    resolved = replace(config, model=model)
-    used = EFFICIENCY.get(gpu_name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency
-    setting = _Setting(cluster, stage, precision, used, parameters, budget)
-    phases = tuple(_estimate_phase(resolved, index, setting, fact) for index, fact in enumerate(facts))
-    return Estimate(
+    table = _memory_table(resolved, parameters=parameters, ranks=cluster.world_size)
+    whole = Estimate(
         config=resolved,
         cluster=cluster,
         gpu_name=gpu_name,
-        precision=precision,
         zero_stage=stage,
         parameters=parameters,
         memory_gib=table,
-        micro_batch_tokens=budget,
-        efficiency=used,
+        micro_batch_tokens=_budget(config, table[stage], cluster),
+        efficiency=EFFICIENCY.get(gpu_name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency,
         is_efficiency_assumed=efficiency is None and gpu_name not in EFFICIENCY,
-        phases=phases,
     )
+    # How long it takes: each phase by itself.
+    return replace(whole, phases=tuple(_estimate_phase(whole, index, *facts) for index, facts in enumerate(data)))
 
 
 def communication_of(zero_stage: int) -> Communication:
@@ -198,21 +183,9 @@ def warn_of(passes: float) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """What all phases of an estimate have in common."""
-
-    cluster: Cluster
-    zero_stage: int
-    precision: str
-    efficiency: float
-    parameters: int
-    budget: int
-
-
-def _estimate_phase(config: RunConfig, index: int, setting: _Setting, facts: PhaseDataFacts) -> PhaseEstimate:
-    cluster = setting.cluster
-    phase, statistics = config.phases[index], facts.statistics
+def _estimate_phase(whole: Estimate, index: int, statistics: InstanceStatistics, passes: float | None) -> PhaseEstimate:
+    config, cluster = whole.config, whole.cluster
+    phase = config.phases[index]
     # Means of the data stand for every batch; attention's share follows the mean length.
     batch, length = phase.global_batch_size, statistics.tokens / statistics.rows
     tokens = batch * length
@@ -222,18 +195,18 @@ def _estimate_phase(config: RunConfig, index: int, setting: _Setting, facts: Pha
         squared_lengths=round(tokens * length),
         masked=round(batch * statistics.masked_tokens / statistics.rows),
     )
-    micro_steps = max(1, -(-round(tokens) // (cluster.world_size * setting.budget)))
+    micro_steps = max(1, -(-round(tokens) // (cluster.world_size * whole.micro_batch_tokens)))
     work = Work(
-        parameters=setting.parameters, flops=flops, micro_steps=micro_steps, instances=batch, tokens=round(tokens)
+        parameters=whole.parameters, flops=flops, micro_steps=micro_steps, instances=batch, tokens=round(tokens)
     )
     step = step_time(
         work,
         cluster,
-        communication_of(setting.zero_stage),
-        efficiency=setting.efficiency,
-        precision=setting.precision,
+        communication_of(whole.zero_stage),
+        efficiency=whole.efficiency,
+        precision=config.precision,
     )
-    peak = cluster.world_size * cluster.gpu.peak_tflops[setting.precision] * 1e12
+    peak = cluster.world_size * cluster.gpu.peak_tflops[config.precision] * 1e12
     return PhaseEstimate(
         name=phase_name(config, index),
         steps=phase.steps,
@@ -244,19 +217,19 @@ def _estimate_phase(config: RunConfig, index: int, setting: _Setting, facts: Pha
         micro_steps=micro_steps,
         step=step,
         mfu_pct=100 * flops / step.total_s / peak,
-        passes=facts.passes,
+        passes=passes,
     )
 
 
-def _data_facts(config: RunConfig, phase: PhaseConfig, instances: int | None) -> PhaseDataFacts:
+def _statistics_and_passes(
+    config: RunConfig, phase: PhaseConfig, instances: int | None
+) -> tuple[InstanceStatistics, float | None]:
     """Read what a phase's manifest says; where there is none, assume full sequences."""
+    taken = phase.steps * phase.global_batch_size
     if config.data.path is not None or phase.data is not None:
-        shards = ShardSet.open(Path(phase_data(config, phase)), "train")
-        return PhaseDataFacts(
-            statistics=shards.statistics, passes=passes_over(shards, phase.steps * phase.global_batch_size)
-        )
-    rows = instances or phase.steps * phase.global_batch_size
-    length = phase.max_seq_length
+        shards = ShardSet.open(phase_data(config, phase), "train")
+        return shards.statistics, passes_over(shards, taken)
+    rows, length = instances or taken, phase.max_seq_length
     full = InstanceStatistics(
         rows=rows,
         tokens=rows * length,
@@ -264,11 +237,10 @@ def _data_facts(config: RunConfig, phase: PhaseConfig, instances: int | None) ->
         max_seq_length=length,
         max_masked=round(length * MASKED_PER_TOKEN),
     )
-    passes = phase.steps * phase.global_batch_size / instances if instances else None
-    return PhaseDataFacts(statistics=full, passes=passes)
+    return full, taken / instances if instances else None
 
 
-def _precision(config: RunConfig, gpu: Gpu, gpu_name: str) -> str:
+def _precision(config: RunConfig, gpu: Gpu, gpu_name: str) -> Precision:
     precision = gpu.best_precision if config.precision == "auto" else config.precision
     if precision not in gpu.peak_tflops:
         known = ", ".join(gpu.peak_tflops)
@@ -283,24 +255,16 @@ def _resolve_model(config: RunConfig) -> ModelConfig:
         return config.model
     vocab_size = DEFAULT_VOCAB_SIZE
     if config.data.path is not None or config.phases[0].data is not None:
-        vocab_size = ShardSet.open(Path(phase_data(config, config.phases[0])), "train").metadata.vocab_size
+        vocab_size = ShardSet.open(phase_data(config, config.phases[0]), "train").metadata.vocab_size
     return replace(config.model, vocab_size=vocab_size)
 
 
-def _memory_table(
-    config: RunConfig, model: ModelConfig, *, parameters: int, ranks: int, precision: str
-) -> dict[int, dict[int, float]]:
-    shown = sorted({*budgets(), *([config.micro_batch_tokens] if config.micro_batch_tokens != "auto" else [])})
+def _memory_table(config: RunConfig, *, parameters: int, ranks: int) -> dict[int, dict[int, float]]:
+    shown = sorted({*BUDGETS, *([config.micro_batch_tokens] if config.micro_batch_tokens != "auto" else [])})
     return {
         stage: {
             budget: estimate_memory(
-                model,
-                parameters=parameters,
-                zero_stage=stage,
-                world_size=ranks,
-                precision=precision,
-                micro_batch_tokens=budget,
-                recompute=config.activation_checkpointing,
+                config, parameters=parameters, zero_stage=stage, world_size=ranks, micro_batch_tokens=budget
             ).total_gib
             for budget in shown
         }

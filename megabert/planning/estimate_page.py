@@ -16,7 +16,7 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
     cluster, config = estimate.cluster, estimate.config
     lines = [
         f"{config.name}: {estimate.parameters / 1e6:.1f} million parameters on {cluster.nodes} x "
-        f"{cluster.gpus_per_node} {estimate.gpu_name}, {estimate.precision}, ZeRO-{estimate.zero_stage}",
+        f"{cluster.gpus_per_node} {estimate.gpu_name}, {config.precision}, ZeRO-{estimate.zero_stage}",
         "",
         *_memory_lines(estimate),
         "",
@@ -39,7 +39,7 @@ def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[
         "recipe": estimate.config.name,
         "gpus": estimate.cluster.world_size,
         "gpu": estimate.gpu_name,
-        "precision": estimate.precision,
+        "precision": estimate.config.precision,
         "zero_stage": estimate.zero_stage,
         "parameters": estimate.parameters,
         "efficiency": estimate.efficiency,

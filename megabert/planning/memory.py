@@ -18,8 +18,10 @@ OVERHEAD_GIB = 2.5
 """What the CUDA context, NCCL's buffers and the allocator's gaps take. Assumed, not measured."""
 BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed copies gradients into buffers of at most this many elements to reduce them."""
-LARGEST_BUDGET, SMALLEST_BUDGET = 131_072, 2_048
-"""Token budgets that a table shows, and every power of two in between."""
+BUDGETS = tuple(2**exponent for exponent in range(11, 18))
+"""Token budgets that a table shows: 2,048 to 131,072."""
+MASKED_SHARE = 0.16
+"""Predicted positions per token that activations are counted for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,35 +48,24 @@ class Memory:
 
 
 def estimate_memory(
-    model: ModelConfig,
-    *,
-    parameters: int,
-    zero_stage: int,
-    world_size: int,
-    precision: str,
-    micro_batch_tokens: int,
-    masked_share: float = 0.16,
-    recompute: bool = False,
+    config: RunConfig, *, parameters: int, zero_stage: int, world_size: int, micro_batch_tokens: int
 ) -> Memory:
     """Return what one GPU's memory holds at the fullest moment of a step.
 
     Args:
-        model: The model's sizes; ``vocab_size`` must be a number.
+        config: The run; ``model.vocab_size`` must be a number, and ``precision`` not ``auto``.
         parameters: Number of parameters.
         zero_stage: ZeRO stage, 0 to 3.
         world_size: Number of ranks.
-        precision: ``fp32``, ``bf16`` or ``fp16``.
         micro_batch_tokens: Packed tokens of one micro-step.
-        masked_share: Predicted positions per token.
-        recompute: Whether layers are recomputed in the backward pass (activation checkpointing).
     """
     # What a stage shards is divided by the ranks: stage 1 the optimizer, 2 also gradients, 3 also weights.
-    size = 4 if precision == "fp32" else 2
+    size = 4 if config.precision == "fp32" else 2
     ranks = {stage: world_size if zero_stage >= stage else 1 for stage in (1, 2, 3)}
     master = 0 if zero_stage == 0 else 4  # stage 0 trains the float32 weights themselves
     # Gradients are accumulated in float32; in 16 bits there are also those of the current micro-step.
     gradients = parameters * 4 / ranks[2] + (parameters * 2 / ranks[3] if size == 2 else 0)
-    per_token = _activation_bytes(model, size, masked_share, recompute=recompute)
+    per_token = _activation_bytes(config.model, size, recompute=config.activation_checkpointing)
     return Memory(
         weights=parameters * size / ranks[3],
         gradients=gradients,
@@ -123,14 +114,6 @@ def fitting_budget(gpu: Gpu, *, floor: int, total_gib_of: dict[int, float]) -> i
     return max(fitting, default=None)
 
 
-def budgets() -> list[int]:
-    """Return the token budgets that a table shows: powers of two."""
-    shown = [SMALLEST_BUDGET]
-    while shown[-1] < LARGEST_BUDGET:
-        shown.append(2 * shown[-1])
-    return shown
-
-
 def checkpoint_gib(parameters: int) -> float:
     """Return the size of one checkpoint on disk: the float32 masters and two moments of every parameter."""
     return 4 * len(KINDS) * parameters / GIB
@@ -142,7 +125,7 @@ def describe_checkpoints(config: RunConfig, parameters: int) -> str:
     return f"checkpoints: {one:.2f} GiB each, up to {most} at a time: {most * one:.2f} GiB"
 
 
-def _activation_bytes(model: ModelConfig, size: int, masked_share: float, *, recompute: bool) -> float:
+def _activation_bytes(model: ModelConfig, size: int, *, recompute: bool) -> float:
     layer = activation_bytes_per_layer(model, size)
     layers = model.num_hidden_layers * layer
     if recompute:  # the input of every layer, and everything of the one that is being recomputed
@@ -151,6 +134,6 @@ def _activation_bytes(model: ModelConfig, size: int, masked_share: float, *, rec
     # The backward pass holds the gradients of one layer's activations while it computes those of the layer below.
     encoder = layers + embeddings + layer / 2
     if model.generator_size is not None:  # ELECTRA: the generator runs first, and has the head over the vocabulary
-        return encoder + _activation_bytes(model.generator(), size, masked_share, recompute=recompute)
+        return encoder + _activation_bytes(model.generator(), size, recompute=recompute)
     # The logits of the masked positions, and their float32 gradient.
-    return encoder + masked_share * (model.padded_vocab_size * (size + 4) + 6 * model.hidden_size * size)
+    return encoder + MASKED_SHARE * (model.padded_vocab_size * (size + 4) + 6 * model.hidden_size * size)

@@ -18,9 +18,9 @@ from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.optim.schedules import learning_rate
 from megabert.planning.estimate import passes_over, warn_of
 from megabert.planning.memory import (
+    BUDGETS,
     GIB,
     Memory,
-    budgets,
     checkpoint_gib,
     describe_checkpoints,
     estimate_memory,
@@ -187,18 +187,15 @@ def _budget(dry_run: DryRun, index: int) -> int:
     first = first_budget("cuda" if dry_run.gpu else "cpu", share=share, floor=floor)
     if dry_run.gpu is None:
         return first
-    totals = {tokens: _memory(dry_run, tokens).total_gib for tokens in budgets()}
+    totals = {tokens: _memory(dry_run, tokens).total_gib for tokens in BUDGETS}
     return min(first, fitting_budget(dry_run.gpu, floor=floor, total_gib_of=totals) or floor)
 
 
 def _memory(dry_run: DryRun, tokens: int) -> Memory:
-    config = dry_run.inputs.config
     return estimate_memory(
-        config.model,
+        dry_run.inputs.config,
         parameters=dry_run.parameters,
         zero_stage=dry_run.inputs.zero_stage,
         world_size=dry_run.world_size,
-        precision=config.precision,
         micro_batch_tokens=tokens,
-        recompute=config.activation_checkpointing,
     )

@@ -67,22 +67,17 @@ def test_activations_are_what_a_layer_keeps(family):
 
 
 def test_stages_share_out_what_they_say():
-    def memory(stage: int, world_size: int):
-        return estimate_memory(
-            ModelConfig(preset="base", vocab_size=30522),
-            parameters=110_000_000,
-            zero_stage=stage,
-            world_size=world_size,
-            precision="bf16",
-            micro_batch_tokens=8192,
-        )
+    config = load_run_config("bert_base", flags={"precision": "bf16", "model": {"vocab_size": 30522}})
 
-    one, two, three = (memory(stage, 64) for stage in (1, 2, 3))
+    def memory(stage: int):
+        return estimate_memory(config, parameters=110_000_000, zero_stage=stage, world_size=64, micro_batch_tokens=8192)
+
+    one, two, three = (memory(stage) for stage in (1, 2, 3))
     assert one.optimizer == pytest.approx(12 * 110e6 / 64)
     assert one.gradients == 6 * 110e6
     assert two.gradients == pytest.approx(2 * 110e6 + 4 * 110e6 / 64)
     assert three.weights == pytest.approx(2 * 110e6 / 64)
-    assert memory(0, 64).optimizer == 8 * 110e6
+    assert memory(0).optimizer == 8 * 110e6
     assert one.activations == two.activations == three.activations
 
 
