@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from megabert.config.loading import nearest
+from megabert.config.loading import nearest, read_mapping
 from megabert.errors import ConfigError
 
 ENGINE_KEYS: dict[str, frozenset[str]] = {
@@ -88,7 +88,7 @@ def derive_deepspeed(path: Path, *, precision: str, max_grad_norm: float) -> dic
     Raises:
         ConfigError: Naming every unknown key, contradiction and unsupported combination.
     """
-    engine = _read(path)
+    engine = read_mapping(path, json.loads, "JSON", wanted="an object", remedy="Give a name or a file.")
     problems = _unknown_keys(engine)
     owned = _owned(precision, max_grad_norm)
     for key, value in owned.items():
@@ -158,18 +158,6 @@ def _owner(key: str) -> str:
     fields = {"gradient_clipping": "optimizer.max_grad_norm", "bf16.enabled": "precision", "fp16.enabled": "precision"}
     fields |= {"data_types.grad_accum_dtype": "grad_accum_dtype", "communication_data_type": "grad_accum_dtype"}
     return f"the recipe's {fields[key]}" if key in fields else "how megabert drives DeepSpeed"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        engine = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}). Give a name or a file.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not valid JSON: {error}") from None
-    if not isinstance(engine, dict):
-        raise ConfigError(f"{path}: holds a {type(engine).__name__}, not an object.")
-    return engine
 
 
 def _unknown_keys(engine: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """Building a configuration: defaults < files in order < flags, validated whole, every problem reported at once."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,14 +44,31 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: The file is missing, is no YAML, or holds something else.
     """
+    wanted = "a mapping of fields to values"
+    return read_mapping(path, yaml.safe_load, "YAML", wanted=wanted, remedy="Give the path of a YAML file.")
+
+
+def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, wanted: str, remedy: str) -> dict[str, Any]:
+    """Read a file of the user's that holds a mapping.
+
+    Args:
+        path: The file.
+        parse: Parser of its text.
+        language: What it is written in, for errors.
+        wanted: What it should hold, for errors.
+        remedy: What the user can do where there is no such file.
+
+    Raises:
+        ConfigError: The file is missing, cannot be parsed, or holds something else.
+    """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}). Give the path of a YAML file.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not valid YAML: {error}") from None
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
+    except (ValueError, yaml.YAMLError) as error:  # JSON's errors and those of the encoding are ValueErrors
+        raise ConfigError(f"{path}: is not valid {language}: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: holds a {type(values).__name__}, not a mapping of fields to values.")
+        raise ConfigError(f"{path}: holds a {type(values).__name__}, not {wanted}.")
     return values
 
 

@@ -106,25 +106,17 @@ class ModelConfig:
         return {**(family.defaults if family else {}), **PRESETS.get(given.get("preset") or "", {}), **given}
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> "ModelConfig":
+    def _sizes_divide(self) -> "ModelConfig":
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"num_attention_heads={self.num_attention_heads} does not divide hidden_size={self.hidden_size}; "
                 f"choose a divisor, such as {max(1, self.hidden_size // 64)}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _groups_divide_layers(self) -> "ModelConfig":
         if self.num_hidden_layers % (self.num_hidden_groups or 1):
             raise ValueError(
                 f"num_hidden_groups={self.num_hidden_groups} does not divide num_hidden_layers="
                 f"{self.num_hidden_layers}; choose a divisor, 1 for one layer used again and again"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _generator_has_whole_sizes(self) -> "ModelConfig":
         if self.generator_size is not None:
             if self.family != "electra":
                 raise ValueError(f"generator_size={self.generator_size} goes with family=electra, not {self.family}")

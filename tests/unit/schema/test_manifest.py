@@ -4,31 +4,18 @@ from dataclasses import replace
 import pytest
 
 from megabert.errors import DataError
-from megabert.schema import Manifest, ShardEntry, ShardMetadata, read_manifest, write_manifest
-
-METADATA = ShardMetadata(
-    objective="nsp",
-    pairing="balanced",
-    masking="static",
-    mask_unit="token",
-    max_seq_length=128,
-    max_predictions_per_seq=20,
-    seed=7,
-    tokenizer_sha256="a" * 64,
-    special_ids={"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
-    vocab_size=100,
-)
+from megabert.schema import Manifest, ShardEntry, read_manifest, write_manifest
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, metadata):
     (tmp_path / "train-0000-0.arrow").write_bytes(b"x")
     (tmp_path / "validation-0000-0.arrow").write_bytes(b"y")
     shards = [
         ShardEntry("train-0000-0.arrow", "train", 3, 30, 6, "0" * 64, 0, 0),
         ShardEntry("validation-0000-0.arrow", "validation", 1, 9, 1, "1" * 64, 0, 0),
     ]
-    write_manifest(tmp_path, Manifest(metadata=METADATA, shards=shards, config={"seed": 7}))
+    write_manifest(tmp_path, Manifest(metadata=metadata, shards=shards, config={"seed": 7}))
     return tmp_path
 
 
@@ -37,9 +24,15 @@ def edit(folder, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_manifest_is_read_as_written(folder):
+def edit_shard(folder, index, **changes):
+    shards = json.loads((folder / "manifest.json").read_text())["shards"]
+    shards[index] |= changes
+    edit(folder, shards=shards)
+
+
+def test_manifest_is_read_as_written(folder, metadata):
     manifest = read_manifest(folder)
-    assert manifest.metadata == METADATA
+    assert manifest.metadata == metadata
     assert [shard.rows for shard in manifest.of_split("train")] == [3]
     assert manifest.totals()["validation"] == {"shards": 1, "rows": 1, "tokens": 9, "masked_tokens": 1}
     assert manifest.config == {"seed": 7}
@@ -55,12 +48,12 @@ def test_folder_that_is_not_there_is_named(tmp_path):
         read_manifest(tmp_path / "typo" / "instances" / "128")
 
 
-def test_manifest_without_shards_is_refused(folder):
+def test_manifest_without_shards_is_refused(folder, metadata):
     edit(folder, shards=[], totals={})
     with pytest.raises(DataError, match="lists no shards"):
         read_manifest(folder)
     with pytest.raises(DataError, match="no shard"):
-        write_manifest(folder, Manifest(metadata=METADATA, shards=[]))
+        write_manifest(folder, Manifest(metadata=metadata, shards=[]))
 
 
 def test_other_version_is_refused(folder):
@@ -82,26 +75,20 @@ def test_damaged_json_is_refused(folder):
 
 
 def test_edited_counts_are_refused(folder):
-    shards = json.loads((folder / "manifest.json").read_text())["shards"]
-    shards[0]["rows"] += 1
-    edit(folder, shards=shards)
+    edit_shard(folder, 0, rows=4)
     with pytest.raises(DataError, match="totals"):
         read_manifest(folder)
 
 
 def test_path_in_file_name_is_refused(folder):
-    shards = json.loads((folder / "manifest.json").read_text())["shards"]
-    shards[0]["file"] = "../train-0000-0.arrow"
-    edit(folder, shards=shards)
+    edit_shard(folder, 0, file="../train-0000-0.arrow")
     with pytest.raises(DataError, match="plain file name"):
         read_manifest(folder)
 
 
 @pytest.mark.parametrize(("field", "value"), [("rows", "3"), ("sha256", None), ("split", "test"), ("color", "red")])
 def test_wrong_or_unknown_field_of_a_shard_is_named(folder, field, value):
-    shards = json.loads((folder / "manifest.json").read_text())["shards"]
-    shards[1][field] = value
-    edit(folder, shards=shards)
+    edit_shard(folder, 1, **{field: value})
     with pytest.raises(DataError, match=rf"manifest.json: shards: damaged or edited \(1\.{field}: "):
         read_manifest(folder)
 
