@@ -17,8 +17,8 @@ from megabert.errors import ConfigError
 from megabert.models.build import PretrainingModel, build_model
 from megabert.observability.logs import logger
 from megabert.training.checked_inputs import RunInputs
-from megabert.training.losses import Counts, weighted_loss
 from megabert.training.state import MicroBatchTokens
+from megabert.training.step import counts_of, weighted_loss
 
 START_TOKENS = {"cuda": 131_072, "cpu": 8_192}
 """First try for each device. A CPU reports no lack of memory to search by, and gains nothing above this."""
@@ -143,6 +143,5 @@ def _try_micro_step(model: PretrainingModel, inputs: RunInputs, tokens: int, lon
     ).to(world.device, DTYPES[config.precision])
     batch = probe_batch(tokens=tokens, length=longest).to(world.device)
     output = trial(batch)
-    counts: Counts = {"masked": batch.num_masked, "instances": batch.num_instances, "tokens": batch.num_tokens}
-    weighted_loss(output, trial.terms, counts=counts, world_size=1).backward()
+    weighted_loss(output, trial.terms, counts=counts_of(batch), world_size=1).backward()
     del trial, output, ballast  # before the next try asks for memory

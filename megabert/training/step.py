@@ -1,18 +1,29 @@
-"""One optimizer step over a packed global batch."""
+"""One optimizer step over a packed global batch, and one validation: sums over micro-batches, and the means they make.
+
+A model's loss has one or more terms (masked LM, next sentence, replaced tokens), each a mean over its own count. Means
+of micro-batches cannot be averaged, since micro-batches differ in size. So sums are added up, over micro-batches and
+then over ranks, and divided once.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from megabert.data.step_packer import StepBatch
+from megabert.data import MicroBatch, MicroShape, RankShare, ShardSet, StepBatch, validation_batches
 from megabert.distributed.collectives import sum_over_ranks
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
-from megabert.models.objectives import terms_of
+from megabert.models.electra import BINS
+from megabert.models.objectives import Count, PretrainingOutput, Term, terms_of
 from megabert.observability.logs import logger
-from megabert.training.losses import Counts, Means, means_of, no_sums, sums_of, weighted_loss
+
+Counts = Mapping[Count, int]
+"""What the terms are means over: counts of a global batch, or of the held-out instances."""
+Means = Mapping[str, float]
+"""Means over these counts: ``loss`` (the objective, in nats), and each term's loss and its accuracy from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +60,7 @@ def train_step(
     Returns:
         Means over the global batch and the gradient norm before clipping.
     """
-    terms = terms_of(engine.module)
-    counts: Counts = {"masked": batch.num_masked, "instances": batch.num_instances, "tokens": batch.num_tokens}
+    terms, counts = terms_of(engine.module), counts_of(batch)
     sums = no_sums(terms, world.device)
     # Every rank has as many micro-batches, some perhaps without instances: collectives have to pair up.
     for micro_batch in batch.micro_batches:
@@ -63,7 +73,7 @@ def train_step(
     # One small collective sums the losses and the flag. One rank's bad gradient makes every rank skip the update.
     totals = sum_over_ranks(torch.cat([sums, sums.new_tensor([len(bad_names)])])).cpu()
     flagged, losses = bool(totals[-1]), means_of(totals[:-1], terms, counts)
-    if flagged or not math.isfinite(losses.loss):
+    if flagged or not math.isfinite(losses["loss"]):
         _name_nonfinite(bad_names, losses, world)
         engine.discard_gradients()
         return StepResult(losses=losses, grad_norm=None)
@@ -73,6 +83,82 @@ def train_step(
     return StepResult(losses=losses, grad_norm=None if engine.step_was_skipped else grad_norm)
 
 
+def validate(
+    engine: Engine, shards: ShardSet, *, shape: MicroShape, max_instances: int, world: World
+) -> dict[str, float]:
+    """Score the first ``max_instances`` held-out instances, without dropout, each rank its share.
+
+    Returns:
+        The means as ``eval/*``.
+    """
+    terms = terms_of(engine.module)
+    sums, counts_3 = no_sums(terms, world.device), torch.zeros(3, dtype=torch.float64, device=world.device)
+    share = RankShare(shape=shape, rank=world.rank, world_size=world.size, pad=world.device.type == "cuda")
+    with engine.evaluating(), torch.no_grad():
+        for micro_batch in validation_batches(shards, share, max_instances=max_instances):
+            output = engine.forward(micro_batch.to(world.device))
+            sums += sums_of(output, terms)
+            counts_3 += counts_3.new_tensor(list(counts_of(micro_batch).values()))
+    # Counts travel with the sums: unlike a training batch, nobody knows the held-out instances of the other ranks.
+    totals = sum_over_ranks(torch.cat([counts_3, sums])).cpu()
+    masked, instances, tokens = map(int, totals[:3].tolist())
+    means = means_of(totals[3:], terms, {"masked": masked, "instances": instances, "tokens": tokens})
+    return {f"eval/{name}": value for name, value in means.items()}
+
+
+def counts_of(batch: StepBatch | MicroBatch) -> Counts:
+    """Return what the terms are means over, for a micro-batch or a global batch."""
+    return {"masked": batch.num_masked, "instances": batch.num_instances, "tokens": batch.num_tokens}
+
+
+def no_sums(terms: Sequence[Term], device: torch.device) -> Tensor:
+    """Return float64 zeros for ``sums_of`` to be added to: each term's loss and right answers, then the histogram."""
+    bins = 2 * BINS if any(term.name == "rtd" for term in terms) else 0
+    return torch.zeros(2 * len(terms) + bins, dtype=torch.float64, device=device)
+
+
+def sums_of(output: PretrainingOutput, terms: Sequence[Term]) -> Tensor:
+    """Return a micro-batch's sums as a vector."""
+    parts = [part for term in terms for part in output.loss_and_correct(term)]
+    vector = torch.stack([part.detach().double() for part in parts])
+    return vector if output.rtd_histogram is None else torch.cat([vector, output.rtd_histogram.flatten().double()])
+
+
+def weighted_loss(output: PretrainingOutput, terms: Sequence[Term], *, counts: Counts, world_size: int) -> Tensor:
+    """Return the loss of a micro-batch, whose gradients DeepSpeed averages over ``world_size`` ranks."""
+    loss = torch.zeros((), device=output.mlm_loss_sum.device)
+    for term in terms:
+        scale = term.weight * world_size / max(counts[term.per], 1)
+        loss = loss + output.loss_and_correct(term)[0] * scale
+    return loss
+
+
+def means_of(totals: Tensor, terms: Sequence[Term], counts: Counts) -> Means:
+    """Divide the sums over all micro-batches and ranks by the counts of the whole batch."""
+    means = {"loss": 0.0}
+    for term, (loss_sum, correct) in zip(terms, totals[: 2 * len(terms)].view(-1, 2).tolist(), strict=True):
+        count = max(counts[term.per], 1)
+        means["loss"] += term.weight * loss_sum / count
+        means[f"{term.name}_loss"] = loss_sum / count
+        means[f"{term.name}_accuracy"] = correct / count
+    if len(totals) > 2 * len(terms):
+        means["rtd_auc"] = area_under_curve(totals[2 * len(terms) :].view(2, BINS))
+    return means
+
+
+def area_under_curve(histogram: Tensor) -> float:
+    """Return the area under the ROC curve: how probable it is that a replaced token has the higher logit.
+
+    Args:
+        histogram: Of shape (2, bins): original and replaced tokens by logit. Within a bin they count as tied.
+    """
+    original, replaced = histogram.double()
+    pairs = float(original.sum() * replaced.sum())
+    # The Mann-Whitney statistic: for each replaced token, the originals below it and half of those in its bin.
+    below = original.cumsum(0) - original / 2
+    return float((replaced * below).sum()) / pairs if pairs else 0.5
+
+
 def _name_nonfinite(names: list[str], losses: Means, world: World) -> None:
     """Log which gradients of which ranks were not finite."""
     for rank, bad in enumerate(world.gather(names)):
@@ -80,4 +166,4 @@ def _name_nonfinite(names: list[str], losses: Means, world: World) -> None:
             shown = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
             logger.warning("step skipped: gradients not finite on rank %d in %s", rank, shown)
     if world.is_main:
-        logger.warning("step skipped: loss %s (masked-LM %s)", losses.loss, losses.values["mlm_loss"])
+        logger.warning("step skipped: loss %s (masked-LM %s)", losses["loss"], losses["mlm_loss"])

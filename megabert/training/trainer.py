@@ -31,8 +31,7 @@ from megabert.training.run.checkpoint_schedule import RunCheckpoints
 from megabert.training.run.control import RunControl
 from megabert.training.run.folder import checkpoints_dir
 from megabert.training.state import StepOutcome, TrainerState
-from megabert.training.step import StepResult, train_step
-from megabert.training.validation import validate
+from megabert.training.step import StepResult, train_step, validate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +200,7 @@ class Trainer:
     def _count(self, batch: StepBatch, result: StepResult, data: PhaseData) -> None:
         """Take a batch into the state, and say so where its loss was a spike."""
         outcome = StepOutcome(
-            loss=None if result.is_skipped else result.losses.loss,
+            loss=None if result.is_skipped else result.losses["loss"],
             taken=self.state.position.take(batch.num_instances, data.train.num_rows)[0],
             samples=batch.num_instances,
             position=batch.position_after,
@@ -239,7 +238,7 @@ class Trainer:
         row: dict[str, Value] = {
             "phase": self.state.phase + 1,
             "phase_step": self.state.phase_step,
-            **losses.tags("train"),
+            **{f"train/{name}": value for name, value in losses.items()},
             "train/lr": rate,
             "train/grad_norm": result.grad_norm,
             "train/loss_scale": self.engine.loss_scale,
@@ -255,7 +254,7 @@ class Trainer:
         self._writer.write(self.state.step, row)
         progress.report(
             self.state.phase_step,
-            f"loss {losses.loss:.4f} (masked-LM {losses.values['mlm_loss']:.4f}), lr {rate:.2e}, "
+            f"loss {losses['loss']:.4f} (masked-LM {losses['mlm_loss']:.4f}), lr {rate:.2e}, "
             f"{perf['perf/sequences_per_s']:.0f} sequences/s",
         )
 

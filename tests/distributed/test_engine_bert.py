@@ -12,7 +12,7 @@ from megabert.models.build import build_model
 from megabert.models.initialization import initialize
 from megabert.models.objectives import terms_of
 from megabert.optim import build_optimizer
-from megabert.training.losses import weighted_loss
+from megabert.training.step import weighted_loss
 
 SIZES = {
     "vocab_size": 300,

@@ -1,11 +1,62 @@
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from megabert.models.objectives import MLM, NSP, PretrainingOutput
+from megabert.models.electra import BINS
+from megabert.models.objectives import MLM, NSP, PretrainingOutput, Term
 from megabert.training import step as step_module
-from megabert.training.step import train_step
+from megabert.training.step import area_under_curve, means_of, no_sums, sums_of, train_step, weighted_loss
+
+TERMS = (MLM, Term("rtd", "tokens", 50.0))
+COUNTS = {"masked": 10, "instances": 2, "tokens": 80}
+
+
+def output(scale: float = 1.0) -> PretrainingOutput:
+    number, count = torch.tensor(scale), torch.tensor(3)
+    histogram = torch.zeros(2, BINS, dtype=torch.int64)
+    histogram[0, 10] = histogram[1, 20] = 4
+    return PretrainingOutput(
+        mlm_loss_sum=number * 20,
+        nsp_loss_sum=number * 0,
+        mlm_correct=count,
+        nsp_correct=count * 0,
+        rtd_loss_sum=number * 40,
+        rtd_correct=count * 20,
+        rtd_histogram=histogram,
+    )
+
+
+def test_loss_is_the_weighted_sum_of_means():
+    assert weighted_loss(output(), TERMS, counts=COUNTS, world_size=1).item() == pytest.approx(20 / 10 + 50 * 40 / 80)
+    assert weighted_loss(output(), (MLM,), counts=COUNTS, world_size=4).item() == pytest.approx(4 * 20 / 10)
+
+
+def test_micro_batches_add_up_to_means():
+    sums = no_sums(TERMS, torch.device("cpu"))
+    for scale in (0.5, 1.5):
+        sums += sums_of(output(scale), TERMS)
+    means = means_of(sums, TERMS, COUNTS)
+    assert means == pytest.approx(
+        {
+            "loss": 4 + 50,
+            "mlm_loss": 4,
+            "mlm_accuracy": 0.6,
+            "rtd_loss": 1,
+            "rtd_accuracy": 1.5,
+            "rtd_auc": 1.0,
+        }
+    )
+
+
+def test_area_under_the_curve_is_the_share_of_ordered_pairs():
+    rng = np.random.default_rng(3)
+    original, replaced = rng.integers(0, 30, 200), rng.integers(10, 40, 50)
+    histogram = torch.from_numpy(np.stack([np.bincount(x, minlength=40) for x in (original, replaced)]))
+    pairs = np.sign(replaced[:, None] - original[None]) / 2 + 0.5
+    assert area_under_curve(histogram) == pytest.approx(pairs.mean())
+    assert area_under_curve(torch.zeros(2, 40)) == 0.5
 
 
 class RecordingEngine:
@@ -56,7 +107,7 @@ def test_loss_is_normalised_over_the_global_batch():
     engine, result = run([], [5.0, 7.0])
     assert engine.backward_losses == pytest.approx([2 * (5 / 10 + 2 / 4), 2 * (7 / 10 + 2 / 4)])
     expected = {"loss": 2.2, "mlm_loss": 12 / 10, "mlm_accuracy": 6 / 10, "nsp_loss": 4 / 4, "nsp_accuracy": 0}
-    assert result.losses.values == pytest.approx(expected)
+    assert result.losses == pytest.approx(expected)
     assert (result.grad_norm, engine.calls) == (1.5, ["step"])
 
 
