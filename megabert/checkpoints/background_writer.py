@@ -125,8 +125,8 @@ class CheckpointWriter:
         started = time.monotonic()
         try:
             write_snapshot(self._folder, snapshot, self._writing_world)
-            self._written(snapshot.trainer_state)
-            logger.debug("checkpoint of step %d: written in %.3f s", snapshot.step, time.monotonic() - started)
+            self._written(snapshot.manifest.trainer_state)
+            logger.debug("checkpoint of step %d: written in %.3f s", snapshot.manifest.step, time.monotonic() - started)
         except Exception as error:  # the main thread gets it from ``wait``
             self._failure = error
             self.counts.failures += 1

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -124,17 +123,18 @@ def key_of(kind: str, parameter: str, start: int) -> str:
     return f"{kind}/{parameter}/{start}"
 
 
-def header_of(vectors: Iterable[tuple[str, int]]) -> bytes:
-    """Return the safetensors header for float32 vectors ``(key, numel)`` in this order.
+def _header(vectors: list[tuple[str, Tensor]]) -> bytes:
+    """Return the safetensors header for float32 vectors in this order.
 
     A safetensors file is the header's length (8 bytes, little-endian), the header (JSON, padded with spaces to a
     multiple of 8 bytes so that the tensors are aligned), and the bytes of the tensors.
     """
     entries: dict[str, Any] = {}
     position = 0
-    for key, numel in vectors:
-        entries[key] = {"dtype": "F32", "shape": [numel], "data_offsets": [position, position + 4 * numel]}
-        position += 4 * numel
+    for key, tensor in vectors:
+        end = position + 4 * tensor.numel()
+        entries[key] = {"dtype": "F32", "shape": [tensor.numel()], "data_offsets": [position, end]}
+        position = end
     text = json.dumps(entries, separators=(",", ":")).encode("ascii")
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
@@ -160,7 +160,7 @@ def write_tensors(path: Path, vectors: list[tuple[str, Tensor]]) -> StoredFile:
             while view:  # unbuffered: one call may take only a part
                 view = view[file.write(view) :]
 
-        write(header_of((key, tensor.numel()) for key, tensor in vectors))
+        write(_header(vectors))
         for _, tensor in vectors:
             if tensor.numel():  # memoryview cannot cast an empty buffer
                 write(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)

@@ -2,15 +2,16 @@
 
 DeepSpeed's own checkpoints store each rank's flat shards as they are, padding included, and load on the world size and
 the stage that wrote them; its "universal" checkpoints need a conversion in between. We store slices of named parameters
-(`rank_slices`), so that on loading a rank reads the slices that its own fragments need, however these are cut now.
+(`saving.Slice`), so that on loading a rank reads the slices that its own fragments need, however these are cut now.
 """
 
 import logging
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from megabert.checkpoints.format import (
@@ -19,16 +20,43 @@ from megabert.checkpoints.format import (
     CheckpointManifest,
     find_damage,
     folder_name,
+    key_of,
     read_checkpoint_manifest,
     steps_in,
 )
-from megabert.checkpoints.saving import run_and_gather
-from megabert.checkpoints.slice_reader import SliceReader
+from megabert.checkpoints.saving import run_explained
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
+
+
+class SliceReader:
+    """Reads slices of a checkpoint's tensors, so that a rank reads what its own fragments need and no more."""
+
+    def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
+        """Open nothing yet: each file is opened when the first slice of it is needed."""
+        self.folder, self.parameters = folder, manifest.parameters
+        self.file = cache(lambda name: safe_open(folder / name, framework="pt"))
+
+    def fill(self, kind: str, parameter: str, start: int, target: Tensor) -> None:
+        """Copy ``target.numel()`` elements of a parameter, from ``start`` on, into ``target``.
+
+        The slices that were written and the one that is wanted are cut differently where the world size or the ZeRO
+        stage has changed, so it is put together from every stored slice that overlaps it.
+        """
+        end, filled = start + target.numel(), 0
+        for name, stored_start, numel in self.parameters[parameter].fragments:
+            first, stop = max(start, stored_start), min(end, stored_start + numel)
+            if first < stop:
+                stored = self.file(name).get_slice(key_of(kind, parameter, stored_start))
+                target[first - start : stop - start].copy_(stored[first - stored_start : stop - stored_start])
+                filled += stop - first
+        if filled != target.numel():
+            raise CheckpointError(
+                f"{self.folder}: {kind} of {parameter} has {filled} of the {target.numel()} elements from {start} on"
+            )
 
 
 def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any]:
@@ -44,14 +72,14 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
         manifest = read_checkpoint_manifest(folder)
         _check_same_model(folder, manifest, engine)
         # Padding between fragments keeps its values: nobody reads it.
-        with SliceReader(folder, manifest) as reader:
-            for fragment in engine.fragments:
-                moments = engine.optimizer.moments(fragment.flat)
-                for kind, flat in zip(KINDS, (fragment.flat, *moments), strict=True):
-                    reader.fill(kind, fragment.parameter, fragment.start, fragment.view(flat))
+        reader = SliceReader(folder, manifest)
+        for fragment in engine.fragments:
+            moments = engine.optimizer.moments(fragment.flat)
+            for kind, flat in zip(KINDS, (fragment.flat, *moments), strict=True):
+                reader.fill(kind, fragment.parameter, fragment.start, fragment.view(flat))
         return manifest
 
-    manifest = run_and_gather(world, folder, fill, doing="loading")[world.rank]
+    manifest = run_explained(world, folder, fill, doing="loading")
     engine.load_state(manifest.engine_state)
     engine.refresh()  # the model's weights follow the masters
     return manifest.trainer_state
@@ -111,11 +139,10 @@ def read_masters(folder: Path) -> dict[str, Tensor]:
     manifest = read_checkpoint_manifest(folder)
     masters = {}
     try:
-        with SliceReader(folder, manifest) as reader:
-            for name, stored in manifest.parameters.items():
-                whole = torch.empty(stored.shape, dtype=torch.float32)
-                reader.fill("master", name, 0, whole.view(-1))
-                masters[name] = whole
+        reader = SliceReader(folder, manifest)
+        for name, stored in manifest.parameters.items():
+            masters[name] = torch.empty(stored.shape, dtype=torch.float32)
+            reader.fill("master", name, 0, masters[name].view(-1))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be read ({error}). Try again, or name another checkpoint.") from error
     return masters

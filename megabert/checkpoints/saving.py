@@ -1,18 +1,21 @@
-"""Writing a checkpoint: every rank writes its own file, then rank 0 the manifest, the folder's name and ``latest``.
+"""Writing a checkpoint, and which checkpoints of a run stay.
 
-A checkpoint is complete or absent, whatever fails. All files are written into ``.tmp_step_NNNNNNNN`` and synced; the
-folder is renamed only after every rank has reported that its file is on the disk. If any rank fails (a full disk, a
-lost mount), all of them raise the same error and the temporary folder is removed; if a rank dies, the folder stays
-without a name and the next write removes it (`retention`).
+Every rank writes its own file, then rank 0 the manifest, the folder's name and ``latest``. A checkpoint is complete or
+absent, whatever fails: all files are written into ``.tmp_step_NNNNNNNN`` and synced, and the folder is renamed only
+after every rank has reported that its file is on the disk. If any rank fails (a full disk, a lost mount), all of them
+raise the same error and the temporary folder is removed; if a rank dies, the folder stays without a name and the next
+write removes it. Deleting, too, begins with a rename: a folder never has the name of a step while its content is
+incomplete.
 """
 
+import logging
 import os
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -20,57 +23,89 @@ from torch import Tensor
 
 import megabert
 from megabert.checkpoints.format import (
+    KINDS,
     LATEST,
     CheckpointManifest,
     StoredFile,
     StoredParameter,
+    find_damage,
     folder_name,
-    header_of,
+    key_of,
+    read_checkpoint_manifest,
+    steps_in,
     write_checkpoint_manifest,
     write_tensors,
 )
-from megabert.checkpoints.rank_slices import Slice, slices_of, stored_tensors
-from megabert.checkpoints.retention import TEMPORARY, remove_temporaries, set_aside_name
 from megabert.distributed.all_or_none import run_on_all_ranks
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError, Echo
 from megabert.schema.files import NO_SPACE, replace_folder, sync_folder, write_durably
 
+logger = logging.getLogger(__name__)
+
 Result = TypeVar("Result")
-_MANIFEST_BYTES_PER_SLICE = 256  # generous: a name and two numbers
+TEMPORARY = ".tmp_"
+"""Begins every name in the folder that is no checkpoint yet, or no longer."""
+_REPLACED = f"{TEMPORARY}replaced_"
+"""Begins the name that a checkpoint has while another one of the same step takes its place."""
+_HEADER_BYTES_PER_TENSOR = 512  # generous: a name and two numbers, in the file's header and in the manifest
+
+
+class Slice(NamedTuple):
+    """Elements ``start`` to ``start + numel`` of a parameter, which one rank writes."""
+
+    parameter: str
+    start: int
+    numel: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """What one rank writes. The tensors are the engine's own until `CheckpointWriter` has copied them."""
 
-    step: int
+    manifest: CheckpointManifest
+    """What rank 0 will write; files and fragments are added when every rank's file is on the disk."""
     slices: list[Slice]
     tensors: list[tuple[str, Tensor]]
     """Key and float32 vector: the master and both moments of every slice."""
-    shapes: dict[str, torch.Size]
-    """Whole shape of every parameter of the model."""
-    zero_stage: int
-    engine_state: dict[str, Any]
-    trainer_state: dict[str, Any]
 
 
 def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world: World) -> Snapshot:
-    """Return what this rank has to write, as views: nothing is copied."""
-    slices = slices_of(engine, world)
-    return Snapshot(
+    """Return what this rank has to write, as views: nothing is copied.
+
+    Under ZeRO the fragments of all ranks already are a partition of the model, so each rank writes its own. At stage 0
+    every rank holds everything; each writes an equal share of every parameter, so that all disks and hosts take part.
+    """
+    slices, tensors = [], []
+    for fragment in engine.fragments:
+        first, stop = 0, fragment.numel
+        if engine.is_replicated:
+            first, stop = (fragment.numel * rank // world.size for rank in (world.rank, world.rank + 1))
+        if first == stop:
+            continue
+        start = fragment.start + first
+        slices.append(Slice(fragment.parameter, start, stop - first))
+        for kind, flat in zip(KINDS, (fragment.flat, *engine.optimizer.moments(fragment.flat)), strict=True):
+            tensors.append((key_of(kind, fragment.parameter, start), fragment.view(flat)[first:stop]))
+    manifest = CheckpointManifest(
         step=step,
-        slices=slices,
-        tensors=stored_tensors(engine, slices),
-        shapes=engine.shapes,
+        world_size=world.size,
         zero_stage=engine.zero_stage,
+        files={},
+        parameters={name: StoredParameter(list(shape)) for name, shape in engine.shapes.items()},
         engine_state=engine.state(),
         trainer_state=trainer_state,
+        versions={
+            "megabert": megabert.__version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
     )
+    return Snapshot(manifest=manifest, slices=slices, tensors=tensors)
 
 
-def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> Path:
+def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> None:
     """Write a checkpoint; every rank calls it.
 
     Args:
@@ -78,45 +113,32 @@ def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> P
         snapshot: This rank's share.
         world: All ranks. Nothing else may use its control group meanwhile.
 
-    Returns:
-        The checkpoint's folder.
-
     Raises:
         CheckpointError: This rank could not write, for instance on a full disk. Nothing half-written is left.
         Echo: Another rank could not.
     """
-    target = checkpoints_dir / folder_name(snapshot.step)
+    target = checkpoints_dir / folder_name(snapshot.manifest.step)
     temporary = checkpoints_dir / f"{TEMPORARY}{target.name}"
-    # Sizes are known before anything is written, so that a disk that is too full is refused while it is untouched.
-    sizes = [(key, tensor.numel()) for key, tensor in snapshot.tensors]
-    bytes_to_write = len(header_of(sizes)) + 4 * sum(numel for _, numel in sizes)
-    needed = world.gather(bytes_to_write + _MANIFEST_BYTES_PER_SLICE * len(snapshot.slices))
     name = f"rank_{world.rank:05d}.safetensors"
+    # Sizes are known before anything is written, so that a disk that is too full is refused while it is untouched.
+    mine = sum(4 * tensor.numel() + _HEADER_BYTES_PER_TENSOR for _, tensor in snapshot.tensors)
+    needed = sum(world.gather(mine))
     try:
         # 1. Rank 0 makes an empty folder, if the disk has room for what all ranks will write.
-        run_and_gather(
-            world, target, lambda: _make_room(checkpoints_dir, temporary, sum(needed)) if world.is_main else None
-        )
+        run_explained(world, target, lambda: _make_room(checkpoints_dir, temporary, needed) if world.is_main else None)
         # 2. Every rank writes its file and tells its size, its SHA-256, and which slices are in it.
-        files = run_and_gather(
-            world, target, lambda: (name, write_tensors(temporary / name, snapshot.tensors), snapshot.slices)
-        )
-
+        stored = run_explained(world, target, lambda: write_tensors(temporary / name, snapshot.tensors))
+        written = world.gather((name, stored, snapshot.slices))
         # 3. When all files are on the disk, rank 0 writes the manifest and gives the folder its name.
-        def complete() -> None:
-            write_checkpoint_manifest(temporary, _manifest(snapshot, world, files))
-            _publish(temporary, target)
-
-        run_and_gather(world, target, lambda: complete() if world.is_main else None)
+        run_explained(world, target, lambda: _complete(temporary, target, snapshot, written) if world.is_main else None)
     except (CheckpointError, Echo):
         if world.is_main:
             remove_temporaries(checkpoints_dir)
         raise
-    return target
 
 
-def run_and_gather(world: World, folder: Path, work: Callable[[], Result], *, doing: str = "saving") -> list[Result]:
-    """Run ``work`` on every rank and return the results of all, in the order of ranks.
+def run_explained(world: World, folder: Path, work: Callable[[], Result], *, doing: str = "saving") -> Result:
+    """Run ``work``, which reads or writes files, on every rank; if it fails on any rank, fail on all.
 
     Raises:
         CheckpointError: ``work`` failed on this rank. The message names the folder and the rank.
@@ -133,7 +155,7 @@ def run_and_gather(world: World, folder: Path, work: Callable[[], Result], *, do
                 see="a-checkpoint-cannot-be-written" if doing == "saving" else "every-checkpoint-is-damaged",
             ) from error
 
-    return world.gather(run_on_all_ranks(world, explained))
+    return run_on_all_ranks(world, explained)
 
 
 def _remedy(error: Exception, doing: str) -> str:
@@ -156,40 +178,94 @@ def _make_room(checkpoints_dir: Path, temporary: Path, needed: int) -> None:
     temporary.mkdir()
 
 
-def _publish(temporary: Path, target: Path) -> None:
-    """Give the finished folder its name, then let ``latest`` name it.
+def _complete(
+    temporary: Path, target: Path, snapshot: Snapshot, written: list[tuple[str, StoredFile, list[Slice]]]
+) -> None:
+    """Write the manifest and give the finished folder its name, then let ``latest`` name it.
 
     The pointer is written before the renames, under a temporary name: it is the last write that a full disk can refuse,
     and until then everything can be undone. From there on there are only renames.
     """
+    # The order of ranks and slices is that of the files, so that equal checkpoints have equal manifests.
+    manifest = snapshot.manifest
+    for name, stored, slices in written:
+        manifest.files[name] = stored
+        for part in slices:
+            manifest.parameters[part.parameter].fragments.append((name, part.start, part.numel))
+    write_checkpoint_manifest(temporary, manifest)
     sync_folder(temporary)
     pointer = target.parent / f"{TEMPORARY}{LATEST}"
     write_durably(pointer, f"{target.name}\n".encode("ascii"))
     # There may be a checkpoint of this step: a damaged one that was passed over, or one that a rollback repeats.
-    replace_folder(temporary, target, aside=set_aside_name(target))
+    replace_folder(temporary, target, aside=target.with_name(f"{_REPLACED}{target.name}"))
     os.replace(pointer, target.parent / LATEST)
     sync_folder(target.parent)
 
 
-def _manifest(
-    snapshot: Snapshot, world: World, written: list[tuple[str, StoredFile, list[Slice]]]
-) -> CheckpointManifest:
-    # The order of ranks and slices is that of the files, so that equal checkpoints have equal manifests.
-    parameters = {name: StoredParameter(list(shape)) for name, shape in snapshot.shapes.items()}
-    for name, _, slices in written:
-        for part in slices:
-            parameters[part.parameter].fragments.append((name, part.start, part.numel))
-    return CheckpointManifest(
-        step=snapshot.step,
-        world_size=world.size,
-        zero_stage=snapshot.zero_stage,
-        files={name: stored for name, stored, _ in written},
-        parameters=parameters,
-        engine_state=snapshot.engine_state,
-        trainer_state=snapshot.trainer_state,
-        versions={
-            "megabert": megabert.__version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        },
-    )
+def recover(checkpoints_dir: Path) -> None:
+    """Give back its name to a checkpoint that a run had set aside when it was killed; rank 0 calls it at the start."""
+    for aside in checkpoints_dir.glob(f"{_REPLACED}*"):
+        target = checkpoints_dir / aside.name.removeprefix(_REPLACED)
+        if not target.exists():
+            aside.rename(target)
+
+
+def remove_temporaries(checkpoints_dir: Path) -> None:
+    """Remove what a failed or killed write left, after `recover` has given back what is worth keeping."""
+    recover(checkpoints_dir)
+    for path in checkpoints_dir.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def prune(
+    checkpoints_dir: Path, keep_last: int, protect: Collection[int] = (), *, keep_every: int | None = None
+) -> list[int]:
+    """Delete old checkpoints, and temporary folders that a killed run left; rank 0 calls it.
+
+    The newest ``keep_last`` stay, the best steps that they recorded, those in ``protect``, and the first checkpoint at
+    or after every multiple of ``keep_every`` steps. Before anything is deleted, one of these is read back completely;
+    if all of them are damaged, the newest good one among the old stays as well.
+
+    Returns:
+        The steps that were deleted.
+    """
+    remove_temporaries(checkpoints_dir)
+    steps = steps_in(checkpoints_dir)
+    newest = steps[:keep_last]
+    # If the newest turns out to be damaged, the run resumes from an older one, and that one's best has to be there too.
+    protected = {*protect, *(best for step in newest if (best := _best_step(checkpoints_dir / folder_name(step))))}
+    if keep_every is not None:
+        # Steps come newest first, so that in the dictionary the lowest step of each interval overwrites the others.
+        protected |= set({step // keep_every: step for step in steps}.values())
+    kept = [step for step in steps if step in newest or step in protected]
+    old = [step for step in steps if step not in kept]
+    if not old:
+        return []
+    if all(find_damage(checkpoints_dir / folder_name(step)) for step in kept):
+        good = next((step for step in old if find_damage(checkpoints_dir / folder_name(step)) is None), None)
+        logger.warning("%s: every newer checkpoint is damaged; keeping step %s", checkpoints_dir, good)
+        old = [step for step in old if step != good]
+    _delete(checkpoints_dir, old)
+    return old
+
+
+def forget_after(checkpoints_dir: Path, step: int) -> list[int]:
+    """Delete the checkpoints newer than the one that a run returns to; rank 0 calls it, and gets their steps."""
+    newer = [candidate for candidate in steps_in(checkpoints_dir) if candidate > step]
+    _delete(checkpoints_dir, newer)
+    return newer
+
+
+def _delete(checkpoints_dir: Path, steps: list[int]) -> None:
+    for step in steps:
+        doomed = checkpoints_dir / f"{TEMPORARY}deleted_{folder_name(step)}"
+        (checkpoints_dir / folder_name(step)).rename(doomed)  # a kill in between leaves no half folder of that name
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _best_step(folder: Path) -> int | None:
+    """Return the best step that a checkpoint recorded; a damaged one records none."""
+    try:
+        return read_checkpoint_manifest(folder).run.best_step
+    except CheckpointError:
+        return None

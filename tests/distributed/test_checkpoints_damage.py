@@ -16,7 +16,7 @@ from stand_ins import ALONE, StandInEngine
 from megabert.checkpoints import saving as checkpoint_saving
 from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.loading import find_checkpoint, has_checkpoint, load_checkpoint, read_masters
-from megabert.checkpoints.retention import forget_after, prune, recover
+from megabert.checkpoints.saving import forget_after, prune, recover
 from megabert.errors import CheckpointError
 
 

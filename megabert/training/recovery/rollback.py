@@ -10,7 +10,7 @@ from pathlib import Path
 
 from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint
-from megabert.checkpoints.retention import forget_after
+from megabert.checkpoints.saving import forget_after
 from megabert.config.run import RollbackConfig
 from megabert.errors import ConfigError
 from megabert.observability.logs import logger

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from megabert.checkpoints.background_writer import CheckpointWriter
-from megabert.checkpoints.retention import prune
+from megabert.checkpoints.saving import prune
 from megabert.config.run import RunConfig
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine

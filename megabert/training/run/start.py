@@ -5,7 +5,7 @@ from pathlib import Path
 
 from megabert.checkpoints.format import CheckpointManifest, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, has_checkpoint
-from megabert.checkpoints.retention import recover
+from megabert.checkpoints.saving import recover
 from megabert.errors import CheckpointError
 from megabert.training.checked_inputs import RunInputs
 from megabert.training.run.folder import checkpoints_dir, claim_run_folder, fork_command
