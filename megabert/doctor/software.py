@@ -6,7 +6,6 @@ What imports torch is imported in the functions that are called only where torch
 import importlib
 import importlib.util
 import platform
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from megabert.doctor.finding import Finding, verdict_on
@@ -57,7 +56,7 @@ def check_ops(device: str) -> list[Finding]:
     """
     chosen: dict[tuple[str, str], list[str]] = {}
     for op in OPS:
-        table: dict[str, Backend] = importlib.import_module(f"megabert.ops.{op}.api").BACKENDS
+        table: tuple[Backend, ...] = importlib.import_module(f"megabert.ops.{op}.api").BACKENDS
         chosen.setdefault(explain(table, device), []).append(op)
     remedy = "Without Triton a GPU trains slowly: pip install triton"
     return [
@@ -66,12 +65,12 @@ def check_ops(device: str) -> list[Finding]:
     ]
 
 
-def explain(table: "Mapping[str, Backend]", device: str) -> tuple[str, str]:
+def explain(table: "tuple[Backend, ...]", device: str) -> tuple[str, str]:
     """Return the backend that ``auto`` chooses, and why not one of those before it in the table."""
     passed_over: list[str] = []
-    for name, backend in table.items():
+    for backend in table:
         obstacle = backend.obstacle(device)
         if obstacle is None:
-            return name, "; ".join(passed_over) or "the first choice"
-        passed_over.append(f"{name}: {obstacle}")
+            return backend.name, "; ".join(passed_over) or "the first choice"
+        passed_over.append(f"{backend.name}: {obstacle}")
     return "none", "; ".join(passed_over)

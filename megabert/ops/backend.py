@@ -14,69 +14,61 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar, cast
-
-from torch import Tensor
+from typing import Any
 
 from megabert.errors import KernelError
 
 logger = logging.getLogger(__name__)
 
-Run = TypeVar("Run", covariant=True)
-"""Type of an op's implementations."""
-TensorOp = Callable[..., Tensor]
-"""Most ops are functions of tensors and options that return a tensor."""
-
 
 @dataclass(frozen=True)
-class Backend(Generic[Run]):
+class Backend:
     """One way to run an op."""
 
     name: str
     """What ``ops.<op>`` in a configuration calls it."""
-    run: Run | str
+    run: Any
     """The implementation, or ``module:name`` of one that is imported when it is chosen (Triton may be absent)."""
     obstacle: Callable[[str], str | None]
     """Takes a device type ("cpu", "cuda") and returns why the backend cannot run there, or None where it can."""
 
 
-def choose(op: str, requested: str, table: Mapping[str, Backend[Run]], device: str) -> Run:
+@functools.lru_cache(maxsize=256)
+def choose(op: str, requested: str, table: tuple[Backend, ...], device: str) -> Any:
     """Return the implementation that runs; at the first call log which one, and why.
 
     Args:
         op: Name of the op, for messages.
-        requested: ``auto`` or a name in ``table``.
+        requested: ``auto`` or the name of a backend.
         table: Backends in order of preference; ``auto`` takes the first that can run.
         device: Device type of the input.
 
     Raises:
         KernelError: A backend that was asked for by name cannot run here.
     """
-    return cast(Run, _choose(op, requested, tuple(table.values()), device))
-
-
-@functools.lru_cache(maxsize=256)
-def _choose(op: str, requested: str, backends: tuple[Backend[object], ...], device: str) -> object:
-    obstacles = {backend.name: backend.obstacle(device) for backend in backends}
-    usable = [backend for backend in backends if obstacles[backend.name] is None]
-    allowed = ", ".join(backend.name for backend in usable)
+    obstacles = {backend.name: backend.obstacle(device) for backend in table}
+    usable = {backend.name: backend.run for backend in table if obstacles[backend.name] is None}
     if requested == "auto":
-        chosen = usable[0]
-        skipped = "; ".join(f"{name}: {why}" for name, why in obstacles.items() if why) or "it is the first choice"
-        logger.debug("ops.%s: %s on %s (%s)", op, chosen.name, device, skipped)
+        name = next(iter(usable))
+        why = "; ".join(f"{name}: {why}" for name, why in obstacles.items() if why) or "it is the first choice"
+    elif requested in usable:
+        name, why = requested, "asked for"
+    elif requested in obstacles:
+        raise KernelError(
+            f"ops.{op}={requested} cannot run on {device}: {obstacles[requested]}. "
+            f"Choose auto or one of: {', '.join(usable)}.",
+            see="a-backend-cannot-run",
+        )
     else:
-        named = {backend.name: backend for backend in backends}
-        if requested not in named:
-            raise KernelError(f"ops.{op}={requested}: {op} has no such backend. Choose auto or one of: {allowed}.")
-        if obstacles[requested] is not None:
-            raise KernelError(
-                f"ops.{op}={requested} cannot run on {device}: {obstacles[requested]}. "
-                f"Choose auto or one of: {allowed}.",
-                see="a-backend-cannot-run",
-            )
-        chosen = named[requested]
-        logger.debug("ops.%s: %s on %s (asked for)", op, chosen.name, device)
-    return _load(chosen.run) if isinstance(chosen.run, str) else chosen.run
+        raise KernelError(
+            f"ops.{op}={requested}: {op} has no such backend. Choose auto or one of: {', '.join(usable)}."
+        )
+    logger.debug("ops.%s: %s on %s (%s)", op, name, device, why)
+    run = usable[name]
+    if isinstance(run, str):
+        module, function = run.split(":")
+        return getattr(importlib.import_module(module), function)
+    return run
 
 
 def describe_choices(requested: Mapping[str, str], device: str) -> str:
@@ -89,17 +81,11 @@ def describe_choices(requested: Mapping[str, str], device: str) -> str:
     chosen: dict[str, list[str]] = {}
     for op, name in requested.items():
         if name == "auto":
-            table: dict[str, Backend[object]] = importlib.import_module(f"megabert.ops.{op}.api").BACKENDS
-            name = next(backend.name for backend in table.values() if backend.obstacle(device) is None)
+            table: tuple[Backend, ...] = importlib.import_module(f"megabert.ops.{op}.api").BACKENDS
+            name = next(backend.name for backend in table if backend.obstacle(device) is None)
         chosen.setdefault(name, []).append(op)
     choices = "; ".join(f"{name} ({', '.join(ops)})" for name, ops in chosen.items())
     return f"ops on {device}: {choices}"
-
-
-def _load(path: str) -> object:
-    """Import what ``module:name`` names."""
-    module, name = path.split(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def no_obstacle(device: str) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.backend import Backend, TensorOp, choose, no_obstacle
+from megabert.ops.backend import Backend, choose, no_obstacle
 from megabert.ops.dropout import Dropout, keep_mask
 
 BLOCK = 1 << 19
@@ -218,4 +218,4 @@ def position_parts(
         yield position_scores(k_NGSH, positions.query_PD.to(k_NGSH.dtype) * scale, near_E).mT
 
 
-BACKENDS: dict[str, Backend[TensorOp]] = {"torch": Backend("torch", disentangled_attention_torch, no_obstacle)}
+BACKENDS = (Backend("torch", disentangled_attention_torch, no_obstacle),)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.backend import Backend, TensorOp, choose, no_obstacle, triton_obstacle
+from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 from megabert.randomness.lowbias32 import FIRST, SECOND, lowbias32
 from megabert.randomness.lowbias32 import GOLDEN as UNSIGNED_GOLDEN
 
@@ -193,14 +193,14 @@ def dropped_torch(x_RC: Tensor, dropout: Dropout) -> Tensor:
     return masked(x_RC, dropout).mul_(dropout.scale)
 
 
-KEY_BACKENDS: dict[str, Backend[TensorOp]] = {
-    "triton": Backend("triton", "megabert.ops.triton_support.dropout_kernels:row_keys_triton", triton_obstacle),
-    "torch": Backend("torch", row_keys_torch, no_obstacle),
-}
-BACKENDS: dict[str, Backend[TensorOp]] = {
-    "triton": Backend("triton", "megabert.ops.triton_support.dropout_kernels:dropped_triton", triton_obstacle),
-    "torch": Backend("torch", dropped_torch, no_obstacle),
-}
+KEY_BACKENDS = (
+    Backend("triton", "megabert.ops.triton_support.dropout_kernels:row_keys_triton", triton_obstacle),
+    Backend("torch", row_keys_torch, no_obstacle),
+)
+BACKENDS = (
+    Backend("triton", "megabert.ops.triton_support.dropout_kernels:dropped_triton", triton_obstacle),
+    Backend("torch", dropped_torch, no_obstacle),
+)
 
 
 class _Dropout(torch.autograd.Function):

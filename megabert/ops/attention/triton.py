@@ -10,8 +10,8 @@ import triton
 from torch import Tensor
 
 from megabert.errors import KernelError
+from megabert.ops.attention.api import AttentionBlocks
 from megabert.ops.attention.kernels import attention_backward, attention_delta, attention_forward, attention_sum_tiles
-from megabert.ops.attention.torch_backend import AttentionBlocks
 from megabert.ops.dropout import Dropout, threshold_and_scale
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import AttentionTiles, attention_tiles, capability_of, power_of_two
@@ -41,8 +41,7 @@ def attention_triton(
             f"ops.attention=triton: heads are {head_width} wide; its kernels take up to {WIDEST_HEAD}. "
             "Use ops.attention=torch or more heads."
         )
-    out_TD: Tensor = _Attention.apply(qkv_TC, cu_seqlens, max_seqlen, num_heads, dropout)
-    return out_TD
+    return _Attention.apply(qkv_TC, cu_seqlens, max_seqlen, num_heads, dropout)
 
 
 class _Attention(torch.autograd.Function):

@@ -116,8 +116,7 @@ def bias_gelu_backward(
 def bias_gelu_triton(x_TF: Tensor, bias_F: Tensor, *, approximate: bool) -> Tensor:
     """Run ``api.bias_gelu`` on a CUDA device; everything between loads and stores is float32."""
     require("bias_gelu", x_TF, bias_F)
-    y_TF: Tensor = _BiasGelu.apply(x_TF, bias_F, approximate)
-    return y_TF
+    return _BiasGelu.apply(x_TF, bias_F, approximate)
 
 
 class _BiasGelu(torch.autograd.Function):

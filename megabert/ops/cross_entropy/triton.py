@@ -79,8 +79,7 @@ def cross_entropy_backward(
 def cross_entropy_triton(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
     """Run ``api.cross_entropy`` on a CUDA device; everything between loads and stores is float32."""
     require("cross_entropy", logits_MV)
-    loss, correct = _CrossEntropy.apply(logits_MV, labels_M)
-    return loss, correct
+    return _CrossEntropy.apply(logits_MV, labels_M)
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 from megabert.ops.lamb.reference import TORCH_PASSES
-from megabert.ops.lamb.types import Coefficients, Passes, Segment
+from megabert.ops.lamb.types import Coefficients, Segment
 
-BACKENDS: dict[str, Backend[Passes]] = {
-    "triton": Backend("triton", "megabert.ops.lamb.triton:TRITON_PASSES", triton_obstacle),
-    "torch": Backend("torch", TORCH_PASSES, no_obstacle),
-}
+BACKENDS = (
+    Backend("triton", "megabert.ops.lamb.triton:TRITON_PASSES", triton_obstacle),
+    Backend("torch", TORCH_PASSES, no_obstacle),
+)
 
 
 def compute_update(

@@ -14,11 +14,10 @@ def layer_norm_apex(
     x_TD: Tensor,
     weight_D: Tensor,
     bias_D: Tensor,
-    *,
+    input_bias_D: Tensor | None,
+    residual_TD: Tensor | None,
     eps: float,
-    input_bias_D: Tensor | None = None,
-    residual_TD: Tensor | None = None,
-    dropout: Dropout | None = None,
+    dropout: Dropout | None,
 ) -> Tensor:
     """Run ``api.layer_norm`` on a CUDA device; the sum is float32 (float64 for float64), as in the torch backend."""
     compute = torch.promote_types(x_TD.dtype, torch.float32)

@@ -211,23 +211,9 @@ def layer_norm_backward(
         tl.store(partials_ptr + 2 * programs * width + target, tl.sum(dinput_bias, axis=0), mask=cols < width)
 
 
-def layer_norm_triton(
-    x_TD: Tensor,
-    weight_D: Tensor,
-    bias_D: Tensor,
-    *,
-    eps: float,
-    input_bias_D: Tensor | None = None,
-    residual_TD: Tensor | None = None,
-    dropout: Dropout | None = None,
-) -> Tensor:
-    """Run ``api.layer_norm`` on a CUDA device; everything between loads and stores is float32."""
-    require("layer_norm", x_TD, weight_D, bias_D, input_bias_D, residual_TD)
-    y_TD: Tensor = _LayerNorm.apply(x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout)
-    return y_TD
-
-
 class _LayerNorm(torch.autograd.Function):
+    """The op on a CUDA device; everything between loads and stores is float32."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -239,6 +225,7 @@ class _LayerNorm(torch.autograd.Function):
         eps: float,
         dropout: Dropout | None,
     ) -> Tensor:
+        require("layer_norm", x_TD, weight_D, bias_D, input_bias_D, residual_TD)
         x_TD = x_TD.contiguous()
         residual_TD = None if residual_TD is None else residual_TD.contiguous()
         tokens, width = x_TD.shape
@@ -318,6 +305,9 @@ class _LayerNorm(torch.autograd.Function):
             None,
             None,
         )
+
+
+layer_norm_triton = _LayerNorm.apply
 
 
 def _switches(input_bias_D: Tensor | None, dropout: Dropout | None, residual_TD: Tensor | None) -> dict[str, bool]:

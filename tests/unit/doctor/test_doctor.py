@@ -177,6 +177,6 @@ def test_disk_speed_is_told(tmp_path, monkeypatch):
 
 
 def test_ops_say_why():
-    table = {"fast": Backend("fast", "x:y", lambda device: "no card"), "torch": Backend("torch", "x:y", no_obstacle)}
+    table = (Backend("fast", "x:y", lambda device: "no card"), Backend("torch", "x:y", no_obstacle))
     assert explain(table, "cpu") == ("torch", "fast: no card")
     assert all("torch on cpu" in finding.text for finding in check_ops("cpu"))

@@ -7,7 +7,7 @@ import torch
 
 from megabert.errors import KernelError
 from megabert.ops.attention import attention
-from megabert.ops.backend import Backend, _choose, choose, describe_choices, no_obstacle, triton_obstacle
+from megabert.ops.backend import Backend, choose, describe_choices, no_obstacle, triton_obstacle
 from megabert.ops.bias_gelu import bias_gelu
 from megabert.ops.cross_entropy import cross_entropy
 from megabert.ops.lamb import Segment, apply_update
@@ -42,7 +42,7 @@ def test_backend_that_cannot_run_is_refused_with_the_reason(op, backend):
 
 @pytest.mark.parametrize("op", CALLS)
 def test_auto_says_once_what_runs_and_why(op, caplog):
-    _choose.cache_clear()
+    choose.cache_clear()
     with caplog.at_level(logging.DEBUG, logger="megabert.ops.backend"):
         for _ in range(3):
             CALLS[op]("auto")
@@ -56,10 +56,10 @@ def test_auto_and_torch_run_on_a_cpu(op):
 
 
 def test_auto_takes_the_first_that_can_run_and_says_once_why(caplog):
-    table = {
-        "fast": Backend("fast", lambda: "fast", lambda device: None if device == "cuda" else "it needs a GPU"),
-        "plain": Backend("plain", lambda: "plain", no_obstacle),
-    }
+    table = (
+        Backend("fast", lambda: "fast", lambda device: None if device == "cuda" else "it needs a GPU"),
+        Backend("plain", lambda: "plain", no_obstacle),
+    )
     with caplog.at_level(logging.DEBUG, logger="megabert.ops.backend"):
         assert [choose("probe", "auto", table, "cpu")() for _ in range(3)] == ["plain"] * 3
         assert choose("probe", "auto", table, "cuda")() == "fast"

@@ -41,7 +41,7 @@ def test_grids_of_a_million_tokens_can_be_launched(launches):
     options = {"max_seqlen": 128, "num_heads": HEADS, "dropout": Dropout(0.1, keys)}
     for out in (
         bias_gelu_triton(x, bias, approximate=False),
-        layer_norm_triton(x, bias, bias, eps=1e-12, residual_TD=meta(TOKENS, 256), dropout=site),
+        layer_norm_triton(x, bias, bias, None, meta(TOKENS, 256), 1e-12, site),
         attention_triton(meta(TOKENS, 3 * 256), cu_seqlens, **options),
         cross_entropy_triton(meta(TOKENS // 6, 256), meta(TOKENS // 6, dtype=torch.int64))[0],
     ):
