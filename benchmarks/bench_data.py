@@ -70,9 +70,9 @@ def measure(words: list[str]) -> str:
     """Build in a temporary folder on one core, verify; return a line a step and one for all."""
     from data_prep.checks.verify import verify
     from data_prep.cli import PROGRAM
-    from data_prep.commands.options import make_config
+    from data_prep.commands.build import make_config
     from data_prep.execution.executors import SerialExecutor
-    from data_prep.extract import find_files
+    from data_prep.extract.inputs import find_files
     from data_prep.pipeline import build
     from megabert.errors import DataError
 

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.config import BuildConfig
+from data_prep.document_set import tokenizer_of
 from data_prep.execution.build_state import lock_folder, remember
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Build, all_finished
-from data_prep.extract.inputs import InputFile, find_files
+from data_prep.extract.inputs import find_files
+from data_prep.extract.opening import InputFile
 from data_prep.steps.corpus_counts import corpus_counts, require_documents, require_pairs
 from data_prep.steps.step1_extract import extract_documents
-from data_prep.steps.step2_vocabulary import tokenizer_of, train_or_copy_vocabulary, vocabulary_unit
+from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
 from data_prep.steps.step3_tokenize import tokenize_documents
 from data_prep.steps.step4_merge_chunks import merge_chunks
 from data_prep.steps.step5_bucket import bucket_units, count_buckets, fill_buckets, index_units

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from data_prep.checks.batch import Batch
 from data_prep.checks.invariants import Rules
-from data_prep.document_set import DocumentSet, documents_of, index_path
+from data_prep.document_set import DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, Progress
 from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs
-from data_prep.steps.step2_vocabulary import tokenizer_of
 from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
 from megabert.schema import MAX_BATCH_ROWS, Manifest, ShardEntry, ShardMetadata, read_manifest

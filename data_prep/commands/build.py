@@ -3,20 +3,25 @@
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import Any, get_args
 
 import yaml
 
 from data_prep.checks.stats import describe_corpus, describe_split, share, tokens_read
-from data_prep.commands.options import add_source_arguments, add_worker_arguments, make_config
-from data_prep.config import BuildConfig
-from data_prep.execution.executors import Executor, executor_of_all_ranks
-from data_prep.extract import find_files, plan_chunks
+from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfig
+from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
+from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import Built, build
-from megabert.command_line.arguments import add_stops
+from megabert.command_line.arguments import add_config_files, add_stops
 from megabert.command_line.parser import Parser
+from megabert.config import loading
+from megabert.config.fields import field_table
+from megabert.errors import ConfigError
 
 MAX_UNKNOWN_SHARE = 0.005
 """Share of [UNK] above which a build warns that the tokenizer does not fit the text."""
+SOURCE_FIELDS = ("format", "encoding", "field")
+"""Fields of a source that are also flags for all ``--input``."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -39,6 +44,27 @@ def add_arguments(parser: Parser) -> None:
     )
 
 
+def add_source_arguments(parser: Parser) -> None:
+    """Add the options that say where text comes from."""
+    parser.add_argument("--input", nargs="+", metavar="GLOB", help="files; each glob is a source, counted on its own")
+    for row in field_table(SourceConfig):
+        if row.path in SOURCE_FIELDS:
+            text = f"{row.about.rstrip('.')}; for all --input (default: {row.default})"
+            parser.add_argument(f"--{row.path}", choices=row.choices or None, help=text)
+    rules, default = get_args(CleaningRule), " ".join(CleanConfig().rules)
+    text = f"cleaning rules, clean.rules in files: none, or of {', '.join(rules)} (default: {default})"
+    parser.add_argument("--clean", nargs="+", choices=("none", *rules), metavar="RULE", help=text)
+    add_config_files(parser, under="the defaults")
+
+
+def add_worker_arguments(parser: Parser) -> None:
+    """Add the options that say who does the work."""
+    text = "processes (default: one a core)"
+    parser.add_argument("--workers", type=int, default=available_cores(), metavar="N", help=text)
+    text = "spread the work over MPI ranks; automatic under mpirun or srun with several tasks"
+    parser.add_argument("--mpi", action="store_true", help=text)
+
+
 def run(options: Namespace) -> int:
     """Build, then print a summary; with MPI on rank 0."""
     with executor_of_all_ranks(options.workers, is_mpi=options.mpi) as executor:
@@ -59,6 +85,25 @@ def _run(options: Namespace, executor: Executor) -> int:
         share_text = share(corpus["unknown_tokens"], tokens_read(corpus))
         print(f"warning: {share_text} of the tokens are [UNK]: the tokenizer does not fit the text", file=sys.stderr)
     return 0
+
+
+def make_config(options: Namespace) -> BuildConfig:
+    """Merge defaults, files and flags.
+
+    Raises:
+        ConfigError: Unknown or impossible settings, or no source.
+    """
+    fields: dict[str, Any] = dict(options.fields)
+    if options.clean is not None:
+        fields["clean"] = {**fields.get("clean", {}), "rules": [] if options.clean == ["none"] else options.clean}
+    of_source = {name: getattr(options, name) for name in SOURCE_FIELDS if getattr(options, name)}
+    if options.input:
+        fields["sources"] = [{"input": glob, **of_source} for glob in options.input]
+    elif of_source:
+        raise ConfigError(f"--{next(iter(of_source))} goes with --input; sources in a file have their own settings.")
+    elif not any("sources" in loading.read_yaml(path) for path in options.config):
+        raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
+    return loading.build(BuildConfig, *options.config, fields)
 
 
 def _show_plan(config: BuildConfig) -> int:

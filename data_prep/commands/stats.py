@@ -4,9 +4,9 @@ from argparse import Namespace
 from pathlib import Path
 
 from data_prep.checks.stats import show_stats
-from data_prep.commands.options import shard_folders
 from megabert.command_line.parser import Parser
-from megabert.schema import read_manifest
+from megabert.errors import DataError
+from megabert.schema import MANIFEST_NAME, read_manifest
 
 
 def add_arguments(parser: Parser) -> None:
@@ -28,3 +28,19 @@ def run(options: Namespace) -> int:
         for path in write_plots(options.plots, [folder.name for folder in folders], manifests):
             print(f"picture {path}")
     return 0
+
+
+def shard_folders(folder: Path) -> list[Path]:
+    """Return the folders of shards of a build, shortest length first, or the folder itself if it is one.
+
+    Raises:
+        DataError: The folder is neither.
+    """
+    if (folder / MANIFEST_NAME).is_file():
+        return [folder]
+    folders = sorted((path for path in folder.glob("instances/*") if path.is_dir()), key=lambda path: int(path.name))
+    if not folders:
+        raise DataError(
+            f"{folder}: neither a build nor a folder of shards. Name the --output of `megabert-data build`."
+        )
+    return folders

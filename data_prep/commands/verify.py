@@ -4,7 +4,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from data_prep.checks.verify import verify
-from data_prep.commands.options import add_worker_arguments, shard_folders
+from data_prep.commands.build import add_worker_arguments
+from data_prep.commands.stats import shard_folders
 from data_prep.execution.executors import Executor, executor_of_all_ranks
 from megabert.command_line.parser import Parser
 from megabert.errors import DataError

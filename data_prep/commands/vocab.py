@@ -4,9 +4,10 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.commands.options import add_source_arguments, make_config
+from data_prep.commands.build import add_source_arguments, make_config
 from data_prep.config import BuildConfig
-from data_prep.extract import InputChunk, find_files, plan_chunks
+from data_prep.extract.inputs import find_files, plan_chunks
+from data_prep.extract.opening import InputChunk
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
 from data_prep.text_hashes import hash_text
 from data_prep.vocabulary_training import VocabularyOptions, require_bars, train_vocabulary

@@ -19,8 +19,7 @@ from typing import Any
 from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor
 from data_prep.execution.versions import installed_versions
-from data_prep.extract.inputs import InputFile
-from data_prep.extract.opening import input_sha256, is_url, modified_ns
+from data_prep.extract.opening import InputFile, input_sha256, is_url, modified_ns
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError
 from megabert.schema import atomic_write, read_json, try_lock

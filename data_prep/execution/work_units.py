@@ -6,16 +6,18 @@ stored; a build that is started again skips the units whose records and files ar
 is a list of units that need nothing of one another.
 """
 
+import ctypes
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor
-from data_prep.execution.memory import release_before
 from data_prep.execution.progress import Progress, Rate
 from data_prep.execution.versions import require_versions
 from megabert.errors import DataError
@@ -114,6 +116,23 @@ def run_unit(unit: Unit) -> Outcome:
     files = {str(path.relative_to(unit.root)): sha256_file(path) for path in paths}
     atomic_write(unit.record, json.dumps({"files": files, "counts": counts}, sort_keys=True))
     return Outcome(files, counts)
+
+
+@lru_cache(maxsize=1)
+def release_before(step: str) -> None:
+    """Return the memory that Arrow's and the C library's allocators keep unused, so that steps do not add up.
+
+    It is called before each unit, and the cache of one call lets it act only when the process turns to another step:
+    the next unit of a step needs the same memory again, and a page that the system has to provide again costs more than
+    many a loop over it.
+
+    Args:
+        step: The step that comes next; "" after the last one.
+    """
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
+    if trim is not None:
+        trim(0)
 
 
 def finished(unit: Unit) -> Outcome | None:

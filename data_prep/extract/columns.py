@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.extract.inputs import InputChunk, InputFile
-from data_prep.extract.opening import is_url, open_stored
+from data_prep.extract.opening import InputChunk, InputFile, is_url, open_stored
 from data_prep.extract.problems import Problems
 from megabert.errors import DataError
 

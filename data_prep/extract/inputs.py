@@ -1,11 +1,28 @@
-"""Which files a build reads, and what it has to know of each."""
+"""Which files a build reads, and how they are cut into chunks that workers read independently.
 
+The plan is made from sizes alone, without reading text: a chunk of a text file is a range of bytes that begins and ends
+anywhere. Whoever reads it (`text.chunk_blocks`) looks for the first border of documents behind either end, so a
+document belongs to the chunk in which the border before it ends, and every document has exactly one chunk.
+"""
+
+import bz2
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import PurePosixPath
 
 from data_prep.config import SourceConfig
-from data_prep.extract.opening import COMPRESSIONS, file_size, find_paths
+from data_prep.extract.columns import part_sizes
+from data_prep.extract.opening import (
+    BLOCK_BYTES,
+    COMPRESSIONS,
+    InputChunk,
+    InputFile,
+    file_size,
+    find_paths,
+    open_stored,
+)
+from data_prep.extract.text import UNCUTTABLE
 from megabert.errors import DataError
 
 FORMATS = {
@@ -19,41 +36,13 @@ FORMATS = {
     ".feather": "arrow",
     ".xml": "wikipedia",
 }
-
-
-@dataclass(frozen=True)
-class InputFile:
-    """One file of a source."""
-
-    path: str
-    """Path as it was found; perhaps a URL."""
-    bytes: int
-    """Size as stored."""
-    source: int
-    """Index of its source."""
-    format: str
-    """``text``, ``book``, ``jsonl``, ``parquet``, ``arrow`` or ``wikipedia``."""
-    encoding: str
-    """Encoding of its text."""
-    field: str
-    """JSON Lines, Parquet, Arrow: the key or column that holds the text."""
-    compression: str = ""
-    """``gz``, ``bz2``, ``zst``, ``xz`` or nothing."""
-
-
-@dataclass(frozen=True)
-class InputChunk:
-    """A part of an input file that one unit of work reads: whole documents, of bounded size where the format allows.
-
-    What ``start`` and ``end`` count depends on the format: bytes as stored (documents that start there belong to the
-    chunk), row groups of Parquet, record batches of Arrow, or compressed bytes from one member's start to another's.
-    """
-
-    file: InputFile
-    start: int
-    end: int
-    bytes: int
-    """Size as stored, for progress."""
+MIN_CHUNK_BYTES = 256 * 1024
+CHUNKS_OF_A_SMALL_INPUT = 16
+"""Chunks that an input is cut into, at least, unless they would be smaller than ``MIN_CHUNK_BYTES``."""
+# A bzip2 stream's header and the mark of its first block (pi in BCD): ten bytes that no data of a dump is likely to
+# hold. A multistream dump is many such streams end to end, each with about a hundred pages.
+STREAM = re.compile(rb"BZh[1-9]1AY&SY")
+MARK_BYTES = 10
 
 
 def find_files(sources: tuple[SourceConfig, ...]) -> list[InputFile]:
@@ -102,3 +91,98 @@ def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
     if file_format in ("parquet", "arrow"):  # which compress their columns themselves
         compression = ""
     return file_format, compression
+
+
+def plan_chunks(files: list[InputFile], chunk_bytes: int) -> list[InputChunk]:
+    """Cut files into chunks of about ``chunk_bytes``, smaller for small inputs so that several workers share them.
+
+    The plan depends on the files alone, never on the number of workers. Compressed files are one chunk each, except
+    multistream dumps.
+    """
+    total = sum(file.bytes for file in files)
+    size = min(chunk_bytes, max(MIN_CHUNK_BYTES, total // CHUNKS_OF_A_SMALL_INPUT))
+    return [chunk for file in files for chunk in _chunks_of(file, size)]
+
+
+def _chunks_of(file: InputFile, size: int) -> Iterator[InputChunk]:
+    if not file.bytes:
+        return
+    if file.format in ("parquet", "arrow"):
+        yield from _grouped(file, part_sizes(file), size)
+    elif file.format == "wikipedia" and file.compression == "bz2":
+        borders = [*_stream_starts(file.path, file.bytes), file.bytes]
+        for group in _grouped(file, [end - start for start, end in pairwise(borders)], size):
+            yield InputChunk(file, borders[group.start], borders[group.end], group.bytes)
+    elif file.compression or file.format == "book" or UNCUTTABLE.match(file.encoding):
+        yield InputChunk(file, 0, file.bytes, file.bytes)
+    else:
+        for start in range(0, file.bytes, size):
+            end = min(start + size, file.bytes)
+            yield InputChunk(file, start, end, end - start)
+
+
+def _grouped(file: InputFile, sizes: list[int], wanted: int) -> Iterator[InputChunk]:
+    """Yield runs of consecutive parts of at least ``wanted`` bytes, the last perhaps less."""
+    first = held = 0
+    for index, size in enumerate(sizes):
+        held += size
+        if held >= wanted or index + 1 == len(sizes):
+            yield InputChunk(file, first, index + 1, held)
+            first, held = index + 1, 0
+
+
+def _stream_starts(path: str, size: int) -> list[int]:
+    """Return the byte at which each stream starts, 0 first.
+
+    Args:
+        path: A .bz2 file. Only one with "multistream" in its name is cut.
+        size: Bytes of the file.
+
+    Raises:
+        DataError: The index next to the file belongs to another one.
+    """
+    if "multistream" not in path:
+        return [0]
+    index = _index_of(path)
+    return _scan(path) if index is None else _read_index(index, path, size)
+
+
+def _index_of(path: str) -> str | None:
+    """Return the index of enwiki-DATE-pages-articles-multistream.xml.bz2, if it is next to it."""
+    folder, slash, name = path.rpartition("/")
+    stem = re.sub(r"multistream(\d*)\.xml", r"multistream-index\1.txt", name)
+    for candidate in (stem, stem.removesuffix(".bz2")):
+        if candidate != name and find_paths(f"{folder}{slash}{candidate}"):
+            return f"{folder}{slash}{candidate}"
+    return None
+
+
+def _read_index(index: str, path: str, size: int) -> list[int]:
+    """Read lines ``offset:page:title``; the offsets repeat for the pages of one stream."""
+    starts, before = [0], b"0"
+    with open_stored(index) as stored, bz2.open(stored) if index.endswith(".bz2") else stored as lines:
+        for line in lines:
+            offset = line.split(b":", 1)[0]
+            if offset != before:  # the first page of another stream
+                before = offset
+                if not offset.isdigit() or not starts[-1] < int(offset) < size:
+                    raise DataError(
+                        f"{index}: names the offset {offset[:20]!r}, which is not in {path} ({size} bytes). The "
+                        "index belongs to another file: fetch the right one, or remove it; then the streams are "
+                        "searched for."
+                    )
+                starts.append(int(offset))
+    return starts
+
+
+def _scan(path: str) -> list[int]:
+    """Search the file for the marks of streams; about a second for a gigabyte, once a build."""
+    starts, begin, held = [0], 0, b""
+    with open_stored(path) as stream:
+        while block := stream.read(16 * BLOCK_BYTES):
+            held += block
+            starts += [begin + match.start() for match in STREAM.finditer(held) if begin + match.start() > starts[-1]]
+            # A mark may be cut by the end of a block, so the end of this one is searched again.
+            begin += max(0, len(held) - MARK_BYTES)
+            held = held[-MARK_BYTES:]
+    return starts

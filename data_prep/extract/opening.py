@@ -1,4 +1,4 @@
-"""Bytes of an input file, wherever it is stored and however it is compressed, in blocks of bounded size."""
+"""Input files and their bytes, wherever they are stored and however they are compressed, in blocks of bounded size."""
 
 import bz2
 import glob
@@ -7,6 +7,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +25,41 @@ _MEMBERS: dict[str, Callable[[], Any]] = {
     "bz2": bz2.BZ2Decompressor,
     "xz": lzma.LZMADecompressor,
 }
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file of a source."""
+
+    path: str
+    """Path as it was found; perhaps a URL."""
+    bytes: int
+    """Size as stored."""
+    source: int
+    """Index of its source."""
+    format: str
+    """``text``, ``book``, ``jsonl``, ``parquet``, ``arrow`` or ``wikipedia``."""
+    encoding: str
+    """Encoding of its text."""
+    field: str
+    """JSON Lines, Parquet, Arrow: the key or column that holds the text."""
+    compression: str = ""
+    """``gz``, ``bz2``, ``zst``, ``xz`` or nothing."""
+
+
+@dataclass(frozen=True)
+class InputChunk:
+    """A part of an input file that one unit of work reads: whole documents, of bounded size where the format allows.
+
+    What ``start`` and ``end`` count depends on the format: bytes as stored (documents that start there belong to the
+    chunk), row groups of Parquet, record batches of Arrow, or compressed bytes from one member's start to another's.
+    """
+
+    file: InputFile
+    start: int
+    end: int
+    bytes: int
+    """Size as stored, for progress."""
 
 
 def is_url(path: str) -> bool:
@@ -111,7 +147,7 @@ def open_stored(path: str) -> BinaryIO:
         ) from error
 
 
-def stored_blocks(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+def _stored_blocks(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
     """Yield the bytes ``start`` to ``end`` of an open file."""
     stream.seek(start)
     while start < end and (block := stream.read(min(BLOCK_BYTES, end - start))):
@@ -119,31 +155,29 @@ def stored_blocks(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
         yield block
 
 
-def content_blocks(path: str, compression: str, start: int, end: int, problems: Problems) -> Iterator[bytes]:
+def content_blocks(file: InputFile, problems: Problems, start: int = 0, end: int | None = None) -> Iterator[bytes]:
     """Yield the content of a file, or of some of its compressed members.
 
     A damaged or cut end is counted as a problem; the content before it is used.
 
     Args:
-        path: Local path or URL.
-        compression: "", or one of the values of ``COMPRESSIONS``.
-        start: First byte as stored; in a compressed file the start of a member.
-        end: End of the bytes as stored.
+        file: The file.
         problems: Counts a damaged end.
+        start: First byte as stored; in a compressed file the start of a member.
+        end: End of the bytes as stored; by default that of the file.
     """
-    with open_stored(path) as stream:
-        if not compression:
-            yield from stored_blocks(stream, start, end)
-        elif compression == "zst":
-            yield from _zstd_blocks(path, stream, problems)
-        else:
-            yield from _member_blocks(path, compression, stored_blocks(stream, start, end), problems)
+    with open_stored(file.path) as stream:
+        if file.compression == "zst":
+            yield from _zstd_blocks(file.path, stream, problems)
+            return
+        blocks = _stored_blocks(stream, start, file.bytes if end is None else end)
+        yield from _member_blocks(file, blocks, problems) if file.compression else blocks
 
 
-def _member_blocks(path: str, compression: str, blocks: Iterator[bytes], problems: Problems) -> Iterator[bytes]:
+def _member_blocks(file: InputFile, blocks: Iterator[bytes], problems: Problems) -> Iterator[bytes]:
     """Decompress members one after the other; ``data`` is what is left of a block."""
-    member, read = _MEMBERS[compression](), 0
-    is_open = False
+    compression, read, is_open = file.compression, 0, False
+    member = _MEMBERS[compression]()
     for block in blocks:
         data = block
         read += len(block)
@@ -160,11 +194,11 @@ def _member_blocks(path: str, compression: str, blocks: Iterator[bytes], problem
                     yield content
                     content, data = _decompress(member, data) if not member.eof else (b"", data)
             except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-                problems.add("damaged_files", f"{path}: damaged {compression} before byte {read} ({error})")
+                problems.add("damaged_files", f"{file.path}: damaged {compression} before byte {read} ({error})")
                 return
             is_open = not member.eof
     if is_open:
-        problems.add("cut_files", f"{path}: its {compression} data end too early, after {read} bytes")
+        problems.add("cut_files", f"{file.path}: its {compression} data end too early, after {read} bytes")
 
 
 def _decompress(member: Any, data: bytes) -> tuple[bytes, bytes]:

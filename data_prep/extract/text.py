@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from typing import BinaryIO
 
-from data_prep.extract.chunks import BORDER_BYTES, BORDERS, UNCUTTABLE, chunk_bounds
-from data_prep.extract.inputs import InputChunk
-from data_prep.extract.opening import content_blocks, open_stored
+from data_prep.extract.opening import InputChunk, InputFile, content_blocks, open_stored
 from data_prep.extract.problems import Problems
 
 MAX_DOCUMENT_BYTES = 32 << 20
@@ -21,6 +20,18 @@ MAX_DOCUMENT_BYTES = 32 << 20
 NEAR_END_BYTES = 4096
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+SCAN_BYTES = 1 << 20
+BORDER_BYTES = 64
+"""Length of the longest border that is recognized if a block's end cuts it. A blank line with more spaces may be
+missed where a file is cut, never where documents are told apart."""
+# In these encodings a line feed byte may be half of another character, so a file cannot be cut at it.
+UNCUTTABLE = re.compile(r"(utf.?(16|32|7)|u(16|32|7)|iso.?2022|hz)", re.IGNORECASE)
+BORDERS = {
+    "jsonl": re.compile(rb"\n"),
+    "text": re.compile(rb"\n[ \t\r\f\v]*\n"),
+    "wikipedia": re.compile(rb"</page>[ \t\r]*\n?"),
+}
+"""What ends a document, by format."""
 
 Group = tuple[int, bytes]
 """Offset in the file's content, and bytes that end at a border of documents."""
@@ -44,7 +55,7 @@ def book_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     """Yield the whole file as one document: blank lines separate paragraphs, the lines of a paragraph are joined."""
     blocks: list[bytes] = []
     size = 0
-    for block in content_blocks(chunk.file.path, chunk.file.compression, 0, chunk.file.bytes, problems):
+    for block in content_blocks(chunk.file, problems):
         size += len(block)
         if size > MAX_DOCUMENT_BYTES:
             problems.add("oversized_documents", f"{chunk.file.path}: above {MAX_DOCUMENT_BYTES >> 20} MiB")
@@ -141,10 +152,31 @@ def chunk_blocks(chunk: InputChunk, problems: Problems) -> tuple[int, Iterator[b
     """Return the offset at which the chunk's documents start, and its content in blocks."""
     file = chunk.file
     if file.compression or UNCUTTABLE.match(file.encoding):
-        return 0, content_blocks(file.path, file.compression, chunk.start, chunk.end, problems)
+        return 0, content_blocks(file, problems, chunk.start, chunk.end)
     with open_stored(file.path) as stream:
-        start, end = chunk_bounds(chunk, stream)
-    return start, content_blocks(file.path, "", start, end, problems)
+        start, end = (_next_document(stream, file, position) for position in (chunk.start, chunk.end))
+    return start, content_blocks(file, problems, start, max(start, end))
+
+
+def _next_document(stream: BinaryIO, file: InputFile, nominal: int) -> int:
+    """Return where the first document at or after ``nominal`` starts; the file's size if there is none."""
+    if nominal == 0 or nominal >= file.bytes:
+        return nominal
+    # A border may begin before the nominal end of the chunk and end exactly at it.
+    begin = max(0, nominal - BORDER_BYTES)
+    stream.seek(begin)
+    held = b""
+    while block := stream.read(SCAN_BYTES):
+        held += block
+        for match in BORDERS[file.format].finditer(held):
+            # A match that touches the end of what was read may be longer in the file.
+            is_whole = match.end() < len(held) or begin + len(held) >= file.bytes
+            if begin + match.end() >= nominal and is_whole:
+                return begin + match.end()
+        # A border may also be cut by the end of a block: keep the end of this one.
+        kept = min(len(held), BORDER_BYTES)
+        begin, held = begin + len(held) - kept, held[-kept:]
+    return file.bytes
 
 
 def grouped(chunk: InputChunk, offset: int, blocks: Iterator[bytes], problems: Problems) -> Iterator[Group]:
@@ -258,7 +290,7 @@ def _line_number(chunk: InputChunk, position: int) -> int:
     """Return the line, from 1, of a byte of the content. This reads the file from its start, so only errors do it."""
     lines, read = 1, 0
     file = chunk.file
-    blocks = content_blocks(file.path, file.compression, 0, file.bytes, Problems())
+    blocks = content_blocks(file, Problems())
     if UNCUTTABLE.match(file.encoding):
         blocks = _recoded(chunk, blocks, Problems(is_strict=False))
     for block in blocks:

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from data_prep.extract.inputs import InputChunk, InputFile
-from data_prep.extract.opening import BLOCK_BYTES, content_blocks
+from data_prep.extract.opening import BLOCK_BYTES, InputChunk, InputFile, content_blocks
 from data_prep.extract.problems import Problems
 from data_prep.extract.text import Document, chunk_blocks, grouped
 from data_prep.extract.wikitext import Site, plain_text
@@ -68,7 +67,7 @@ def _article(page: str, site: Site, problems: Problems, origin: str) -> str | No
 def _site(file: InputFile) -> Site:
     """Read the names of namespaces from the head of a dump, once a process; later parts of a dump may have no head."""
     head = b""
-    for block in content_blocks(file.path, file.compression, 0, file.bytes, Problems()):
+    for block in content_blocks(file, Problems()):
         head += block
         if b"</siteinfo>" in head or len(head) > BLOCK_BYTES:
             break

@@ -4,7 +4,7 @@ With the cleaning rule ``duplicate_paragraphs`` the chunks are read twice: befor
 finds the paragraphs that occur in several chunks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
@@ -20,13 +20,24 @@ from data_prep.clean.paragraphs import DuplicateParagraphs, RangeTask, count_ran
 from data_prep.config import CleanConfig
 from data_prep.execution.progress import BYTES
 from data_prep.execution.work_units import Build, Counts, add_counts
-from data_prep.extract.chunks import plan_chunks
-from data_prep.extract.inputs import InputChunk, InputFile
+from data_prep.extract.columns import column_documents
+from data_prep.extract.inputs import plan_chunks
+from data_prep.extract.opening import InputChunk, InputFile
 from data_prep.extract.problems import Problems
-from data_prep.extract.readers import read_texts
+from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
+from data_prep.extract.wikipedia import wikipedia_documents
 from data_prep.text_hashes import hash_text
 
 SCHEMA = pa.schema([("document_hash", pa.uint64()), ("source", pa.uint16()), ("sentences", pa.list_(pa.string()))])
+READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
+    "text": text_documents,
+    "book": book_documents,
+    "jsonl": jsonl_documents,
+    "parquet": column_documents,
+    "arrow": column_documents,
+    "wikipedia": wikipedia_documents,
+}
+"""What yields the documents of a chunk, by the format of its file."""
 DOCUMENTS_A_BATCH = 4096
 PART_CHARACTERS = 16 << 20
 """Text that a file holds at most, about, so that a huge compressed input does not become one huge file."""
@@ -155,7 +166,7 @@ class DocumentReader:
         """Yield documents as lists of paragraphs; one without text is an empty list."""
         file = self._task.chunk.file
         counted = "row" if file.format in ("parquet", "arrow") else "byte"
-        for position, text in read_texts(self._task.chunk, self._problems):
+        for position, text in READERS[file.format](self._task.chunk, self._problems):
             paragraphs = self._cleaner.clean(text, f"{file.path} {counted} {position}")
             if paragraphs is None:
                 self.dropped += 1

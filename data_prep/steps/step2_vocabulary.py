@@ -1,10 +1,7 @@
 """Step 2: the tokenizer of the build, trained on the extracted text or copied from a given folder."""
 
-import filecmp
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +17,7 @@ from data_prep.vocabulary_training import (
 )
 from megabert.randomness.keyed import mix, string_key
 from megabert.schema import publish_folder
-from megabert.tokenization import Tokenizer, load_tokenizer, save_huggingface
+from megabert.tokenization import load_tokenizer, save_huggingface
 
 TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most: the count of different words takes memory."""
@@ -96,20 +93,3 @@ def _extracted_texts(path: Path) -> Iterator[tuple[str, str]]:
             hashes, documents = part["document_hash"].to_pylist(), part["sentences"].to_pylist()
             for document_hash, sentences in zip(hashes, documents, strict=True):
                 yield f"{document_hash:016x}", "\n".join(sentences)
-
-
-@lru_cache(maxsize=1)
-def tokenizer_of(folder: Path) -> Tokenizer:
-    """Return the tokenizer of a folder, loaded once a process."""
-    return load_tokenizer(folder)
-
-
-def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copy a tokenizer's folder. A copy that is there already is left alone: a training may be reading it."""
-    names = sorted(path.name for path in source.iterdir())
-    if folder.is_dir() and names == sorted(path.name for path in folder.iterdir()):
-        _, different, unreadable = filecmp.cmpfiles(source, folder, names, shallow=False)
-        if not different and not unreadable:
-            return
-    with publish_folder(folder) as temporary:
-        shutil.copytree(source, temporary, dirs_exist_ok=True)

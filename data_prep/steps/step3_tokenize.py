@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import offsets_of, open_mapped, write_batches
+from data_prep.document_set import TokenizedDocuments, document_schema, tokenizer_of
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.work_units import Build, Counts, add_counts
-from data_prep.steps.step2_vocabulary import tokenizer_of
-from data_prep.token_files import TokenizedDocuments, document_schema
 from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.schema import token_type
 from megabert.tokenization import Tokenizer

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.document_set import SPLITS
+from data_prep.document_set import SPLITS, document_schema, read_range
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.work_units import Build, Counts
 from data_prep.text_hashes import hash_range
-from data_prep.token_files import document_schema, read_range
 
 MAX_FILES = 256
 

@@ -5,13 +5,15 @@ of the same documents. Held-out documents are passed over once.
 """
 
 import contextlib
+import filecmp
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.arrow_files import write_batches
 from data_prep.checks.stats import count_instances
-from data_prep.document_set import SPLITS, DocumentSet, documents_of, index_path
+from data_prep.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.progress import INSTANCES
 from data_prep.execution.work_units import Build, Counts, Outcome, Unit, add_counts
 from data_prep.instances.assemble import assemble, mask, to_batch
@@ -20,7 +22,6 @@ from data_prep.instances.draws import ORDER
 from data_prep.instances.full_sentences import full_sentences
 from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import Bucket, PairOptions, Pairs
-from data_prep.steps.step2_vocabulary import copy_tokenizer, tokenizer_of
 from megabert.errors import DataError
 from megabert.randomness.keyed import mix
 from megabert.schema import (
@@ -29,6 +30,7 @@ from megabert.schema import (
     ShardEntry,
     ShardMetadata,
     instance_schema,
+    publish_folder,
     read_manifest,
     write_manifest,
 )
@@ -69,7 +71,7 @@ def make_instances(build: Build, corpus: Counts) -> dict[int, Manifest]:
     }
     for length, manifest in manifests.items():
         folder = build.path("instances", str(length))
-        copy_tokenizer(build.path("tokenizer"), folder / "tokenizer")
+        _copy_tokenizer(build.path("tokenizer"), folder / "tokenizer")
         manifests[length] = _keep_or_write(folder, manifest)
     return manifests
 
@@ -161,6 +163,17 @@ def _manifest(
         versions=build.versions,
         statistics={"corpus": corpus, "instances": counts},
     )
+
+
+def _copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy a tokenizer's folder. A copy that is there already is left alone: a training may be reading it."""
+    names = sorted(path.name for path in source.iterdir())
+    if folder.is_dir() and names == sorted(path.name for path in folder.iterdir()):
+        _, different, unreadable = filecmp.cmpfiles(source, folder, names, shallow=False)
+        if not different and not unreadable:
+            return
+    with publish_folder(folder) as temporary:
+        shutil.copytree(source, temporary, dirs_exist_ok=True)
 
 
 def _keep_or_write(folder: Path, manifest: Manifest) -> Manifest:

@@ -7,7 +7,7 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.checks.verify import untrue_pairs
 from data_prep.config import SourceConfig
-from data_prep.document_set import DocumentSet
+from data_prep.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import SerialExecutor
 from data_prep.instances.assemble import in_order
 from data_prep.instances.balanced import pair_balanced
@@ -15,7 +15,6 @@ from data_prep.instances.balanced_loops import LABEL_DELAY, deal, new_owed
 from data_prep.instances.pairs import Bucket, PairOptions
 from data_prep.instances.truncation import excess_by_side
 from data_prep.pipeline import build
-from data_prep.steps.step2_vocabulary import tokenizer_of
 from data_prep.steps.step6_instances import make_pairs
 from megabert.randomness.keyed import mix
 

@@ -4,17 +4,20 @@ import pytest
 
 from data_prep.clean.rules import paragraphs_of
 from data_prep.config import SourceConfig
-from data_prep.extract import chunks as chunks_module
-from data_prep.extract import find_files, opening, plan_chunks
+from data_prep.extract import inputs, opening
+from data_prep.extract import text as text_module
+from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.problems import Problems
-from data_prep.extract.readers import read_texts
+from data_prep.steps.step1_extract import READERS
 from megabert.errors import DataError
 from megabert.tokenization import compose
 
 
 def read_all(path, chunk_bytes=1 << 30, **options):
     files = find_files((SourceConfig(input=str(path), **options),))
-    texts = [text for chunk in plan_chunks(files, chunk_bytes) for _, text in read_texts(chunk, Problems())]
+    texts = [
+        text for chunk in plan_chunks(files, chunk_bytes) for _, text in READERS[chunk.file.format](chunk, Problems())
+    ]
     return [paragraphs_of(compose(text)) for text in texts]
 
 
@@ -48,8 +51,8 @@ def test_json_lines_field_is_the_document(tmp_path):
 @pytest.mark.parametrize(("suffix", "border"), [("jsonl", "\n"), ("txt", "\n\n"), ("txt", "\n  \n")])
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 1000])
 def test_cutting_into_chunks_loses_nothing(tmp_path, monkeypatch, suffix, border, chunk_bytes):
-    monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
-    monkeypatch.setattr(chunks_module, "SCAN_BYTES", 5)
+    monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
+    monkeypatch.setattr(text_module, "SCAN_BYTES", 5)
     texts = [f"Document {i} \u00e9{'x' * (i * 7 % 90)}." for i in range(40)]
     written = [json.dumps({"text": text}, ensure_ascii=False) if suffix == "jsonl" else text for text in texts]
     path = tmp_path / f"a.{suffix}"
@@ -59,7 +62,7 @@ def test_cutting_into_chunks_loses_nothing(tmp_path, monkeypatch, suffix, border
 
 @pytest.mark.parametrize("encoding", ["utf-16", "cp949", "utf-8", "gb18030"])
 def test_encoding_is_that_of_the_source(tmp_path, monkeypatch, encoding):
-    monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
+    monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
     texts = [f"\uc548\ub155 {i}." for i in range(30)]
     (tmp_path / "a.txt").write_bytes("\n\n".join(texts).encode(encoding))
     assert read_all(tmp_path / "a.txt", 50, encoding=encoding) == [[text] for text in texts]
@@ -89,7 +92,7 @@ def test_wrong_places_of_such_files_are_named(tmp_path, monkeypatch, block_bytes
 
 @pytest.mark.parametrize("chunk_bytes", [20, 1 << 20])
 def test_wrong_bytes_are_named_with_offset_and_line(tmp_path, monkeypatch, chunk_bytes):
-    monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
+    monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
     good = b"A good line.\n\n" * 10
     (tmp_path / "a.txt").write_bytes(good + b"caf\xe9 noir\n")
     with pytest.raises(DataError, match=rf"a\.txt: not utf-8 at byte {len(good) + 3} \(line 21; bytes e9 20") as error:

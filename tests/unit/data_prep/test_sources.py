@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.config import SourceConfig
-from data_prep.extract import chunks as chunks_module
-from data_prep.extract import find_files, plan_chunks
+from data_prep.extract import inputs
 from data_prep.extract import text as text_module
+from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import find_paths
 from data_prep.extract.problems import Problems
-from data_prep.extract.readers import read_texts
+from data_prep.steps.step1_extract import READERS
 from megabert.errors import DataError
 
 TEXTS = [f"Document {i} \u00e9 says something of its own." for i in range(50)]
@@ -35,7 +35,7 @@ def read_all(path, problems=None, chunk_bytes=1 << 30, **options):
     files = find_files((SourceConfig(input=str(path), **options),))
     chunks = plan_chunks(files, chunk_bytes)
     problems = problems or Problems()
-    return [text.strip() for chunk in chunks for _, text in read_texts(chunk, problems)]
+    return [text.strip() for chunk in chunks for _, text in READERS[chunk.file.format](chunk, problems)]
 
 
 def jsonl(texts):
@@ -130,7 +130,7 @@ def test_unknown_protocol_is_named(tmp_path):
 @pytest.mark.parametrize("compression", ["", ".gz"])
 def test_oversized_document_is_left_out_without_being_held(tmp_path, monkeypatch, compression):
     monkeypatch.setattr(text_module, "MAX_DOCUMENT_BYTES", 3 << 20)
-    monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
+    monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
     long = json.dumps({"text": "x" * (8 << 20)})
     data = jsonl(TEXTS[:5]) + long.encode() + b"\n" + jsonl(TEXTS[5:])
     (tmp_path / f"a.jsonl{compression}").write_bytes(gzip.compress(data, 1) if compression else data)

@@ -5,10 +5,8 @@ import pytest
 
 import data_prep.document_set as documents_module
 from data_prep.arrow_files import gather, offsets_of
-from data_prep.document_set import DocumentSet
-from data_prep.execution.memory import release_pages
+from data_prep.document_set import DocumentSet, release_pages, tokenizer_of
 from data_prep.instances.pairs import PairOptions
-from data_prep.steps.step2_vocabulary import tokenizer_of
 from data_prep.steps.step6_instances import make_pairs
 
 

@@ -9,8 +9,8 @@ from data_prep.checks.batch import Batch
 from data_prep.checks.invariants import Rules
 from data_prep.checks.verify import verify
 from data_prep.cli import main
+from data_prep.document_set import tokenizer_of
 from data_prep.execution.executors import SerialExecutor
-from data_prep.steps.step2_vocabulary import tokenizer_of
 from megabert.errors import DataError
 from megabert.schema import read_manifest, sha256_file, write_manifest
 

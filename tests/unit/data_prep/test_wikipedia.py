@@ -5,11 +5,11 @@ import html
 import pytest
 
 from data_prep.config import SourceConfig
-from data_prep.extract import chunks as chunks_module
-from data_prep.extract import find_files, plan_chunks
+from data_prep.extract import inputs
+from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.problems import Problems
-from data_prep.extract.readers import read_texts
 from data_prep.extract.wikitext import Site, plain_text
+from data_prep.steps.step1_extract import READERS
 from megabert.errors import DataError
 
 HEAD = """<mediawiki xml:lang="de"><siteinfo><namespaces>
@@ -75,7 +75,7 @@ def read_all(path, chunk_bytes=1 << 30, **options):
     files = find_files((SourceConfig(input=str(path), **options),))
     problems = Problems()
     chunks = plan_chunks(files, chunk_bytes)
-    return [text for chunk in chunks for _, text in read_texts(chunk, problems)], problems, chunks
+    return [text for chunk in chunks for _, text in READERS[chunk.file.format](chunk, problems)], problems, chunks
 
 
 def test_markup_is_taken_off_and_prose_kept():
@@ -96,7 +96,7 @@ def test_articles_of_a_dump_are_read(tmp_path, suffix):
 
 
 def test_plain_dump_is_cut_between_pages(tmp_path, monkeypatch):
-    monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
+    monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
     (tmp_path / "a.xml").write_text(HEAD + "".join(PAGES) + "</mediawiki>\n")
     whole, _, _ = read_all(tmp_path / "a.xml")
     parts, problems, chunks = read_all(tmp_path / "a.xml", chunk_bytes=777)
@@ -141,7 +141,7 @@ def multistream(tmp_path):
 
 @pytest.mark.parametrize("index", ["bz2", "plain", "none"])
 def test_multistream_dump_is_read_in_parts(multistream, tmp_path, monkeypatch, index):
-    monkeypatch.setattr(chunks_module, "MIN_CHUNK_BYTES", 1)
+    monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
     path, lines = multistream
     if index != "none":
         name = tmp_path / f"dewiki-pages-articles-multistream-index.txt{'.bz2' if index == 'bz2' else ''}"
