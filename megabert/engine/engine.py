@@ -9,12 +9,14 @@ DeepSpeed counts to ``gradient_accumulation_steps`` before it updates. Three thi
 - Nobody looks at the gradients before the optimizer. Stages without a loss scaler would write a NaN into the weights,
   so `Engine.nonfinite_gradients` looks at them first (`zero_stages` says where they are).
 - ``engine(batch)`` hangs its hooks on the tensors of the output and does not see into a dataclass. `Engine.forward`
-  calls the model itself, and `Engine.backward` hangs the one hook that is needed on the loss.
+  calls the model itself, and `Engine.backward` hangs the one hook that is needed on the loss. At stage 3, where the
+  hooks of every module inside are needed, they are shown dicts (`_Fields`).
 
 The model inside, and with it all of ``megabert.models``, is single-device code that knows nothing of this.
 """
 
 import contextlib
+import dataclasses
 import io
 import math
 from collections.abc import Iterator
@@ -25,14 +27,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megabert.config.deepspeed import REQUIRED, unsupported, value_at, zero_stage_of
+from megabert.config.run import Precision
 from megabert.distributed.process_group import World
-from megabert.engine.dataclass_outputs import flatten, unflatten
-from megabert.engine.fragments import check_coverage, fragment_table, parameter_shapes
-from megabert.engine.zero_stages import stage_of
+from megabert.engine.zero_stages import check_coverage, stage_of
 from megabert.errors import ConfigError
 from megabert.ops.lamb.reference import sums_of_squares
 from megabert.optim import Fragment, Optimizer
 
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _ALLREDUCE_BUCKET = 500_000_000  # elements of one all-reduce, DeepSpeed's own default
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
@@ -64,12 +66,16 @@ class Engine:
         self._world = world
         self._max_grad_norm = max_grad_norm
         self.optimizer = optimizer
-        self.shapes = parameter_shapes(deepspeed_engine.module)
+        self.shapes = {
+            name: torch.Size(getattr(parameter, "ds_shape", parameter.shape))
+            for name, parameter in deepspeed_engine.module.named_parameters()
+            if parameter.requires_grad
+        }
         """Whole shape of every parameter by name. A tied weight is listed once, and the order is that of all ranks."""
-        self.fragments: list[Fragment] = fragment_table(deepspeed_engine)
+        self._stage = stage_of(deepspeed_engine)
+        self.fragments: list[Fragment] = self._stage.fragments
         """Which elements of the float32 masters this rank holds; LAMB and checkpoints share this table."""
-        self._stage = stage_of(deepspeed_engine, self.fragments)
-        check_coverage(self.fragments, self.shapes, group=world.control, is_replicated=self._stage.is_replicated)
+        check_coverage(self._stage, self.shapes, world.control)
         # At stage 0 every rank computes the norms of whole parameters, so LAMB has nothing to reduce.
         optimizer.attach(self.fragments, list(self.shapes), None if self.is_replicated else dist.all_reduce)
         self.step_was_skipped = False
@@ -119,7 +125,9 @@ class Engine:
             raise ValueError(
                 "backward() needs a loss that depends on the model; an empty micro-batch gives 0 * outputs."
             )
-        loss.register_hook(self._before_backward)  # runs first, before the gradient of anything inside the model
+        # What the hooks of DeepSpeedEngine.forward would have done when the backward pass begins. The loss's own hook
+        # runs first, before the gradient of anything inside the model.
+        loss.register_hook(lambda gradient: self._deepspeed._backward_prologue())
         self._deepspeed.backward(loss, scale_wrt_gas=False)
 
     def nonfinite_gradients(self) -> list[str]:
@@ -196,10 +204,6 @@ class Engine:
             for name, value in state.get("loss_scaler", {}).items():
                 setattr(self._deepspeed.optimizer.loss_scaler, name, value)
 
-    def _before_backward(self, gradient: Tensor) -> None:
-        """Do what the hooks of DeepSpeedEngine.forward would have done when the backward pass begins."""
-        self._deepspeed._backward_prologue()
-
     @torch.no_grad()
     def _unsharded_step(self) -> float:
         """Reduce, clip and update at stage 0, where DeepSpeed's own clipping would use a float32 norm.
@@ -228,6 +232,15 @@ class Engine:
         return norm
 
 
+def resolve_precision(precision: Precision, device: torch.device) -> Precision:
+    """Return what ``auto`` means on a device: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
+    if precision != "auto":
+        return precision
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+
+
 def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[str, Any], world: World) -> Engine:
     """Wrap a model and its optimizer in DeepSpeed.
 
@@ -252,16 +265,17 @@ def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[s
     complete = {**ds_config, "timers": {"throughput": {"enabled": False}}}
     if stage == 0:
         complete["gradient_clipping"] = 0.0  # Engine clips
-    # DeepSpeed registers its hooks in initialize(); ours have to be on either side of them.
-    if stage == 3:
-        flatten(model)
+    # Hooks run in the order in which they were registered: ours have to be on either side of DeepSpeed's.
+    modules = list(model.modules()) if stage == 3 else []
+    for module in modules:
+        module.register_forward_hook(_to_fields)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):  # DeepSpeed prints its memory use; stdout is for results
         deepspeed_engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=complete)
     for line in printed.getvalue().splitlines():
         deepspeed.utils.logger.info(line)
-    if stage == 3:
-        unflatten(model)
+    for module in modules:
+        module.register_forward_hook(_from_fields)
     engine = Engine(deepspeed_engine, optimizer, world, float(ds_config["gradient_clipping"]))
     for fragment in engine.fragments if sixteen_bits else []:
         # DeepSpeed rounds the weights to 16 bits and copies the masters from those. Give them back the digits.
@@ -269,6 +283,32 @@ def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[s
         fragment.view().copy_(values)
     deepspeed_engine.module.train()
     return engine
+
+
+class _Fields(dict[str, Any]):
+    """The fields of a dataclass instance by name, so that ZeRO-3 sees the tensors in them.
+
+    Under ZeRO-3 a rank holds only its part of a module's weights. DeepSpeed fetches the other parts before the module's
+    backward pass, and knows when that begins by wrapping the tensors of the module's output in an autograd function. It
+    looks for tensors in tuples, lists and dicts, and replaces them in place. In any other object it finds none: then
+    nothing is fetched, and the backward pass meets a weight without elements. Our models return dataclasses, so that an
+    output has names and types.
+    """
+
+    kind: type
+    """The dataclass."""
+
+
+def _to_fields(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+    if not dataclasses.is_dataclass(output):
+        return None  # to torch: leave the output as it is
+    fields = _Fields({field.name: getattr(output, field.name) for field in dataclasses.fields(output)})
+    fields.kind = type(output)
+    return fields
+
+
+def _from_fields(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+    return output.kind(**output) if isinstance(output, _Fields) else None
 
 
 def _peaks(gradients: list[Tensor]) -> Tensor:

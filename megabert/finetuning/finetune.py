@@ -16,9 +16,8 @@ from megabert.distributed.all_or_none import run_on_all_ranks, run_on_main_rank
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
-from megabert.engine.engine import Engine, build_engine
+from megabert.engine.engine import Engine, build_engine, resolve_precision
 from megabert.engine.master_weights import start_over, whole_masters
-from megabert.engine.precision import resolve_precision
 from megabert.errors import CheckpointError
 from megabert.finetuning.evaluate import EvaluationSet
 from megabert.finetuning.folder import write_model

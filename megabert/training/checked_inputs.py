@@ -10,7 +10,7 @@ from megabert.config.families import Objective
 from megabert.config.recipes import engine_path, phase_data
 from megabert.config.run import RunConfig
 from megabert.data.shard_set import ShardSet
-from megabert.engine.precision import resolve_precision
+from megabert.engine.engine import resolve_precision
 from megabert.errors import DataError
 from megabert.models.initial_weights import InitialWeights
 

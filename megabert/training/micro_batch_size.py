@@ -12,7 +12,7 @@ import torch
 
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
-from megabert.engine.precision import DTYPES
+from megabert.engine.engine import DTYPES
 from megabert.errors import ConfigError
 from megabert.models.build import PretrainingModel, build_model
 from megabert.observability.logs import logger
