@@ -32,7 +32,7 @@ from megabert.distributed.process_group import World
 from megabert.engine.zero_stages import check_coverage, stage_of
 from megabert.errors import ConfigError
 from megabert.ops.lamb.reference import sums_of_squares
-from megabert.optim import Fragment, Optimizer
+from megabert.optim import BaseOptimizer, Fragment
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _ALLREDUCE_BUCKET = 500_000_000  # elements of one all-reduce, DeepSpeed's own default
@@ -61,7 +61,7 @@ class Engine:
     data left runs an empty one, whose loss is zero but depends on every parameter.
     """
 
-    def __init__(self, deepspeed_engine: Any, optimizer: Optimizer, world: World, max_grad_norm: float) -> None:
+    def __init__(self, deepspeed_engine: Any, optimizer: BaseOptimizer, world: World, max_grad_norm: float) -> None:
         self._deepspeed = deepspeed_engine
         self._world = world
         self._max_grad_norm = max_grad_norm
@@ -241,7 +241,7 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
     return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
 
 
-def build_engine(model: torch.nn.Module, optimizer: Optimizer, ds_config: dict[str, Any], world: World) -> Engine:
+def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: dict[str, Any], world: World) -> Engine:
     """Wrap a model and its optimizer in DeepSpeed.
 
     Args:

@@ -1,13 +1,12 @@
 """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101): torch's, with the interface of `Lamb`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from megabert.optim.base import BaseOptimizer, moments_in
-from megabert.optim.fragment import Fragment
+from megabert.config.run import OptimizerConfig
+from megabert.optim.base import BaseOptimizer
 
 
 class AdamW(BaseOptimizer, torch.optim.AdamW):
@@ -16,32 +15,9 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
     bias_correction_over = "run"
     """``bias_step`` counts the steps of the run: the moments are kept from phase to phase, and so is their age."""
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        *,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.01,
-    ) -> None:
-        super().__init__(params, lr=0.0, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
-
-    def attach(
-        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], None] | None
-    ) -> None:
-        """Accept the fragment table, which AdamW does not need."""
-
-    @property
-    def trust_ratios(self) -> dict[str, float]:
-        """Empty: only LAMB has trust ratios."""
-        return {}
-
-    def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``(exp_avg, exp_avg_sq)`` of a flat; zeros before the first step."""
-        state = self.state[flat]
-        if "step" not in state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=flat.device)
-        return moments_in(state, flat)
+    def __init__(self, params: Iterable[Any], config: OptimizerConfig) -> None:
+        constants: dict[str, Any] = {name: getattr(config, name) for name in ("betas", "eps", "weight_decay")}
+        super().__init__(params, lr=0.0, **constants, fused=True)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -49,5 +25,6 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
         for group in self.param_groups:
             for flat in group["params"]:
                 self.moments(flat)
-                self.state[flat]["step"].fill_(self.bias_step - 1)  # torch adds one
+                # torch adds one to the step; full() fills it on the device, without waiting for it.
+                self.state[flat]["step"] = torch.full((), self.bias_step - 1.0, device=flat.device)
         super().step()

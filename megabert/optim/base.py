@@ -1,10 +1,12 @@
 """What all optimizers here share: learning rate and bias step, moments that begin at zero, and who is not decayed."""
 
 import re
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+from megabert.optim.fragment import Fragment
 
 _NO_DECAY = re.compile(r"(^|\.)(bias|LayerNorm|layer_norm|ln)(\.|$)")
 
@@ -17,6 +19,8 @@ class BaseOptimizer(torch.optim.Optimizer):
 
     bias_step = 1
     """The t of Adam's bias correction, ``1 / (1 - beta**t)``, from 1."""
+    bias_correction_over = "phase"
+    """What ``bias_step`` counts: the steps of a ``phase``, as in NVIDIA's recipe for LAMB, or of the whole ``run``."""
 
     @property
     def lr(self) -> float:
@@ -28,13 +32,30 @@ class BaseOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             group["lr"] = value
 
+    @property
+    def trust_ratios(self) -> dict[str, float]:
+        """Trust ratio of each parameter in the last step; empty where an optimizer has none, or does not tell."""
+        return {}
 
-def moments_in(state: dict[str, Any], flat: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``(exp_avg, exp_avg_sq)`` of a tensor's state, and create them as zeros before the first step."""
-    for name in ("exp_avg", "exp_avg_sq"):
-        if name not in state:
-            state[name] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
-    return state["exp_avg"], state["exp_avg_sq"]
+    def attach(
+        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], None] | None
+    ) -> None:
+        """Take the fragment table of this rank; only LAMB needs it.
+
+        Args:
+            fragments: What this rank holds. Its flats are the tensors that ``step`` will find in the groups.
+            names: Every parameter of the model, in the same order on every rank: a parameter's index is its slot.
+            all_reduce: A function that sums a float64 tensor over ranks, in place; None where every rank holds every
+                parameter whole.
+        """
+
+    def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``(exp_avg, exp_avg_sq)`` of a flat, and create them as zeros before the first step."""
+        state = self.state[flat]
+        for name in ("exp_avg", "exp_avg_sq"):
+            if name not in state:
+                state[name] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
+        return state["exp_avg"], state["exp_avg_sq"]
 
 
 def no_decay(name: str) -> bool:

@@ -12,25 +12,40 @@ stage 0 every rank computes whole norms by itself, without an all-reduce.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from megabert.config.run import Backend, OptimizerConfig
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
-from megabert.optim.base import BaseOptimizer, moments_in, no_decay
+from megabert.optim.base import BaseOptimizer, no_decay
 from megabert.optim.fragment import Fragment
 
-Variant = Literal["nvlamb", "paper", "deepspeed"]
-AllReduce = Callable[[Tensor], None]
 
-DEEPSPEED_RATIO_LIMITS = (0.01, 0.3)
-"""Smallest and largest trust ratio in DeepSpeed's BERT examples (``min_coeff``, ``max_coeff`` of its 1-bit LAMB
-tutorial). Without them FusedLamb allows up to 10."""
+@dataclass(frozen=True)
+class Rule:
+    """What sets a variant of LAMB apart from the others."""
+
+    corrected: Literal["moments", "step size", "nothing"]
+    """Where Adam's bias correction enters, if it does."""
+    adapts_no_decay: bool
+    """Whether biases and LayerNorm parameters, which are not decayed, have a trust ratio other than 1."""
+    ratio_limits: tuple[float, float] | None = None
+    """Smallest and largest trust ratio."""
+
+
+RULES = {
+    "nvlamb": Rule("moments", adapts_no_decay=True),
+    "paper": Rule("nothing", adapts_no_decay=False),
+    # The limits (min_coeff, max_coeff) are those of DeepSpeed's BERT examples; FusedLamb by itself allows 0.01 to 10.
+    "deepspeed": Rule("step size", adapts_no_decay=True, ratio_limits=(0.01, 0.3)),
+}
 
 
 class Lamb(BaseOptimizer):
-    """LAMB over whole parameters or, once attached to a fragment table, over ZeRO's flat shards.
+    """LAMB over the fragments of parameters that a rank holds; at stage 0 these are whole parameters.
 
     ========== ============================ ============================ =====================
     variant    moments in the update        trust ratio                  no-decay parameters
@@ -51,54 +66,29 @@ class Lamb(BaseOptimizer):
     The ratio is 1 where either norm is 0. The engine clips gradients before ``step``, and ``step`` overwrites them.
     """
 
-    bias_correction_over = "phase"
-    """``bias_step`` counts the steps of a phase, as in NVIDIA's recipe."""
+    def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: Backend = "auto") -> None:
+        constants = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
+        super().__init__(params, {"lr": 0.0, **constants})
+        self._rule = RULES[config.lamb_variant]
+        self._backend = backend
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        *,
-        variant: Variant = "nvlamb",
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.01,
-        backend: str = "auto",
+    def attach(
+        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], None] | None
     ) -> None:
-        super().__init__(params, {"lr": 0.0, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        self.variant = variant
-        self.backend = backend
-        self._names: list[str] = []
-        self._segments: dict[int, list[Segment]] | None = None
-        self._adapted: Tensor | None = None
-        self._all_reduce: AllReduce | None = None
-        self._ratios = torch.empty(0)
-
-    def attach(self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: AllReduce | None) -> None:
-        """Take the fragment table of this rank.
-
-        Args:
-            fragments: What this rank holds. Its flats are the tensors that ``step`` will find in the groups.
-            names: Every parameter of the model, in the same order on every rank: a parameter's index is its slot.
-            all_reduce: A function that sums a float64 tensor over ranks, in place; None where every rank holds every
-                parameter whole.
-        """
+        """Take the fragment table of this rank; the arguments are ``BaseOptimizer.attach``'s."""
         slots = {name: slot for slot, name in enumerate(names)}
-        segments: dict[int, list[Segment]] = {}
+        self._segments: dict[int, list[Segment]] = {}
         for fragment in fragments:
             segment = Segment(fragment.offset, fragment.numel, slots[fragment.parameter])
-            segments.setdefault(id(fragment.flat), []).append(segment)
-        self._names, self._segments, self._all_reduce = list(names), segments, all_reduce
-        self._adapted = torch.tensor([not no_decay(name) for name in names])
-        self._ratios = torch.ones(len(names))
+            self._segments.setdefault(id(fragment.flat), []).append(segment)
+        self._names, self._all_reduce = list(names), all_reduce
+        self._adapted = torch.tensor([self._rule.adapts_no_decay or not no_decay(name) for name in names])
+        self._ratios = torch.ones(len(names), dtype=torch.float64)
 
     @property
     def trust_ratios(self) -> dict[str, float]:
         """Trust ratio of each parameter in the last step. Reading it waits for the GPU, so do it only when logging."""
         return dict(zip(self._names, self._ratios.tolist(), strict=True))
-
-    def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``(exp_avg, exp_avg_sq)`` of a flat; zeros before the first step."""
-        return moments_in(self.state[flat], flat)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -106,78 +96,61 @@ class Lamb(BaseOptimizer):
 
         Every rank must call it equally often. A rank whose flat is all padding joins the all-reduce as well.
         """
-        work = [(group, flat) for group in self.param_groups for flat in group["params"] if flat.grad is not None]
+        work = [
+            (flat, self._segments.get(id(flat), []), *self._constants(group))
+            for group in self.param_groups
+            for flat in group["params"]
+            if flat.grad is not None
+        ]
         if not work:
             return
-        segments = self._segments_of(work)
-        device = work[0][1].device
         # Row 0 is for weights, row 1 for updates; a column per slot, 0 where this rank holds nothing of a parameter.
         # In float64, since torch's float32 norm of millions of elements is wrong by 1e-4 on a CPU.
-        squares = torch.zeros(2, max(len(self._names), len(work)), dtype=torch.float64, device=device)
+        squares = torch.zeros(2, len(self._names), dtype=torch.float64, device=work[0][0].device)
         # First pass: moments, then the update u, which takes the place of the gradient, and both squared norms.
-        for (group, flat), parts in zip(work, segments, strict=True):
-            exp_avg, exp_avg_sq = self.moments(flat)
+        for flat, segments, coefficients, _ in work:
             compute_update(
-                flat.view(-1),
-                flat.grad.view(-1),
-                exp_avg.view(-1),
-                exp_avg_sq.view(-1),
-                coefficients=self._coefficients(group),
-                segments=parts,
+                *(tensor.view(-1) for tensor in (flat, flat.grad, *self.moments(flat))),
+                coefficients=coefficients,
+                segments=segments,
                 squares=squares,
-                backend=self.backend,
+                backend=self._backend,
             )
         # Between the passes: the squares of all fragments of a parameter, on whatever rank, become one sum.
         if self._all_reduce is not None:
             self._all_reduce(squares)
-        ratios = self._trust_ratios(squares, work)
-        # Second pass: w -= lr * ratio * u.
-        for (group, flat), parts in zip(work, segments, strict=True):
+        ratios = self._trust_ratios(squares)
+        # Second pass: w -= step size * ratio * u.
+        for flat, segments, _, step_size in work:
             # A column per slot again; the ratios stay on the device, so that the host does not wait for them.
-            scales = ratios * -(group["lr"] * self._step_correction(group))
-            apply_update(flat.view(-1), flat.grad.view(-1), segments=parts, scales=scales, backend=self.backend)
+            scales = ratios * -step_size
+            apply_update(flat.view(-1), flat.grad.view(-1), segments=segments, scales=scales, backend=self._backend)
 
-    def _segments_of(self, work: list[tuple[dict[str, Any], Tensor]]) -> list[list[Segment]]:
-        if self._segments is None:  # never attached: each tensor is a whole parameter with a slot of its own
-            return [[Segment(0, flat.numel(), slot)] for slot, (_, flat) in enumerate(work)]
-        return [self._segments.get(id(flat), []) for _, flat in work]
-
-    def _coefficients(self, group: dict[str, Any]) -> Coefficients:
-        # Both moments begin at 0 and are too small by 1 - beta**t in step t (Kingma & Ba 2015, section 3).
+    def _constants(self, group: dict[str, Any]) -> tuple[Coefficients, float]:
+        """Return the numbers of this step for a group: those of the first pass, and the step size of the second."""
         beta1, beta2 = group["betas"]
-        corrected = self.variant == "nvlamb"
-        return Coefficients(
+        # Both moments begin at 0 and are too small by these factors in step t (Kingma & Ba 2015, section 3).
+        shortfall1, shortfall2 = 1.0 - beta1**self.bias_step, 1.0 - beta2**self.bias_step
+        coefficients = Coefficients(
             beta1=beta1,
             beta2=beta2,
             eps=group["eps"],
             weight_decay=group["weight_decay"],
-            exp_avg_scale=1.0 / (1.0 - beta1**self.bias_step) if corrected else 1.0,
-            exp_avg_sq_scale=1.0 / (1.0 - beta2**self.bias_step) if corrected else 1.0,
+            exp_avg_scale=1.0 / shortfall1 if self._rule.corrected == "moments" else 1.0,
+            exp_avg_sq_scale=1.0 / shortfall2 if self._rule.corrected == "moments" else 1.0,
         )
+        correction = shortfall2**0.5 / shortfall1 if self._rule.corrected == "step size" else 1.0
+        return coefficients, group["lr"] * correction
 
-    def _step_correction(self, group: dict[str, Any]) -> float:
-        """Return the factor on the learning rate by which the variant ``deepspeed`` corrects the bias."""
-        if self.variant != "deepspeed":
-            return 1.0
-        beta1, beta2 = group["betas"]
-        return float((1.0 - beta2**self.bias_step) ** 0.5 / (1.0 - beta1**self.bias_step))
-
-    def _trust_ratios(self, squares: Tensor, work: list[tuple[dict[str, Any], Tensor]]) -> Tensor:
+    def _trust_ratios(self, squares: Tensor) -> Tensor:
         weights, update = squares.sqrt()
-        both = (weights > 0) & (update > 0)
         ratios = weights / update  # where an update is 0 this is inf or NaN, and replaced below
-        if self.variant == "deepspeed":
-            ratios = ratios.clamp(*DEEPSPEED_RATIO_LIMITS)
-        if self.variant == "paper":
-            both &= self._adapted_slots(work).to(both.device)
-        ratios = ratios.masked_fill(~both, 1.0)  # torch.where would copy the 1.0 from the host, and wait for it
-        if self._names:  # this call may cover one group only: keep the last ratios of the others
-            present = (weights > 0) | (update > 0)
-            self._ratios = torch.where(present, ratios, self._ratios.to(ratios))
+        if self._rule.ratio_limits:
+            ratios = ratios.clamp(*self._rule.ratio_limits)
+        self._adapted = self._adapted.to(squares.device)  # moves in the first step
+        adapted = (weights > 0) & (update > 0) & self._adapted
+        ratios = ratios.masked_fill(~adapted, 1.0)  # torch.where would copy the 1.0 from the host, and wait for it
+        # This call may cover one group only: keep the last ratios of the others.
+        present = (weights > 0) | (update > 0)
+        self._ratios = torch.where(present, ratios, self._ratios.to(ratios))
         return ratios
-
-    def _adapted_slots(self, work: list[tuple[dict[str, Any], Tensor]]) -> Tensor:
-        """Return for each slot whether the variant ``paper`` applies a trust ratio to it."""
-        if self._adapted is not None:
-            return self._adapted
-        return torch.tensor([not group.get("no_decay", False) for group, _ in work])

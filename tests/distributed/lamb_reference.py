@@ -7,6 +7,8 @@ import torch.distributed as dist
 from torch import Tensor
 from toy_training import gather_whole, make_engine, train_step, whole_masters
 
+from megabert.optim import Fragment
+
 
 class ReferenceLamb:
     def __init__(self, weights: dict[str, Tensor], *, variant: str, weight_decay: float, lr: float) -> None:
@@ -44,8 +46,10 @@ def lamb_errors(world, engine_name: str, *, variant="nvlamb", steps=100, attache
     reference = ReferenceLamb(whole_masters(engine, world), variant=variant, weight_decay=0.01, lr=0.01)
     optimizer, seen = engine.optimizer, {}
     if not attached:  # stock LAMB: every flat is taken for a parameter
-        optimizer._segments = optimizer._all_reduce = optimizer._adapted = None
-        optimizer._names = []
+        flats = list({id(fragment.flat): fragment.flat for fragment in engine.fragments}.values())
+        names = [f"flat {index}" for index in range(len(flats))]
+        table = [Fragment(flat, 0, name, 0, flat.numel()) for flat, name in zip(flats, names, strict=True)]
+        optimizer.attach(table, names, None)
     plain_step = optimizer.step
 
     def recording_step() -> None:

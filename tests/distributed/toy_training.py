@@ -96,7 +96,7 @@ def make_engine(world, engine: str, *, optimizer: str = "lamb", variant: str = "
     inner = build_optimizer(model.named_parameters(), config)
     without_decay = inner.param_groups[1]
     without_decay["params"] = [p for p in without_decay["params"] if p is not model.gain_bias]
-    inner.add_param_group({"params": [model.gain_bias], "weight_decay": 0.0, "no_decay": True})
+    inner.add_param_group({"params": [model.gain_bias], "weight_decay": 0.0})
     inner.lr = 0.01
     return build_engine(model, inner, ds_config(stage, precision, clip), world)
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
-from megabert.ops.lamb.reference import TORCH_PASSES
-from megabert.ops.lamb.types import Coefficients, Segment
+from megabert.ops.lamb.reference import TORCH_PASSES, Coefficients, Segment
 
 BACKENDS = (
     Backend("triton", "megabert.ops.lamb.triton:TRITON_PASSES", triton_obstacle),

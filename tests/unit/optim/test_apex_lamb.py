@@ -77,8 +77,6 @@ def install(monkeypatch, *names):
 def apex_stand_in(monkeypatch):
     install(monkeypatch, "apex", "apex.optimizers", "amp_C")
     sys.modules["apex.optimizers"].FusedLAMB = FusedLAMB
-    yield
-    sys.modules.pop("megabert.ops.lamb.apex", None)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_deepspeed_variant_clips_the_ratio_and_scales_the_step():
 @pytest.mark.parametrize("variant", ["nvlamb", "paper", "deepspeed"])
 def test_zero_norm_gives_ratio_1(variant):
     parameter = torch.nn.Parameter(torch.zeros(3))
-    optimizer = Lamb([parameter], variant=variant)
+    optimizer = Lamb([parameter], OptimizerConfig(lamb_variant=variant))
     optimizer.attach([Fragment(parameter, 0, "dense.weight", 0, 3)], ["dense.weight"], None)
     parameter.grad = torch.ones(3)
     optimizer.lr = 0.1
@@ -74,7 +74,7 @@ def test_shards_of_two_ranks_equal_whole_parameters(variant):
     for attempt in range(2):
         shards = [flat[:11].clone(), flat[11:].clone()]
         for rank, shard in enumerate(shards):
-            optimizer = Lamb([shard], variant=variant, weight_decay=0.0)
+            optimizer = Lamb([shard], OptimizerConfig(lamb_variant=variant, weight_decay=0.0))
             position, fragments = 0, []
             for name, start, numel in table[rank]:
                 fragments.append(Fragment(shard, position, name, start, numel))
@@ -88,7 +88,7 @@ def test_shards_of_two_ranks_equal_whole_parameters(variant):
             optimizer.lr = 0.1
             optimizer.step()
     without_decay = {name: torch.nn.Parameter(tensor) for name, tensor in tensors().items()}
-    reference = Lamb(without_decay.values(), variant=variant, weight_decay=0.0)
+    reference = Lamb(without_decay.values(), OptimizerConfig(lamb_variant=variant, weight_decay=0.0))
     reference.attach([Fragment(p, 0, name, 0, p.numel()) for name, p in without_decay.items()], NAMES, None)
     reference.lr = 0.1
     for name, value in tensors(1).items():
@@ -100,7 +100,7 @@ def test_shards_of_two_ranks_equal_whole_parameters(variant):
 
 def test_adamw_takes_its_bias_step_from_the_trainer():
     ours, theirs = (torch.nn.Parameter(torch.ones(4)) for _ in range(2))
-    optimizer = AdamW([ours], weight_decay=0.01)
+    optimizer = AdamW([ours], OptimizerConfig(name="adamw"))
     plain = torch.optim.AdamW([theirs], lr=0.1, eps=1e-6, weight_decay=0.01)
     optimizer.lr = 0.1
     for step in range(1, 4):
