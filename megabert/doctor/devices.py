@@ -1,13 +1,16 @@
-"""What this host computes with: its CPU, or its GPUs, each of which multiplies a matrix."""
+"""What this host computes with: its CPU, or its GPUs, each of which multiplies a matrix; and the fused ops there."""
 
+import importlib
 import os
 import shutil
 from pathlib import Path
 
 import torch
 
-from megabert.doctor.finding import Finding, Level, verdict_on
+from megabert.doctor.finding import Finding, Level, failure, verdict_on
+from megabert.ops.backend import Backend, apex_status
 
+OPS = ("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb")
 _NVIDIA = Path("/proc/driver/nvidia/version")
 
 
@@ -23,7 +26,7 @@ def check_devices(device: str, *, local_rank: int | None = None) -> list[Finding
         return [_cpu()]
     if local_rank is not None and 0 < count <= local_rank:
         remedy = "Start at most one rank per GPU: --ntasks-per-node, --gpus-per-node."
-        return [_no_device(f"{count} GPU(s) for more ranks than that", remedy)]
+        return [failure("devices", f"{count} GPU(s) for more ranks than that", remedy)]
     if count:
         return [_gpu(index) for index in (range(count) if local_rank is None else [local_rank])]
     if _NVIDIA.exists() or shutil.which("nvidia-smi"):
@@ -34,15 +37,47 @@ def check_devices(device: str, *, local_rank: int | None = None) -> list[Finding
             "Remove .venv and run make install again." if no_cuda else "Unset CUDA_VISIBLE_DEVICES, or ask for GPUs."
         )
         level: Level = "note" if device == "auto" else "failed"
-        return [_no_device(f"there is an NVIDIA driver, but {why}", remedy, level), _cpu()]
+        return [
+            Finding(area="devices", level=level, text=f"there is an NVIDIA driver, but {why}", remedy=remedy),
+            _cpu(),
+        ]
     if device == "cuda":
         remedy = "Ask SLURM for GPUs (--gpus-per-node), or train on the CPU: --device cpu."
-        return [_no_device("no GPU is visible", remedy)]
+        return [failure("devices", "no GPU is visible", remedy)]
     return [_cpu()]
 
 
-def _no_device(text: str, remedy: str, level: Level = "failed") -> Finding:
-    return Finding(area="devices", level=level, text=text, remedy=remedy)
+def check_apex() -> list[Finding]:
+    """Say whether Apex, which is optional, can be used, and how it would be installed."""
+    return [Finding(area="apex", level="ok", text=apex_status().removeprefix("apex: "))]
+
+
+def check_ops(device: str) -> list[Finding]:
+    """Name the backend of each op on a device type, and why the preferred ones cannot run.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+    """
+    chosen: dict[tuple[str, str], list[str]] = {}
+    for op in OPS:
+        table: tuple[Backend, ...] = importlib.import_module(f"megabert.ops.{op}.api").BACKENDS
+        chosen.setdefault(explain(table, device), []).append(op)
+    remedy = "Without Triton a GPU trains slowly: pip install triton"
+    return [
+        verdict_on("ops", (device, name) != ("cuda", "torch"), f"{', '.join(ops)}: {name} on {device} ({why})", remedy)
+        for (name, why), ops in chosen.items()
+    ]
+
+
+def explain(table: tuple[Backend, ...], device: str) -> tuple[str, str]:
+    """Return the backend that ``auto`` chooses, and why not one of those before it in the table."""
+    passed_over: list[str] = []
+    for backend in table:
+        obstacle = backend.obstacle(device)
+        if obstacle is None:
+            return backend.name, "; ".join(passed_over) or "the first choice"
+        passed_over.append(f"{backend.name}: {obstacle}")
+    return "none", "; ".join(passed_over)
 
 
 def _cpu() -> Finding:
@@ -62,7 +97,7 @@ def _gpu(index: int) -> Finding:
         free, _ = torch.cuda.mem_get_info(index)
     except Exception as error:  # whatever the driver says, nobody should train on this GPU
         remedy = "Leave the node out (sbatch --exclude=NODE) and look at nvidia-smi and dmesg there."
-        return _no_device(f"GPU {index}: {type(error).__name__}: {str(error).splitlines()[0]}", remedy)
+        return failure("devices", f"GPU {index}: {type(error).__name__}: {str(error).splitlines()[0]}", remedy)
     memory = properties.total_memory / 2**30
     is_free = free >= 0.9 * properties.total_memory
     text = f"GPU {index}: {properties.name}, {memory:.0f} GiB"

@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megabert.distributed.environments import find_launcher, step_hosts
-from megabert.doctor.cluster import check_slurm
-from megabert.doctor.finding import Finding, listing, merge
-from megabert.doctor.machine import check_limits
-from megabert.doctor.software import check_apex, check_ops, check_torch, check_versions
-from megabert.doctor.storage import check_disk, existing
+from megabert.doctor.finding import Finding, failure, listing, merge
+from megabert.doctor.machine import check_disk, check_limits, check_slurm, check_torch, check_versions, existing
 from megabert.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,12 +85,13 @@ def judge(answers: "Sequence[Answer]", *, expected_hosts: Sequence[str]) -> list
         who = f"{', '.join(silent)}: " if silent else ""
         absent = f"rank(s) {listing(missing)} of {len(answers)} did not come to MASTER_ADDR"
         text = f"{who}{absent}; here are {', '.join(hosts)}"
-        return [_failure(text, "", EXCLUDE)]
+        return [failure("collectives", text, EXCLUDE)]
     names = dict.fromkeys(name for answer in answers for name in answer.collectives or {})
     findings = [finding for name in names for finding in _judge_one(name, answers)]
-    silent_ranks = [answer for answer in answers if answer.collectives is None]
     return findings + [
-        _failure("never came back from an all-reduce", _place(answer), EXCLUDE) for answer in silent_ranks
+        failure("collectives", "never came back from an all-reduce", EXCLUDE, where=_place(answer))
+        for answer in answers
+        if answer.collectives is None
     ]
 
 
@@ -111,7 +109,7 @@ def _judge_one(name: str, answers: "Sequence[Answer]") -> list[Finding]:
         is_everywhere = len(group) == len(answers)
         where = "all ranks" if is_everywhere else listing(map(_place, group), "; ")
         remedy = REMEDIES.get(name, "") if is_everywhere or name == SHARED else EXCLUDE
-        findings.append(_failure(f"{name}: {text}", where, remedy))
+        findings.append(failure("collectives", f"{name}: {text}", remedy, where=where))
     return findings
 
 
@@ -124,7 +122,7 @@ def _success(name: str, answers: "Sequence[Answer]") -> str:
 
 
 def _examine_here(run_dir: Path, device: str, kind: str, *, is_quick: bool, local_rank: int | None) -> list[Finding]:
-    from megabert.doctor.devices import check_devices
+    from megabert.doctor.devices import check_apex, check_devices, check_ops
 
     findings = check_devices(device, local_rank=local_rank) + check_limits() + check_disk(run_dir, is_quick=is_quick)
     if is_quick:
@@ -156,10 +154,6 @@ def _expected_hosts() -> list[str]:
         return step_hosts()
     except ConfigError:  # a container without scontrol
         return []
-
-
-def _failure(text: str, where: str, remedy: str) -> Finding:
-    return Finding(area="collectives", level="failed", text=text, where=where, remedy=remedy)
 
 
 def _place(answer: "Answer") -> str:

@@ -37,6 +37,11 @@ def verdict_on(area: str, is_good: bool, text: str, remedy: str, *, otherwise: L
     return Finding(area=area, level="ok" if is_good else otherwise, text=text, remedy="" if is_good else remedy)
 
 
+def failure(area: str, text: str, remedy: str, *, where: str = "") -> Finding:
+    """Return the finding of what training needs and does not have."""
+    return Finding(area=area, level="failed", text=text, remedy=remedy, where=where)
+
+
 def listing(items: Iterable[object], separator: str = ", ") -> str:
     """Return the first eight items as text, and dots for the others: a job may have a thousand ranks."""
     words = list(map(str, items))

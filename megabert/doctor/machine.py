@@ -1,17 +1,54 @@
-"""Limits and locale of this host, which break long runs rather than short ones."""
+"""What this host is, besides its devices: versions, limits, the run folder's disk, SLURM. Nothing here needs torch."""
 
+import importlib
+import importlib.util
 import locale
+import os
+import platform
 import resource
 import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
-from megabert.doctor.finding import Finding, verdict_on
+from megabert.doctor.finding import Finding, failure, verdict_on
+from megabert.observability.environment import package_versions
 
+NEEDED = ("deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "pydantic", "yaml")
+"""Modules without which nothing trains; torch has a check of its own."""
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_MEMORY_GIB = 1.0
 """NCCL passes data between the GPUs of a node through shared memory; Docker's default of 64 MiB is too small."""
 MIN_OPEN_FILES = 1024
 """A process opens sockets to the other ranks, shards and logs."""
+FULL_BYTES = 256 * 2**20
+QUICK_BYTES = 2**20
+"""Size of the file that is written; the small one, of ``--quick``, is not timed."""
+MIN_FREE_GIB = 1.0
+
+
+def check_versions() -> list[Finding]:
+    """Name the versions; a module that is needed and cannot be found is a failure."""
+    versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
+    return [
+        Finding(area="versions", level="ok", text=f"python {platform.python_version()}, {versions}"),
+        *(
+            failure("versions", f"{name} is not importable", "make install")
+            for name in NEEDED
+            if importlib.util.find_spec(name) is None
+        ),
+    ]
+
+
+def check_torch() -> list[Finding]:
+    """Import torch, and return a finding only if that fails: then no other check that needs torch can run."""
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:  # OSError: one of its libraries is damaged, or is not for this machine
+        return [failure("versions", f"torch is not importable: {error}", "make install")]
+    return []
 
 
 def check_limits() -> list[Finding]:
@@ -44,3 +81,76 @@ def check_limits() -> list[Finding]:
             "Texts are read as UTF-8 whatever it says; messages may look broken: LC_ALL=C.UTF-8",
         ),
     ]
+
+
+def check_disk(run_dir: Path, *, is_quick: bool) -> list[Finding]:
+    """Write, sync, read and delete a file where the run folder is, or will be; nothing is left behind."""
+    folder = existing(run_dir)
+    size = QUICK_BYTES if is_quick else FULL_BYTES
+    path = folder / f".megabert-doctor-{uuid.uuid4().hex}"
+    try:
+        write_s, read_s = _time_file(path, size)
+    except OSError as error:
+        remedy = "Name a folder that you may write and that has space: --run-dir."
+        return [failure("disk", f"{folder}: cannot be written ({error.strerror})", remedy)]
+    finally:
+        path.unlink(missing_ok=True)
+    free = shutil.disk_usage(folder).free / 2**30
+    text = f"{folder} can be written"
+    if not is_quick:
+        mib = size / 2**20
+        speed = f"{mib / write_s:.0f} MiB/s written and synced, {mib / read_s:.0f} MiB/s read (perhaps from memory)"
+        text = f"{folder}: {speed}, {free:.0f} GiB free"
+    is_enough = free >= MIN_FREE_GIB
+    text += "" if is_enough else f", but has less than {MIN_FREE_GIB:g} GiB free"
+    return [verdict_on("disk", is_enough, text, "megabert pretrain --dry-run says what the checkpoints take.")]
+
+
+def existing(path: Path) -> Path:
+    """Return the path, or its nearest parent that exists."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
+
+
+def _time_file(path: Path, size: int) -> tuple[float, float]:
+    block = os.urandom(2**20)  # nothing that a disk could compress
+    started = time.perf_counter()
+    with path.open("wb") as file:
+        for _ in range(size // len(block)):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+    written = time.perf_counter()
+    with path.open("rb") as file:
+        while file.read(2**20):
+            pass
+    return written - started, time.perf_counter() - written
+
+
+def check_slurm(environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Describe the job that this process is part of, or the SLURM that could start one."""
+    job = environment.get("SLURM_JOB_ID")
+    if job is None:
+        return [Finding(area="slurm", level="ok", text=_outside())]
+    nodes = environment.get("SLURM_JOB_NODELIST", "?")
+    tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", "?")
+    text = f"job {job}, {environment.get('SLURM_JOB_NUM_NODES', '?')} node(s): {nodes}, {tasks} task(s)"
+    asked, given = environment.get("SLURM_CPUS_PER_TASK", ""), len(os.sched_getaffinity(0))
+    is_given = not asked.isdigit() or given >= int(asked)
+    text += "" if is_given else f"; a task has {given} of the {asked} cores that it asked for"
+    remedy = "From SLURM 22.05 on srun needs --cpus-per-task itself; the scripts in slurm/ pass it."
+    return [verdict_on("slurm", is_given, text, remedy)]
+
+
+def _outside() -> str:
+    sinfo = shutil.which("sinfo")
+    if sinfo is None:
+        return "absent (optional: slurm/ needs it)"
+    try:
+        shown = subprocess.run(
+            [sinfo, "--noheader", "--format=%P %D %T"], capture_output=True, text=True, timeout=15, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"sinfo does not answer ({type(error).__name__})"
+    if shown.returncode:
+        return f"sinfo is here but reaches no controller: {(shown.stderr.strip().splitlines() or ['?'])[-1]}"
+    return "login node; partitions, nodes, state: " + "; ".join(shown.stdout.split("\n")[:8]).strip("; ")

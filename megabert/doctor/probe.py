@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,31 +72,26 @@ def probe_world(local: Any, *, device: str, checks: Checks | None = None, meetin
         ConfigError: The meeting point of rank 0 cannot be reached.
     """
     environment = describe_rank()
-    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    rank, size, local_rank = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     store = _open_store(environment, meeting_s)
     # Who is there?
-    store.set(f"here/{rank}", json.dumps({"host": socket.gethostname(), "local": local}))
-    have_come: dict[int, Any] = {}
-    if rank == 0:
-        have_come = _collect(store, "here", size, meeting_s)
-        store.set("all", "yes" if len(have_come) == size else "no")
-    store.wait(["all"], datetime.timedelta(seconds=meeting_s + _LEAVING_S))
+    mine = {"host": socket.gethostname(), "local": local}
+    have_come = _gather(store, "here", mine, rank=rank, size=size, timeout_s=meeting_s)
     # If all are: do the collectives work?
-    reduced: dict[int, Any] = {}
-    patience_s = 2 * COLLECTIVE_S + _LEAVING_S
-    if store.get("all") == b"yes":
-        outcome = _reduce_all(store, rank, size, device, int(environment["LOCAL_RANK"]))
-        outcome["collectives"] |= {name: _outcome(check) for name, check in (checks or {}).items()}
-        store.set(f"reduced/{rank}", json.dumps(outcome))
-        if rank == 0:
-            reduced = _collect(store, "reduced", size, patience_s)
-    # Everybody gets all answers.
-    if rank == 0:
-        store.set("answers", json.dumps([have_come, reduced]))
-    store.wait(["answers"], datetime.timedelta(seconds=patience_s + _LEAVING_S))
-    come, results = json.loads(store.get("answers"))
+    reduced: dict[str, Any] = {}
+    if len(have_come) == size:
+        outcomes = {
+            backend: _outcome(partial(_reduce, store, backend, rank=rank, size=size, local_rank=local_rank))
+            for backend in (("gloo",) if device == "cpu" else ("gloo", "nccl"))
+        } | {name: _outcome(check) for name, check in (checks or {}).items()}
+        mine = {
+            "collectives": {name: problem for name, (problem, _) in outcomes.items()},
+            "all_reduce_ms": {name: took_ms for name, (_, took_ms) in outcomes.items() if took_ms is not None},
+        }
+        patience_s = 2 * COLLECTIVE_S + _LEAVING_S
+        reduced = _gather(store, "reduced", mine, rank=rank, size=size, timeout_s=patience_s)
     _leave(store, rank, size)
-    return [Answer(rank=number, **come.get(str(number), {}), **results.get(str(number), {})) for number in range(size)]
+    return [Answer(rank=n, **have_come.get(str(n), {}), **reduced.get(str(n), {})) for n in range(size)]
 
 
 def probe_locally(ranks: int, *, device: str) -> list[Answer]:
@@ -160,6 +156,15 @@ def _wait_for_host(address: str, port: int, rank: str, meeting_s: float) -> None
         time.sleep(0.2)
 
 
+def _gather(store: dist.Store, kind: str, value: Any, *, rank: int, size: int, timeout_s: float) -> dict[str, Any]:
+    """Return the values of all ranks by rank, without those that gave none in time; rank 0 collects and publishes."""
+    store.set(f"{kind}/{rank}", json.dumps(value))
+    if rank == 0:
+        store.set(kind, json.dumps(_collect(store, kind, size, timeout_s)))
+    store.wait([kind], datetime.timedelta(seconds=timeout_s + _LEAVING_S))
+    return json.loads(store.get(kind))  # type: ignore[no-any-return]
+
+
 def _collect(store: dist.Store, kind: str, size: int, timeout_s: float) -> dict[int, Any]:
     """Return what the ranks have written under ``kind``, without those that wrote nothing in time."""
     deadline = time.monotonic() + timeout_s
@@ -173,33 +178,22 @@ def _collect(store: dist.Store, kind: str, size: int, timeout_s: float) -> dict[
     return values
 
 
-def _reduce_all(store: dist.Store, rank: int, size: int, device: str, local_rank: int) -> dict[str, Any]:
-    milliseconds: dict[str, float] = {}
-
-    def reduce(backend: str) -> None:
-        milliseconds[backend] = _reduce(dist.PrefixStore(backend, store), backend, rank, size, local_rank)
-
-    backends = ("gloo",) if device == "cpu" else ("gloo", "nccl")
-    collectives = {backend: _outcome(lambda backend=backend: reduce(backend)) for backend in backends}  # type: ignore[misc]
-    return {"collectives": collectives, "all_reduce_ms": milliseconds}
-
-
-def _outcome(check: Callable[[], None]) -> str:
-    """Return what went wrong, or "". Whatever a check raises is an answer."""
+def _outcome(check: Callable[[], float | None]) -> tuple[str, float | None]:
+    """Return what went wrong, or "", and what the check returned. Whatever a check raises is an answer."""
     try:
-        check()
+        return "", check()
     except Exception as error:
-        return f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}"
-    return ""
+        return f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}", None
 
 
-def _reduce(store: dist.Store, backend: str, rank: int, size: int, local_rank: int) -> float:
+def _reduce(store: dist.Store, backend: str, *, rank: int, size: int, local_rank: int) -> float:
     """All-reduce twice and check the sum; return the milliseconds of the second time."""
     device = torch.device("cuda", local_rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+    own_store = dist.PrefixStore(backend, store)
+    dist.init_process_group(backend, store=own_store, rank=rank, world_size=size, timeout=timeout)
     try:
         for _ in range(2):  # the first one opens connections
             values = torch.full((_NUMEL,), float(rank + 1), device=device)

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from megabert.cli.main import main
-from megabert.doctor.devices import check_devices
+from megabert.doctor.devices import check_devices, check_ops, explain
 from megabert.doctor.examination import SHARED, judge
 from megabert.doctor.finding import Finding, is_fit, merge, render
+from megabert.doctor.machine import check_disk
 from megabert.doctor.probe import Answer, probe_world
-from megabert.doctor.software import check_ops, explain
-from megabert.doctor.storage import check_disk
 from megabert.errors import ConfigError
 from megabert.ops.backend import Backend, no_obstacle
 
@@ -171,7 +170,7 @@ def test_unwritable_folder_fails():
 
 
 def test_disk_speed_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("megabert.doctor.storage.FULL_BYTES", 2**20)
+    monkeypatch.setattr("megabert.doctor.machine.FULL_BYTES", 2**20)
     assert "MiB/s written and synced" in check_disk(tmp_path, is_quick=False)[0].text
     assert not list(tmp_path.iterdir())
 
