@@ -152,7 +152,7 @@ def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs:
 def _pairs(task: ShardTask) -> Pairs | None:
     if task.documents is None:
         return None
-    options = PairOptions.of(task.metadata, task.short_seq_prob, task.entry.duplicate)
+    options = PairOptions(metadata=task.metadata, short_seq_prob=task.short_seq_prob, duplicate=task.entry.duplicate)
     documents = documents_of(task.documents, task.entry.split)
     return make_pairs(documents, task.entry.bucket, options, task.folder / "tokenizer")
 

@@ -1,7 +1,6 @@
 """From documents to instances: which sentences go together, which tokens are masked, how a shard's rows are made.
 
-`pairs` holds what every pairing takes and makes. The pairings are `balanced` (the default: `balanced_loops` walks the
-documents, `random_second_loops` finds random seconds, `truncation_loops` cuts), `google` (as google-research/bert,
-array arithmetic) and `full_sentences` (no pairs at all). `assemble` turns pairs into masked rows. `draws` names every
-draw.
+`pairs` holds what every pairing takes and makes, and the pairing that makes none. The others are `balanced` (the
+default: `balanced_loops` walks the documents and cuts, `random_second_loops` finds random seconds) and `google` (as
+google-research/bert, array arithmetic). `assemble` turns pairs into masked rows. `draws` names every draw.
 """

@@ -33,34 +33,31 @@ TOLERANCE_TOKENS = 2
 
 def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.bool_]) -> Pairs:
     """Make the pairs of one pass over a bucket; documents of one sentence give none."""
-    from data_prep.instances.balanced_loops import BucketArrays, PairColumns, WalkOptions, walk_bucket
-    from data_prep.instances.truncation_loops import BucketText, PairRanges, truncate_pairs
+    from data_prep.instances.balanced_loops import PairColumns, WalkOptions, truncate_pairs, walk_bucket
 
+    metadata, tokens = options.metadata, bucket.documents.bucket_tokens(bucket.number)
     # Plan all pairs with the B that follows their A. There are never more than sentences.
-    room = len(bucket.starts_S) - 1
+    room = len(bucket.document_S)
     numbers = [np.empty(room, np.int64) for _ in range(7)]
     columns = PairColumns._make([*numbers, np.empty(room, np.uint8), np.empty(room, np.uint64)])
     walk_options = WalkOptions(
         pass_key=options.key[()],
         label_key=mix(options.key, bucket.number, LABELS)[()],
         short_seq_prob=options.short_seq_prob,
-        longest=options.max_seq_length - SPECIALS_OF_A_PAIR,
-        has_random=options.objective == "nsp",
+        longest=metadata.max_seq_length - SPECIALS_OF_A_PAIR,
+        has_random=metadata.objective == "nsp",
     )
-    planned = walk_bucket(
-        BucketArrays(bucket.starts_S, bucket.document_starts, bucket.document_keys), walk_options, columns
-    )
+    planned = walk_bucket(bucket.starts_S, bucket.document_starts, bucket.document_keys, walk_options, columns)
     pairs = PairColumns(*(column[:planned] for column in columns))
 
     # Replace B where the label says so, and only then cut: the cut depends on how long B is.
     if walk_options.has_random:
         _draw_seconds(bucket, np.flatnonzero(pairs.label == 1), pairs)
-    text = BucketText(bucket.documents.bucket_tokens(bucket.number), bucket.starts_S[0], is_subword)
-    ranges = PairRanges(*(np.empty(planned, np.int64) for _ in range(5)))
-    left = truncate_pairs(pairs, walk_options, text, ranges)
-    a_start, a_length, b_start, b_length, rows = (column[:left] for column in ranges)
-    is_b_first = options.objective == "sop"
-    return Pairs(a_start, a_length, b_start, b_length, pairs.label[rows], pairs.key[rows], is_b_first)
+    truncate_pairs(pairs, walk_options, tokens, bucket.starts_S[0], is_subword)
+    a_start, a_end, b_start, b_end, _, _, _, label, key = pairs
+    is_b_first = metadata.objective == "sop"
+    kept = np.flatnonzero(b_end > b_start)
+    return Pairs(a_start, a_end - a_start, b_start, b_end - b_start, label, key, is_b_first).take(kept)
 
 
 def _draw_seconds(bucket: Bucket, rows: NDArray[np.int64], pairs: "PairColumns") -> None:

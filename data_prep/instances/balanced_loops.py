@@ -1,11 +1,11 @@
-"""The walk of `data_prep.instances.balanced` over the documents of one bucket, and the labels that it deals.
+"""The loops of `data_prep.instances.balanced` over one bucket: the walk, the labels that it deals, and the cuts.
 
 In plain words: a document is a row of sentences. An instance starts at one of them, wants a number of tokens (its
 target) and takes whole sentences until it has that many or the document ends. A sentence boundary in the middle, drawn
 at random, parts them into A and B. Then a label is dealt. With 0 ("B follows A") the instance is complete, and the next
 one starts after it. With 1 ("B is random") `random_second_loops` will replace B later; the sentences of the true B are
 put back, so the next instance starts where A ends. google-research/bert's `create_pretraining_data.py` walks the same
-way.
+way. At last each pair is cut to its target.
 """
 
 # S sentences of the bucket, numbered from 0
@@ -14,25 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_prep.instances.draws import DIRECTION, SHORT, SPLIT_POINT, TARGET
-from megabert.compiled import compiled, inlined
+from data_prep.instances.draws import DIRECTION, SHORT, SPLIT_POINT, TARGET, TRUNCATE
+from megabert.compiled import compiled, inlined, usable_in_loops
 from megabert.randomness.keyed_loops import below, mix_2, mix_3, uniform
 
 LENGTH_RANGES = 8  # labels are even within each: a finer division leaves more labels without their opposite
 LABEL_DELAY = 8  # instances; chains of put-backs at a document's end are rarely as long
 _MOST_OWED = 2 * LABEL_DELAY  # to one range: each deal pays back a label that is due, or adds one
 _1 = np.uint64(1)
-
-
-class BucketArrays(NamedTuple):
-    """The documents to walk over."""
-
-    starts_S: Any
-    """First token of each sentence, and the end of the last."""
-    document_starts: Any
-    """First sentence of each document, and the end of the last."""
-    document_keys: Any
-    """Random key of each document."""
 
 
 class WalkOptions(NamedTuple):
@@ -51,7 +40,7 @@ class WalkOptions(NamedTuple):
 
 
 class PairColumns(NamedTuple):
-    """The pairs, one element each; written by the walk, with room for a pair at every sentence."""
+    """The pairs, one element each, as ranges of tokens over the split."""
 
     a_start: Any
     """First token of A."""
@@ -85,18 +74,19 @@ class OwedLabels(NamedTuple):
 
 
 @compiled
-def walk_bucket(bucket, options, pairs):
+def walk_bucket(starts_S, document_starts, document_keys, options, pairs):
     """Plan the pairs of a bucket, each with the B that follows its A.
 
     Args:
-        bucket: `BucketArrays`.
+        starts_S: First token of each sentence, and the end of the last.
+        document_starts: First sentence of each document, and the end of the last.
+        document_keys: Random key of each document.
         options: `WalkOptions`.
-        pairs: `PairColumns`, written.
+        pairs: `PairColumns` with room for a pair at every sentence; written.
 
     Returns:
         How many pairs were written.
     """
-    starts_S, document_starts, document_keys = bucket
     pass_key, label_key, short_seq_prob, longest, has_random = options
     a_start, a_end, b_start, b_end, targets, own_first, own_end, labels, keys = pairs
     owed = new_owed()
@@ -199,3 +189,102 @@ def deal(key, owed, length_range):
     due[length_range, last], labels[length_range, last] = totals[0] + LABEL_DELAY, 1 - label
     count[length_range] += 1
     return label
+
+
+@compiled
+def truncate_pairs(pairs, options, tokens, first_token, is_subword):
+    """Cut pairs to the tokens wanted. Nothing is left of B where A's last word fills the instance.
+
+    google-research/bert cuts tokens off the front or the back of a side by a coin for each. Here A loses its front and
+    B its back, so that a true pair stays adjacent, and A then starts at the start of a word. A sentence order pair is
+    cut in another way, since there the cuts must not tell which side came first.
+
+    Args:
+        pairs: `PairColumns`, changed.
+        options: `WalkOptions`.
+        tokens: Ids of all tokens of the bucket that A is from.
+        first_token: Number of the first of them over the split.
+        is_subword: Whether a piece continues a word, for each id.
+    """
+    a_start, a_end, b_start, b_end, targets, _, _, labels, keys = pairs
+    longest, has_random = options.longest, options.has_random
+    for pair in range(len(targets)):
+        a, a_stop, b, b_stop = a_start[pair], a_end[pair], b_start[pair], b_end[pair]
+        if has_random:
+            a, b_stop = _truncate(a, a_stop, b, b_stop, targets[pair], longest, tokens, first_token, is_subword)
+        else:
+            is_b_first = labels[pair] == 1
+            a, a_stop, b, b_stop = _truncate_evenly(
+                (a, a_stop, b, b_stop), is_b_first, targets[pair], keys[pair], tokens, first_token, is_subword
+            )
+        a_start[pair], a_end[pair], b_start[pair], b_end[pair] = a, a_stop, b, b_stop
+
+
+@inlined
+def _truncate(a, a_end, b, b_end, target, longest, tokens, first_token, is_subword):
+    """Cut A at its front, to the start of a word, and B at its back; return A's start and B's end."""
+    from_a, from_b = excess_by_side(a_end - a, b_end - b, target)
+    if from_a:
+        a += from_a
+        # Inside a word: continue to the next one, ...
+        onward = a
+        while onward < a_end and is_subword[tokens[onward - first_token]]:
+            onward += 1
+        if onward < a_end:
+            a = onward
+        else:  # ... or back to the start of this one, if it is A's last.
+            while is_subword[tokens[a - first_token]]:
+                a -= 1
+    # Going back made A longer. If that word is so long that it fills the instance, B is cut further, or to nothing.
+    return a, b + min(b_end - b - from_b, longest - (a_end - a))
+
+
+@inlined
+def _truncate_evenly(sides, is_b_first, target, key, tokens, first_token, is_subword):
+    """Cut the sides of a sentence order pair so that no cut shows the order; return A's start and end, and B's.
+
+    Each side loses its front or its back, by its own coin: were the outer ends cut, as for next sentence prediction, a
+    first side that starts with a whole sentence would mean "swapped". Which side is the longer, the second on a tie, is
+    asked in the order that they are written in.
+    """
+    a, a_end, b, b_end = sides
+    if is_b_first:
+        from_b, from_a = excess_by_side(b_end - b, a_end - a, target)
+    else:
+        from_a, from_b = excess_by_side(a_end - a, b_end - b, target)
+    a, a_end = _cut(a, a_end, from_a, mix_3(key, TRUNCATE, 0), tokens, first_token, is_subword)
+    b, b_end = _cut(b, b_end, from_b, mix_3(key, TRUNCATE, 1), tokens, first_token, is_subword)
+    return a, a_end, b, b_end
+
+
+@inlined
+def _cut(start, end, count, coin, tokens, first_token, is_subword):
+    """Take tokens from a side's back or, if the coin says so and a word starts after them, from its front to there."""
+    if count == 0 or coin & _1:
+        return start, end - count
+    # The front goes up to the next start of a word; if there is none, the back goes instead.
+    onward = start + count
+    while onward < end and is_subword[tokens[onward - first_token]]:
+        onward += 1
+    return (onward, end) if onward < end else (start, end - count)
+
+
+@usable_in_loops
+def excess_by_side(a, b, limit):
+    """Return how many tokens to take from A and from B so that both fit.
+
+    google-research/bert (``truncate_seq_pair``) takes one token at a time, from the longer side, B on a tie. The number
+    from each side has a closed form, which array arithmetic uses as well.
+
+    Args:
+        a: Tokens of A: a number, or an array of int64.
+        b: Tokens of B, likewise.
+        limit: Most tokens of both together.
+    """
+    excess = np.maximum(a + b - limit, 0)
+    # First the longer side alone, until both are as long, or enough is taken.
+    from_a = np.minimum(excess, np.maximum(a - b, 0))
+    from_b = np.minimum(excess, np.maximum(b - a, 0))
+    # Then in turn, B first.
+    rest = excess - from_a - from_b
+    return from_a + rest // 2, from_b + (rest + 1) // 2

@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.instances.draws import CANDIDATE, IS_RANDOM, SPLIT_POINT, START, TRUNCATE
-from data_prep.instances.full_sentences import draw_targets, walk
 from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, Bucket, Integers, PairOptions, Pairs
-from data_prep.instances.truncation import excess_by_side
 from megabert.randomness.keyed import below, mix, uniform
 
 DRAWS_OF_ANOTHER_DOCUMENT = 10
@@ -22,32 +20,31 @@ DRAWS_OF_ANOTHER_DOCUMENT = 10
 
 def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
     """Make the pairs of one pass over a bucket."""
-    longest = options.max_seq_length - SPECIALS_OF_A_PAIR
-    keys = bucket.keys_S(options)
+    from data_prep.array_loops import follow
+    from data_prep.instances.balanced_loops import excess_by_side
+
+    starts, sentences, keys = bucket.starts_S, np.arange(len(bucket.document_S)), bucket.keys_S(options)
     # The target is drawn once per document and pass, not per instance.
-    targets = draw_targets(mix(options.key, bucket.document_keys), options, longest)
-    targets = targets[bucket.sentence_document_S - bucket.first_document]
+    targets = options.draw_targets(mix(options.key, bucket.document_keys), SPECIALS_OF_A_PAIR)[bucket.document_S]
     # The sentences from each start that together reach the target, and how many of these are A's: one at least, and
     # one at least left for B where there are two.
-    ends = _first_reaching(bucket, targets)
-    count = ends - bucket.sentences
+    ends = np.minimum(np.maximum(np.searchsorted(starts, starts[:-1] + targets), sentences + 1), bucket.ends_S)
+    count = ends - sentences
     a_count = np.where(count > 1, 1 + below(mix(keys, SPLIT_POINT), np.maximum(count - 1, 1)), 1)
     # A chunk of one sentence has no true B; of the others, half get a random one.
     is_random = (count == 1) | (uniform(mix(keys, IS_RANDOM)) < 0.5)
     # The sentences after A of a random pair are put back, and start the next instance.
-    following = np.where(is_random, bucket.sentences + a_count, ends)
-    chosen = walk(bucket, following)
+    chosen = follow(np.where(is_random, sentences + a_count, ends), bucket.ends_S)
 
     # From here on only the starts that are reached. B is what follows A, or random text as long as the target has room.
-    starts = bucket.starts_S
     a_start, middle = starts[chosen], starts[chosen + a_count[chosen]]
     a_length = middle - a_start
-    b_start, b_length = middle.copy(), starts[ends[chosen] - bucket.first_sentence] - middle
+    b_start, b_length = middle.copy(), starts[ends[chosen]] - middle
     rows = np.flatnonzero(is_random[chosen])
     wanted = (targets[chosen] - a_length)[rows]
     b_start[rows], b_length[rows] = _random_second(bucket, chosen[rows], keys[chosen[rows]], wanted)
     # Each token over the limit is taken from the front or the back of its side, by its own coin.
-    from_a, from_b = excess_by_side(a_length, b_length, longest)
+    from_a, from_b = excess_by_side(a_length, b_length, options.metadata.max_seq_length - SPECIALS_OF_A_PAIR)
     return Pairs(
         a_start + heads(mix(keys[chosen], TRUNCATE, 0), from_a),
         a_length - from_a,
@@ -58,19 +55,12 @@ def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
     )
 
 
-def _first_reaching(bucket: Bucket, tokens: Integers) -> Integers:
-    """Return the end (a sentence number) of the shortest run from each sentence with at least so many tokens."""
-    wanted = bucket.starts_S[:-1] + tokens
-    end = np.searchsorted(bucket.starts_S, wanted) + bucket.first_sentence
-    return np.minimum(np.maximum(end, bucket.sentences + 1), bucket.ends_S)
-
-
 def _random_second(
     bucket: Bucket, chosen: Integers, keys: NDArray[np.uint64], wanted: Integers
 ) -> tuple[Integers, Integers]:
     """Draw B from a random document: uniform over documents, then over its sentences, up to ``wanted`` tokens."""
     documents = bucket.documents
-    own = bucket.sentence_document_S[chosen]
+    own = bucket.document_S[chosen] + documents.bucket_starts[bucket.number, 0]
     other = own.copy()
     for attempt in range(DRAWS_OF_ANOTHER_DOCUMENT):
         # The tenth draw is kept even if it is the own document, and is still labelled random.

@@ -1,111 +1,102 @@
-"""What every pairing takes and makes: a bucket of documents, options, and pairs as ranges of tokens."""
+"""What every pairing takes and makes: options, a bucket of documents, and pairs as ranges of tokens.
 
-# I instances, S sentences of one bucket
+The pairing that makes none is here as well: instances of one segment.
+"""
 
-from dataclasses import dataclass, replace
+# I instances, S sentences of one bucket, numbered from 0
+
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.document_set import DocumentSet
-from megabert.randomness.keyed import mix, string_key
+from data_prep.instances.draws import SHORT, TARGET
+from megabert.randomness.keyed import below, mix, string_key, uniform
 from megabert.schema import ShardMetadata
 
 Integers = NDArray[np.int64]
 
 SPECIALS_OF_A_PAIR = 3
 """[CLS] A [SEP] B [SEP]."""
+SPECIALS_OF_ONE_SEGMENT = 2
+"""[CLS] text [SEP]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairOptions:
     """What the pairs of one pass over one bucket depend on, besides the documents."""
 
-    objective: str
-    """nsp: next sentence prediction; sop: sentence order; none: one segment."""
-    pairing: str
-    """balanced or google."""
-    max_seq_length: int
-    """Tokens of an instance at most, special ones counted."""
+    metadata: ShardMetadata
+    """Objective, pairing, length and seed are read from it."""
     short_seq_prob: float
     """Share of the instances (google: of the documents) that want a shorter, random length."""
-    seed: int
     duplicate: int
     """Number of the pass: the text is paired ``dupe_factor`` times."""
-
-    @classmethod
-    def of(cls, metadata: ShardMetadata, short_seq_prob: float, duplicate: int) -> "PairOptions":
-        """Return the options of one pass for shards with this metadata."""
-        return cls(
-            objective=metadata.objective,
-            pairing=metadata.pairing,
-            max_seq_length=metadata.max_seq_length,
-            short_seq_prob=short_seq_prob,
-            seed=metadata.seed,
-            duplicate=duplicate,
-        )
 
     @property
     def key(self) -> NDArray[np.uint64]:
         """Key of all draws of one pass for one length."""
-        return mix(self.seed, string_key("instances"), self.max_seq_length, self.duplicate)
+        return mix(self.metadata.seed, string_key("instances"), self.metadata.max_seq_length, self.duplicate)
+
+    def draw_targets(self, keys: NDArray[np.uint64], specials: int) -> Integers:
+        """Draw the wanted number of tokens for each key: the full length or, with ``short_seq_prob``, 2 to that.
+
+        Args:
+            keys: One for each draw.
+            specials: Tokens of the instance that are not text.
+        """
+        longest = self.metadata.max_seq_length - specials
+        is_short = uniform(mix(keys, SHORT)) < self.short_seq_prob
+        return np.where(is_short, 2 + below(mix(keys, TARGET), longest - 1), longest)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The documents that first segments come from, in numbers over the whole split."""
+    """The documents that first segments come from; tokens are numbered over the whole split."""
 
     documents: DocumentSet
     """The whole split."""
     number: int
     """Number of the bucket in the split."""
-    document_keys: NDArray[np.uint64]
-    """Random key of each document of the bucket."""
-    document_starts: Integers
-    """First sentence of each document and the end of the last, from 0 in the bucket."""
-    starts_S: Integers
-    """First token of each sentence, and the end of the last: one longer than S."""
-    first_document: int
-    """Number of the bucket's first document over the split."""
-    first_sentence: int
-    """Number of the bucket's first sentence over the split."""
-
-    @classmethod
-    def of(cls, documents: DocumentSet, number: int) -> "Bucket":
-        """Read the part of the index that belongs to a bucket."""
-        (first_d, first_s, _), (last_d, last_s, _) = documents.bucket_starts[number : number + 2].tolist()
-        return cls(
-            documents,
-            number,
-            documents.document_keys(number),
-            np.asarray(documents.document_starts_D[first_d : last_d + 1]) - first_s,
-            np.asarray(documents.sentence_starts_S[first_s : last_s + 1]),
-            first_d,
-            first_s,
-        )
 
     @cached_property
-    def sentence_document_S(self) -> Integers:
-        """Document (over the split) of each sentence of the bucket."""
-        documents = np.arange(self.first_document, self.first_document + len(self.document_keys))
-        return np.repeat(documents, np.diff(self.document_starts))
-
-    @cached_property
-    def ends_S(self) -> Integers:
-        """Sentence (over the split) at which each sentence's document ends."""
-        return np.repeat(self.document_starts[1:] + self.first_sentence, np.diff(self.document_starts))
+    def document_keys(self) -> NDArray[np.uint64]:
+        """Random key of each document."""
+        return self.documents.document_keys(self.number)
 
     @property
-    def sentences(self) -> Integers:
-        """Numbers of the bucket's sentences over the split."""
-        return np.arange(self.first_sentence, self.first_sentence + len(self.starts_S) - 1)
+    def first_sentence(self) -> int:
+        """Number of the first sentence over the split."""
+        return int(self.documents.bucket_starts[self.number, 1])
+
+    @cached_property
+    def document_starts(self) -> Integers:
+        """First sentence of each document, and the end of the last."""
+        first, end = self.documents.bucket_starts[self.number : self.number + 2, 0]
+        return np.asarray(self.documents.document_starts_D[first : end + 1]) - self.first_sentence
+
+    @cached_property
+    def starts_S(self) -> Integers:
+        """First token of each sentence, and the end of the last: one longer than S."""
+        first, end = self.documents.bucket_starts[self.number : self.number + 2, 1]
+        return np.asarray(self.documents.sentence_starts_S[first : end + 1])
+
+    @cached_property
+    def document_S(self) -> Integers:
+        """Document of each sentence, from 0 in the bucket."""
+        return np.repeat(np.arange(len(self.document_starts) - 1), np.diff(self.document_starts))
+
+    @property
+    def ends_S(self) -> Integers:
+        """Sentence at which each sentence's document ends."""
+        return self.document_starts[1:][self.document_S]
 
     def keys_S(self, options: PairOptions) -> NDArray[np.uint64]:
         """Return a key for each sentence as the start of an instance, from its document and its number in it."""
-        document = self.sentence_document_S - self.first_document
-        sentence = self.sentences - self.documents.document_starts_D[self.sentence_document_S]
-        return mix(options.key, self.document_keys[document], sentence)
+        sentence = np.arange(len(self.document_S)) - self.document_starts[self.document_S]
+        return mix(options.key, self.document_keys[self.document_S], sentence)
 
 
 @dataclass(frozen=True)
@@ -129,5 +120,24 @@ class Pairs:
 
     def take(self, rows: NDArray[np.integer] | slice) -> "Pairs":
         """Return some of the instances, in the order of ``rows``."""
-        names = ("a_start", "a_length", "b_start", "b_length", "label", "key")
-        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+        columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "is_b_first"}
+        return replace(self, **{name: column[rows] for name, column in columns.items()})
+
+
+def full_sentences(bucket: Bucket, options: PairOptions) -> Pairs:
+    """Make instances of one segment: whole sentences of one document (Liu et al. 2019, DOC-SENTENCES).
+
+    Every sentence is treated as if an instance began at it; a walk over each document then takes the starts that are
+    really reached. `data_prep.instances.google` does it likewise. A sentence longer than the target is cut at its end.
+    """
+    from data_prep.array_loops import follow
+
+    starts, keys = bucket.starts_S, bucket.keys_S(options)
+    targets = options.draw_targets(keys, SPECIALS_OF_ONE_SEGMENT)
+    # From each sentence, as many sentences as fit into the target, one at least, and none of the next document.
+    last = np.searchsorted(starts, starts[:-1] + targets, side="right") - 1
+    ends = np.minimum(np.maximum(last, np.arange(1, len(starts))), bucket.ends_S)
+    chosen = follow(ends, bucket.ends_S)
+    length = np.minimum(starts[ends[chosen]] - starts[chosen], targets[chosen])
+    nothing = np.zeros_like(chosen)
+    return Pairs(starts[chosen], length, starts[chosen] + length, nothing, nothing.astype(np.uint8), keys[chosen])

@@ -19,9 +19,8 @@ from data_prep.execution.work_units import Build, Counts, Outcome, Unit, add_cou
 from data_prep.instances.assemble import assemble, mask, to_batch
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import ORDER
-from data_prep.instances.full_sentences import full_sentences
 from data_prep.instances.google import pair_google
-from data_prep.instances.pairs import Bucket, PairOptions, Pairs
+from data_prep.instances.pairs import Bucket, PairOptions, Pairs, full_sentences
 from megabert.errors import DataError
 from megabert.randomness.keyed import mix
 from megabert.schema import (
@@ -46,7 +45,6 @@ class InstanceTask:
     split: str
     bucket: int
     options: PairOptions
-    metadata: ShardMetadata
     path: Path
     """The shard."""
 
@@ -66,7 +64,7 @@ def make_instances(build: Build, corpus: Counts) -> dict[int, Manifest]:
     outcomes = build.run("instances", units, INSTANCES)
     shards = [(unit.argument, outcome) for unit, outcome in zip(units, outcomes, strict=True) if outcome.files]
     manifests = {
-        length: _manifest(build, own, [shard for shard in shards if shard[0].metadata == own], corpus)
+        length: _manifest(build, own, [shard for shard in shards if shard[0].options.metadata == own], corpus)
         for length, own in metadata.items()
     }
     for length, manifest in manifests.items():
@@ -101,39 +99,39 @@ def _instance_units(build: Build, metadata: ShardMetadata) -> Iterator[Unit]:
             continue
         buckets = len(DocumentSet.open(documents, split).bucket_starts) - 1
         for duplicate in range(config.dupe_factor if split == "train" else 1):
-            options = PairOptions.of(metadata, config.short_seq_prob, duplicate)
+            options = PairOptions(metadata=metadata, short_seq_prob=config.short_seq_prob, duplicate=duplicate)
             for bucket in range(buckets):
                 name = f"{split}-{bucket:05d}-{duplicate:02d}"
                 path = build.path("instances", str(length), f"{name}.arrow")
-                task = InstanceTask(documents, build.path("tokenizer"), split, bucket, options, metadata, path)
+                task = InstanceTask(documents, build.path("tokenizer"), split, bucket, options, path)
                 yield build.unit(f"instances-{length}", name, write_shard, task)
 
 
 def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
     """Write the shard of a task; a bucket that gives no instance gives no file."""
-    tokenizer = tokenizer_of(task.tokenizer)
+    tokenizer, metadata = tokenizer_of(task.tokenizer), task.options.metadata
     tokenizer.forget_spans()  # step 3 may have filled this cache in the same process
     documents = documents_of(task.documents, task.split)
     pairs = make_pairs(documents, task.bucket, task.options, task.tokenizer)
     if not len(pairs):
         return [], {"rows": 0}
     # Pairs are ranges of tokens. From here on they are rows: [CLS] A [SEP] B [SEP], masked.
-    instances = assemble(documents, pairs, task.metadata)
-    masked = mask(instances, pairs, task.metadata, tokenizer.is_subword)
-    shard = to_batch(instances, masked, pairs.label, task.metadata)
+    instances = assemble(documents, pairs, metadata)
+    masked = mask(instances, pairs, metadata, tokenizer.is_subword)
+    shard = to_batch(instances, masked, pairs.label, metadata)
     batches = (shard.slice(first, MAX_BATCH_ROWS) for first in range(0, len(pairs), MAX_BATCH_ROWS))
-    write_batches(task.path, instance_schema(task.metadata), batches, compression="zstd")
-    return [task.path], count_instances(shard, task.metadata)
+    write_batches(task.path, instance_schema(metadata), batches, compression="zstd")
+    return [task.path], count_instances(shard, metadata)
 
 
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
     """Return the pairs of a bucket in the order of the shard, which a random key of each pair decides."""
     from data_prep.array_loops import order_of  # brings numba, which `megabert-data --help` should not wait for
 
-    part = Bucket.of(documents, bucket)
-    if options.objective == "none":
+    part, metadata = Bucket(documents, bucket), options.metadata
+    if metadata.objective == "none":
         pairs = full_sentences(part, options)
-    elif options.pairing == "google":
+    elif metadata.pairing == "google":
         pairs = pair_google(part, options)
     else:
         pairs = pair_balanced(part, options, tokenizer_of(tokenizer).is_subword)

@@ -8,7 +8,10 @@ import pytest
 
 from data_prep.config import BuildConfig, SourceConfig
 from data_prep.execution.executors import SerialExecutor
+from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import Built, build
+from megabert.schema import ShardMetadata
+from megabert.schema.metadata import SPECIAL_TOKENS
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"
 NUM_DOCUMENTS = 60
@@ -17,6 +20,16 @@ NUM_DOCUMENTS = 60
 def write_jsonl(path, texts):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     return path
+
+
+def pair_options(length, *, objective="nsp", pairing="balanced", seed=1, duplicate=0):
+    """Options of a pass; pairs depend on nothing else in the metadata."""
+    metadata = ShardMetadata(
+        objective=objective, pairing=pairing, masking="static", mask_unit="token", max_seq_length=length,
+        max_predictions_per_seq=20, seed=seed, tokenizer_sha256="", special_ids=dict.fromkeys(SPECIAL_TOKENS, 0),
+        vocab_size=2000,
+    )  # fmt: skip
+    return PairOptions(metadata=metadata, short_seq_prob=0.1, duplicate=duplicate)
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+from unit.data_prep.conftest import pair_options
 from unit.data_prep.google_oracle import OracleOptions, create_instances
 
 from data_prep.document_set import DocumentSet
 from data_prep.instances.google import pair_google
-from data_prep.instances.pairs import Bucket, PairOptions
+from data_prep.instances.pairs import Bucket
 from megabert.masking.masking import MaskingOptions, count_predictions
 
 NAMES = (
@@ -40,10 +41,9 @@ def of_fast(folder: Path, length, passes, seed=5):
     documents = DocumentSet.open(folder, "train")
     total = np.zeros((documents.num_documents, len(NAMES)))
     for duplicate in range(passes):
-        options = PairOptions(objective="nsp", pairing="google", max_seq_length=length, short_seq_prob=0.1, seed=seed,
-                              duplicate=duplicate)  # fmt: skip
+        options = pair_options(length, pairing="google", seed=seed, duplicate=duplicate)
         for number in range(len(documents.bucket_starts) - 1):
-            pairs = pair_google(Bucket.of(documents, number), options)
+            pairs = pair_google(Bucket(documents, number), options)
             document = documents.document_of_token(pairs.a_start)
             total += statistics(
                 document, pairs.a_length, pairs.b_length, pairs.label == 1, length, documents.num_documents

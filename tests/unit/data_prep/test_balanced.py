@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from unit.data_prep.conftest import write_jsonl
+from unit.data_prep.conftest import pair_options, write_jsonl
 
 from data_prep.checks.verify import untrue_pairs
 from data_prep.config import SourceConfig
@@ -11,9 +11,8 @@ from data_prep.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import SerialExecutor
 from data_prep.instances.assemble import in_order
 from data_prep.instances.balanced import pair_balanced
-from data_prep.instances.balanced_loops import LABEL_DELAY, deal, new_owed
-from data_prep.instances.pairs import Bucket, PairOptions
-from data_prep.instances.truncation import excess_by_side
+from data_prep.instances.balanced_loops import LABEL_DELAY, deal, excess_by_side, new_owed
+from data_prep.instances.pairs import Bucket
 from data_prep.pipeline import build
 from data_prep.steps.step6_instances import make_pairs
 from megabert.randomness.keyed import mix
@@ -27,12 +26,9 @@ def pairs_of(built, length, *, objective="nsp", passes=PASSES, split="train"):
     is_subword = tokenizer_of(built.folder / "tokenizer").is_subword
     found = []
     for duplicate in range(passes):
-        options = PairOptions(
-            objective=objective, pairing="balanced", max_seq_length=length, short_seq_prob=0.1, seed=3,
-            duplicate=duplicate,
-        )  # fmt: skip
+        options = pair_options(length, objective=objective, seed=3, duplicate=duplicate)
         for number in range(len(documents.bucket_starts) - 1):
-            found.append(pair_balanced(Bucket.of(documents, number), options, is_subword))
+            found.append(pair_balanced(Bucket(documents, number), options, is_subword))
     return documents, found
 
 
@@ -114,10 +110,7 @@ def held_out_hits(cue, label, is_held_out):
 
 def test_passes_differ_and_repeat(built):
     documents = DocumentSet.open(built.folder / "documents", "train")
-    options = [
-        PairOptions(objective="nsp", pairing="balanced", max_seq_length=64, short_seq_prob=0.1, seed=3, duplicate=d)
-        for d in (0, 0, 1)
-    ]
+    options = [pair_options(64, seed=3, duplicate=d) for d in (0, 0, 1)]
     first, again, other = (make_pairs(documents, 0, option, built.folder / "tokenizer") for option in options)
     assert np.array_equal(first.b_start, again.b_start)
     assert len(first) != len(other) or not np.array_equal(first.b_start, other.b_start)

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
+from unit.data_prep.conftest import pair_options
 from unit.data_prep.google_comparison import of_fast, of_oracle, segments_of, z_scores
 from unit.data_prep.google_oracle import OracleOptions, create_instances
 
 from data_prep.document_set import DocumentSet
 from data_prep.instances.google import heads, pair_google
-from data_prep.instances.pairs import Bucket, PairOptions
+from data_prep.instances.pairs import Bucket
 from megabert.randomness.keyed import mix
 
 
@@ -54,16 +55,6 @@ def test_single_document_keeps_the_tenth_draw(built):
     )
     alone.bucket_starts = alone.bucket_starts.copy()
     alone.bucket_starts[1] = (1, alone.document_starts_D[1], alone.sentence_starts_S[alone.document_starts_D[1]])
-    options = PairOptions(objective="nsp", pairing="google", max_seq_length=64, short_seq_prob=0.1, seed=1, duplicate=0)
-    bucket = Bucket(
-        documents=alone,
-        number=0,
-        document_keys=documents.document_keys(0)[:1],
-        document_starts=np.asarray(alone.document_starts_D),
-        starts_S=np.asarray(alone.sentence_starts_S[: alone.document_starts_D[1] + 1]),
-        first_document=0,
-        first_sentence=0,
-    )
-    pairs = pair_google(bucket, options)
+    pairs = pair_google(Bucket(alone, 0), pair_options(64, pairing="google"))
     assert pairs.label.any()
     assert (pairs.b_start + pairs.b_length <= alone.sentence_starts_S[alone.document_starts_D[1]]).all()

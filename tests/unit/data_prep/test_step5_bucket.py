@@ -2,11 +2,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from unit.data_prep.conftest import pair_options
 
 import data_prep.document_set as documents_module
 from data_prep.arrow_files import gather, offsets_of
 from data_prep.document_set import DocumentSet, release_pages, tokenizer_of
-from data_prep.instances.pairs import PairOptions
 from data_prep.steps.step6_instances import make_pairs
 
 
@@ -63,7 +63,7 @@ def test_pieces_are_gathered_end_to_end():
 
 @pytest.mark.parametrize("pairing", ["balanced", "google"])
 def test_windows_of_the_index_do_not_change_a_pair(built, monkeypatch, pairing):
-    options = PairOptions(objective="nsp", pairing=pairing, max_seq_length=64, short_seq_prob=0.1, seed=1, duplicate=0)
+    options = pair_options(64, pairing=pairing)
     documents = DocumentSet.open(built.folder / "documents", "train")
     whole = make_pairs(documents, 0, options, built.folder / "tokenizer")
     monkeypatch.setattr(documents_module, "WINDOW_SENTENCES", 10)
