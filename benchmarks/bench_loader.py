@@ -20,7 +20,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from megabert.data import DataPosition, PackedLoader, RankShare, ShardSet, StepPacker, shape_for
+from megabert.data.loader import PackedLoader
+from megabert.data.order import DataPosition
+from megabert.data.packing import shape_for
+from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, StepPacker
 from megabert.schema import (
     MAX_BATCH_ROWS,
     Manifest,

@@ -25,18 +25,14 @@ from torch import Tensor
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.data import (
-    MicroBatch,
-    PackedLoader,
-    RankShare,
-    ShardSet,
-    StepPacker,
-    shape_for,
-    validation_batches,
-)
+from megabert.data.batch import MicroBatch
+from megabert.data.loader import PackedLoader
+from megabert.data.packing import shape_for
+from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, StepPacker, validation_batches
 from megabert.models.bert import BertForPreTraining
+from megabert.models.build import initialize
 from megabert.models.encoder import DensePacking, EncoderLayer
-from megabert.models.initialization import initialize
 from megabert.ops.attention import attention, plan_attention
 
 ROOT = Path(__file__).parents[1]

@@ -31,12 +31,16 @@ from megabert.config.deepspeed import derive_deepspeed
 from megabert.config.model import ModelConfig
 from megabert.config.recipes import engine_path
 from megabert.config.run import OptimizerConfig
-from megabert.data import IGNORED, MicroBatch, PackedLoader, RankShare, ShardSet, StepBatch, StepPacker, shape_for
+from megabert.data.batch import IGNORED, MicroBatch
+from megabert.data.loader import PackedLoader
+from megabert.data.packing import shape_for
+from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.process_group import World, distributed_world
 from megabert.engine.engine import build_engine
 from megabert.models.bert import BertForPreTraining
+from megabert.models.build import initialize
 from megabert.models.convert import to_huggingface
-from megabert.models.initialization import initialize
 from megabert.optim import build_optimizer
 from megabert.training.step import train_step
 

@@ -15,7 +15,8 @@ from transformers import BertConfig, BertForPreTraining, Trainer, TrainingArgume
 
 from megabert.config.loading import build, read_yaml
 from megabert.config.run import PhaseConfig, RunConfig
-from megabert.data import IGNORED, ShardSet
+from megabert.data.batch import IGNORED
+from megabert.data.shard_set import ShardSet
 
 SEED = 42
 

@@ -75,7 +75,10 @@ def held_out(model_folder: Path, device: torch.device, instances: int) -> Row:
     """Return the masked-LM loss in nats and accuracy of a Hugging Face folder, in float32, by length."""
     from transformers import BertForPreTraining
 
-    from megabert.data import IGNORED, RankShare, ShardSet, shape_for, validation_batches
+    from megabert.data.batch import IGNORED
+    from megabert.data.packing import shape_for
+    from megabert.data.shard_set import ShardSet
+    from megabert.data.step_packer import RankShare, validation_batches
 
     model = BertForPreTraining.from_pretrained(model_folder, attn_implementation="sdpa").to(device).float().eval()
     found: Row = {}

@@ -15,7 +15,7 @@ from megabert.training.recovery.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from megabert.export.sources import Source
-    from megabert.models.initial_weights import InitialWeights
+    from megabert.models.build import InitialWeights
 
 NOTES = """
 Every field of the configuration is a flag by its path; precedence: default < recipe < --config files < flags. N is the

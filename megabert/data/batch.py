@@ -2,8 +2,8 @@
 
 # T packed tokens, M masked positions, B sequences; padding may follow the real ones of each
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,16 +58,9 @@ class MicroBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "MicroBatch":
         """Return a copy on a device."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> "MicroBatch":
-        """Return a copy in page-locked memory."""
-        return self._map(lambda tensor: tensor.pin_memory())
-
-    def _map(self, function: Callable[[Tensor], Tensor]) -> "MicroBatch":
-        stored = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved: dict[str, Any] = {n: function(v) if isinstance(v, Tensor) else v for n, v in stored.items()}
-        return MicroBatch(**moved)
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {name: t.to(device, non_blocking=non_blocking) for name, t in tensors.items()}
+        return replace(self, **moved)
 
 
 class PackedArrays(NamedTuple):
@@ -80,14 +73,7 @@ class PackedArrays(NamedTuple):
     masked_positions_M: NDArray[np.int64]
     masked_ids_M: NDArray[np.int64]
     next_sentence_label_B: NDArray[np.int64]
-
-
-class Cursor(NamedTuple):
-    """How much of a micro-batch is filled."""
-
-    sequences: int
-    tokens: int
-    masked: int
+    instance_seeds_B: NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,37 +135,54 @@ def assemble(
         batch_format: What all micro-batches have in common.
         padded: The exact shape to pad to. None pads nothing but a micro-batch without instances.
     """
+    from megabert.data.gather_loops import gather_rows
+
     # The real sizes, and the sizes with padding.
     parts = [(block.columns, rows) for block in blocks if (rows := block.select(ordinals)).size]
-    B = sum(rows.size for _, rows in parts)
-    T = sum(int(columns.lengths_of(rows).sum()) for columns, rows in parts)
-    M = sum(int(columns.masked_counts_of(rows).sum()) for columns, rows in parts)
-    shape = padded or MicroShape(tokens=max(1, T), sequences=max(1, B), masked=max(1, M))
-    # Tensors are allocated at their full size; the loop fills numpy views of their real part, the rest is padding.
-    tensors: dict[str, Tensor] = {}
+    real = MicroShape(
+        tokens=sum(int(columns.lengths_of(rows).sum()) for columns, rows in parts),
+        sequences=sum(rows.size for _, rows in parts),
+        masked=sum(int(columns.masked_counts_of(rows).sum()) for columns, rows in parts),
+    )
+    one = MicroShape(tokens=max(1, real.tokens), sequences=max(1, real.sequences), masked=max(1, real.masked))
+    tensors, packed = _allocate(real, padded or one, batch_format)
+    # Instances end to end, part by part; each part is told how much is filled already.
+    packed.cu_seqlens[0] = 0
+    filled = (0, 0, 0)
+    for columns, rows in parts:
+        filled = gather_rows(columns, rows, filled, packed)
+    packed.instance_seeds_B[:] = seeds
+    if not batch_format.has_labels:
+        packed.next_sentence_label_B[:] = IGNORED
+    return MicroBatch(
+        **tensors,
+        max_seqlen=int(np.diff(packed.cu_seqlens).max(initial=1)) if padded is None else batch_format.max_seq_length,
+        num_tokens=real.tokens,
+        num_masked=real.masked,
+        num_instances=real.sequences,
+    )
 
-    def new(name: str, size: int, used: int, filling: int, dtype: torch.dtype = torch.int64) -> NDArray:
-        """Allocate a tensor, fill its padding, and return a view of its real part."""
+
+def _allocate(real: MicroShape, shape: MicroShape, batch_format: BatchFormat) -> tuple[dict[str, Tensor], PackedArrays]:
+    """Return a micro-batch's tensors with their padding filled, and views of their real part, which is not."""
+    sizes = {  # tensor: size, real size, what is in the padding
+        "input_ids_T": (shape.tokens, real.tokens, batch_format.pad_id),
+        "position_ids_T": (shape.tokens, real.tokens, 0),
+        "segment_ids_T": (shape.tokens, real.tokens, 0),
+        "cu_seqlens": (shape.sequences + 1, real.sequences + 1, real.tokens),
+        "masked_positions_M": (shape.masked, real.masked, 0),
+        "masked_ids_M": (shape.masked, real.masked, IGNORED),
+        "next_sentence_label_B": (shape.sequences, real.sequences, IGNORED),
+        "instance_seeds_B": (shape.sequences, real.sequences, 0),
+    }
+    tensors, views = {}, {}
+    for name, (size, used, filling) in sizes.items():
+        dtype = torch.int32 if name in ("cu_seqlens", "instance_seeds_B") else torch.int64
         tensors[name] = torch.empty(size, dtype=dtype, pin_memory=batch_format.pin)
         array = tensors[name].numpy()
         array[used:] = filling
-        return array[:used]
-
-    packed = PackedArrays(
-        input_ids_T=new("input_ids_T", shape.tokens, T, batch_format.pad_id),
-        position_ids_T=new("position_ids_T", shape.tokens, T, 0),
-        segment_ids_T=new("segment_ids_T", shape.tokens, T, 0),
-        cu_seqlens=new("cu_seqlens", shape.sequences + 1, B + 1, T, torch.int32),
-        masked_positions_M=new("masked_positions_M", shape.masked, M, 0),
-        masked_ids_M=new("masked_ids_M", shape.masked, M, IGNORED),
-        next_sentence_label_B=new("next_sentence_label_B", shape.sequences, B, IGNORED),
-    )
-    longest = _gather(parts, packed)
-    if not batch_format.has_labels:
-        packed.next_sentence_label_B[:] = IGNORED
-    new("instance_seeds_B", shape.sequences, B, 0, torch.int32)[:] = seeds
-    max_seqlen = longest if padded is None else batch_format.max_seq_length
-    return MicroBatch(**tensors, max_seqlen=max_seqlen, num_tokens=T, num_masked=M, num_instances=B)
+        views[name] = array[:used]
+    return tensors, PackedArrays(**views)
 
 
 def probe_batch(*, tokens: int, length: int) -> MicroBatch:
@@ -208,16 +211,3 @@ def probe_batch(*, tokens: int, length: int) -> MicroBatch:
         num_masked=len(masked),
         num_instances=num_instances,
     )
-
-
-def _gather(parts: Sequence[tuple[Columns, NDArray[np.int64]]], packed: PackedArrays) -> int:
-    """Fill a micro-batch with the instances of all parts, end to end; return the length of the longest."""
-    from megabert.data.gather_loops import gather_rows
-
-    packed.cu_seqlens[0] = 0
-    b = t = m = 0
-    for columns, rows in parts:
-        gather_rows(columns, rows, Cursor(b, t, m), packed)
-        b, m = b + rows.size, m + int(columns.masked_counts_of(rows).sum())
-        t = int(packed.cu_seqlens[b])
-    return int(np.diff(packed.cu_seqlens).max(initial=1))

@@ -6,16 +6,19 @@ from megabert.compiled import compiled
 
 
 @compiled
-def gather_rows(columns, rows, cursor, packed):
+def gather_rows(columns, rows, filled, packed):
     """Copy instances end to end, with what follows from where each one starts.
 
     Args:
         columns: ``Columns``, the decoded instances.
         rows: Int64, the instances to copy, in order.
-        cursor: ``Cursor``, how much of ``packed`` is filled already.
-        packed: ``PackedArrays``, written from the cursor on.
+        filled: Sequences, tokens and masked positions that are in ``packed`` already.
+        packed: ``PackedArrays``, written from there on.
+
+    Returns:
+        ``filled``, with these instances.
     """
-    b, t, m = cursor.sequences, cursor.tokens, cursor.masked
+    b, t, m = filled
     for row in rows:
         start, stop = columns.token_starts[row], columns.token_starts[row + 1]
         length, b_start = stop - start, columns.segment_b_starts[row]
@@ -39,3 +42,4 @@ def gather_rows(columns, rows, cursor, packed):
         t += length
         b += 1
         packed.cu_seqlens[b] = t
+    return b, t, m

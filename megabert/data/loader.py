@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from megabert.data.position import BEGINNING, DataPosition
+from megabert.data.order import BEGINNING, DataPosition
 from megabert.data.step_packer import StepBatch, StepPacker
 from megabert.errors import DataError, Echo
 

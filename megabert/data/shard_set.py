@@ -3,7 +3,7 @@
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -167,10 +167,7 @@ class ShardSet:
             DataError: If a shard cannot be read or contradicts the manifest.
         """
         with self._lock:
-            columns = _recent(self._decoded, spans)
-            if columns is None:
-                columns = _keep(self._decoded, spans, self._decode(spans), _CACHED_RANGES)
-            return columns
+            return _recent(self._decoded, spans, self._decode, _CACHED_RANGES)
 
     def _decode(self, spans: tuple[tuple[int, int], ...]) -> Columns:
         # Room for the longest lists that the manifest allows. One record batch after the other is decompressed and
@@ -213,7 +210,7 @@ class ShardSet:
         while first < stop:
             # The shard that holds row ``first``, the record batch in it, and the rows of that which are in the range.
             index = int(np.searchsorted(self.starts, first, side="right")) - 1
-            reader, batch_starts = self._reader(index)
+            reader, batch_starts = _recent(self._readers, index, self._open, _OPEN_SHARDS)
             local = first - int(self.starts[index])
             number = int(np.searchsorted(batch_starts, local, side="right")) - 1
             begin = local - int(batch_starts[number])
@@ -225,12 +222,8 @@ class ShardSet:
             yield batch.slice(begin, count)
             first += count
 
-    def _reader(self, index: int) -> tuple[pa.RecordBatchFileReader, NDArray[np.int64]]:
-        """Return a shard's reader and the rows, within the shard, at which its batches start."""
-        reader = _recent(self._readers, index)
-        return reader if reader is not None else _keep(self._readers, index, self._open(index), _OPEN_SHARDS)
-
     def _open(self, index: int) -> tuple[pa.RecordBatchFileReader, NDArray[np.int64]]:
+        """Return a shard's reader and the rows, within the shard, at which its batches start."""
         path = self.folder / self.shards[index].file
         try:
             source = pa.memory_map(str(path))
@@ -254,19 +247,14 @@ class ShardSet:
         )
 
 
-def _recent(cache: OrderedDict[Key, Value], key: Key) -> Value | None:
-    """Look a key up and mark it as used last."""
-    if key in cache:
-        cache.move_to_end(key)
-    return cache.get(key)
-
-
-def _keep(cache: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> Value:
-    """Add a value, and drop the one that was used longest ago where there are too many."""
-    cache[key] = value
-    if len(cache) > most:
-        cache.popitem(last=False)
-    return value
+def _recent(cache: OrderedDict[Key, Value], key: Key, make: Callable[[Key], Value], most: int) -> Value:
+    """Return a key's value, made where it is missing; one too many pushes out the one that was used longest ago."""
+    if key not in cache:
+        cache[key] = make(key)
+        if len(cache) > most:
+            cache.popitem(last=False)
+    cache.move_to_end(key)
+    return cache[key]
 
 
 class _Lists:
@@ -276,7 +264,8 @@ class _Lists:
         """Reserve the room that the column may need; memory that is never written is never taken from the system."""
         self._values: NDArray = np.empty(rows * longest, dtype)
         self._longest = longest
-        self._starts = np.zeros(rows + 1, np.int64)
+        self.starts: NDArray[np.int64] = np.zeros(rows + 1, np.int64)
+        """Index at which each row's values start, and the end."""
         self._rows = 0
 
     def append(self, column: pa.ListArray) -> None:
@@ -285,20 +274,15 @@ class _Lists:
         Raises:
             ValueError: The lists are longer than the manifest allows.
         """
-        values, offsets, end = column.flatten(), column.offsets.to_numpy(), self._starts[self._rows]
+        values, offsets, end = column.flatten(), column.offsets.to_numpy(), self.starts[self._rows]
         if end + len(values) > len(self._values):
             raise ValueError(f"a list column holds more than {self._longest} values a row")
         self._values[end : end + len(values)] = values
         # A slice of a batch keeps the offsets of the whole: they count from its first one.
-        np.add(offsets[1:], end - offsets[0], out=self._starts[self._rows + 1 : self._rows + len(offsets)])
+        np.add(offsets[1:], end - offsets[0], out=self.starts[self._rows + 1 : self._rows + len(offsets)])
         self._rows += len(column)
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """Index at which each row's values start, and the end."""
-        return self._starts
 
     @property
     def values(self) -> NDArray:
         """Values of all rows, end to end."""
-        return self._values[: self._starts[-1]]
+        return self._values[: self.starts[-1]]

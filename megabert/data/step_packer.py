@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from megabert.data.batch import BatchFormat, MicroBatch, RowBlock, assemble, instance_seeds
 from megabert.data.dynamic_masking import make_masker
+from megabert.data.order import DataPosition, EpochOrder, PositionRange
 from megabert.data.packing import MicroShape, PackingPlan, plan_packing
-from megabert.data.permutation import EpochOrder
-from megabert.data.position import DataPosition, PositionRange
 from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
 
@@ -112,17 +111,12 @@ class StepPacker:
         """Yield the instances of ranges of positions, cut where the window of the order changes."""
         ordinal = 0
         for epoch, start, stop in ranges:
-            order = EpochOrder(self.shards.num_rows, self._seed, epoch)
-            while start < stop:
-                # A range of positions is a part of one window's order, or of several windows' one after the other.
-                window = order.window_at(start)
-                indices = window.order[start - window.start : stop - window.start]
+            for window, indices in EpochOrder(self.shards.num_rows, self._seed, epoch).parts(start, stop):
                 columns = self.shards.columns(window.spans)
                 if self._masker is None:
                     yield RowBlock(columns, indices, ordinal)
                 else:
                     yield RowBlock(self._masker.mask(columns, indices, epoch), np.arange(indices.size), ordinal)
-                start += indices.size
                 ordinal += indices.size
 
 

@@ -11,9 +11,7 @@ from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import config_path
 from megabert.export.huggingface import load_fitting_tokenizer, read_huggingface
-from megabert.models.build import PretrainingModel, build_model
-from megabert.models.initial_weights import InitialWeights, load_initial_weights
-from megabert.models.initialization import initialize
+from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
 from megabert.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
 

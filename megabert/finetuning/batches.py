@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, RowBlock, assemble, instance_seeds
+from megabert.data.order import EpochOrder
 from megabert.data.packing import MicroShape, plan_packing
-from megabert.data.permutation import EpochOrder
 from megabert.finetuning.features import Features
 
 _NO_LIMIT = 1 << 30

@@ -34,8 +34,7 @@ from megabert.finetuning.results import (
 from megabert.finetuning.setup import Prepared, prepare
 from megabert.finetuning.tasks import Task
 from megabert.finetuning.trainer import TaskTrainer
-from megabert.models.initial_weights import InitialWeights, load_initial_weights
-from megabert.models.initialization import initial_value, initialize
+from megabert.models.build import InitialWeights, initial_value, initialize, load_initial_weights
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from megabert.data.sequences import pack_sequences
 from megabert.inspection.encode_text import encode_text, evaluating
 from megabert.models.build import PretrainingModel
-from megabert.models.deberta.disentangled import DisentangledSelfAttention
+from megabert.models.deberta import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
 from megabert.ops.disentangled import RelativePositions, position_parts, score_divisor
 from megabert.tokenization import Tokenizer
@@ -126,7 +126,7 @@ def _observing(model: nn.Module) -> Iterator[_Seen]:
         x_TD, packing, _ = inputs
         assert isinstance(module, DisentangledSelfAttention)
         seen.qkv_TC.append(module.project_contents(x_TD))
-        seen.positions.append(module.project_positions(packing.relative))
+        seen.positions.append(module.project_positions(packing))
 
     def keep_context(module: nn.Module, inputs: Any, output: Tensor) -> None:
         seen.context_TD.append(output)

@@ -1,10 +1,28 @@
-"""One place that chooses the class of a model, from its configuration."""
+"""Making a model: its class by configuration, and the weights that it starts from, random or of another model.
+
+Random weights are keyed by seed and parameter name. Every rank draws the same ones without communication, in whatever
+order modules are made; and a parameter that two models have in common starts from the same values in both.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
 
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
+from megabert.errors import CheckpointError, DataError
 from megabert.models.bert import BertForPreTraining
 from megabert.models.electra import ElectraForPreTraining
+from megabert.models.key_maps import VOCABULARY_ROWS
+
+logger = logging.getLogger(__name__)
 
 PretrainingModel = BertForPreTraining | ElectraForPreTraining
 
@@ -32,3 +50,107 @@ def build_model(
         ops=ops,
         activation_checkpointing=activation_checkpointing,
     )
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, seed: int) -> None:
+    """Fill all parameters as google-research/bert does: truncated normal weights, zero biases, LayerNorm gains of one.
+
+    Args:
+        model: Model with a ``config``, whose parameters are whole, not yet partitioned by ZeRO-3.
+        seed: Seed of the run.
+    """
+    config = cast(ModelConfig, model.config)
+    for name, parameter in model.named_parameters():
+        parameter.copy_(initial_value(name, parameter.shape, seed=seed, config=config))
+
+
+def initial_value(name: str, shape: torch.Size, *, seed: int, config: ModelConfig) -> Tensor:
+    """Return the initial value of one parameter, float32 on the CPU.
+
+    Args:
+        name: Name of the parameter, as in ``named_parameters``.
+        shape: Its shape.
+        seed: Seed of the run.
+        config: Gives the standard deviation (``initializer_range``, 0.02 in BERT) and the size of the vocabulary; the
+            rows of word embeddings behind it are padding and zero.
+    """
+    if name.endswith("bias"):
+        return torch.zeros(shape)
+    if name.endswith("LayerNorm.weight"):
+        return torch.ones(shape)
+    # The generator is seeded by a hash of seed and name; seeds are non-negative int64, so one bit is dropped.
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    # Cut at two standard deviations, as tf.truncated_normal_initializer does.
+    deviation = config.initializer_range
+    value = torch.empty(shape)
+    nn.init.trunc_normal_(value, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
+    if name.endswith("word_embeddings.weight"):
+        value[config.vocab_size :] = 0
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialWeights:
+    """Parameters of a trained model, under our names, read when they are needed.
+
+    Attributes:
+        source: Folder or name that they come from, for messages.
+        tokenizer_sha256: SHA-256 of the tokenizer that the model was trained with.
+        read: Returns float32 tensors by parameter name. Embeddings may lack the rows that pad the vocabulary.
+    """
+
+    source: str
+    tokenizer_sha256: str
+    read: Callable[[], dict[str, Tensor]]
+
+    def check_tokenizer(self, tokenizer_sha256: str, folder: Path) -> None:
+        """Refuse shards that another tokenizer made.
+
+        Raises:
+            DataError: The two differ; the message has both and the command that builds shards that fit.
+        """
+        if self.tokenizer_sha256 != tokenizer_sha256:
+            raise DataError(
+                f"{self.source}: its tokenizer (SHA-256 {self.tokenizer_sha256[:12]}) is not the one of the shards in "
+                f"{folder} ({tokenizer_sha256[:12]}). Build them with: megabert-data build --tokenizer {self.source}",
+                see="the-tokenizer-is-another",
+            )
+
+
+def load_initial_weights(model: nn.Module, initial: InitialWeights) -> list[str]:
+    """Copy weights into a freshly initialised model; what the source lacks stays random and is logged.
+
+    Returns:
+        Sorted names of the parameters that stayed random, such as a new head.
+
+    Raises:
+        CheckpointError: A tensor has another shape, or the two have no parameter in common.
+    """
+    parameters = dict(model.named_parameters())
+    state = initial.read()
+    given = {name: tensor for name, tensor in state.items() if name in parameters}
+    if not given:
+        raise CheckpointError(f"{initial.source}: no parameter of this model was found there.")
+    for name, tensor in given.items():
+        target = parameters[name].data
+        # A source may lack the rows that pad the vocabulary; ours keep their initial zeros.
+        is_padded = (
+            name.endswith(VOCABULARY_ROWS)
+            and tensor.shape[1:] == target.shape[1:]
+            and tensor.shape[0] <= target.shape[0]
+        )
+        if tensor.shape != target.shape and not is_padded:
+            raise CheckpointError(
+                f"{initial.source}: {name} has shape {tuple(tensor.shape)}, this model's has {tuple(target.shape)}. "
+                "Leave the model's sizes out of recipe and flags: they come from the source."
+            )
+        target[: tensor.shape[0]].copy_(tensor)
+    new = sorted(set(parameters) - set(given))
+    unused = sorted(set(state) - set(given))
+    logger.info("initial weights: %d tensors from %s", len(given), initial.source)
+    for what, names in (("newly initialised, not in the source", new), ("in the source, not used", unused)):
+        if names:
+            logger.info("initial weights: %s: %s", what, ", ".join(names))
+    return new

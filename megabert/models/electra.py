@@ -16,9 +16,8 @@ from torch.nn import functional
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
-from megabert.models.bert import BertForPreTraining, BertModel
+from megabert.models.bert import MLM, BertForPreTraining, BertModel, PretrainingOutput, Term
 from megabert.models.layers import BiasGelu
-from megabert.models.objectives import MLM, PretrainingOutput, Term
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.sampling import sample
 

@@ -15,9 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
-from megabert.models.deberta.convolution import Convolution
-from megabert.models.deberta.disentangled import DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
-from megabert.models.layers import BiasGelu, ResidualLayerNorm
+from megabert.models.deberta import Convolution, DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
+from megabert.models.layers import BiasGelu, LayerNorm
 from megabert.ops.attention import AttentionBlocks, attention, plan_attention
 from megabert.ops.disentangled import plan_groups
 from megabert.ops.dropout import ATTENTION_OUTPUT, ATTENTION_PROBABILITIES, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
@@ -70,7 +69,9 @@ class SubLayerOutput(nn.Module):
     def __init__(self, width: int, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(width, config.hidden_size, bias=False)
-        self.LayerNorm = ResidualLayerNorm(config.hidden_size, eps=config.layer_norm_eps, backend=ops.layer_norm)
+        self.LayerNorm = LayerNorm(
+            config.hidden_size, eps=config.layer_norm_eps, backend=ops.layer_norm, has_dense_bias=True
+        )
 
     def forward(self, x: Tensor, residual_TD: Tensor, site: Dropout | None) -> Tensor:
         """Return LayerNorm(residual + dropout(dense(x))), of shape (T, D).
@@ -187,6 +188,6 @@ class BertEncoder(nn.Module):
         """Work out once what attention needs in every layer."""
         if self.relative is not None:
             groups = plan_groups(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen, num_heads=self.num_heads)
-            return DisentangledPacking(groups, self.relative(max_seqlen))
+            return self.relative(max_seqlen, groups)
         blocks = plan_attention(cu_seqlens, tokens=tokens, num_heads=self.num_heads, backend=self.attention_backend)
         return DensePacking(cu_seqlens, max_seqlen, blocks)

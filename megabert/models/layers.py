@@ -1,53 +1,54 @@
-"""The layers that every part of the model is built from: LayerNorm, with and without a residual, and GELU.
+"""What a model has around its encoder layers, and what all of them are built from.
 
-Two of them own the bias of the dense layer before them, because one fused op adds the bias and does the rest. The bias
-cannot stay in the dense layer: ZeRO-3 gathers a parameter in the forward of the module that owns it and nowhere else.
+LayerNorm and GELU, each one fused op; the embeddings that the encoder starts from; the pooler and the two pre-training
+heads, masked LM and next sentence (Devlin et al. 2019, section 3.1).
+
+LayerNorm and GELU may own the bias of the dense layer before them, because one fused op adds the bias and does the
+rest. The bias cannot stay in the dense layer: ZeRO-3 gathers a parameter in the forward of the module that owns it and
+nowhere else.
 """
 
-# T packed tokens, D hidden, F intermediate
+# T packed tokens, B sequences, M masked positions, D hidden, F intermediate, V vocabulary,
+# E embedding width (the hidden width, but for ALBERT and ELECTRA)
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from megabert.config.model import ModelConfig
+from megabert.config.run import OpsConfig
+from megabert.models.batch import PackedBatch
 from megabert.ops.bias_gelu import bias_gelu
-from megabert.ops.dropout import Dropout
+from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
 from megabert.ops.layer_norm import layer_norm
 
 
 class LayerNorm(nn.Module):
     """LayerNorm (Ba et al. 2016) of one tensor, or of its sum with a residual.
 
+    With ``dense_bias`` it is the end of a post-LayerNorm sub-layer: dense bias, dropout, residual and LayerNorm.
+
     Args:
         width: Size of the last dimension.
         eps: Added to the variance.
         backend: Backend of the op ``layer_norm``.
+        has_dense_bias: Whether it owns the bias of the dense layer before it.
     """
 
-    def __init__(self, width: int, *, eps: float, backend: str) -> None:
+    def __init__(self, width: int, *, eps: float, backend: str, has_dense_bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
+        self.dense_bias = nn.Parameter(torch.zeros(width)) if has_dense_bias else None
         self.eps = eps
         self.backend = backend
-
-    def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None) -> Tensor:
-        """Return LayerNorm(residual + x), of shape (T, D)."""
-        return layer_norm(x_TD, self.weight, self.bias, eps=self.eps, residual_TD=residual_TD, backend=self.backend)
-
-
-class ResidualLayerNorm(LayerNorm):
-    """The end of a post-LayerNorm sub-layer: dense bias, dropout, residual and LayerNorm in one op."""
-
-    def __init__(self, width: int, *, eps: float, backend: str) -> None:
-        super().__init__(width, eps=eps, backend=backend)
-        self.dense_bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None, site: Dropout | None = None) -> Tensor:
         """Return LayerNorm(residual + dropout(x + dense bias)), of shape (T, D).
 
         Args:
-            x_TD: Output of the dense layer, without its bias.
-            residual_TD: Input of the sub-layer.
+            x_TD: Output of a dense layer, without the bias that this module owns.
+            residual_TD: Input of the sub-layer; None adds none.
             site: Dropout of the sub-layer's output; None drops nothing.
         """
         return layer_norm(
@@ -80,3 +81,124 @@ class BiasGelu(nn.Module):
     def forward(self, x_TF: Tensor) -> Tensor:
         """Return GELU(x + bias), of the shape of ``x_TF``."""
         return bias_gelu(x_TF, self.bias, approximate=self.approximate, backend=self.backend)
+
+
+class BertEmbeddings(nn.Module):
+    """Sum of the embeddings, LayerNorm, dropout (Devlin et al. 2019, section 3).
+
+    BERT adds up words, positions and segments. DeBERTa has words alone (its positions are in the attention scores), and
+    RoBERTa has a segment table of one row.
+    """
+
+    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        width = config.embedding_width
+        self.word_embeddings = nn.Embedding(config.padded_vocab_size, width)
+        has_positions, segments = config.position_biased_input, config.type_vocab_size
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width) if has_positions else None
+        self.token_type_embeddings = nn.Embedding(segments, width) if segments else None
+        self.LayerNorm = LayerNorm(width, eps=config.layer_norm_eps, backend=ops.layer_norm)
+        self.dropout_prob = config.hidden_dropout_prob
+
+    def forward(self, batch: PackedBatch, stream: DropoutStream | None, input_ids_T: Tensor | None = None) -> Tensor:
+        """Return the embedded tokens, of shape (T, E).
+
+        Args:
+            batch: Packed micro-batch.
+            stream: Dropout of the micro-batch; None drops nothing.
+            input_ids_T: Tokens to read instead of the batch's; ELECTRA's discriminator reads the generator's.
+        """
+        word_TE = self.word_embeddings(batch.input_ids_T if input_ids_T is None else input_ids_T)
+        x_TE = self.LayerNorm(word_TE, self._positions_and_segments(batch))
+        return dropout(x_TE, None if stream is None else stream.site(-1, EMBEDDINGS, self.dropout_prob))
+
+    def _positions_and_segments(self, batch: PackedBatch) -> Tensor | None:
+        """Return what is added to the words, of shape (T, E), or None where nothing is."""
+        position_TE = None if self.position_embeddings is None else self.position_embeddings(batch.position_ids_T)
+        if self.token_type_embeddings is None:
+            return position_TE
+        segment_TE: Tensor = self.token_type_embeddings(batch.segment_ids_T)
+        return segment_TE if position_TE is None else position_TE + segment_TE
+
+
+class BertPooler(nn.Module):
+    """Dense layer and activation on [CLS], the first token of each sequence; tanh, in ELECTRA and DeBERTa GELU."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = torch.tanh if config.traits.pooler_act == "tanh" else functional.gelu
+
+    def forward(self, hidden_TD: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Return one vector a sequence, of shape (B, D).
+
+        A padded sequence has no first token; it gives the row of another token, which no label counts.
+        """
+        first_B = cu_seqlens[:-1].long().clamp(max=hidden_TD.shape[0] - 1)
+        return self.activation(self.dense(hidden_TD.index_select(0, first_B)))
+
+
+class MaskedLmTransform(nn.Module):
+    """Dense layer, activation and LayerNorm before the decoder, from the hidden to the embedding width."""
+
+    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        width, act = config.embedding_width, config.traits.head_act or config.hidden_act
+        self.dense = nn.Linear(config.hidden_size, width, bias=False)
+        self.activation = BiasGelu(width, hidden_act=act, backend=ops.bias_gelu)
+        self.LayerNorm = LayerNorm(width, eps=config.layer_norm_eps, backend=ops.layer_norm)
+
+    def forward(self, x_MD: Tensor) -> Tensor:
+        """Return shape (M, E)."""
+        return self.LayerNorm(self.activation(self.dense(x_MD)))
+
+
+class TiedDecoder(nn.Module):
+    """Projection to the vocabulary whose weight is the word embeddings (Press & Wolf 2017).
+
+    The parameter is registered here as well, so that ZeRO-3 gathers it for this forward.
+    """
+
+    def __init__(self, weight: Tensor, vocab_size: int) -> None:
+        super().__init__()
+        self.weight = weight
+        self.bias = nn.Parameter(torch.zeros(weight.shape[0]))
+        self.vocab_size = vocab_size
+
+    def forward(self, x_ME: Tensor) -> Tensor:
+        """Return logits of the padded vocabulary, of shape (M, V).
+
+        Pieces that pad the vocabulary to a multiple of 64 get -inf: they are never predicted and have no gradient.
+        """
+        bias_V: Tensor = self.bias
+        if self.vocab_size < bias_V.numel():
+            is_padding_V = torch.arange(bias_V.numel(), device=bias_V.device) >= self.vocab_size
+            bias_V = bias_V.masked_fill(is_padding_V, -torch.inf)
+        return functional.linear(x_ME, self.weight, bias_V)
+
+
+class MaskedLmHead(nn.Module):
+    """Logits at masked positions."""
+
+    def __init__(self, word_embeddings: Tensor, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        self.transform = MaskedLmTransform(config, ops)
+        self.decoder = TiedDecoder(word_embeddings, int(config.vocab_size))
+
+    def forward(self, hidden_TD: Tensor, positions_M: Tensor) -> Tensor:
+        """Return logits of shape (M, V).
+
+        Only the masked positions, about 15% of the tokens, are projected to the vocabulary.
+        """
+        return self.decoder(self.transform(hidden_TD.index_select(0, positions_M)))
+
+
+class PretrainingHeads(nn.Module):
+    """The masked-language-model head and, with a sentence objective, the next-sentence head. Models call the parts."""
+
+    def __init__(
+        self, word_embeddings: Tensor, config: ModelConfig, ops: OpsConfig, *, has_sentence_objective: bool
+    ) -> None:
+        super().__init__()
+        self.predictions = MaskedLmHead(word_embeddings, config, ops)
+        self.seq_relationship = nn.Linear(config.hidden_size, 2) if has_sentence_objective else None

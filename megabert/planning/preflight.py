@@ -9,11 +9,12 @@ import torch
 
 from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
-from megabert.data import PackedLoader, RankShare, StepBatch, StepPacker, shape_for
+from megabert.data.loader import PackedLoader
+from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.errors import CheckpointError
-from megabert.models.build import build_model
-from megabert.models.initial_weights import InitialWeights
+from megabert.models.build import InitialWeights, build_model
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.optim.schedules import learning_rate
 from megabert.planning.estimate import passes_over, warn_of

@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 
 from megabert.config.recipes import phase_data
-from megabert.data import RankShare, shape_for, validation_batches
+from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, validation_batches
 from megabert.export.sources import open_source
 from megabert.reports.unigram_baseline import UnigramBaseline
 from megabert.text_tables import render_table

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megabert.data.position import PositionRange
+from megabert.data.order import PositionRange
 
 Ranges = tuple[PositionRange, ...]
 

@@ -12,7 +12,7 @@ from megabert.config.run import RunConfig
 from megabert.data.shard_set import ShardSet
 from megabert.engine.engine import resolve_precision
 from megabert.errors import DataError
-from megabert.models.initial_weights import InitialWeights
+from megabert.models.build import InitialWeights
 
 DEFAULT_ENGINE = "zero1"
 

@@ -20,9 +20,7 @@ from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.engine import Engine, build_engine
 from megabert.errors import EXIT_STOPPED
-from megabert.models.build import build_model
-from megabert.models.initial_weights import InitialWeights, load_initial_weights
-from megabert.models.initialization import initialize
+from megabert.models.build import InitialWeights, build_model, initialize, load_initial_weights
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from megabert.config.run import RollbackConfig, RunConfig
-from megabert.data.position import BEGINNING, DataPosition
+from megabert.data.order import BEGINNING, DataPosition
 from megabert.errors import CheckpointError
 from megabert.schema import parse_json, to_json
 from megabert.training.blamed_data import BlamedData, Ranges

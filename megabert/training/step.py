@@ -12,12 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megabert.data import MicroBatch, MicroShape, RankShare, ShardSet, StepBatch, validation_batches
+from megabert.data.batch import MicroBatch
+from megabert.data.packing import MicroShape
+from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, StepBatch, validation_batches
 from megabert.distributed.collectives import sum_over_ranks
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
+from megabert.models.bert import Count, PretrainingOutput, Term, terms_of
 from megabert.models.electra import BINS
-from megabert.models.objectives import Count, PretrainingOutput, Term, terms_of
 from megabert.observability.logs import logger
 
 Counts = Mapping[Count, int]

@@ -13,8 +13,10 @@ from typing import NoReturn
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.recipes import phase_name
 from megabert.config.run import PhaseConfig, RunConfig
-from megabert.data import MicroShape, PackedLoader, RankShare, StepBatch, StepPacker
+from megabert.data.loader import PackedLoader
+from megabert.data.packing import MicroShape
 from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.all_or_none import raise_everywhere, run_on_main_rank
 from megabert.distributed.collectives import agreement
 from megabert.distributed.process_group import World

@@ -8,9 +8,8 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OptimizerConfig
 from megabert.data.batch import MicroBatch
 from megabert.engine.engine import build_engine
-from megabert.models.build import build_model
-from megabert.models.initialization import initialize
-from megabert.models.objectives import terms_of
+from megabert.models.bert import terms_of
+from megabert.models.build import build_model, initialize
 from megabert.optim import build_optimizer
 from megabert.training.step import weighted_loss
 

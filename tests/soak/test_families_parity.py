@@ -32,9 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
 from soak_table import ROOT, SoakTable
 
 from megabert.export.huggingface import read_huggingface
-from megabert.models.build import build_model
+from megabert.models.build import build_model, initialize
 from megabert.models.convert import load_parameters, to_huggingface
-from megabert.models.initialization import initialize
 
 pytestmark = pytest.mark.soak
 

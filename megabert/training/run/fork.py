@@ -20,7 +20,7 @@ from megabert.checkpoints.loading import find_checkpoint
 from megabert.config.loading import differences, to_dict
 from megabert.config.recipes import split_fork
 from megabert.config.run import RunConfig
-from megabert.data.position import BEGINNING
+from megabert.data.order import BEGINNING
 from megabert.errors import ConfigError
 from megabert.training.run.folder import checkpoints_dir, read_config
 from megabert.training.state import TrainerState

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megabert.data import IGNORED, MicroBatch
+from megabert.data.batch import IGNORED, MicroBatch
 
 FOLDER = Path(__file__).resolve().parents[3] / "benchmarks" / "cpu"
 

@@ -8,21 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from megabert.data import (
-    IGNORED,
-    DataPosition,
-    MicroShape,
-    PackedLoader,
-    PositionRange,
-    RankShare,
-    ShardSet,
-    StepPacker,
-    shape_for,
-    validation_batches,
-)
-from megabert.data.batch import instance_seeds, probe_batch
-from megabert.data.permutation import EpochOrder
-from megabert.data.position import BEGINNING
+from megabert.data.batch import IGNORED, instance_seeds, probe_batch
+from megabert.data.loader import PackedLoader
+from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
+from megabert.data.packing import MicroShape, shape_for
+from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, StepPacker, validation_batches
 from megabert.errors import ConfigError
 from megabert.schema import parse_json, to_json
 

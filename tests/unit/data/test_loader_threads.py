@@ -5,7 +5,10 @@ import time
 
 import pytest
 
-from megabert.data import PackedLoader, RankShare, ShardSet, StepPacker, StepTotals, shape_for
+from megabert.data.loader import PackedLoader, StepTotals
+from megabert.data.packing import shape_for
+from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, StepPacker
 from megabert.errors import DataError, Echo
 
 

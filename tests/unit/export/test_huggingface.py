@@ -15,8 +15,8 @@ from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.export.huggingface import read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.models.bert import BertForPreTraining
+from megabert.models.build import initialize
 from megabert.models.convert import load_parameters
-from megabert.models.initialization import initialize
 from megabert.tokenization import load_tokenizer
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}

@@ -17,7 +17,7 @@ from megabert.finetuning.families import FAMILIES
 from megabert.finetuning.model import TaskModel
 from megabert.finetuning.tasks import find_task
 from megabert.models.bert import BertForPreTraining
-from megabert.models.initialization import initialize
+from megabert.models.build import initialize
 from megabert.tokenization import load_tokenizer, save_huggingface
 
 WORDS = ("the a cat dog sat on mat sea ship sailed over good bad fine red blue who what is was in of and").split()  # noqa: SIM905

@@ -14,8 +14,8 @@ from unit.finetuning.test_span import question
 from megabert.config.run import OptimizerConfig
 from megabert.finetuning.heads import architecture_of, take_head
 from megabert.finetuning.model import TaskModel
+from megabert.models.build import initialize
 from megabert.models.convert import to_huggingface
-from megabert.models.initialization import initialize
 from megabert.optim import build_optimizer, linear_warmup_decay
 
 STEPS, RATE, DECAY = 20, 3e-3, 0.1

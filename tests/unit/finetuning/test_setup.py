@@ -13,9 +13,7 @@ from megabert.finetuning.finetune import _load_weights
 from megabert.finetuning.model import TaskModel
 from megabert.finetuning.setup import find_files, prepare, split, subset
 from megabert.finetuning.tasks import find_task
-from megabert.models.build import build_model
-from megabert.models.initial_weights import InitialWeights
-from megabert.models.initialization import initialize
+from megabert.models.build import InitialWeights, build_model, initialize
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from megabert.errors import DataError
 from megabert.finetuning.evaluate import Evaluation
 from megabert.finetuning.model import TaskModel
 from megabert.finetuning.trainer import TaskTrainer
-from megabert.models.initialization import initialize
+from megabert.models.build import initialize
 from megabert.observability.metrics import read_metrics
 from megabert.optim import Fragment, build_optimizer
 

@@ -8,7 +8,7 @@ from megabert.config.model import ModelConfig
 from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.models.bert import BertForPreTraining
-from megabert.models.initialization import initialize
+from megabert.models.build import initialize
 from megabert.tokenization import load_tokenizer, save_huggingface
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "[", "]", "mask", ".", "##s"]

@@ -15,8 +15,8 @@ from megabert.export.config_json import config_json
 from megabert.inspection.attention import record_attention
 from megabert.inspection.attention_page import render_page
 from megabert.models.bert import BertForPreTraining
+from megabert.models.build import initialize
 from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
-from megabert.models.initialization import initialize
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 TEXTS = ("the cats sat .", "the [MASK]")

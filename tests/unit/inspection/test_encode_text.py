@@ -7,7 +7,7 @@ from megabert.inspection.attention import record_attention
 from megabert.inspection.encode_text import encode_text
 from megabert.inspection.similar import word_ids
 from megabert.models.bert import BertForPreTraining
-from megabert.models.initialization import initialize
+from megabert.models.build import initialize
 from megabert.tokenization import load_tokenizer, save_huggingface, train_byte_bpe, train_wordpiece
 
 TEXTS = ["the ship sailed over the sea", "the sea took the ship", "a ship sailed"] * 3

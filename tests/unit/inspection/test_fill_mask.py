@@ -7,7 +7,7 @@ import torch
 from megabert.errors import ConfigError
 from megabert.inspection.fill_mask import Guess, fill_mask, render_guesses, unigram_guesses
 from megabert.models.bert import BertForPreTraining
-from megabert.models.initialization import initialize
+from megabert.models.build import initialize
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "[", "]", "mask", ".", "##s"]
 

@@ -13,8 +13,8 @@ from megabert.config.model import PRESETS, ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.errors import KernelError
 from megabert.models.bert import BertForPreTraining
+from megabert.models.build import initial_value, initialize
 from megabert.models.convert import count_parameters
-from megabert.models.initialization import initial_value, initialize
 
 CONFIG = ModelConfig(
     vocab_size=70,

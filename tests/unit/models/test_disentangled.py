@@ -10,7 +10,7 @@ from unit.models.test_bert import CONFIG, gradients, loss_of, model_of
 
 from megabert.config.model import ModelConfig
 from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
-from megabert.models.deberta.disentangled import positions_of
+from megabert.models.deberta import positions_of
 
 SIZES = {
     name: getattr(CONFIG, name)

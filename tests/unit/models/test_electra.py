@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from megabert.config.model import ModelConfig
-from megabert.models.build import build_model
+from megabert.models.build import build_model, initialize
 from megabert.models.electra import DISCRIMINATOR_WEIGHT, replace_tokens
-from megabert.models.initialization import initialize
 
 CONFIG = ModelConfig(
     family="electra",

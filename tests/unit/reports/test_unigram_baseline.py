@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from unit.data.conftest import make_instances, write_shards
 
-from megabert.data import RankShare, shape_for, validation_batches
+from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, validation_batches
 from megabert.reports.unigram_baseline import fit_unigram
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from megabert.config.recipes import load_run_config
 from megabert.config.run import RollbackConfig
-from megabert.data.position import BEGINNING, DataPosition, PositionRange
+from megabert.data.order import BEGINNING, DataPosition, PositionRange
 from megabert.errors import CheckpointError
 from megabert.training.blamed_data import BlamedData
 from megabert.training.state import MicroBatchTokens, StepOutcome, TrainerState

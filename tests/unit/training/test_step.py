@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from megabert.models.bert import MLM, NSP, PretrainingOutput, Term
 from megabert.models.electra import BINS
-from megabert.models.objectives import MLM, NSP, PretrainingOutput, Term
 from megabert.training import step as step_module
 from megabert.training.step import area_under_curve, means_of, no_sums, sums_of, train_step, weighted_loss
 

@@ -8,7 +8,7 @@ from benchmarks.ops_problems import boundaries, relative_error
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.bert import BertForPreTraining
-from megabert.models.initialization import initialize
+from megabert.models.build import initialize
 
 LENGTHS, TOKENS = [40, 7, 0], 56
 CONFIG = ModelConfig(

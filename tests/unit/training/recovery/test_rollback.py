@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from megabert.config.run import RollbackConfig
-from megabert.data.position import PositionRange
+from megabert.data.order import PositionRange
 from megabert.training.blamed_data import BlamedData
 from megabert.training.recovery.rollback import describe, divergence, is_due
 from megabert.training.state import TrainerState

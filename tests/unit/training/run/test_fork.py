@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from megabert.config.recipes import load_run_config, split_fork
-from megabert.data.position import BEGINNING, DataPosition
+from megabert.data.order import BEGINNING, DataPosition
 from megabert.errors import CheckpointError, ConfigError
 from megabert.training.run.folder import record_run
 from megabert.training.run.fork import find_fork, state_after_fork

@@ -1,7 +1,11 @@
-"""The order of rows in an epoch: a keyed permutation with constant memory and constant-time seek.
+"""Which instances a run reads next: its position in the data, and the order of rows in an epoch.
 
-A full permutation of a billion rows would need a table of 8 GB on every rank, and reading rows in that order would
-decompress one record batch (up to 8,192 rows) for each single row. So the order has two levels:
+The position is (epoch, offset, skipped ranges) and saved with every checkpoint. It counts instances, not steps or
+shards, so a run can be resumed with another number of ranks or another batch size.
+
+The order is a keyed permutation with constant memory and constant-time seek. A full permutation of a billion rows would
+need a table of 8 GB on every rank, and reading rows in that order would decompress one record batch (up to 8,192 rows)
+for each single row. So the order has two levels:
 
 1. The rows are cut into blocks of ``BLOCK_ROWS``. The blocks are permuted by a Feistel network with cycle walking
    (Black & Rogaway 2002, "Ciphers with arbitrary finite domains"), a formula that needs no table.
@@ -15,13 +19,16 @@ they are spread over the shards, and the instances of a shard are shuffled. So a
 sample of its shard, and a window mixes eight such samples from anywhere in the corpus.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import NonNegativeInt
 
+from megabert.errors import DataError
 from megabert.randomness.keyed import mix, string_key
 
 BLOCK_ROWS = 8192
@@ -34,7 +41,87 @@ _MIN_HALF_BITS = 3  # with halves of 1 or 2 bits the rounds reach few of the per
 _BLOCKS_KEY = string_key("data/order/blocks")
 _ROWS_KEY = string_key("data/order/rows")
 
-Network = Callable[[NDArray[np.uint64]], NDArray[np.uint64]]
+
+class PositionRange(NamedTuple):
+    """Positions ``start`` to ``stop - 1`` in the permuted order of one epoch."""
+
+    epoch: NonNegativeInt
+    start: NonNegativeInt
+    stop: NonNegativeInt
+
+    @property
+    def size(self) -> int:
+        """Number of positions."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class DataPosition:
+    """The next instance to read, and the instances that are never read.
+
+    Attributes:
+        epoch: Number of complete passes over the data.
+        offset: Position of the next instance in the epoch's order (``EpochOrder``). Where it equals the number of
+            rows, or is inside a skipped range, reading continues behind it.
+        skipped: Ranges that are left out, sorted and not overlapping: instances blamed for spikes or non-finite losses.
+    """
+
+    epoch: NonNegativeInt
+    offset: NonNegativeInt
+    skipped: tuple[PositionRange, ...] = ()
+
+    def take(self, count: int, num_rows: int) -> tuple[tuple[PositionRange, ...], "DataPosition"]:
+        """Return the ranges that hold the next ``count`` instances, in order, and the position after them.
+
+        Args:
+            count: Number of instances to take; they may run over the end of one or several epochs.
+            num_rows: Number of rows in an epoch.
+
+        Raises:
+            DataError: If an epoch has no rows.
+        """
+        if num_rows < 1:
+            raise DataError("the split has no instances. Build shards from more text, or read another split.")
+        taken: list[PositionRange] = []
+        epoch, offset = self.epoch, self.offset
+        # From one free range to the next: up to a skipped range, behind it, into the next epoch.
+        while count > 0:
+            free = self._next_free(epoch, offset, num_rows)
+            if free is None:
+                epoch, offset = epoch + 1, 0
+                continue
+            start, limit = free
+            stop = min(start + count, limit)
+            taken.append(PositionRange(epoch, start, stop))
+            count -= stop - start
+            offset = stop
+        return tuple(taken), replace(self, epoch=epoch, offset=offset)
+
+    def skipping(self, ranges: tuple[PositionRange, ...]) -> "DataPosition":
+        """Return this position with more ranges skipped; ranges that overlap or touch become one."""
+        merged: list[PositionRange] = []
+        for current in sorted((*self.skipped, *ranges)):
+            if current.size <= 0:
+                continue
+            if merged and merged[-1].epoch == current.epoch and current.start <= merged[-1].stop:
+                merged[-1] = merged[-1]._replace(stop=max(merged[-1].stop, current.stop))
+            else:
+                merged.append(current)
+        return replace(self, skipped=tuple(merged))
+
+    def _next_free(self, epoch: int, offset: int, num_rows: int) -> tuple[int, int] | None:
+        """Return the first range (start, limit) from ``offset`` on that is not skipped; None if the epoch ends."""
+        for skipped in self.skipped:
+            if skipped.epoch != epoch or skipped.stop <= offset:
+                continue
+            if offset < skipped.start:
+                return offset, min(skipped.start, num_rows)
+            offset = skipped.stop
+        return (offset, num_rows) if offset < num_rows else None
+
+
+BEGINNING = DataPosition(epoch=0, offset=0)
+"""The first instance of the first epoch."""
 
 
 @dataclass(frozen=True)
@@ -50,46 +137,36 @@ class FeistelPermutation:
 
     def forward(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Map each value of ``range(size)`` to its image."""
-        return self._walk(values, self._encrypt)
+        return self._walk(values, is_inverse=False)
 
     def inverse(self, images: NDArray[np.int64]) -> NDArray[np.int64]:
         """Map each image back to its value."""
-        return self._walk(images, self._decrypt)
+        return self._walk(images, is_inverse=True)
 
-    @property
-    def _half_bits(self) -> int:
-        """Bits of a half: the fewest with which two halves can hold ``size - 1``."""
-        return max(_MIN_HALF_BITS, ((self.size - 1).bit_length() + 1) // 2)
-
-    def _walk(self, values: NDArray[np.int64], network: Network) -> NDArray[np.int64]:
+    def _walk(self, values: NDArray[np.int64], *, is_inverse: bool) -> NDArray[np.int64]:
         """Apply the network until each value is inside ``range(size)`` again (cycle walking).
 
         The network permutes ``range`` of a power of two, up to four times ``size`` (64 for small ones). Repeating a
         permutation always leads back to where it began, so following each value to the next one inside is again a
         permutation, now of ``range(size)``. It takes fewer than four applications on average.
         """
-        result = network(np.asarray(values).astype(np.uint64))
+        result = self._network(np.asarray(values).astype(np.uint64), is_inverse)
         outside = np.flatnonzero(result >= self.size)
         while outside.size:
-            result[outside] = network(result[outside])
+            result[outside] = self._network(result[outside], is_inverse)
             outside = outside[result[outside] >= self.size]
         return result.astype(np.int64)
 
-    def _encrypt(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        bits = np.uint64(self._half_bits)
-        mask = np.uint64((1 << self._half_bits) - 1)
-        left, right = words >> bits, words & mask
-        for turn in range(_ROUNDS):
+    def _network(self, words: NDArray[np.uint64], is_inverse: bool) -> NDArray[np.uint64]:
+        # The fewest bits with which two halves can hold ``size - 1``.
+        half_bits = max(_MIN_HALF_BITS, ((self.size - 1).bit_length() + 1) // 2)
+        bits, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
+        # With its halves exchanged before and after, a round undoes itself: the inverse is the same rounds, last first.
+        step = -1 if is_inverse else 1
+        left, right = (words >> bits, words & mask)[::step]
+        for turn in range(_ROUNDS)[::step]:
             left, right = right, left ^ (mix(self.key, turn, right) & mask)
-        return (left << bits) | right
-
-    def _decrypt(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Undo the rounds of `_encrypt`, the last one first."""
-        bits = np.uint64(self._half_bits)
-        mask = np.uint64((1 << self._half_bits) - 1)
-        left, right = words >> bits, words & mask
-        for turn in reversed(range(_ROUNDS)):
-            left, right = right ^ (mix(self.key, turn, left) & mask), left
+        left, right = (left, right)[::step]
         return (left << bits) | right
 
 
@@ -106,10 +183,6 @@ class Window:
     spans: tuple[tuple[int, int], ...]
     start: int
     order: NDArray[np.int64]
-
-    def rows(self) -> NDArray[np.int64]:
-        """Return the global row of each position of the window."""
-        return np.concatenate([np.arange(first, stop) for first, stop in self.spans])[self.order]
 
 
 @dataclass(frozen=True)
@@ -140,14 +213,20 @@ class EpochOrder:
             index += 1
         return _window(self, index)
 
-    def rows(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the rows at positions ``start`` to ``stop - 1`` of the epoch."""
-        parts = []
+    def parts(self, start: int, stop: int) -> Iterator[tuple[Window, NDArray[np.int64]]]:
+        """Yield the windows that hold positions ``start`` to ``stop - 1``, each with its ``order`` cut to these."""
         while start < stop:
             window = self.window_at(start)
-            part = window.rows()[start - window.start : stop - window.start]
-            parts.append(part)
-            start += len(part)
+            indices = window.order[start - window.start : stop - window.start]
+            yield window, indices
+            start += indices.size
+
+    def rows(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the rows at positions ``start`` to ``stop - 1`` of the epoch."""
+        parts = [
+            np.concatenate([np.arange(*span) for span in window.spans])[indices]
+            for window, indices in self.parts(start, stop)
+        ]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 

@@ -1,12 +1,13 @@
-"""What DeBERTa has in place of BERT's self-attention (He et al. 2021, section 3.1): relative positions in the scores.
+"""What DeBERTa has that BERT has not (He et al. 2021): relative positions in the scores of attention (section 3.1).
 
 A token is two vectors here, its content and its position relative to the other token. The score of two tokens is the
 sum of content to content, content to position (c2p) and position to content (p2c). Position to position is left out:
-where positions are relative it adds little.
+where positions are relative it adds little. The largest models have a convolution next to the first layer besides.
 """
 
-# T packed tokens, D hidden, C = 3 * D, P relative positions (rows of the table), E distances
+# T packed tokens, D hidden, C = 3 * D, P relative positions (rows of the table), E distances, K taps
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,17 +19,13 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.layers import LayerNorm
 from megabert.ops.disentangled import Groups, RelativePositions, disentangled_attention
-from megabert.ops.dropout import Dropout
+from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
 
-
-@dataclass(frozen=True)
-class EmbeddedPositions:
-    """Embedded relative positions of one micro-batch, the same for every layer."""
-
-    embedded_PD: Tensor
-    """The rows of the table that occur between tokens of this micro-batch."""
-    position_E: Tensor
-    """Int64 of shape (2 * longest - 1,): the row of ``embedded_PD`` for each distance, from -(longest - 1) on."""
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,
+    "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
+}
 
 
 @dataclass(frozen=True)
@@ -37,8 +34,13 @@ class DisentangledPacking:
 
     groups: Groups
     """How tokens are laid out for batched products."""
-    relative: EmbeddedPositions
-    """Relative positions, which each layer projects with its own weights."""
+    embedded_PD: Tensor
+    """The rows of the table of relative positions that occur between tokens of this micro-batch.
+
+    Each layer projects them with its own weights.
+    """
+    position_E: Tensor
+    """Int64 of shape (2 * longest - 1,): the row of ``embedded_PD`` for each distance, from -(longest - 1) on."""
 
 
 class RelativeEmbedding(nn.Module):
@@ -55,8 +57,8 @@ class RelativeEmbedding(nn.Module):
         if config.norm_rel_ebd == "layer_norm":
             self.LayerNorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps, backend=ops.layer_norm)
 
-    def forward(self, longest: int) -> EmbeddedPositions:
-        """Embed all distances that occur in a sequence of ``longest`` tokens."""
+    def forward(self, longest: int, groups: Groups) -> DisentangledPacking:
+        """Embed all distances that occur in a sequence of ``longest`` tokens, for sequences that are laid out so."""
         config = self.config
         first, last, position_E = positions_of(
             longest, config.relative_span, config.max_distance, is_bucketed=config.position_buckets is not None
@@ -66,7 +68,7 @@ class RelativeEmbedding(nn.Module):
         embedded_PD = functional.embedding(used_P, self.weight)
         if self.LayerNorm is not None:
             embedded_PD = self.LayerNorm(embedded_PD)
-        return EmbeddedPositions(embedded_PD, position_E.to(self.weight.device))
+        return DisentangledPacking(groups, embedded_PD, position_E.to(self.weight.device))
 
 
 @lru_cache
@@ -123,7 +125,7 @@ class DisentangledSelfAttention(nn.Module):
         """Return the context of each token, of shape (T, D), before the output projection."""
         return disentangled_attention(
             self.project_contents(x_TD),
-            self.project_positions(packing.relative),
+            self.project_positions(packing),
             groups=packing.groups,
             num_heads=self.config.num_attention_heads,
             dropout=site,
@@ -137,17 +139,62 @@ class DisentangledSelfAttention(nn.Module):
             return qkv_TC
         return qkv_TC + torch.cat([self.query_bias, torch.zeros_like(self.query_bias), self.value_bias])
 
-    def project_positions(self, relative: EmbeddedPositions) -> RelativePositions:
+    def project_positions(self, packing: DisentangledPacking) -> RelativePositions:
         """Return keys and queries of positions; those whose scores the model does not add up are None."""
         key_PD, query_PD = None, None
         if self.config.share_att_key:
-            query_PD, key_PD, _ = self.qkv(relative.embedded_PD).chunk(3, -1)
+            query_PD, key_PD, _ = self.qkv(packing.embedded_PD).chunk(3, -1)
         if self.position_key is not None:
-            key_PD = self.position_key(relative.embedded_PD)
+            key_PD = self.position_key(packing.embedded_PD)
         if self.position_query is not None:
-            query_PD = self.position_query(relative.embedded_PD)
+            query_PD = self.position_query(packing.embedded_PD)
         return RelativePositions(
             key_PD if "c2p" in self.config.pos_att_type else None,
             query_PD if "p2c" in self.config.pos_att_type else None,
-            relative.position_E,
+            packing.position_E,
         )
+
+
+class Convolution(nn.Module):
+    """Convolution within each sequence, dropout, activation, residual, LayerNorm.
+
+    It reads the embeddings, and its result is added to the first layer's output.
+    """
+
+    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        width, taps = config.hidden_size, config.conv_kernel_size or 1
+        self.weight = nn.Parameter(torch.zeros(width, width, taps))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.LayerNorm = LayerNorm(width, eps=config.layer_norm_eps, backend=ops.layer_norm)
+        self.activation = ACTIVATIONS[config.conv_act]
+        self.dropout_prob = config.hidden_dropout_prob
+        self.reach = taps // 2
+
+    def forward(self, x_TD: Tensor, residual_TD: Tensor, cu_seqlens: Tensor, stream: DropoutStream | None) -> Tensor:
+        """Return LayerNorm(residual + activation(dropout(convolution of x))), of shape (T, D).
+
+        Args:
+            x_TD: Embedded tokens; beyond the ends of a sequence they count as zero.
+            residual_TD: Output of the first layer.
+            cu_seqlens: Int32 of shape (B + 1,), where each sequence starts.
+            stream: Dropout of the micro-batch; None drops nothing.
+        """
+        # All taps in one matrix product: (T, K * D) with (K * D, D).
+        weight_DC = self.weight.permute(0, 2, 1).flatten(1)
+        out_TD = functional.linear(self._neighbours(x_TD, cu_seqlens), weight_DC, self.bias)
+        out_TD = dropout(out_TD, None if stream is None else stream.site(0, EMBEDDINGS, self.dropout_prob))
+        return self.LayerNorm(self.activation(out_TD), residual_TD)
+
+    def _neighbours(self, x_TD: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """Concatenate each token's neighbours from left to right, itself in the middle, to shape (T, K * D)."""
+        token_T = torch.arange(len(x_TD), device=cu_seqlens.device, dtype=cu_seqlens.dtype)
+        sequence_T = torch.searchsorted(cu_seqlens, token_T, right=True)  # padding counts as one more sequence
+        taps = []
+        for offset in range(-self.reach, self.reach + 1):
+            neighbour_T = token_T + offset
+            # A neighbour counts if it exists and belongs to the same sequence.
+            is_same_T = (neighbour_T >= 0) & (neighbour_T < len(x_TD)) & (sequence_T.roll(-offset) == sequence_T)
+            # Rolled, not gathered: the gradient of a gather would be atomic sums, whose order changes from run to run.
+            taps.append(x_TD.roll(-offset, 0) * is_same_T[:, None])
+        return torch.cat(taps, 1)

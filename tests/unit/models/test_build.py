@@ -1,13 +1,11 @@
-"""Weights that a run starts from, in a model that has more."""
+"""Weights of another model that a run starts from, in a model that has more."""
 
 from dataclasses import replace
 
 import torch
 
 from megabert.config.model import ModelConfig
-from megabert.models.build import build_model
-from megabert.models.initial_weights import InitialWeights, load_initial_weights
-from megabert.models.initialization import initialize
+from megabert.models.build import InitialWeights, build_model, initialize, load_initial_weights
 
 CONFIG = ModelConfig(
     family="electra",
