@@ -3,20 +3,21 @@
 import sys
 from collections.abc import Sequence
 
-from megabert.command_line.program import Command, Program
+from megabert.command_line.program import Program
 
 PROGRAM = Program(
     name="megabert-data",
     about="Make shards of pre-training instances from raw text.",
+    package="data_prep.commands",
     groups={
         "prepare": {
-            "build": Command("data_prep.commands.build", "text to shards of pre-training instances"),
-            "vocab": Command("data_prep.commands.vocab", "train a vocabulary alone"),
+            "build": "text to shards of pre-training instances",
+            "vocab": "train a vocabulary alone",
         },
         "look": {
-            "peek": Command("data_prep.commands.peek", "show one instance, masks in place"),
-            "stats": Command("data_prep.commands.stats", "what a build contains and what was dropped"),
-            "verify": Command("data_prep.commands.verify", "hash every shard again and check every instance"),
+            "peek": "show one instance, masks in place",
+            "stats": "what a build contains and what was dropped",
+            "verify": "hash every shard again and check every instance",
         },
     },
     example="megabert-data build --input 'texts/*.txt' --output data/mine --vocab-size 30522 --lengths 128 512",

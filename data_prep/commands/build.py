@@ -12,8 +12,7 @@ from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfi
 from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import Built, build
-from megabert.command_line.arguments import add_config_files, add_stops
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.config import loading
 from megabert.config.fields import field_table
 from megabert.errors import ConfigError
@@ -35,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
     text = "folder of the build; the same command continues it"
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help=text)
     add_worker_arguments(parser)
-    add_stops(parser, dry_run="check and list the inputs")
+    parser.add_stops(dry_run="check and list the inputs")
     instances = ("lengths", "objective", "dupe-factor", "validation-share")
     parser.add_fields(
         BuildConfig,
@@ -54,7 +53,7 @@ def add_source_arguments(parser: Parser) -> None:
     rules, default = get_args(CleaningRule), " ".join(CleanConfig().rules)
     text = f"cleaning rules, clean.rules in files: none, or of {', '.join(rules)} (default: {default})"
     parser.add_argument("--clean", nargs="+", choices=("none", *rules), metavar="RULE", help=text)
-    add_config_files(parser, under="the defaults")
+    parser.add_config_files(under="the defaults")
 
 
 def add_worker_arguments(parser: Parser) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.arrow_files import open_mapped
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.errors import DataError
 from megabert.schema import ShardMetadata
 from megabert.tokenization import Tokenizer, load_tokenizer

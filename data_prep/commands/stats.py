@@ -4,7 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from data_prep.checks.stats import show_stats
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.errors import DataError
 from megabert.schema import MANIFEST_NAME, read_manifest
 

@@ -7,7 +7,7 @@ from data_prep.checks.verify import verify
 from data_prep.commands.build import add_worker_arguments
 from data_prep.commands.stats import shard_folders
 from data_prep.execution.executors import Executor, executor_of_all_ranks
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.errors import DataError
 
 SHOWN_PROBLEMS = 20

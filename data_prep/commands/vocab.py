@@ -11,7 +11,7 @@ from data_prep.extract.opening import InputChunk
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
 from data_prep.text_hashes import hash_text
 from data_prep.vocabulary_training import VocabularyOptions, require_bars, train_vocabulary
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.errors import DataError
 from megabert.schema import publish_folder
 from megabert.tokenization import save_huggingface

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from megabert.command_line.program import Command, Program
+from megabert.command_line.program import Program
 from megabert.distributed.environments import before_ranks_meet, own_rank
 
 
@@ -15,27 +15,28 @@ def _rank_label() -> str:
 PROGRAM = Program(
     name="megabert",
     about="Pre-train BERT on instance shards, fine-tune it, and look inside. megabert-data makes shards from raw text.",
+    package="megabert.commands",
     groups={
         "prepare": {
-            "doctor": Command("megabert.commands.doctor", "check whether this machine, or this job, is fit to train"),
-            "estimate": Command("megabert.commands.estimate", "say what a recipe needs: memory, days, disk, data"),
+            "doctor": "check whether this machine, or this job, is fit to train",
+            "estimate": "say what a recipe needs: memory, days, disk, data",
         },
         "train": {
-            "pretrain": Command("megabert.commands.pretrain", "train a BERT on instance shards, or resume a run"),
-            "finetune": Command("megabert.commands.finetune", "train a head on labelled examples, and score it"),
+            "pretrain": "train a BERT on instance shards, or resume a run",
+            "finetune": "train a head on labelled examples, and score it",
         },
         "look": {
-            "watch": Command("megabert.commands.watch", "show a run: loss, rate, time left, last checkpoint"),
-            "report": Command("megabert.commands.report", "show what a run has learned: table, loss curve, fill-mask"),
-            "compare": Command("megabert.commands.compare", "compare two runs step by step"),
-            "attention": Command("megabert.commands.attention", "write a page that shows the attention on a text"),
-            "similar": Command("megabert.commands.similar", "find the nearest word embeddings; a - b + c"),
+            "watch": "show a run: loss, rate, time left, last checkpoint",
+            "report": "show what a run has learned: table, loss curve, fill-mask",
+            "compare": "compare two runs step by step",
+            "attention": "write a page that shows the attention on a text",
+            "similar": "find the nearest word embeddings; a - b + c",
         },
         "use": {
-            "export": Command("megabert.commands.export", "write a checkpoint as a folder that transformers loads"),
-            "evaluate": Command("megabert.commands.evaluate", "score a fine-tuned model on a labelled file"),
-            "fill-mask": Command("megabert.commands.fill_mask", "guess the [MASK]s of a text"),
-            "embed": Command("megabert.commands.embed", "write a vector for each line of a file, or for each token"),
+            "export": "write a checkpoint as a folder that transformers loads",
+            "evaluate": "score a fine-tuned model on a labelled file",
+            "fill-mask": "guess the [MASK]s of a text",
+            "embed": "write a vector for each line of a file, or for each token",
         },
     },
     example="megabert pretrain --recipe debug --data.path runs/demo-data --run-dir runs/first",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from megabert.config.fields import FieldRow
 
 if TYPE_CHECKING:
-    from megabert.command_line.parser import Parser
+    from megabert.command_line.program import Parser
 
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 _COLUMN = 30

@@ -1,41 +1,40 @@
-"""A program: its table of commands, each imported when it is called."""
+"""What both programs are called by: the table of commands, and the parser that each command describes itself to."""
 
+import argparse
 import sys
-from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NoReturn
 
 from megabert import __version__
 from megabert.command_line.failures import guarded
+from megabert.command_line.help import render_help
+from megabert.config.fields import FieldRow, field_table
 from megabert.errors import ConfigError
 
-Run = Callable[[Namespace], int | None]
+Run = Callable[[argparse.Namespace], int | None]
 """What a command does with its options; returns its exit code."""
-
-
-class Command(NamedTuple):
-    """One command.
-
-    Its module has ``add_arguments(parser)``, which describes it, and ``run(options)``, which returns its exit code.
-    """
-
-    module: str
-    summary: str
-    """One line for the table of commands."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What the shell calls by one name."""
+    """What the shell calls by one name.
+
+    The module of a command has ``add_arguments(parser)``, which describes it, and ``run(options)``, which returns its
+    exit code. It is imported when the command is called.
+    """
 
     name: str
     about: str
     """What it is for, in a line."""
-    groups: Mapping[str, Mapping[str, Command]]
-    """Commands by name, in groups by heading."""
+    package: str
+    """Where the modules of the commands are, by the commands' names."""
+    groups: Mapping[str, Mapping[str, str]]
+    """Commands and what each does in one line, in groups by heading."""
     example: str
     rank_label: Callable[[], str] = str
     """Returns what is put before this process's messages: ``[rank N] `` in ranks other than 0, else nothing."""
@@ -43,9 +42,9 @@ class Program:
     """Makes what a command line is read in: all ranks of a job read the same one, and rank 0 reports what is wrong."""
 
     @property
-    def commands(self) -> dict[str, Command]:
-        """All commands by name."""
-        return {name: command for group in self.groups.values() for name, command in group.items()}
+    def commands(self) -> list[str]:
+        """The names of all commands."""
+        return [name for group in self.groups.values() for name in group]
 
     def run(self, words: Sequence[str]) -> int:
         """Run the command that a command line names; return the exit code that the shell sees."""
@@ -62,20 +61,17 @@ class Program:
             run, options = self.parse(words[0], words[1:])
         return run(options)
 
-    def parse(self, name: str, words: Sequence[str]) -> tuple[Run, Namespace]:
+    def parse(self, name: str, words: Sequence[str]) -> tuple[Run, argparse.Namespace]:
         """Return what runs a command, and its options as they are read from a command line.
 
         Raises:
             ConfigError: There is no such command, or it cannot be called like this.
         """
-        # pydantic and YAML: half of the time that the table of commands takes.
-        from megabert.command_line.parser import Parser
-        from megabert.config.loading import nearest
-
         if name not in self.commands:
-            raise ConfigError(f"{name}: no such command{nearest(name, list(self.commands))}")
-        command = self.commands[name]
-        module = import_module(command.module)
+            from megabert.config.loading import nearest
+
+            raise ConfigError(f"{name}: no such command{nearest(name, self.commands)}")
+        module = import_module(f"{self.package}.{name.replace('-', '_')}")
         parser = Parser(f"{self.name} {name}")
         module.add_arguments(parser)
         return module.run, parser.parse(words)
@@ -86,5 +82,135 @@ class Program:
         lines = [f"usage: {self.name} COMMAND ...", "", self.about]
         for heading, commands in self.groups.items():
             lines += ["", f"{heading}:"]
-            lines += [f"  {name:<{width}}  {command.summary}" for name, command in commands.items()]
+            lines += [f"  {name:<{width}}  {summary}" for name, summary in commands.items()]
         return "\n".join([*lines, "", f"{self.name} COMMAND --help says more. Example:", f"  {self.example}"])
+
+
+class Parser(argparse.ArgumentParser):
+    """An ``ArgumentParser`` that also reads configuration fields by their path.
+
+    After `parse`, ``fields`` of the namespace holds the given fields as nested mappings and ``field_flags`` the flags
+    as they were given. Errors are ConfigErrors.
+    """
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, add_help=False, allow_abbrev=False)
+        self.examples: list[str] = []
+        """Command lines shown at the end of the help."""
+        self.notes = ""
+        """What else the help says after the flags, line for line."""
+        self.fields: dict[str, FieldRow] = {}
+        """The configuration's fields by path."""
+        self.sections: dict[str, str] = {}
+        """What each section of the configuration is about, by the path before its fields, in the order of the help."""
+        self.first: Sequence[str] = ()
+        """The flags that everybody sets, in the order of the help; the others are shown by ``--help-all``."""
+        self.add_argument("-h", "--help", action=_ShowHelp, help="show this and exit")
+
+    def add_fields(self, cls: type, *, first: Sequence[str], sections: Sequence[str] = ()) -> None:
+        """Let the fields of a configuration be set by flags.
+
+        Args:
+            cls: The configuration, a pydantic dataclass.
+            first: The flags that everybody sets, options and fields alike, as they are written without ``--``.
+            sections: Sections in the order of use; those left out follow in the order of the configuration.
+        """
+        self.add_argument("--help-all", action=_ShowHelp, help="show all flags, by section")
+        self.first = first
+        self.fields = {row.path: row for row in field_table(cls)}
+        abouts = {row.section: row.section_about for row in self.fields.values()}
+        self.sections = {name: abouts[name] for name in dict.fromkeys([*sections, *abouts])}
+
+    def add_config_files(self, *, under: str) -> None:
+        """Add ``--config``, to a command without positional arguments, which further files would swallow.
+
+        Args:
+            under: What the files come after, for the help.
+        """
+        self.add_argument(
+            "--config",
+            type=Path,
+            action="extend",
+            nargs="+",
+            default=[],
+            metavar="FILE",
+            help=f"YAML files that change fields, after {under} and before flags; later ones win",
+        )
+
+    def add_stops(self, *, dry_run: str) -> None:
+        """Add ``--dry-run`` and ``--print-config``, which end a command before it begins its work."""
+        self.add_argument("--dry-run", action="store_true", help=f"{dry_run}, and stop")
+        self.add_argument("--print-config", action="store_true", help="print the resolved configuration, and stop")
+
+    def add_device(self) -> None:
+        """Add ``--device``."""
+        choices = ("auto", "cpu", "cuda")
+        self.add_argument("--device", choices=choices, default="auto", help="default: auto, a GPU if any")
+
+    def add_model(self) -> None:
+        """Add ``--model`` and ``--checkpoint``, which name the weights that ``megabert.export.sources`` opens."""
+        self.add_argument("--model", required=True, metavar="DIR|RUN", help="run folder or Hugging Face folder")
+        self.add_checkpoint()
+
+    def add_checkpoint(self) -> None:
+        """Add ``--checkpoint``."""
+        text = "of a run folder: last, best (lowest held-out loss within the last phase) or a step (default: last)"
+        self.add_argument("--checkpoint", default="last", metavar="WHICH", help=text)
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Read a command line.
+
+        Raises:
+            ConfigError: A flag is unknown, or a value is missing or not allowed. Unknown fields and wrong values of
+                fields are found later, all at once, where the configuration is built.
+        """
+        # pydantic and YAML: imported above, they would double the time that the table of commands takes.
+        from megabert.command_line.flags import Flag, flag_name, nest, take_flag
+        from megabert.config.loading import nearest
+
+        names = {option[2:].replace("-", "_"): option for option in self._option_string_actions if option[:2] == "--"}
+        own: list[str] = []
+        flags: list[Flag] = []
+        rest = deque(words)
+        while rest:
+            name = flag_name(rest[0])
+            if rest[0] == "--":
+                own += rest
+                break
+            if name is None:
+                own.append(rest.popleft())
+            elif name in names:
+                _, equals, value = rest.popleft().partition("=")
+                own.append(f"{names[name]}{equals}{value}")
+            elif self.fields:
+                flags.append(take_flag(rest, self.fields))
+            else:
+                raise ConfigError(f"{rest[0]}: no such flag{nearest(name, list(names))}. More: {self.prog} --help")
+        options = self.parse_args(own)
+        options.fields, options.field_flags = nest(flags), flags
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print."""
+        raise ConfigError(f"{message}. More: {self.prog} --help")
+
+
+class _ShowHelp(argparse.Action):
+    """Prints the help, short or whole, and ends the program."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        assert isinstance(parser, Parser)
+        has_all = not parser.fields or self.option_strings == ["--help-all"]
+        print(render_help(parser, has_all=has_all), flush=True)
+        parser.exit()
+
+
+def positive(text: str) -> int:
+    """Read a whole number of 1 or more, as ``type`` of an argument."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value

@@ -3,8 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.arguments import add_model
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 
 
 def add_arguments(parser: Parser) -> None:
@@ -17,7 +16,7 @@ def add_arguments(parser: Parser) -> None:
     parser.examples = ['megabert attention --model runs/demo "The ship sailed." "It came back." --output page.html']
     parser.add_argument("text", metavar="TEXT", help="the text")
     parser.add_argument("second", nargs="?", metavar="TEXT_B", help="a second text, as segment B")
-    add_model(parser)
+    parser.add_model()
     parser.add_argument("--output", type=Path, required=True, metavar="PAGE.html", help="file to write")
     parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers to show, from 0 (default: all)")
 

@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 
 EXIT_DIFFERENT = 6
 """Exit code of runs that differ. diff's 1 is a bug's here."""

@@ -4,8 +4,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.arguments import add_device
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.distributed.environments import own_rank
 from megabert.errors import EXIT_STOPPED
 from megabert.training.recovery.stop_signals import StopSignals
@@ -29,7 +28,7 @@ fails; 75: a SIGTERM or SIGUSR1 came in between.
     ]
     parser.add_argument("--quick", action="store_true", help="only what can differ between nodes and starts")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    add_device(parser)
+    parser.add_device()
     parser.add_argument(
         "--run-dir",
         type=Path,

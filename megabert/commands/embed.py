@@ -4,8 +4,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.arguments import add_model, positive
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser, positive
 from megabert.errors import ConfigError
 
 
@@ -18,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.examples = ["megabert embed sentences.txt --model runs/demo --output sentences.npy --pooling cls"]
     parser.add_argument("file", type=Path, metavar="FILE", help="one text per line")
-    add_model(parser)
+    parser.add_model()
     parser.add_argument("--output", type=Path, metavar="X", help="X.parquet or X.npy (default: FILE with .parquet)")
     parser.add_argument(
         "--pooling",

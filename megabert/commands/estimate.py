@@ -3,8 +3,7 @@
 import json
 from argparse import Namespace
 
-from megabert.command_line.arguments import add_config_files
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.config.recipes import load_run_config, recipe_names
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
@@ -31,7 +30,7 @@ fitted number, the share of the peak while computing; docs/scaling.md compares t
         metavar="NAME|FILE",
         help=f"{', '.join(recipe_names())}, or a file (default: bert_large)",
     )
-    add_config_files(parser, under="the recipe")
+    parser.add_config_files(under="the recipe")
     parser.add_argument("--gpu", default="h200", metavar="KIND", help=f"{', '.join(GPUS)} (default: h200)")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (default: 1)")
     parser.add_argument("--gpus", type=int, metavar="M", help="GPUs a node (default: 8; v100: 16)")

@@ -3,8 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.arguments import add_device
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.config.finetune import FinetuneConfig
 
 
@@ -22,7 +21,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--task", help="task of a folder that does not say it")
     parser.add_argument("--predictions", type=Path, metavar="STEM", help="write predictions to STEM.jsonl or the like")
-    add_device(parser)
+    parser.add_device()
     columns = ("text-column", "pair-column", "label-column")
     settings = ("language", "max-eval-examples", "null-threshold")
     parser.add_fields(FinetuneConfig, first=("model", "data", "task", "predictions", *columns, *settings, "device"))

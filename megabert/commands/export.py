@@ -3,8 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.arguments import add_checkpoint
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 
 
 def add_arguments(parser: Parser) -> None:
@@ -18,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--to", type=Path, required=True, metavar="DIR", help="folder to write, new or an earlier export"
     )
-    add_checkpoint(parser)
+    parser.add_checkpoint()
 
 
 def run(options: Namespace) -> int:

@@ -2,8 +2,7 @@
 
 from argparse import Namespace
 
-from megabert.command_line.arguments import add_model, positive
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser, positive
 
 
 def add_arguments(parser: Parser) -> None:
@@ -11,7 +10,7 @@ def add_arguments(parser: Parser) -> None:
     parser.description = "Guess each [MASK] of a text with a run's checkpoint or a Hugging Face folder."
     parser.examples = ['megabert fill-mask --model runs/demo "The whale is a [MASK] animal."']
     parser.add_argument("text", nargs="+", metavar="TEXT", help="a text with one [MASK] or more")
-    add_model(parser)
+    parser.add_model()
     parser.add_argument("--top", type=positive, default=5, metavar="N", help="guesses a mask (default: 5)")
 
 

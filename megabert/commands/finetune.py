@@ -4,8 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megabert.command_line.arguments import add_device, add_stops
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import build, to_yaml
 from megabert.distributed.environments import before_ranks_meet
@@ -39,9 +38,9 @@ task of GLUE that --data holds, each in a process of its own, and prints the tab
     text = "YAML file with fields, before flags; repeatable, later ones win"
     parser.add_argument("--config", type=Path, action="append", default=[], metavar="FILE", help=text)
     parser.add_argument("--output-dir", metavar="DIR", help="folder of the results (default: runs/TASK)")
-    add_device(parser)
+    parser.add_device()
     parser.add_argument("--launcher", metavar="WORDS", help="glue: what comes before each task's command")
-    add_stops(parser, dry_run="check model, data and settings")
+    parser.add_stops(dry_run="check model, data and settings")
     data = ("model", "data", "eval-data", "text-column", "label-column", "output-dir")
     schedule = ("epochs", "global-batch-size", "learning-rate", "max-seq-length", "seeds")
     parser.add_fields(FinetuneConfig, first=(*data, *schedule))

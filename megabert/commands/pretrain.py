@@ -4,8 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megabert.command_line.arguments import add_config_files, add_device, add_stops
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.config.loading import read_yaml, to_dict, to_yaml
 from megabert.config.recipes import load_run_config, recipe_names, split_fork
 from megabert.config.run import RunConfig
@@ -42,10 +41,10 @@ def add_arguments(parser: Parser) -> None:
         metavar="NAME|FILE",
         help=f"{', '.join(recipe_names())}, or a file (default: debug; with --fork that run's configuration)",
     )
-    add_config_files(parser, under="the recipe")
+    parser.add_config_files(under="the recipe")
     parser.add_argument("--run-dir", default="runs/run", metavar="DIR", help="folder of the run (default: runs/run)")
-    add_device(parser)
-    add_stops(parser, dry_run="check configuration and data, show the plan")
+    parser.add_device()
+    parser.add_stops(dry_run="check configuration and data, show the plan")
     text = "ranks that --dry-run plans for (default: the launcher's, or 1)"
     parser.add_argument("--world-size", type=int, metavar="N", help=text)
     text = "GPU that --dry-run plans for, as for megabert estimate (default: this machine's)"

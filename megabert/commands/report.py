@@ -4,8 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megabert.command_line.arguments import add_checkpoint
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.errors import DataError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def add_arguments(parser: Parser) -> None:
     parser.examples = ['megabert report runs/demo --text "He went to [MASK] sea." --html report.html']
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
     parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
-    add_checkpoint(parser)
+    parser.add_checkpoint()
     parser.add_argument(
         "--min-margin",
         type=float,

@@ -2,8 +2,7 @@
 
 from argparse import Namespace
 
-from megabert.command_line.arguments import add_model, positive
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser, positive
 
 
 def add_arguments(parser: Parser) -> None:
@@ -15,7 +14,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.examples = ["megabert similar --model runs/demo ship king - man + woman"]
     parser.add_argument("word", nargs="+", metavar="WORD", help="a word, + or -")
-    add_model(parser)
+    parser.add_model()
     parser.add_argument("--top", type=positive, default=10, metavar="N", help="neighbours of each (default: 10)")
 
 

@@ -5,7 +5,7 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.errors import ConfigError
 
 CLEAR = "\x1b[H\x1b[J"

@@ -7,7 +7,7 @@ import pytest
 from data_prep.cli import PROGRAM as DATA
 from megabert.cli.main import PROGRAM as MEGABERT
 from megabert.command_line.help import render_help
-from megabert.command_line.parser import Parser
+from megabert.command_line.program import Parser
 from megabert.config.fields import field_table
 from megabert.config.run import RunConfig
 
