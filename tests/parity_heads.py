@@ -14,8 +14,7 @@ from megabert.config.model import ModelConfig
 from megabert.export.huggingface import TaskHead, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.finetuning.families import FAMILIES, Head
-from megabert.finetuning.heads import NO_CLASS, architecture_of, take_head
-from megabert.finetuning.model import TaskModel
+from megabert.finetuning.model import NO_CLASS, TaskModel, architecture_of, take_head
 from megabert.finetuning.saved_model import read_saved_model
 from megabert.finetuning.tasks import Task, find_task
 

@@ -21,7 +21,7 @@ from transformers import (
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import build
-from megabert.finetuning.features import Features
+from megabert.finetuning.batches import Features
 from megabert.finetuning.setup import prepare
 from megabert.finetuning.tasks import find_task
 

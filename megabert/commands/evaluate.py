@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Score, print."""
-    from megabert.finetuning.rescore import rescore
+    from megabert.finetuning.evaluate import rescore
 
     metrics = rescore(
         options.model,

@@ -11,7 +11,7 @@ from megabert.distributed.environments import before_ranks_meet
 from megabert.finetuning.tasks import TASKS, find_task
 
 if TYPE_CHECKING:
-    from megabert.finetuning.results import Summary
+    from megabert.finetuning.finetune import Summary
 
 
 def add_arguments(parser: Parser) -> None:
@@ -50,8 +50,7 @@ def run(options: Namespace) -> int:
     """Train, print."""
     with before_ranks_meet():
         config = build(FinetuneConfig, *options.config, options.fields)
-        columns = {"text": config.text_column, "pair": config.pair_column, "label": config.label_column}
-        task = None if options.task == "glue" else find_task(options.task, **columns)
+        task = None if options.task == "glue" else find_task(options.task, config)
     if options.print_config:
         print(to_yaml(config), end="")
         return 0

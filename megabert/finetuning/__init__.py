@@ -3,12 +3,12 @@
 In the order in which a fine-tuning runs:
 
 1. ``setup`` reads model, tokenizer and files and checks them before anything is written. What to read is a row of the
-   table in ``tasks``; how examples become sequences (``features``), labels and scores is one of the five ``families``,
-   with the official ``metrics``. ``tables`` reads files with named columns.
+   table in ``tasks``; how examples become sequences, labels and scores is one of the five ``families``, with the
+   official ``metrics``. ``tables`` reads files with named columns.
 2. ``trainer`` trains the encoder with its head (``model``) on micro-batches (``batches``) and keeps the best weights.
-3. ``evaluate`` scores a set with the present weights.
-4. ``folder`` writes the result as a model folder that transformers loads (``heads`` has its parameter names).
+3. ``evaluate`` scores a set with the present weights, or with those of a model folder.
+4. ``saved_model`` writes the result as a model folder that transformers loads, and reads such a folder back.
 
-``finetune`` does these for one seed after the other and keeps what has finished (``results``). ``rescore`` evaluates a
-model folder again, which ``saved_model`` reads, and ``glue`` runs a fine-tuning for each task of GLUE.
+``finetune`` does these for one seed after the other and keeps what has finished. ``glue`` runs a fine-tuning for each
+task of GLUE.
 """

@@ -1,17 +1,28 @@
-"""One pass over an evaluation set: logits of every item, predictions, metrics."""
+"""Scoring: one pass over a set with the present weights, or with those of a fine-tuned model's folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from megabert.config.finetune import FinetuneConfig
+from megabert.config.loading import build, nearest
 from megabert.data.batch import MicroBatch
+from megabert.errors import ConfigError
+from megabert.export.huggingface import load_fitting_tokenizer
 from megabert.finetuning.batches import Batcher
-from megabert.finetuning.families import Example, Family, Prediction
+from megabert.finetuning.families import FAMILIES, Example, Family, Prediction
+from megabert.finetuning.saved_model import SCORING_SETTINGS, SavedModel, read_saved_model
+from megabert.finetuning.setup import bind_family, find_file, subset
+from megabert.finetuning.tasks import find_task
+
+CHANGEABLE = (*SCORING_SETTINGS, "max_eval_examples", "micro_batch_tokens")
+"""Settings that may differ from those recorded with a model; the others concern training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,20 +59,13 @@ def evaluate(
     gather: Gather = lambda value: [value],
 ) -> Evaluation:
     """Score a set; every rank calls it, with a model in evaluation mode."""
-    logits = item_logits(forward, data, device=device, gather=gather)
-    predictions = family.predict(logits, data.examples, data.batcher.features)
-    return Evaluation(predictions=predictions, metrics=family.score(predictions, data.examples))
-
-
-def item_logits(forward: Forward, data: EvaluationSet, *, device: torch.device, gather: Gather) -> list[NDArray]:
-    """Return each item's logits, float32 of shape (rows, outputs), in the order of the items."""
     features = data.batcher.features
     mine: list[tuple[NDArray, NDArray]] = []
     for batch in data.batcher.all():
         on_device = batch.to(device)
         logits = forward(on_device.inputs, on_device.label_positions_M).detach().float().cpu().numpy()
         mine.append((batch.items, logits[: features.rows[batch.items].sum()]))
-    # Packing mixes the items: put each one's rows back where the item belongs.
+    # Packing mixes the items: put the rows of each, of shape (rows, outputs), back where the item belongs.
     logits_of_items: list[NDArray] = [np.empty(0)] * len(features)
     for parts in gather(mine):
         for items, logits in parts:
@@ -69,10 +73,67 @@ def item_logits(forward: Forward, data: EvaluationSet, *, device: torch.device, 
                 ends = np.cumsum(features.rows[items])[:-1]
                 for item, rows in zip(items, np.split(logits, ends), strict=True):
                     logits_of_items[item] = rows
-    return logits_of_items
+    predictions = family.predict(logits_of_items, data.examples, features)
+    return Evaluation(predictions=predictions, metrics=family.score(predictions, data.examples))
 
 
-def mean_score(metrics: dict[str, float], names: Sequence[str]) -> float:
-    """Return the mean of the metrics that pick the best weights; tags that are not BIO have their accuracy alone."""
-    values = [metrics[name] for name in names if name in metrics] or [metrics["accuracy"]]
-    return sum(values) / len(values)
+def rescore(
+    folder: Path,
+    data: Path,
+    *,
+    task_name: str | None,
+    changes: Mapping[str, Any],
+    predictions: Path | None,
+    device: Literal["auto", "cpu", "cuda"],
+) -> dict[str, float]:
+    """Score a fine-tuned model, written by ``megabert finetune`` or by another program, on a labelled file.
+
+    Args:
+        folder: Folder of the model.
+        data: A labelled file, or a folder with dev.* or the like.
+        task_name: The task, for a folder that does not say it.
+        changes: Settings to use instead of the recorded ones, such as columns.
+        predictions: Where to write predictions, without a suffix; None writes none.
+        device: The device to score on; ``auto`` takes a GPU if there is one.
+
+    Returns:
+        The task's metrics.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: The message names place, value and remedy.
+    """
+    saved = read_saved_model(folder)
+    name = task_name or saved.task_name
+    if name is None:
+        raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
+    config = _settings(saved, changes)
+    task = find_task(name, config)
+    path = data if data.is_file() else find_file(data, task.evaluation)
+    reader = FAMILIES[task.family]
+    examples = subset(reader.read(task, path), config.max_eval_examples)
+    labels = saved.labels or task.labels or reader.labels_of(examples)
+    family = bind_family(task, config, saved.model, load_fitting_tokenizer(folder, saved.model), labels)
+    torch_device = _find_device(device)
+    model = saved.build_model(task, family.num_outputs).to(torch_device)
+    batcher = family.batcher(family.encode(examples, is_training=False))
+    with torch.no_grad():
+        labelled = EvaluationSet(name=path.stem, examples=examples, batcher=batcher)
+        evaluation = evaluate(model, family, labelled, device=torch_device)
+    if predictions is not None:
+        family.write(evaluation.predictions, evaluation.metrics, predictions)
+    return evaluation.metrics
+
+
+def _settings(saved: SavedModel, changes: Mapping[str, Any]) -> FinetuneConfig:
+    """Return the settings recorded with a model, with changes."""
+    unknown = [setting for setting in changes if setting not in CHANGEABLE]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: no setting of an evaluation{nearest(unknown[0], CHANGEABLE)}")
+    return build(FinetuneConfig, {"model": str(saved.folder), "data": "", **saved.settings}, changes)
+
+
+def _find_device(name: str) -> torch.device:
+    device = torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    if name == "cuda" and device.type == "cpu":
+        raise ConfigError("--device cuda: this machine shows no GPU. Use --device cpu.")
+    return device

@@ -1,15 +1,22 @@
-"""A fine-tuning from settings to scores: one engine, one seed after the other, finished seeds kept."""
+"""A fine-tuning from settings to scores: one engine, one seed after the other, and their mean.
 
-from collections.abc import Mapping
-from dataclasses import replace
+The output folder holds ``finetune.json`` (which fine-tuning it is), a folder for each seed, whose ``result.json`` is
+written last and says that the seed has finished, and ``results.json`` (the summary over the seeds).
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
 from megabert.config.deepspeed import derive_deepspeed
-from megabert.config.finetune import FinetuneConfig
+from megabert.config.finetune import FREE_FIELDS, FinetuneConfig
+from megabert.config.loading import differences, to_dict
 from megabert.config.recipes import engine_path
 from megabert.config.run import OptimizerConfig
 from megabert.distributed.all_or_none import run_on_all_ranks, run_on_main_rank
@@ -20,17 +27,8 @@ from megabert.engine.engine import Engine, build_engine, resolve_precision
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.errors import CheckpointError
 from megabert.finetuning.evaluate import EvaluationSet
-from megabert.finetuning.folder import write_model
 from megabert.finetuning.model import TaskModel
-from megabert.finetuning.results import (
-    Metrics,
-    Summary,
-    claim_folder,
-    is_finished,
-    seed_folder,
-    summarize,
-    write_seed_result,
-)
+from megabert.finetuning.saved_model import write_model
 from megabert.finetuning.setup import Prepared, prepare
 from megabert.finetuning.tasks import Task
 from megabert.finetuning.trainer import TaskTrainer
@@ -38,6 +36,56 @@ from megabert.models.build import InitialWeights, initial_value, initialize, loa
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer
+from megabert.schema import read_json
+from megabert.schema.files import atomic_write
+
+SETTINGS_NAME = "finetune.json"
+RESULT_NAME = "result.json"
+SUMMARY_NAME = "results.json"
+
+Metrics = dict[str, dict[str, float]]
+"""Metrics of each evaluation set, by its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What ``finetune.json`` records: the fine-tuning that an output folder belongs to."""
+
+    task: str
+    settings: dict[str, Any]
+    """All fields of the configuration that a resumed fine-tuning may not change."""
+    sha256: dict[str, str]
+    """SHA-256 of the tokenizer and of every data file."""
+    model: str = ""
+    """Where the model was; for reading only."""
+    data: str = ""
+    """Where the data were; for reading only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedResult:
+    """What the summary reads from the ``result.json`` of a seed; the file holds more."""
+
+    seed: int
+    score: float
+    metrics: Metrics
+    examples_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What ``results.json`` holds."""
+
+    task: str
+    seeds: list[int]
+    mean: Metrics
+    """Mean over the seeds."""
+    deviation: Metrics
+    """Standard deviation over the seeds, 0 for a single one."""
+    examples_per_s: float
+    best_seed: int
+    best_model: str
+    """Folder of the best seed's model."""
 
 
 def finetune(
@@ -62,50 +110,69 @@ def finetune(
         with RunLock(output_dir, world):
             run_on_main_rank(world, lambda: claim_folder(output_dir, prepared))
             seeds = range(config.seed, config.seed + config.seeds)
-            pending: list[int] = run_on_main_rank(world, lambda: [s for s in seeds if not is_finished(output_dir, s)])
+            results = {seed: seed_folder(output_dir, seed) / RESULT_NAME for seed in seeds}
+            pending = run_on_main_rank(world, lambda: [seed for seed in seeds if not results[seed].is_file()])
             if pending:
                 with logging_to_file(output_dir, world.rank):
                     _train_seeds(prepared, pending, output_dir, world)
             return run_on_main_rank(world, lambda: summarize(output_dir, task.name, seeds))
 
 
+def claim_folder(output_dir: Path, prepared: Prepared) -> None:
+    """Record which fine-tuning the folder belongs to; continue one that is the same.
+
+    Raises:
+        CheckpointError: The folder holds another fine-tuning, or something else.
+    """
+    task, config = prepared.family.task, prepared.family.config
+    fixed = {name: value for name, value in to_dict(config).items() if name not in FREE_FIELDS}
+    mine = Settings(
+        task=task.name,
+        settings=json.loads(json.dumps(fixed)),  # as it will be read: tuples become lists
+        sha256=prepared.identity,
+        model=config.model,
+        data=config.data,
+    )
+    # The same command continues the folder, another one is refused: results of two settings would be averaged.
+    path = output_dir / SETTINGS_NAME
+    if path.is_file():
+        recorded = read_json(path, Settings, remedy="Name a new --output-dir.", error=CheckpointError)
+        old, new = ({name: vars(one)[name] for name in ("task", "settings", "sha256")} for one in (recorded, mine))
+        changes = differences(old, new)
+        if changes:
+            lines = "\n".join(f"  {name}: {before} -> {now}" for name, (before, now) in changes.items())
+            raise CheckpointError(
+                f"{output_dir} holds another fine-tuning:\n{lines}\nName a new --output-dir, or return to its settings."
+            )
+        return
+    foreign = [p.name for p in output_dir.iterdir() if not p.name.startswith(".")] if output_dir.is_dir() else []
+    if foreign:
+        raise CheckpointError(f"{output_dir}: holds {foreign[0]}, so it is left alone. Name a new --output-dir.")
+    atomic_write(path, json.dumps(asdict(mine), indent=2, ensure_ascii=False) + "\n")
+
+
+def seed_folder(output_dir: Path, seed: int) -> Path:
+    """Return the folder of a seed's results."""
+    return output_dir / f"seed_{seed}"
+
+
 def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: World) -> None:
     """Build model and engine once, and train one seed after the other with them."""
-    config = prepared.config
+    family, config = prepared.family, prepared.family.config
     share_host(world)
-    model = TaskModel(
-        prepared.model,
-        head=prepared.family.head,
-        num_outputs=prepared.family.num_outputs,
-        ops=config.ops,
-        activation_checkpointing=config.activation_checkpointing,
-    )
-    initialize(model, config.seed)
-    given: set[str] = set()  # the weights that do not depend on the seed
-    if config.random_weights:
-        logger.info("random weights: %s gives shape and tokenizer alone", config.model)
-    else:
-        given = run_on_all_ranks(world, lambda: _load_weights(model, prepared.source.weights))
+    model, given = _build_model(prepared, world)
     # Each seed starts from these weights and from the optimizer and loss scale of a new engine.
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _build_engine(model, config, world)
     first_state = engine.state()
-    logger.info(
-        "%s: %d training items, %d labels, %d rank(s) on %s, ZeRO-%d",
-        prepared.task.name,
-        len(prepared.train),
-        len(prepared.family.labels),
-        world.size,
-        world.device.type,
-        engine.zero_stage,
-    )
+    sizes = f"{len(prepared.train)} training items, {len(family.labels)} labels, {world.size} rank(s)"
+    logger.info("%s: %s on %s, ZeRO-%d", family.task.name, sizes, world.device.type, engine.zero_stage)
     backends = {op: name for op, name in vars(config.ops).items() if op != "lamb"}
     logger.info(describe_choices(backends, world.device.type))
-    batcher = partial(prepared.family.batcher, rank=world.rank, world_size=world.size)
+    batcher = partial(family.batcher, rank=world.rank, world_size=world.size)
     trainer = TaskTrainer(
-        config=config,
         engine=engine,
-        family=prepared.family,
+        family=family,
         train=batcher(prepared.train),
         evaluation=[
             EvaluationSet(name=name, examples=examples, batcher=batcher(features))
@@ -136,9 +203,27 @@ def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Pat
 
     def write() -> None:
         write_model(folder / "model", prepared, state, metrics, training)
-        write_seed_result(folder, seed=seed, metrics=metrics, training=training, predictions=files)
+        content = {"seed": seed, "metrics": metrics, **training.to_dict(), "predictions": files}
+        atomic_write(folder / RESULT_NAME, json.dumps(content, indent=2) + "\n")
 
     run_on_main_rank(world, write)
+
+
+def _build_model(prepared: Prepared, world: World) -> tuple[TaskModel, set[str]]:
+    """Return the model, and the names of the weights that it was given: they do not depend on the seed."""
+    family, config = prepared.family, prepared.family.config
+    model = TaskModel(
+        prepared.model,
+        head=family.head,
+        num_outputs=family.num_outputs,
+        ops=config.ops,
+        activation_checkpointing=config.activation_checkpointing,
+    )
+    initialize(model, config.seed)
+    if config.random_weights:
+        logger.info("random weights: %s gives shape and tokenizer alone", config.model)
+        return model, set()
+    return model, run_on_all_ranks(world, lambda: _load_weights(model, prepared.source.weights))
 
 
 def _load_weights(model: TaskModel, source: InitialWeights) -> set[str]:
@@ -172,3 +257,43 @@ def _build_engine(model: TaskModel, config: FinetuneConfig, world: World) -> Eng
         OptimizerConfig(name="adamw", betas=config.betas, eps=config.eps, weight_decay=config.weight_decay),
     )
     return build_engine(model, optimizer, deepspeed, world)
+
+
+def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary:
+    """Write and return mean and deviation over the seeds, and which seed is best.
+
+    Raises:
+        CheckpointError: A seed's result is damaged.
+    """
+    remedy = "Delete it to train this seed again."
+    paths = [seed_folder(output_dir, seed) / RESULT_NAME for seed in seeds]
+    results = [read_json(path, SeedResult, remedy=remedy, error=CheckpointError) for path in paths]
+    best = max(results, key=lambda result: result.score).seed
+    summary = Summary(
+        task=task_name,
+        seeds=list(seeds),
+        mean=_over_seeds(results, statistics.fmean),
+        deviation=_over_seeds(results, lambda values: statistics.stdev(values) if len(values) > 1 else 0.0),
+        examples_per_s=statistics.fmean(result.examples_per_s for result in results),
+        best_seed=best,
+        best_model=str(seed_folder(output_dir, best) / "model"),
+    )
+    atomic_write(output_dir / SUMMARY_NAME, json.dumps(asdict(summary), indent=2) + "\n")
+    return summary
+
+
+def read_summary(output_dir: Path) -> Summary:
+    """Read the summary of a finished fine-tuning.
+
+    Raises:
+        CheckpointError: It is missing or damaged.
+    """
+    remedy = "Run the fine-tuning again: seeds that have finished are kept."
+    return read_json(output_dir / SUMMARY_NAME, Summary, remedy=remedy, error=CheckpointError)
+
+
+def _over_seeds(results: Sequence[SeedResult], function: Callable[[list[float]], float]) -> Metrics:
+    return {
+        name: {metric: function([result.metrics[name][metric] for result in results]) for metric in metrics}
+        for name, metrics in results[0].metrics.items()
+    }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.errors import ConfigError, DataError, MegabertError
-from megabert.finetuning.results import Summary, read_summary
+from megabert.finetuning.finetune import Summary, read_summary
 from megabert.finetuning.tasks import GLUE, TASKS, Task
 from megabert.observability.logs import logger
 from megabert.text_tables import render_table

@@ -1,24 +1,29 @@
-"""A fine-tuned model that somebody saved, read back to be scored."""
+"""The folder of a fine-tuned model: written for ``transformers``, and read back to be scored."""
 
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import build
+from megabert.config.loading import to_dict
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import read_task_fields
-from megabert.export.huggingface import read_huggingface
+from megabert.export.huggingface import TaskHead, read_huggingface, write_huggingface
+from megabert.export.model_card import ModelCard
 from megabert.finetuning.families import FAMILIES
-from megabert.finetuning.heads import head_by_our_names
-from megabert.finetuning.model import TaskModel
+from megabert.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
 from megabert.finetuning.tasks import Task
 from megabert.models.convert import load_parameters
+from megabert.observability.environment import describe_environment
+
+if TYPE_CHECKING:  # these import, in the end, what reads a saved model
+    from megabert.finetuning.finetune import Metrics
+    from megabert.finetuning.setup import Prepared
+    from megabert.finetuning.trainer import TrainingSummary
 
 KEY = "megabert_task"
 """The field of config.json that keeps what ``megabert evaluate`` needs."""
@@ -40,6 +45,89 @@ PLACEHOLDER = re.compile(r"LABEL_\d+")
 """The names that ``transformers`` gives to the outputs of a head whose labels nobody named."""
 
 
+def write_model(
+    folder: Path, prepared: "Prepared", state: dict[str, Tensor], metrics: "Metrics", summary: "TrainingSummary"
+) -> None:
+    """Write a fine-tuned model with its card; the folder appears whole or not at all.
+
+    Args:
+        folder: A new folder, or an earlier result, which is replaced.
+        prepared: The fine-tuning.
+        state: Whole parameters by name.
+        metrics: Metrics of each evaluation set.
+        summary: How the training went.
+    """
+    head, family = prepared.family.head, prepared.model.family
+    encoder, weights = take_head(state, family, head.architecture)
+    write_huggingface(
+        folder,
+        state=encoder,
+        config=prepared.model,
+        tokenizer_dir=prepared.source.tokenizer_dir,
+        card=_card(prepared, metrics, summary),
+        task=TaskHead(architecture_of(family, head.architecture), _fields(prepared, metrics), weights),
+    )
+
+
+def _fields(prepared: "Prepared", metrics: "Metrics") -> dict[str, Any]:
+    """Return the fields of config.json: what ``megabert evaluate`` needs, and what transformers calls the labels."""
+    family, config = prepared.family, to_dict(prepared.family.config)
+    settings = {name: config[name] for name in SCORING_SETTINGS} | {"max_seq_length": family.max_seq_length}
+    threshold = next(iter(metrics.values())).get("null_threshold")
+    if threshold is not None:  # the one that was best on the evaluation set, in place of "auto"
+        settings["null_threshold"] = threshold
+    fields: dict[str, Any] = {KEY: {"task": family.task.name, **settings}}
+    if family.task.family in ("sequence", "tagging", "regression"):
+        fields["id2label"] = {str(index): label for index, label in enumerate(family.labels)}
+        fields["label2id"] = family.ids
+    if family.task.family in ("sequence", "regression"):
+        is_regression = family.task.family == "regression"
+        fields["problem_type"] = "regression" if is_regression else "single_label_classification"
+    return fields
+
+
+def _card(prepared: "Prepared", metrics: "Metrics", summary: "TrainingSummary") -> ModelCard:
+    head, task = prepared.family.head, prepared.family.task
+    first = next(iter(metrics))
+    return ModelCard(
+        name=f"{task.name}, fine-tuned",
+        description=f"An encoder of the family {prepared.model.family}, fine-tuned with megabert for the task "
+        f"`{task.name}`: {task.about}.",
+        data={f"SHA-256 of {name}": digest for name, digest in prepared.identity.items()}
+        | {"training examples or windows": f"{len(prepared.train):,}"},
+        recipe=_recipe(prepared),
+        checkpoint={"chosen as": f"best on {first}", "step": f"{summary.best_step:,} of {summary.steps:,}"},
+        metrics={f"{name}/{metric}": value for name, scores in metrics.items() for metric, value in scores.items()},
+        software=describe_environment()["packages"],
+        pipeline=head.pipeline,
+        usage=_usage(head.architecture, architecture_of(prepared.model.family, head.architecture)),
+        metrics_of=("evaluation", first),
+    )
+
+
+def _recipe(prepared: "Prepared") -> dict[str, Any]:
+    config = prepared.family.config
+    return {
+        "started from": f"{'random weights of the shape of ' * config.random_weights}{config.model}",
+        "epochs": config.epochs,
+        "examples a step": config.global_batch_size,
+        "learning rate": f"{config.learning_rate:g}, warm-up {config.warmup_ratio:.0%}, then linear decay",
+        "weight decay": config.weight_decay,
+        "dropout": f"{config.hidden_dropout_prob:g}, of attention {config.attention_probs_dropout_prob:g}",
+        "longest sequence": prepared.family.max_seq_length,
+        "labels": ", ".join(prepared.family.labels),
+    }
+
+
+def _usage(head: str, architecture: str) -> str:
+    return f"""\
+from transformers import AutoTokenizer, AutoModelFor{head}
+
+folder = "."  # where this file lies
+model = AutoModelFor{head}.from_pretrained(folder)  # {architecture}
+tokenizer = AutoTokenizer.from_pretrained(folder)"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SavedModel:
     """The content of a fine-tuned model's folder."""
@@ -56,10 +144,6 @@ class SavedModel:
     """The encoder's parameters, by our names."""
     head: dict[str, Tensor]
     """All other parameters of the folder, by their names there."""
-
-    def config(self, changes: dict[str, Any]) -> FinetuneConfig:
-        """Return the recorded settings, with changes."""
-        return build(FinetuneConfig, {"model": str(self.folder), "data": "", **self.settings}, changes)
 
     def build_model(self, task: Task, num_outputs: int) -> TaskModel:
         """Return the model in float32 on the CPU, in evaluation mode.

@@ -11,12 +11,13 @@ from megabert.config.finetune import FinetuneConfig
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError, DataError
 from megabert.export.sources import Source, open_source
+from megabert.finetuning.batches import Features
 from megabert.finetuning.families import FAMILIES, Example, Family
-from megabert.finetuning.features import Features
-from megabert.finetuning.heads import architecture_of
+from megabert.finetuning.model import architecture_of
 from megabert.finetuning.tables import SUFFIXES
 from megabert.finetuning.tasks import Task
 from megabert.schema.files import sha256_file
+from megabert.tokenization import Tokenizer
 
 MORE_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 """Suffixes of files with CoNLL columns."""
@@ -33,12 +34,11 @@ NamedSet = tuple[str, list[Example]]
 class Prepared:
     """A fine-tuning that is ready to run."""
 
-    task: Task
-    config: FinetuneConfig
     source: Source
     model: ModelConfig
     """The source's shape with the dropout of the fine-tuning."""
     family: Family
+    """The task, bound to its settings."""
     train: Features
     evaluation: tuple[tuple[str, Sequence[Example], Features], ...]
     """Name, examples and features of each evaluation set."""
@@ -57,22 +57,12 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     # Refuses, before hours of training, a model whose result transformers could not load.
     architecture_of(source.model.family, FAMILIES[task.family].head.architecture)
     tokenizer = source.load_tokenizer()
-    length = sequence_length(task, config, source.model)
     train_path, evaluation_paths = find_files(task, config)
     train, evaluation = _read_examples(task, config, train_path, evaluation_paths)
     # Read even where the task names its labels: examples with a single label are refused, there is nothing to learn.
     labels = FAMILIES[task.family].labels_of(train)
-    family = FAMILIES[task.family](
-        task,
-        config,
-        tokenizer,
-        labels=task.labels or labels,
-        max_seq_length=length,
-        has_segments=source.model.type_vocab_size > 1,
-    )
+    family = bind_family(task, config, source.model, tokenizer, task.labels or labels)
     return Prepared(
-        task=task,
-        config=config,
         source=source,
         model=replace(
             source.model,
@@ -105,21 +95,25 @@ def _read_examples(
     return train, [(name, subset(examples, config.max_eval_examples)) for name, examples in evaluation]
 
 
-def sequence_length(task: Task, config: FinetuneConfig, model: ModelConfig) -> int:
-    """Return the length in tokens to which sequences are limited.
+def bind_family(
+    task: Task, config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer, labels: tuple[str, ...]
+) -> Family:
+    """Return the task's family, bound to settings, labels and a model.
 
     Raises:
-        ConfigError: The model has fewer positions.
+        ConfigError: The model has fewer positions than sequences may have tokens.
     """
-    limit = model.max_position_embeddings
-    if config.max_seq_length == "auto":
-        return min(USUAL_LENGTHS.get(task.family, 128), limit)
-    if config.max_seq_length > limit:
+    limit, usual = model.max_position_embeddings, USUAL_LENGTHS.get(task.family, 128)
+    length = min(usual, limit) if config.max_seq_length == "auto" else config.max_seq_length
+    if length > limit:
         raise ConfigError(
-            f"max_seq_length={config.max_seq_length} is above the {limit} positions of the model in {config.model}. "
-            f"Set it to {limit} or less."
+            f"max_seq_length={length} is above the {limit} positions of the model in {config.model}. Set it to {limit} "
+            "or less."
         )
-    return config.max_seq_length
+    has_segments = model.type_vocab_size > 1
+    return FAMILIES[task.family](
+        task, config, tokenizer, labels=labels, max_seq_length=length, has_segments=has_segments
+    )
 
 
 def find_files(task: Task, config: FinetuneConfig) -> tuple[Path, tuple[Path, ...]]:
@@ -161,11 +155,8 @@ def split(examples: list[Item], share: float, path: Path) -> tuple[list[Item], l
     if held_out >= len(examples):
         raise DataError(f"{path}: {len(examples)} example is too few to hold any out. Name --eval-data, or add more.")
     order = np.random.default_rng(0).permutation(len(examples))
-    chosen = set(order[:held_out].tolist())
-    return (
-        [example for index, example in enumerate(examples) if index not in chosen],
-        [example for index, example in enumerate(examples) if index in chosen],
-    )
+    rest, chosen = np.sort(order[held_out:]), np.sort(order[:held_out])
+    return [examples[index] for index in rest], [examples[index] for index in chosen]
 
 
 def subset(examples: list[Item], size: int) -> list[Item]:

@@ -4,9 +4,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import nearest
 from megabert.errors import ConfigError
 
+COLUMNS = ("text", "pair", "label")
+"""Fields of a task that name columns; a configuration has ``text_column`` and so on."""
 TaskFamily = Literal["sequence", "regression", "choice", "span", "tagging"]
 
 
@@ -16,7 +19,7 @@ class Task:
 
     name: str
     """Name of the task on the command line."""
-    family: TaskFamily
+    family: TaskFamily = "sequence"
     about: str
     """A few words for help texts and model cards."""
     text: str = "text"
@@ -39,19 +42,16 @@ class Task:
     """Stems of further evaluation files, which are scored at the end."""
     header: tuple[str, ...] | None = None
     """Column names of files that have no header line."""
+    may_be_unanswerable: bool = False
+    """Whether "no answer" may be the answer to a question."""
     skips_broken_rows: bool = False
     """Whether rows with a wrong number of columns are left out, which the log says, instead of refused."""
     glue_folder: str | None = None
     """The folder's name in GLUE's layout."""
 
 
-def _glue(name: str, folder: str, about: str, **fields: object) -> Task:
-    family = fields.pop("family", "sequence")
-    return Task(name=name, family=family, about=about, glue_folder=folder, **fields)  # type: ignore[arg-type]
-
-
 _ENTAILMENT = ("entailment", "not_entailment")
-_SENTENCES = {"text": "sentence1", "pair": "sentence2"}
+_SENTENCES: dict[str, Any] = {"text": "sentence1", "pair": "sentence2"}
 _INFERENCE: dict[str, Any] = {
     **_SENTENCES,
     "label": "gold_label",
@@ -62,30 +62,30 @@ _SPANS: dict[str, Any] = {"text": "question", "pair": "context", "label": "answe
 
 _TABLE = [
     # GLUE (Wang et al. 2019): files as its own download script leaves them, metrics as its paper states them.
-    _glue(
-        "cola",
-        "CoLA",
-        "acceptability (Matthews correlation)",
+    Task(
+        name="cola",
+        glue_folder="CoLA",
+        about="acceptability (Matthews correlation)",
         text="sentence",
         labels=("0", "1"),
         header=("source", "label", "star", "sentence"),
         metrics=("mcc",),
     ),
-    _glue("sst2", "SST-2", "sentiment of film reviews", text="sentence", labels=("0", "1")),
-    _glue(
-        "mrpc",
-        "MRPC",
-        "paraphrases",
+    Task(name="sst2", glue_folder="SST-2", about="sentiment of film reviews", text="sentence", labels=("0", "1")),
+    Task(
+        name="mrpc",
+        glue_folder="MRPC",
+        about="paraphrases",
         text="#1 String",
         pair="#2 String",
         label="Quality",
         labels=("0", "1"),
         metrics=("accuracy", "f1"),
     ),
-    _glue(
-        "qqp",
-        "QQP",
-        "duplicate questions",
+    Task(
+        name="qqp",
+        glue_folder="QQP",
+        about="duplicate questions",
         text="question1",
         pair="question2",
         label="is_duplicate",
@@ -93,31 +93,37 @@ _TABLE = [
         metrics=("accuracy", "f1"),
         skips_broken_rows=True,
     ),
-    _glue(
-        "stsb",
-        "STS-B",
-        "similarity, 0 to 5",
+    Task(
+        name="stsb",
+        glue_folder="STS-B",
+        about="similarity, 0 to 5",
         family="regression",
         label="score",
         metrics=("pearson", "spearman"),
         **_SENTENCES,
     ),
-    _glue(
-        "mnli",
-        "MNLI",
-        "inference over genres, matched and mismatched",
+    Task(
+        name="mnli",
+        glue_folder="MNLI",
+        about="inference over genres, matched and mismatched",
         evaluation=("dev_matched",),
         also=("dev_mismatched",),
         **_INFERENCE,
     ),
-    _glue("qnli", "QNLI", "does the sentence answer", text="question", pair="sentence", labels=_ENTAILMENT),
-    _glue("rte", "RTE", "inference", labels=_ENTAILMENT, **_SENTENCES),
-    _glue("wnli", "WNLI", "inference about pronouns", labels=("0", "1"), **_SENTENCES),
+    Task(
+        name="qnli",
+        glue_folder="QNLI",
+        about="does the sentence answer",
+        text="question",
+        pair="sentence",
+        labels=_ENTAILMENT,
+    ),
+    Task(name="rte", glue_folder="RTE", about="inference", labels=_ENTAILMENT, **_SENTENCES),
+    Task(name="wnli", glue_folder="WNLI", about="inference about pronouns", labels=("0", "1"), **_SENTENCES),
     # Other published sets, as their authors distribute them.
-    Task(name="snli", family="sequence", about="inference (Bowman et al. 2015), its JSON Lines", **_INFERENCE),
+    Task(name="snli", about="inference (Bowman et al. 2015), its JSON Lines", **_INFERENCE),
     Task(
         name="boolq",
-        family="sequence",
         about="yes/no questions (Clark et al. 2019), its JSON Lines",
         text="question",
         pair="passage",
@@ -126,11 +132,16 @@ _TABLE = [
     ),
     Task(name="swag", family="choice", about="four endings (Zellers et al. 2018), its CSV", text="sent1", pair="sent2"),
     Task(name="squad", family="span", about="answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)", **_SPANS),
-    Task(name="squad2", family="span", about="answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)", **_SPANS),
+    Task(
+        name="squad2",
+        family="span",
+        about="answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)",
+        may_be_unanswerable=True,
+        **_SPANS,
+    ),
     # Anybody's own data.
     Task(
         name="classification",
-        family="sequence",
         about="a label for a text or a pair, out of any TSV, CSV, JSON Lines or Parquet",
     ),
     Task(name="regression", family="regression", about="a number instead of a label", metrics=("pearson", "spearman")),
@@ -148,16 +159,16 @@ TASKS: dict[str, Task] = {task.name: task for task in _TABLE}
 GLUE: tuple[Task, ...] = tuple(task for task in _TABLE if task.glue_folder)
 
 
-def find_task(name: str, *, text: str | None = None, pair: str | None = None, label: str | None = None) -> Task:
-    """Return a task, with other columns where they are given.
+def find_task(name: str, config: FinetuneConfig | None = None) -> Task:
+    """Return a task, with other columns where the settings name them.
 
     Raises:
         ConfigError: There is no such task.
     """
     if name not in TASKS:
         raise ConfigError(f"{name}: no such task{nearest(name, list(TASKS))}")
-    task = TASKS[name]
-    return replace(task, text=text or task.text, pair=pair or task.pair, label=label or task.label)
+    given = {column: getattr(config, f"{column}_column", None) for column in COLUMNS}
+    return replace(TASKS[name], **{column: value for column, value in given.items() if value})
 
 
 def refuse_columns(task: Task, path: Path) -> None:
@@ -166,7 +177,7 @@ def refuse_columns(task: Task, path: Path) -> None:
     Raises:
         ConfigError: A column differs from the task's own.
     """
-    given = [name for name in ("text", "pair", "label") if getattr(task, name) != getattr(TASKS[task.name], name)]
+    given = [name for name in COLUMNS if getattr(task, name) != getattr(TASKS[task.name], name)]
     if given:
         flags = ", ".join(f"--{name}-column {getattr(task, name)}" for name in given)
         raise ConfigError(f"{path}: has no named columns, so {flags} means nothing. Leave it out, or give a table.")

@@ -16,7 +16,7 @@ from megabert.engine.engine import Engine
 from megabert.engine.master_weights import copy_masters, put_back_masters
 from megabert.errors import DataError
 from megabert.finetuning.batches import Batcher, TaskBatch
-from megabert.finetuning.evaluate import Evaluation, EvaluationSet, evaluate, mean_score
+from megabert.finetuning.evaluate import Evaluation, EvaluationSet, evaluate
 from megabert.finetuning.families import Family
 from megabert.finetuning.model import empty_loss
 from megabert.observability.logs import logger
@@ -69,7 +69,6 @@ class _Best:
 class TaskTrainer:
     """Trains a task's model. ``run`` starts from the engine's present weights and leaves the best ones there."""
 
-    config: FinetuneConfig
     engine: Engine
     family: Family
     train: Batcher
@@ -78,6 +77,11 @@ class TaskTrainer:
     world: World
     skips: int = 0
     """Steps in a row that were skipped."""
+
+    @property
+    def config(self) -> FinetuneConfig:
+        """The settings."""
+        return self.family.config
 
     def run(self, seed: int, folder: Path) -> tuple[TrainingSummary, Evaluation]:
         """Train with one seed, and write its metrics to ``folder``.
@@ -95,11 +99,16 @@ class TaskTrainer:
             while summary.steps < steps and not (config.patience and best.age >= config.patience):
                 summary.steps += 1
                 metrics = self._timed_step(summary, seed, steps)
-                self._log_step(writer, seed, summary.steps, steps, metrics)
+                is_shown = summary.steps % max(1, steps // LOG_LINES) == 0
+                text = f"seed {seed}: step {summary.steps} of {steps}, loss {metrics['train/loss']:.4f}"
+                self._log(writer, summary.steps, metrics, text if is_shown else "")
                 if summary.steps % every == 0 or summary.steps == steps:
                     evaluation = self.evaluate(self.evaluation[0])
                     self._keep_best(summary, best, evaluation)
-                    self._log_evaluation(writer, seed, summary.steps, evaluation.metrics)
+                    scores = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.metrics.items())
+                    text = f"seed {seed}: step {summary.steps}, {self.evaluation[0].name}: {scores}"
+                    row = {f"eval/{name}": value for name, value in evaluation.metrics.items()}
+                    self._log(writer, summary.steps, row, text)
         finally:
             if writer is not None:
                 writer.close()
@@ -115,7 +124,10 @@ class TaskTrainer:
     def _keep_best(self, summary: TrainingSummary, best: _Best, evaluation: Evaluation) -> None:
         """Record an evaluation after the current step, and copy the weights if it is the best one."""
         summary.history.append({"step": summary.steps, **evaluation.metrics})
-        score = mean_score(evaluation.metrics, self.family.task.metrics)
+        # The mean of the task's metrics; tags that are not BIO have their accuracy alone.
+        scores = [evaluation.metrics[name] for name in self.family.task.metrics if name in evaluation.metrics]
+        scores = scores or [evaluation.metrics["accuracy"]]
+        score = sum(scores) / len(scores)
         best.age += 1
         if best.evaluation is None or score > summary.score:
             summary.score, summary.best_step = score, summary.steps
@@ -178,18 +190,9 @@ class TaskTrainer:
             )
         return math.inf
 
-    def _log_step(
-        self, writer: MetricWriter | None, seed: int, step: int, steps: int, metrics: dict[str, float]
-    ) -> None:
-        if writer is None:
-            return
-        writer.write(step, metrics)
-        if step % max(1, steps // LOG_LINES) == 0:
-            logger.info("seed %d: step %d of %d, loss %.4f", seed, step, steps, metrics["train/loss"])
-
-    def _log_evaluation(self, writer: MetricWriter | None, seed: int, step: int, metrics: dict[str, float]) -> None:
-        if writer is None:
-            return
-        writer.write(step, {f"eval/{name}": value for name, value in metrics.items()})
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        logger.info("seed %d: step %d, %s: %s", seed, step, self.evaluation[0].name, scores)
+    def _log(self, writer: MetricWriter | None, step: int, row: dict[str, float], text: str) -> None:
+        """Write a row of metrics, and a line into the log if there is one; only rank 0 has a writer."""
+        if writer is not None:
+            writer.write(step, row)
+            if text:
+                logger.info(text)

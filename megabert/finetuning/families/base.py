@@ -14,8 +14,7 @@ from torch import Tensor
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.errors import DataError
-from megabert.finetuning.batches import Batcher, TaskBatch
-from megabert.finetuning.features import Features, Sequences
+from megabert.finetuning.batches import Batcher, Features, Sequences, TaskBatch
 from megabert.finetuning.tasks import Task
 from megabert.ops.cross_entropy import cross_entropy
 from megabert.schema.files import atomic_write
@@ -45,6 +44,8 @@ class Example:
 
 E = TypeVar("E", bound=Example)
 
+Logits = Sequence[NDArray]
+"""The logits of each item, of shape (rows, outputs)."""
 Prediction = dict[str, Any]
 """What is predicted for one example, ready for JSON; the keys are those of the family."""
 
@@ -112,8 +113,8 @@ class Family(ABC, Generic[E]):
         return cross_entropy(logits, batch.labels, backend=self.config.ops.cross_entropy)[0]
 
     @abstractmethod
-    def predict(self, logits: Sequence[NDArray], examples: Sequence[E], features: Features) -> list[Prediction]:
-        """Turn each item's logits, of shape (rows, outputs), into one prediction an example, ready for JSON."""
+    def predict(self, logits: Logits, examples: Sequence[E], features: Features) -> list[Prediction]:
+        """Turn the logits of all items into one prediction an example."""
 
     @abstractmethod
     def score(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> dict[str, float]:

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.errors import DataError
-from megabert.finetuning.batches import TaskBatch
-from megabert.finetuning.families.base import Example, Family, Head, Prediction
-from megabert.finetuning.features import Features
-from megabert.finetuning.metrics.labels import METRICS
+from megabert.finetuning.batches import Features, TaskBatch
+from megabert.finetuning.families.base import Example, Family, Head, Logits, Prediction
+from megabert.finetuning.metrics import METRICS
 from megabert.finetuning.tables import read_table
 from megabert.finetuning.tasks import Task
 
@@ -66,9 +64,8 @@ class Choice(Family[ChoiceQuestion]):
         texts = [f"{example.start} {ending}" for example in examples for ending in example.endings]
         seconds = self.tokenizer.encode_batch(texts)
         group = len(ENDINGS)
-        for index, context in enumerate(contexts):
-            for second in seconds[index * group : (index + 1) * group]:
-                sequences.add(context, second)
+        for index, second in enumerate(seconds):
+            sequences.add(contexts[index // group], second)
         labels = np.array([example.label for example in examples], np.int64)
         rows = np.full(len(examples), group, np.int64)
         return Features(columns=sequences.columns(), labels=labels, group=group, rows=rows)
@@ -78,9 +75,7 @@ class Choice(Family[ChoiceQuestion]):
         logits_QK = logits[: batch.inputs.num_instances, 0].view(-1, len(ENDINGS))
         return super().loss(logits_QK.contiguous(), batch)
 
-    def predict(
-        self, logits: Sequence[NDArray], examples: Sequence[ChoiceQuestion], features: Features
-    ) -> list[Prediction]:
+    def predict(self, logits: Logits, examples: Sequence[ChoiceQuestion], features: Features) -> list[Prediction]:
         """Return the likeliest ending and the probabilities of all."""
         probabilities = torch.softmax(torch.from_numpy(np.stack(logits)[:, :, 0]), -1).numpy()
         return [

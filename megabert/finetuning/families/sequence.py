@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.errors import DataError
-from megabert.finetuning.batches import TaskBatch
-from megabert.finetuning.families.base import Example, Family, Head, Prediction
-from megabert.finetuning.features import Features
-from megabert.finetuning.metrics.labels import METRICS
+from megabert.finetuning.batches import Features, TaskBatch
+from megabert.finetuning.families.base import Example, Family, Head, Logits, Prediction
+from megabert.finetuning.metrics import METRICS
 from megabert.finetuning.tables import read_table
 from megabert.finetuning.tasks import Task
 
@@ -88,9 +87,7 @@ class Classification(_SequenceFamily):
     def _labels(self, examples: Sequence[LabelledText]) -> NDArray:
         return np.array([self.id_of(example.label, example.where) for example in examples], np.int64)
 
-    def predict(
-        self, logits: Sequence[NDArray], examples: Sequence[LabelledText], features: Features
-    ) -> list[Prediction]:
+    def predict(self, logits: Logits, examples: Sequence[LabelledText], features: Features) -> list[Prediction]:
         """Return the likeliest label and the probabilities of all."""
         rows = np.concatenate(logits)
         probabilities = torch.softmax(torch.from_numpy(rows), -1).numpy()
@@ -128,9 +125,7 @@ class Regression(_SequenceFamily):
         """Return the summed squared error."""
         return (logits[: len(batch.labels), 0].float() - batch.labels).square().sum()
 
-    def predict(
-        self, logits: Sequence[NDArray], examples: Sequence[LabelledText], features: Features
-    ) -> list[Prediction]:
+    def predict(self, logits: Logits, examples: Sequence[LabelledText], features: Features) -> list[Prediction]:
         """Return the predicted numbers."""
         return [
             {"label": _number(example), "prediction": float(row[0, 0])}

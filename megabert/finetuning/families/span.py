@@ -19,14 +19,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megabert.finetuning.batches import TaskBatch
-from megabert.finetuning.families.base import Family, Head, Prediction
-from megabert.finetuning.families.span_files import MAY_BE_UNANSWERABLE, SpanQuestion, read_questions
-from megabert.finetuning.features import Features
-from megabert.finetuning.metrics.answers import Gold, best_null_threshold, score_answers
-from megabert.finetuning.tasks import Task
+from megabert.errors import DataError
+from megabert.finetuning.batches import Features, TaskBatch
+from megabert.finetuning.families.base import Example, Family, Head, Logits, Prediction
+from megabert.finetuning.metrics import Gold, best_null_threshold, score_answers
+from megabert.finetuning.tables import as_text, json_object, read_table, reading
+from megabert.finetuning.tasks import Task, refuse_columns
 from megabert.ops.cross_entropy import cross_entropy
 from megabert.schema.files import atomic_write
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanQuestion(Example):
+    """A question, its context, and its answers: the character of the context at which each begins, and its text."""
+
+    identity: str
+    question: str
+    context: str
+    answers: tuple[tuple[int, str], ...]
+
 
 _Scores = tuple[float, float, float]
 """Sum of the two logits of an answer, that of its start, that of its end."""
@@ -59,15 +70,19 @@ class Span(Family[SpanQuestion]):
     head = Head("QuestionAnswering", "qa_outputs", "tokens", "question-answering")
     outputs = 2  # the logits of being the first and the last token
 
-    @property
-    def may_be_unanswerable(self) -> bool:
-        """Whether "no answer" is an answer."""
-        return self.task.name in MAY_BE_UNANSWERABLE
-
     @classmethod
     def read(cls, task: Task, path: Path) -> list[SpanQuestion]:
         """Read SQuAD's JSON, or JSON Lines or Parquet with the columns id, question, context, answers."""
-        return read_questions(task, path)
+        examples = list(_read_squad(task, path) if path.suffix == ".json" else _read_rows(task, path))
+        if not examples:
+            raise DataError(f"{path}: holds no examples. Name a file with questions.")
+        identities = set()
+        for example in examples:
+            _check_answers(example, task)
+            if example.identity in identities:
+                raise DataError(f"{example.where}: id {example.identity!r} is used twice. Give each question its own.")
+            identities.add(example.identity)
+        return examples
 
     @classmethod
     def labels_of(cls, examples: Sequence[SpanQuestion]) -> tuple[str, ...]:
@@ -146,9 +161,7 @@ class Span(Family[SpanQuestion]):
         ]
         return (losses[0] + losses[1]) / 2
 
-    def predict(
-        self, logits: Sequence[NDArray], examples: Sequence[SpanQuestion], features: Features
-    ) -> list[Prediction]:
+    def predict(self, logits: Logits, examples: Sequence[SpanQuestion], features: Features) -> list[Prediction]:
         """Return for each question its best answers, and how much likelier "no answer" is than the best."""
         assert isinstance(features, WindowFeatures)
         # The best score of each answer's text over all windows, and the lowest score of "no answer", as in
@@ -192,7 +205,7 @@ class Span(Family[SpanQuestion]):
     def _prediction(self, example: SpanQuestion, answers: dict[str, _Scores], null: _Scores) -> dict[str, Any]:
         ranked = sorted(answers.items(), key=_by_score)[: self.config.n_best] or [("", null)]
         listed = ranked
-        if self.may_be_unanswerable and answers:  # in addition to the n best, as in google-research/bert
+        if self.task.may_be_unanswerable and answers:  # in addition to the n best, as in google-research/bert
             listed = sorted([*ranked, ("", null)], key=_by_score)
         scores = np.array([score[0] for _, score in listed])
         weights = np.exp(scores - scores.max())
@@ -211,7 +224,7 @@ class Span(Family[SpanQuestion]):
         gold = [Gold(example.identity, tuple(text for _, text in example.answers)) for example in examples]
         language = self.config.language
         answers = {row["id"]: row["answer"] for row in predictions}
-        if not self.may_be_unanswerable:
+        if not self.task.may_be_unanswerable:
             return score_answers(answers, gold, language)
         threshold = self.config.null_threshold
         if threshold == "auto":
@@ -225,7 +238,7 @@ class Span(Family[SpanQuestion]):
             ".json": _with_threshold(predictions, metrics.get("null_threshold", np.inf)),
             "_nbest.json": {row["id"]: row["n_best"] for row in predictions},
         }
-        if self.may_be_unanswerable:
+        if self.task.may_be_unanswerable:
             contents["_null_odds.json"] = {row["id"]: row["null_odds"] for row in predictions}
         paths = []
         for suffix, content in contents.items():
@@ -257,3 +270,64 @@ def _token_span(offsets: NDArray[np.int32], example: SpanQuestion) -> tuple[int,
     start, text = example.answers[0]
     overlapping = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < start + len(text)))
     return (int(overlapping[0]), int(overlapping[-1])) if overlapping.size else None
+
+
+def _check_answers(example: SpanQuestion, task: Task) -> None:
+    """Refuse answers that are not where the example says, and an example without one unless the task allows it."""
+    for start, text in example.answers:
+        there = example.context[start : start + len(text)] if start >= 0 else ""
+        if there != text or not text:
+            raise DataError(
+                f"{example.where}: question {example.identity!r}: the answer {text!r} is not at character {start} of "
+                f"its context; {there!r} is. Fix answer_start, which counts characters, not bytes."
+            )
+    if not example.answers and not task.may_be_unanswerable:
+        raise DataError(
+            f"{example.where}: question {example.identity!r} has no answer. Leave it out, or use the task squad2."
+        )
+
+
+def _read_squad(task: Task, path: Path) -> Iterator[SpanQuestion]:
+    refuse_columns(task, path)
+    with reading(path):
+        content = json_object(path.read_text(encoding="utf-8-sig"), str(path))
+    where = str(path)
+    try:
+        for i, article in enumerate(content["data"]):
+            for j, paragraph in enumerate(article["paragraphs"]):
+                for k, row in enumerate(paragraph["qas"]):
+                    where = f"{path}: data[{i}].paragraphs[{j}].qas[{k}]"
+                    answers = [] if row.get("is_impossible") else row["answers"]
+                    yield SpanQuestion(
+                        where=where,
+                        identity=str(row["id"]),
+                        question=as_text(row["question"], f"{where}: question"),
+                        context=as_text(paragraph["context"], f"{where}: context"),
+                        answers=tuple(
+                            (int(answer["answer_start"]), as_text(answer["text"], f"{where}: answer"))
+                            for answer in answers
+                        ),
+                    )
+    except (KeyError, TypeError, ValueError) as error:
+        name = f"no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"{where}: is not in SQuAD's form: {name}. Expected data[].paragraphs[].qas[].") from None
+
+
+def _read_rows(task: Task, path: Path) -> Iterator[SpanQuestion]:
+    assert task.pair is not None
+    for row in read_table(path, ["id", task.text, task.pair, task.label]):
+        answers = row.values[task.label]
+        try:
+            pairs = tuple(zip(map(int, answers["answer_start"]), map(str, answers["text"]), strict=True))
+        except (KeyError, TypeError, ValueError):
+            raise DataError(
+                f"{row.where}: {task.label} must be an object of two lists of one length, text and "
+                f"answer_start (found {answers!r:.80})."
+            ) from None
+        yield SpanQuestion(
+            where=row.where,
+            identity=row.text("id"),
+            question=row.text(task.text),
+            context=row.text(task.pair),
+            answers=pairs,
+        )

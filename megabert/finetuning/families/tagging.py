@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
-from megabert.finetuning.families.base import Example, Family, Head, Prediction
-from megabert.finetuning.features import Features
-from megabert.finetuning.metrics.bio import OUTSIDE, score_tags
+from megabert.finetuning.batches import Features
+from megabert.finetuning.families.base import Example, Family, Head, Logits, Prediction
+from megabert.finetuning.metrics import OUTSIDE, score_tags
 from megabert.finetuning.tables import as_text, read_table, reading
 from megabert.finetuning.tasks import Task, refuse_columns
 from megabert.observability.logs import logger
@@ -86,9 +86,7 @@ class Tagging(Family[TaggedSentence]):
             rows=np.array([len(part) for part in positions], np.int64),
         )
 
-    def predict(
-        self, logits: Sequence[NDArray], examples: Sequence[TaggedSentence], features: Features
-    ) -> list[Prediction]:
+    def predict(self, logits: Logits, examples: Sequence[TaggedSentence], features: Features) -> list[Prediction]:
         """Return the likeliest tag of each word."""
         predicted = [[self.labels[index] for index in rows.argmax(-1)] for rows in logits]
         return [

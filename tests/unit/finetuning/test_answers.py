@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from megabert.finetuning.metrics.answers import Gold, best_null_threshold, exact_match, f1, score_answers
+from megabert.finetuning.metrics import Gold, best_null_threshold, exact_match, f1, score_answers
 
 PIECES = [
     "the",

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from megabert.finetuning.metrics.bio import Entity, entities_of, score_tags
+from megabert.finetuning.metrics import Entity, entities_of, score_tags
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from unit.finetuning.conftest import FILLERS, random_logits, sentence
 
+from megabert.config.finetune import FinetuneConfig
 from megabert.errors import ConfigError, DataError
 from megabert.finetuning.families.choice import ChoiceQuestion
 from megabert.finetuning.families.sequence import LabelledText
@@ -114,7 +115,7 @@ def test_conll_columns_and_lists_give_the_same(tmp_path):
 def test_columns_of_a_file_without_names_are_refused(tmp_path, name, family, file):
     (tmp_path / file).write_text(CONLL)
     with pytest.raises(ConfigError, match=rf"{file}: has no named columns, so --label-column ner means nothing"):
-        family.read(find_task(name, label="ner"), tmp_path / file)
+        family.read(find_task(name, FinetuneConfig(model="m", data="d", label_column="ner")), tmp_path / file)
 
 
 @pytest.mark.parametrize(

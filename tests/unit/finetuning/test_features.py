@@ -8,8 +8,8 @@ import torch
 from transformers import AutoTokenizer
 from unit.finetuning.conftest import batcher_of, sentence
 
+from megabert.finetuning.batches import Sequences
 from megabert.finetuning.families.sequence import LabelledText
-from megabert.finetuning.features import Sequences
 
 
 def examples(rng, count=40):

@@ -5,8 +5,8 @@ import pytest
 from megabert.cli.main import main
 from megabert.errors import ConfigError, DataError
 from megabert.finetuning.families import FAMILIES
+from megabert.finetuning.finetune import Summary
 from megabert.finetuning.glue import glue_table, run_glue
-from megabert.finetuning.results import Summary
 from megabert.finetuning.setup import find_file
 from megabert.finetuning.tasks import GLUE, find_task
 

@@ -4,7 +4,7 @@ import pytest
 from parity_heads import CASES, export_difference, import_difference
 
 from megabert.errors import ConfigError
-from megabert.finetuning.heads import architecture_of
+from megabert.finetuning.model import architecture_of
 
 
 @pytest.mark.parametrize("direction", [import_difference, export_difference])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from megabert.finetuning.metrics.labels import METRICS
+from megabert.finetuning.metrics import METRICS
 
 
 def test_metrics_on_a_worked_example():

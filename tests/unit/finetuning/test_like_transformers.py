@@ -12,8 +12,7 @@ from unit.finetuning.test_families import labelled, rated
 from unit.finetuning.test_span import question
 
 from megabert.config.run import OptimizerConfig
-from megabert.finetuning.heads import architecture_of, take_head
-from megabert.finetuning.model import TaskModel
+from megabert.finetuning.model import TaskModel, architecture_of, take_head
 from megabert.models.build import initialize
 from megabert.models.convert import to_huggingface
 from megabert.optim import build_optimizer, linear_warmup_decay

@@ -7,15 +7,12 @@ import pytest
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.errors import CheckpointError
-from megabert.finetuning.results import claim_folder, read_summary, summarize
+from megabert.finetuning.finetune import claim_folder, read_summary, summarize
 
 
 def prepared(**settings):
-    return SimpleNamespace(
-        task=SimpleNamespace(name="rte"),
-        config=FinetuneConfig(model="m", data="d", **settings),
-        identity={"tokenizer": "0" * 64},
-    )
+    family = SimpleNamespace(task=SimpleNamespace(name="rte"), config=FinetuneConfig(model="m", data="d", **settings))
+    return SimpleNamespace(family=family, identity={"tokenizer": "0" * 64})
 
 
 def write_result(folder, seed, score, **fields):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from unit.finetuning.conftest import random_logits, sentence
 
+from megabert.config.finetune import FinetuneConfig
 from megabert.errors import DataError
-from megabert.finetuning.families.span import Span
-from megabert.finetuning.families.span_files import SpanQuestion
+from megabert.finetuning.families.span import Span, SpanQuestion
 from megabert.finetuning.tasks import find_task
 
 
@@ -160,7 +160,8 @@ def test_squad_json_and_rows_give_the_same(tmp_path):
 def test_columns_of_questions_may_have_other_names(tmp_path):
     row = {"id": "q1", "ask": "who ?", "text": "the cat", "gold": {"text": ["cat"], "answer_start": [4]}}
     (tmp_path / "t.jsonl").write_text(json.dumps(row) + "\n")
-    task = find_task("squad", text="ask", pair="text", label="gold")
+    settings = FinetuneConfig(model="m", data="d", text_column="ask", pair_column="text", label_column="gold")
+    task = find_task("squad", settings)
     (example,) = Span.read(task, tmp_path / "t.jsonl")
     assert (example.question, example.context, example.answers) == ("who ?", "the cat", ((4, "cat"),))
 

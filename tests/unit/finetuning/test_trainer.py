@@ -76,7 +76,6 @@ def fitting(make_family, model_config, world, monkeypatch):
         engine = PlainEngine(model)
         data = SimpleNamespace(name="dev")
         fitting = TaskTrainer(
-            config=family.config,
             engine=engine,
             family=family,
             train=batcher_of(features),

@@ -1,15 +1,49 @@
-"""Exact match and F1 of answers: SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), and KorQuAD over characters.
+"""The official metrics of the tasks: labels and scores through scikit-learn and SciPy, answers and tags by hand.
 
-Answers are compared in a normalised form. English: lower case, no ASCII punctuation, no articles, single spaces; F1
-counts words. Korean (Lim et al. 2019): lower case, no ASCII punctuation and no quotation marks or brackets of CJK
-text; F1 counts characters, because particles are written onto the word.
+Answers: exact match and F1 of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), and of KorQuAD over characters. They are
+compared in a normalised form. English: lower case, no ASCII punctuation, no articles, single spaces; F1 counts words.
+Korean (Lim et al. 2019): lower case, no ASCII punctuation and no quotation marks or brackets of CJK text; F1 counts
+characters, because particles are written onto the word.
+
+Tags: entities in BIO and their F1, by the rules of the CoNLL-2000 and 2003 shared tasks (Tjong Kim Sang 2003). An
+entity (the shared tasks also say chunk) is a type with its first and last token, and counts if all three are right. B-
+begins an entity. So does I- after O or after another type, hence both IOB1 and IOB2 are read. The rules are written out
+here because seqeval, the library for them, has had no release since 2020; the tests compare with it.
 """
 
+import math
 import re
 import string
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
+
+from scipy import stats
+from sklearn import metrics
+
+
+def _correlation(function: Callable[..., tuple[float, float]]) -> Callable[[Sequence[float], Sequence[float]], float]:
+    def score(gold: Sequence[float], predicted: Sequence[float]) -> float:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", stats.ConstantInputWarning)
+            value = float(function(gold, predicted)[0]) if len(gold) > 1 else math.nan
+        # Constant predictions correlate with nothing.
+        return 0.0 if math.isnan(value) else value
+
+    return score
+
+
+METRICS: dict[str, Callable[[Sequence, Sequence], float]] = {
+    "accuracy": lambda gold, predicted: float(metrics.accuracy_score(gold, predicted)),
+    "f1": lambda gold, predicted: float(metrics.f1_score(gold, predicted, pos_label=1, zero_division=0.0)),
+    "macro_f1": lambda gold, predicted: float(metrics.f1_score(gold, predicted, average="macro", zero_division=0.0)),
+    "mcc": lambda gold, predicted: float(metrics.matthews_corrcoef(gold, predicted)),
+    "pearson": _correlation(stats.pearsonr),
+    "spearman": _correlation(stats.spearmanr),
+}
+"""Each metric's function of gold and predicted values. Labels are given as ids; 1 is the positive one of ``f1``."""
+
 
 Language = Literal["en", "ko"]
 
@@ -49,9 +83,11 @@ def exact_match(predicted: str, gold: str, language: Language = "en") -> float:
     return float(normalize(predicted, language) == normalize(gold, language))
 
 
-def f1(predicted: str, gold: str, language: Language = "en") -> float:
-    """Return the F1 of the units that two answers share."""
+def f1(predicted: str, gold: str, language: Language = "en", *, allows_none: bool = False) -> float:
+    """Return the F1 of the units that two answers share; by SQuAD 2.0's rules, two answers without units are equal."""
     a, b = units(predicted, language), units(gold, language)
+    if allows_none and not (a and b):
+        return float(a == b)
     shared = sum((Counter(a) & Counter(b)).values())
     return 2 * shared / (len(a) + len(b)) if shared else 0.0
 
@@ -114,15 +150,54 @@ def _best_scores(
             counted = [answer for answer in answers if normalize(answer, language)] or [""]
         guess = predicted[identity]
         exact.append(max(exact_match(guess, answer, language) for answer in counted))
-        overlap.append(max(_f1_or_none(guess, answer, language, allows_none) for answer in counted))
+        overlap.append(max(f1(guess, answer, language, allows_none=allows_none) for answer in counted))
     return exact, overlap
-
-
-def _f1_or_none(guess: str, answer: str, language: Language, allows_none: bool) -> float:
-    if allows_none and not (units(guess, language) and units(answer, language)):
-        return float(units(guess, language) == units(answer, language))
-    return f1(guess, answer, language)
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / max(1, len(values))
+
+
+OUTSIDE = "O"
+
+
+class Entity(NamedTuple):
+    """Consecutive tokens with one type, from the first to the last."""
+
+    kind: str
+    first: int
+    last: int
+
+
+def entities_of(tags: Sequence[str]) -> list[Entity]:
+    """Return the entities of a sentence, in order."""
+    entities: list[Entity] = []
+    for index, tag in enumerate(tags):
+        if tag == OUTSIDE:
+            continue
+        prefix, kind = tag[0], tag[2:]
+        # I- continues the entity that ended at the previous token, if it has the same type.
+        is_inside = prefix == "I" and entities and entities[-1].kind == kind and entities[-1].last == index - 1
+        first = entities.pop().first if is_inside else index
+        entities.append(Entity(kind, first, index))
+    return entities
+
+
+def score_tags(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return precision, recall and F1 of entities and the accuracy of tags; the accuracy alone if tags are not BIO.
+
+    Args:
+        gold: The right tags of each sentence.
+        predicted: The predicted tags, as many in each sentence.
+    """
+    pairs = [(a, b) for x, y in zip(gold, predicted, strict=True) for a, b in zip(x, y, strict=True)]
+    scores = {"accuracy": sum(a == b for a, b in pairs) / max(1, len(pairs))}
+    if not all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for pair in pairs for tag in pair):
+        return scores
+    gold_entities = [set(entities_of(tags)) for tags in gold]
+    predicted_entities = [set(entities_of(tags)) for tags in predicted]
+    right = sum(len(a & b) for a, b in zip(gold_entities, predicted_entities, strict=True))
+    precision = right / max(1, sum(map(len, predicted_entities)))
+    recall = right / max(1, sum(map(len, gold_entities)))
+    mean = 2 * precision * recall / (precision + recall) if right else 0.0
+    return {"f1": mean, "precision": precision, "recall": recall, **scores}
