@@ -38,8 +38,7 @@ def run(options: Namespace) -> int:
     import torch
 
     from megabert.export.sources import open_source
-    from megabert.inspection.embed import embed_file
-    from megabert.inspection.vector_files import check_output
+    from megabert.inspection.embed import check_output, embed_file
 
     check_output(output, has_tokens=options.pooling == "tokens")
     if output.absolute() == options.file.absolute():

@@ -2,13 +2,9 @@
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
-
-if TYPE_CHECKING:
-    from megabert.reports.report import PhaseReport
 
 
 def add_arguments(parser: Parser) -> None:
@@ -34,47 +30,34 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Print the table and the fill-mask examples, write the loss curve."""
-    from megabert.reports.report import draw_losses, report_run
-
-    reports = report_run(options.run_dir)
-    tables = _tables(options, reports)
-    print("\n\n".join(text for _, text in tables))
-    picture = options.run_dir / "loss.png"
-    draw_losses(options.run_dir, reports, picture)
-    print(f"\nloss curve: {picture}")
-    if options.html or options.png:
-        _write_page(options, reports, tables)
-    if options.min_margin is not None and not reports[-1].margin >= options.min_margin:
-        raise DataError(
-            f"{options.run_dir}: the held-out loss is {reports[-1].margin:.3f} nats below the unigram baseline, "
-            f"--min-margin asks for {options.min_margin:g}. Train longer, or on more text."
-        )
-    return 0
-
-
-def _tables(options: Namespace, reports: "list[PhaseReport]") -> list[tuple[str, str]]:
-    """Return headings and texts; positions and guesses use the last validated phase's word frequencies."""
-    from megabert.inspection.unigram_guesses import compare_guesses
-    from megabert.reports.loss_by_position import losses_by_position, render_positions
-    from megabert.reports.report import render_reports
-
-    run_dir, checkpoint, last = options.run_dir, options.checkpoint, reports[-1]
-    positions = losses_by_position(run_dir, last.unigram, phase=last.index, checkpoint=checkpoint)
-    tables = [("Phases", render_reports(reports)), ("Held-out positions", render_positions(positions))]
-    if options.text:
-        tables.append(("Guesses", compare_guesses(run_dir, options.text, checkpoint, counts=last.unigram.counts)))
-    return tables
-
-
-def _write_page(options: Namespace, reports: "list[PhaseReport]", tables: list[tuple[str, str]]) -> None:
-    from megabert.reports.html_report import draw_page, render_page
+    """Print the table and the fill-mask examples, write the loss curve and the page."""
+    from megabert.inspection.fill_mask import compare_guesses
+    from megabert.reports.curves import draw_losses, draw_page, render_page
+    from megabert.reports.report import render_positions, render_reports, report_run
     from megabert.schema import atomic_write
 
-    curves = draw_page(options.run_dir, reports)
+    run_dir = options.run_dir
+    reports = report_run(run_dir)
+    last = reports[-1]  # positions and guesses are compared with the last validated phase's word frequencies
+    positions = render_positions(run_dir, last, checkpoint=options.checkpoint)
+    tables = [("Phases", render_reports(reports)), ("Held-out positions", positions)]
+    if options.text:
+        guesses = compare_guesses(run_dir, options.text, options.checkpoint, counts=last.unigram.counts)
+        tables.append(("Guesses", guesses))
+    print("\n\n".join(text for _, text in tables))
+    draw_losses(run_dir, reports, run_dir / "loss.png")
+    print(f"\nloss curve: {run_dir / 'loss.png'}")
+    if options.html or options.png:
+        curves = draw_page(run_dir, reports)
     if options.png:
         options.png.write_bytes(curves)
         print(f"curves: {options.png}")
     if options.html:
-        atomic_write(options.html, render_page(options.run_dir, curves, tables))
+        atomic_write(options.html, render_page(run_dir, curves, tables))
         print(f"page: {options.html}")
+    if options.min_margin is not None and not last.margin >= options.min_margin:
+        raise DataError(
+            f"{run_dir}: the held-out loss is {last.margin:.3f} nats below the unigram baseline, --min-margin asks for "
+            f"{options.min_margin:g}. Train longer, or on more text."
+        )
+    return 0

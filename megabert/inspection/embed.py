@@ -1,30 +1,37 @@
 """Vectors for the lines of a file, streamed: a gigabyte of text takes no more memory than a megabyte.
 
 Lines are read and tokenized in blocks. A group of lines whose vectors fit a fixed budget is sorted by length, packed,
-and put back into the file's order; each group is written before the next one is computed.
+and put back into the file's order; each group is written before the next one is computed: to Parquet, or to ``.npy``,
+whose header gets the number of rows at the end.
 """
 
-# T packed tokens, S tokens of one text, D hidden
+# T packed tokens, S tokens of one text, D hidden, which is the width of a vector
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.data.sequences import pack_sequences
-from megabert.errors import DataError
+from megabert.errors import ConfigError, DataError
 from megabert.inspection.encode_text import evaluating
-from megabert.inspection.vector_files import open_vectors
 from megabert.models.build import PretrainingModel
+from megabert.schema.files import atomic_path
 from megabert.tokenization import Tokenizer
 
 Pooling = Literal["cls", "mean", "tokens"]
 Item = TypeVar("Item")
+Write = Callable[[Sequence[NDArray[np.integer]], Sequence[NDArray[np.float32]]], None]
+"""Writes consecutive lines, given their ids and their vectors of shape (D,), or (tokens, D) where tokens are kept."""
 BLOCK_LINES = 4096
 BLOCK_BYTES = 1 << 20
 """Size of a block of text, which ends with the line that reaches it."""
@@ -79,7 +86,9 @@ def embed_file(
         open_vectors(output, width=width, pieces=tokenizer.pieces if pooling == "tokens" else None) as write,
     ):
         for texts in read_blocks(path):
-            for group in _groups(_encode(tokenizer, texts, limit, counts), 4 * width, pooling):
+            sequences = _encode(tokenizer, texts, limit, counts)
+            sizes = [4 * width * (len(ids) if pooling == "tokens" else 1) for ids in sequences]
+            for group in _runs(sequences, sizes, GROUP_BYTES):
                 write(group, _vectors(model, group, pooling, batch_tokens))
         if not counts.lines:
             raise DataError(f"{path}: is empty. Give a file with one text per line.")
@@ -128,12 +137,6 @@ def _encode(tokenizer: Tokenizer, texts: list[str], limit: int, counts: Embedded
     return sequences
 
 
-def _groups(sequences: list[NDArray], token_bytes: int, pooling: Pooling) -> Iterator[list[NDArray]]:
-    """Yield consecutive sequences whose vectors fit the budget; a sequence above it is a group of its own."""
-    sizes = [token_bytes * (len(ids) if pooling == "tokens" else 1) for ids in sequences]
-    return _runs(sequences, sizes, GROUP_BYTES)
-
-
 def _vectors(model: PretrainingModel, group: list[NDArray], pooling: Pooling, batch_tokens: int) -> list[NDArray]:
     """Return each sequence's vector, or those of its tokens, float32, in the order of the group."""
     device = next(model.parameters()).device
@@ -169,3 +172,87 @@ def _runs(items: list[Item], sizes: list[int], most: int) -> Iterator[list[Item]
         total += size
     if run:
         yield run
+
+
+@contextmanager
+def open_vectors(path: Path, *, width: int, pieces: Sequence[str] | None = None) -> Iterator[Write]:
+    """Open a file for vectors; it appears once the block has ended without an error.
+
+    Args:
+        path: ``.parquet`` (columns ``line``, from 1, and ``embedding``; with tokens ``line``, ``tokens``,
+            ``embeddings``) or ``.npy`` (float32 of shape (lines, D)).
+        width: Size D of a vector.
+        pieces: The vocabulary, if each token has a vector; None if each line has one.
+
+    Raises:
+        ConfigError: The suffix is neither of the two, or vectors of tokens are to go to a ``.npy`` file.
+    """
+    check_output(path, has_tokens=pieces is not None)
+    with (
+        atomic_path(path) as temporary,
+        open(temporary, "wb") as stream,
+        _npy(stream, width) if path.suffix == ".npy" else _parquet(stream, width, pieces) as write,
+    ):
+        yield write
+
+
+def check_output(path: Path, *, has_tokens: bool) -> None:
+    """Refuse a file name whose format cannot hold the vectors.
+
+    Raises:
+        ConfigError: The suffix is neither ``.parquet`` nor ``.npy``, or vectors of tokens are to go to a ``.npy`` file.
+    """
+    if path.suffix not in (".parquet", ".npy"):
+        raise ConfigError(f"{path}: vectors go to .parquet or .npy, not to {path.suffix or 'a name without suffix'}.")
+    if has_tokens and path.suffix == ".npy":
+        raise ConfigError(
+            f"{path}: lines differ in their number of tokens, which an array cannot hold. Write to .parquet."
+        )
+
+
+@contextmanager
+def _npy(stream: BinaryIO, width: int) -> Iterator[Write]:
+    lines = 0
+
+    def header() -> None:
+        # numpy leaves room for a growing first axis, so the last header is as long as the first, which it overwrites.
+        content = {"descr": "<f4", "fortran_order": False, "shape": (lines, width)}
+        np.lib.format.write_array_header_1_0(stream, content)
+
+    def write(ids: Sequence[NDArray], vectors: Sequence[NDArray]) -> None:
+        nonlocal lines
+        lines += len(vectors)
+        stream.write(np.stack(vectors).astype("<f4", copy=False).tobytes())
+
+    header()
+    begin = stream.tell()
+    yield write
+    stream.seek(0)
+    header()
+    assert stream.tell() == begin
+
+
+@contextmanager
+def _parquet(stream: BinaryIO, width: int, pieces: Sequence[str] | None) -> Iterator[Write]:
+    vector = pa.list_(pa.float32(), width)
+    by_token = [("tokens", pa.list_(pa.string())), ("embeddings", pa.list_(vector))]
+    schema = pa.schema([("line", pa.int64()), *([("embedding", vector)] if pieces is None else by_token)])
+    lines = 0
+
+    def write(ids: Sequence[NDArray], vectors: Sequence[NDArray]) -> None:
+        nonlocal lines
+        # All vectors are one flat array; offsets say which tokens belong to which line.
+        columns = [pa.array(range(lines + 1, lines + 1 + len(vectors)), pa.int64())]
+        flat = np.concatenate([array.reshape(-1) for array in vectors])
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), width)
+        if pieces is None:
+            columns.append(rows)
+        else:
+            offsets = pa.array(np.cumsum([0, *map(len, ids)]), pa.int32())
+            texts = pa.array([pieces[index] for index in chain.from_iterable(ids)], pa.string())
+            columns += [pa.ListArray.from_arrays(offsets, texts), pa.ListArray.from_arrays(offsets, rows)]
+        lines += len(vectors)
+        writer.write_table(pa.table(columns, schema=schema))
+
+    with pq.ParquetWriter(stream, schema, compression="zstd", compression_level=1, use_dictionary=False) as writer:
+        yield write

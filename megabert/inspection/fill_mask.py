@@ -4,6 +4,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from textwrap import indent
 
 import numpy as np
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 
 from megabert.data.sequences import pack_sequences
 from megabert.errors import ConfigError
+from megabert.export.sources import open_source
 from megabert.inspection.encode_text import encode_text, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.text_tables import render_table
-from megabert.tokenization import Tokenizer
+from megabert.tokenization import Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -89,3 +91,23 @@ def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[Guess]]]) 
 def _best(probabilities_V: NDArray[np.floating], tokenizer: Tokenizer, top_k: int) -> list[Guess]:
     order = np.argsort(-probabilities_V, kind="stable")[:top_k]
     return [Guess(tokenizer.pieces[index], float(probabilities_V[index])) for index in order]
+
+
+def compare_guesses(run_dir: Path, texts: Sequence[str], checkpoint: str, *, counts: NDArray[np.int64]) -> str:
+    """Return guesses of the unigram predictor, the untrained (step 0) and the trained model side by side.
+
+    Args:
+        run_dir: The run's folder.
+        texts: Texts with at least one ``[MASK]`` each.
+        checkpoint: The checkpoint that holds the trained model: last, best or a step.
+        counts: How often each piece was a training target.
+    """
+    trained = open_source(str(run_dir), checkpoint)
+    tokenizer = load_tokenizer(trained.tokenizer_dir)
+    models = {"untrained": trained.build_untrained_model(), "trained": trained.build_model()}
+    blocks = []
+    for text in texts:
+        guesses = {name: fill_mask(model, tokenizer, text) for name, model in models.items()}
+        unigram = [unigram_guesses(counts, tokenizer) for _ in guesses["trained"]]
+        blocks.append(render_guesses(text, {"unigram": unigram, **guesses}))
+    return "\n\n".join(blocks)

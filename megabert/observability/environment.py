@@ -4,6 +4,7 @@ import os
 import platform
 import shlex
 import sys
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -23,7 +24,11 @@ PACKAGES = (
 
 def package_versions() -> dict[str, str]:
     """Return the versions of those packages that matter and are installed."""
-    return {name: version for name in PACKAGES if (version := _version(name)) is not None}
+    versions = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def describe_environment() -> dict[str, Any]:
@@ -44,10 +49,3 @@ def describe_environment() -> dict[str, Any]:
 def command_line() -> str:
     """Return the command of this process, quoted so that a shell accepts it."""
     return shlex.join([sys.executable, "-m", "megabert", *sys.argv[1:]])
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

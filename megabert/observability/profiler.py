@@ -35,15 +35,13 @@ class StepProfiler:
 
     def after(self, step: int) -> None:
         """Stop recording after the last chosen step, with its validation and checkpoint if it has any."""
-        if self._profile is not None and step + 1 not in self._steps:
-            self._write(step)
+        if step + 1 not in self._steps:
+            self.close(step)
 
     def close(self, step: int) -> None:
-        """Write what has been recorded so far, if anything: the run ends before the last chosen step."""
-        if self._profile is not None:
-            self._write(step)
-
-    def _write(self, step: int) -> None:
+        """Stop, and write what has been recorded so far, if anything; a run may end before the last chosen step."""
+        if self._profile is None:
+            return
         profile, self._profile = self._profile, None
         profile.stop()
         name = f"rank_{self._rank:03d}_steps_{self._first}-{step}"

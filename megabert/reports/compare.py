@@ -32,11 +32,6 @@ class TagDifference:
     largest: tuple[int, float, float]
     """Step and both values where they differ most."""
 
-    @property
-    def largest_relative(self) -> float:
-        """The largest difference over the greater of the two values; infinite where one is not finite."""
-        return relative_difference(*self.largest[1:])
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -126,7 +121,7 @@ def render_comparison(comparison: Comparison) -> str:
 
 
 def relative_difference(a: float, b: float) -> float:
-    """Return |a - b| over the greater of both; 0 for equal values, two NaNs included."""
+    """Return |a - b| over the greater of both; 0 for equal values, two NaNs included; inf where one is not finite."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return 0.0
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -179,7 +174,7 @@ def _config_lines(config: Mapping[str, tuple[Any, Any]]) -> list[str]:
 def _tag_row(tag: TagDifference) -> tuple[object, ...]:
     assert tag.first is not None
     step, a, b = tag.largest
-    return tag.tag, tag.first[0], step, f"{a:.6g}", f"{b:.6g}", f"{tag.largest_relative:.1e}"
+    return tag.tag, tag.first[0], step, f"{a:.6g}", f"{b:.6g}", f"{relative_difference(a, b):.1e}"
 
 
 def _median(table: Table, tag: str) -> float:

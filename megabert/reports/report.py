@@ -1,19 +1,72 @@
-"""What a run has learned, phase by phase, next to what a predictor without a model would score."""
+"""What a run has learned, phase by phase, next to what a predictor without a model would score: word frequencies."""
+
+# T packed tokens, M masked positions, V vocabulary
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from megabert.config.recipes import phase_data, phase_name
 from megabert.config.run import RunConfig
+from megabert.data.dynamic_masking import make_masker
+from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, validation_batches
 from megabert.errors import CheckpointError
+from megabert.export.sources import open_source
 from megabert.observability.metrics import read_metrics
-from megabert.reports.unigram_baseline import UnigramBaseline, fit_unigram
 from megabert.text_tables import render_table
 from megabert.training.run.folder import read_config
+
+_SPAN_ROWS = 65_536
+
+
+@dataclass(frozen=True, eq=False)
+class UnigramBaseline:
+    """A unigram predictor of masked tokens.
+
+    Attributes:
+        counts: Int64 of shape (V,), how often each piece was a target in training, plus one.
+        loss: Mean negative log-likelihood in nats on the held-out masked positions.
+        accuracy: Share of them that are the most frequent piece.
+    """
+
+    counts: NDArray[np.int64]
+    loss: float
+    accuracy: float
+
+
+def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> UnigramBaseline:
+    """Fit on the training targets with add-one smoothing, score on the held-out masked positions.
+
+    Args:
+        train: Shards whose ``masked_lm_ids`` are all counted; where the loader draws the masks, epoch 0's are taken.
+        held_out: Shards that are scored.
+        max_instances: How many held-out instances are scored, the first ones, as in a validation.
+    """
+    counts = np.ones(train.metadata.vocab_size, np.int64)
+    for first in range(0, train.num_rows, _SPAN_ROWS):
+        counts += _counts(train, first, min(first + _SPAN_ROWS, train.num_rows))
+    targets = _counts(held_out, 0, min(max_instances, held_out.num_rows))
+    log_probability = np.log(counts / counts.sum())
+    total = max(1, int(targets.sum()))
+    return UnigramBaseline(
+        counts=counts,
+        loss=float(-(targets * log_probability).sum() / total),
+        accuracy=float(targets[counts.argmax()] / total),
+    )
+
+
+def _counts(shards: ShardSet, first: int, stop: int) -> NDArray[np.int64]:
+    columns, masker = shards.columns(((first, stop),)), make_masker(shards, seed=0)
+    if masker is not None:  # dynamic masking: the same masks as in a validation
+        columns = masker.mask(columns, np.arange(len(columns.rows)), epoch=0)
+    return np.bincount(columns.masked_ids, minlength=shards.metadata.vocab_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,42 +136,6 @@ def render_reports(reports: list[PhaseReport]) -> str:
     return render_table([(name, *cells) for name, cells in rows], align="l" + "r" * len(reports))
 
 
-def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
-    """Draw training and held-out masked-LM loss over steps, the unigram baseline and the phases into a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
-    plot_losses(axes, read_metrics(run_dir), reports)
-    axes.set_xlabel("step")
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
-
-
-def plot_losses(axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseReport]) -> None:
-    """Plot the losses, and the baseline of each phase that ``reports`` has, onto a pair of axes."""
-    train = [(row["step"], row["train/mlm_loss"]) for row in rows if "train/mlm_loss" in row]
-    held_out = [(row["step"], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
-    if train:
-        axes.plot(*zip(*train, strict=True), color="tab:blue", linewidth=1, label="training")
-    if held_out:
-        axes.plot(*zip(*held_out, strict=True), color="tab:orange", marker="o", markersize=3, label="held out")
-    begin = 0  # first step of the phase on the common axis
-    for report in reports:
-        end = begin + report.steps
-        axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label="" if begin else "unigram")
-        if begin:
-            axes.axvline(begin, color="black", linewidth=0.5)
-        axes.annotate(report.name, ((begin + end) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center")
-        begin = end
-    axes.set_ylabel("masked-LM loss (nats)")
-    if train or held_out:
-        axes.legend(loc="upper right")
-
-
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}%"
 
@@ -146,3 +163,54 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
         rtd_auc=last_eval.get("eval/rtd_auc"),
         sequences_per_s=statistics.median_high(row["perf/sequences_per_s"] for row in train_rows),
     )
+
+
+KINDS = ("[MASK]", "its own piece", "a random piece")
+_POSITION_ROWS = 256
+"""How many held-out instances are scored position by position, the first ones."""
+_BATCH_TOKENS = 8192
+
+
+@torch.no_grad()
+def render_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> str:
+    """Score a phase's held-out positions on the CPU; return their mean losses in nats, kind by kind, as a table.
+
+    80% of the positions to predict show [MASK], 10% their own piece, 10% a random one (Devlin et al. 2019, section
+    3.1). A model that merely repeats what it sees gains half a nat in the mean; this table separates that from reading
+    the context, which only [MASK] and random pieces ask for.
+
+    Args:
+        run_dir: Run folder.
+        report: The phase's report.
+        checkpoint: ``last``, ``best`` or a step.
+    """
+    config = read_config(run_dir)
+    shards = ShardSet.open(phase_data(config, config.phases[report.index]), "validation")
+    model = open_source(str(run_dir), checkpoint).build_model().eval()
+    shape = shape_for(
+        shards.statistics,
+        global_batch_size=_POSITION_ROWS,
+        world_size=1,
+        micro_batch_tokens=max(_BATCH_TOKENS, shards.metadata.max_seq_length),
+    )
+    # The same positions for both: the model's loss is in float64, the baseline's is minus the log of a frequency.
+    counts = torch.from_numpy(report.unigram.counts).double()
+    unigram_V = -(counts / counts.sum()).log()
+    parts: list[torch.Tensor] = []
+    for batch in validation_batches(shards, RankShare(shape=shape), max_instances=_POSITION_ROWS):
+        logits_MV = model(batch, with_logits=True).mlm_logits_MV
+        loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")
+        seen_M = batch.input_ids_T[batch.masked_positions_M]
+        # Index into KINDS: 0 shows [MASK], 1 its own piece, 2 another one.
+        kind_M = torch.where(
+            seen_M == shards.metadata.special_ids["mask"], 0, (seen_M != batch.masked_ids_M).long() + 1
+        )
+        parts.append(torch.stack([kind_M.double(), loss_M, unigram_V[batch.masked_ids_M]]))
+    kinds_M, model_M, unigram_M = torch.cat(parts, dim=1)
+    rows = []
+    for index, kind in enumerate(KINDS):
+        chosen_M = kinds_M == index
+        means = (f"{losses_M[chosen_M].mean():.3f}" for losses_M in (model_M, unigram_M))
+        rows.append((f"  {kind}", int(chosen_M.sum()), *means))
+    headers = ("held-out masked-LM loss by what the position shows", "count", "model", "unigram")
+    return render_table(rows, headers=headers, align="lrrr")

@@ -31,9 +31,8 @@ class Snapshot:
     step: int
     total_steps: int
     phase: str
-    phase_step: int
     phase_steps: int
-    losses: tuple[float, ...]
+    losses: list[float]
     """Masked-LM loss of every logged step, in order."""
     last: dict[str, Any]
     """The newest training row."""
@@ -43,9 +42,9 @@ class Snapshot:
     left_s: float | None
     """Seconds until the end at the present rate."""
     checkpoint_step: int | None
-    checkpoint_age_s: float | None
-    row_age_s: float | None
-    """Seconds since the newest row of metrics.jsonl."""
+    checkpoint_age: str
+    row_age: str
+    """How long ago the newest row of metrics.jsonl was written."""
     starts: int
     waiting: str
     """Which ranks the other ranks wait for, read from their heartbeats; empty where there are none."""
@@ -59,13 +58,11 @@ def take_snapshot(run_dir: Path) -> Snapshot:
     """
     config, rows, status = read_config(run_dir), read_metrics(run_dir), read_status(run_dir)
     train = [row for row in rows if "train/mlm_loss" in row]
-    held_out = [row for row in rows if "eval/mlm_loss" in row]
     last = train[-1] if train else {}
     index = min(int(last.get("phase", status.phase or 1)), len(config.phases)) - 1
     phase = config.phases[index]
     rates = [row["perf/sequences_per_s"] for row in train[-RECENT_ROWS:] if row["phase"] == last["phase"]]
     rate = statistics.median_high(rates) if rates else None
-    step, latest = _checkpoint(run_dir)
     verdict = _verdict(status)
     return Snapshot(
         run_dir=run_dir,
@@ -74,16 +71,15 @@ def take_snapshot(run_dir: Path) -> Snapshot:
         step=int(rows[-1]["step"]) if rows else 0,
         total_steps=sum(phase.steps for phase in config.phases),
         phase=phase_name(config, index),
-        phase_step=int(last.get("phase_step", 0)),
         phase_steps=phase.steps,
-        losses=tuple(row["train/mlm_loss"] for row in train),
+        losses=[row["train/mlm_loss"] for row in train],
         last=last,
-        held_out=held_out[-1] if held_out else {},
+        held_out=next((row for row in reversed(rows) if "eval/mlm_loss" in row), {}),
         sequences_per_s=rate,
         left_s=_seconds_left(config, index, int(last.get("phase_step", 0)), rate) if rate else None,
-        checkpoint_step=step,
-        checkpoint_age_s=_age(latest),
-        row_age_s=_age(run_dir / "metrics.jsonl"),
+        checkpoint_step=_checkpoint_step(run_dir),
+        checkpoint_age=_age(checkpoints_dir(run_dir) / "latest"),
+        row_age=_age(run_dir / "metrics.jsonl"),
         starts=_starts(run_dir),
         waiting=slowest_ranks(read_beats(run_dir), now=time.time()) if verdict == "running" else "",
     )
@@ -91,12 +87,11 @@ def take_snapshot(run_dir: Path) -> Snapshot:
 
 def render_snapshot(snapshot: Snapshot) -> str:
     """Return the snapshot as text."""
-    done = 100 * snapshot.step / snapshot.total_steps
+    done, phase_step = 100 * snapshot.step / snapshot.total_steps, int(snapshot.last.get("phase_step", 0))
     lines = [
         f"{snapshot.run_dir}: {snapshot.verdict}",
         f"step {snapshot.step:,} of {snapshot.total_steps:,} ({done:.0f}%), "
-        f"{snapshot.phase} {snapshot.phase_step:,} of {snapshot.phase_steps:,}"
-        + (f"; {_left(snapshot)}" if snapshot.left_s is not None else ""),
+        f"{snapshot.phase} {phase_step:,} of {snapshot.phase_steps:,}{_left(snapshot)}",
     ]
     if snapshot.error:
         lines.append(f"  {snapshot.error}")
@@ -106,13 +101,12 @@ def render_snapshot(snapshot: Snapshot) -> str:
         lines += ["", *_numbers(snapshot), "", *_curve(snapshot.losses)]
     restarts = max(0, snapshot.starts - 1)
     skipped, rollbacks = (snapshot.last.get(f"train/{name}", 0) for name in ("skipped_steps", "rollbacks"))
-    checkpoint = "none yet"
-    if snapshot.checkpoint_step is not None:
-        checkpoint = f"step {snapshot.checkpoint_step:,}, {_ago(snapshot.checkpoint_age_s)}"
+    step = snapshot.checkpoint_step
+    checkpoint = "none yet" if step is None else f"step {step:,}, {snapshot.checkpoint_age}"
     lines += [
         "",
         f"last checkpoint  {checkpoint}",
-        f"last row         {_ago(snapshot.row_age_s)}",
+        f"last row         {snapshot.row_age}",
         f"restarts         {restarts}",
         f"skipped steps    {skipped}, rollbacks {rollbacks}",
     ]
@@ -136,7 +130,7 @@ def _numbers(snapshot: Snapshot) -> list[str]:
     return lines
 
 
-def _curve(losses: tuple[float, ...]) -> list[str]:
+def _curve(losses: list[float]) -> list[str]:
     """Draw the losses as one line of characters: each is the mean of a few steps, and the higher it is, the darker."""
     # At most 60 runs of consecutive steps, as equal in length as whole numbers allow.
     width = min(_CURVE_WIDTH, len(losses))
@@ -167,10 +161,8 @@ def _is_alive(pid: int | None) -> bool:
         return True
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's process
-        return True
+    except OSError as error:  # without permission it is another user's process
+        return isinstance(error, PermissionError)
     return True
 
 
@@ -183,37 +175,33 @@ def _seconds_left(config: RunConfig, index: int, phase_step: int, rate: float) -
     return left
 
 
-def _checkpoint(run_dir: Path) -> tuple[int | None, Path]:
-    """Return the step that ``latest`` names, and that file."""
-    latest = checkpoints_dir(run_dir) / "latest"
+def _checkpoint_step(run_dir: Path) -> int | None:
+    """Return the step that ``latest`` names."""
     try:
-        return int(latest.read_text(encoding="ascii").strip().removeprefix("step_")), latest
+        return int((checkpoints_dir(run_dir) / "latest").read_text(encoding="ascii").strip().removeprefix("step_"))
     except (OSError, ValueError):
-        return None, latest
-
-
-def _starts(run_dir: Path) -> int:
-    try:
-        return len((run_dir / "command.txt").read_text(encoding="utf-8").splitlines())
-    except OSError:
-        return 0
-
-
-def _age(path: Path) -> float | None:
-    try:
-        return max(0.0, time.time() - path.stat().st_mtime)
-    except OSError:
         return None
 
 
+def _starts(run_dir: Path) -> int:
+    path = run_dir / "command.txt"
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else 0
+
+
+def _age(path: Path) -> str:
+    """Return how long ago a file was written."""
+    try:
+        return f"{_span(max(0.0, time.time() - path.stat().st_mtime))} ago"
+    except OSError:
+        return "none yet"
+
+
 def _left(snapshot: Snapshot) -> str:
-    if snapshot.verdict == "done" or not snapshot.left_s:
-        return "done"
-    return f"about {_span(snapshot.left_s)} left"
-
-
-def _ago(seconds: float | None) -> str:
-    return "none yet" if seconds is None else f"{_span(seconds)} ago"
+    """Return the time left, as the end of a line; nothing where no rate is known."""
+    if snapshot.left_s is None:
+        return ""
+    is_done = snapshot.verdict == "done" or not snapshot.left_s
+    return "; done" if is_done else f"; about {_span(snapshot.left_s)} left"
 
 
 def _span(seconds: float) -> str:

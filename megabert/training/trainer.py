@@ -21,10 +21,9 @@ from megabert.distributed.all_or_none import raise_everywhere, run_on_main_rank
 from megabert.distributed.collectives import agreement
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine, LossScaleFloor
-from megabert.observability.logs import logger
+from megabert.observability.logs import Progress, logger
 from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.profiler import StepProfiler
-from megabert.observability.progress import Progress
 from megabert.optim import learning_rate
 from megabert.training.cadence import Cadence
 from megabert.training.meter import Meter

@@ -10,8 +10,7 @@ from megabert.cli.main import main
 from megabert.data.sequences import pack_sequences
 from megabert.errors import ConfigError, DataError
 from megabert.inspection import embed
-from megabert.inspection.embed import embed_file, read_blocks
-from megabert.inspection.vector_files import open_vectors
+from megabert.inspection.embed import embed_file, open_vectors, read_blocks
 
 LINES = ["the cat sat .", "", "the dogs sat", "the " * 40 + "dog", "cat", "a zebra sat", "  "]
 

@@ -5,8 +5,7 @@ import warnings
 
 import pytest
 
-from megabert.observability.logs import log_path, log_to_stderr, logger, logging_to_file
-from megabert.observability.progress import Progress
+from megabert.observability.logs import Progress, log_path, log_to_stderr, logger, logging_to_file
 
 
 @pytest.fixture(autouse=True)

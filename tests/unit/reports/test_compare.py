@@ -23,7 +23,7 @@ def test_first_and_largest_difference_are_found(runs):
     assert found.first == ("train/loss", 2, 7.0, 7.0001)
     loss = next(tag for tag in found.tags if tag.tag == "train/loss")
     assert loss.largest == (3, 6.0, 5.0)
-    assert loss.largest_relative == pytest.approx(1 / 6)
+    assert relative_difference(*loss.largest[1:]) == pytest.approx(1 / 6)
     assert found.config == {"seed": (42, 7)}
     assert not found.are_equal
 

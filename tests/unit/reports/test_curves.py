@@ -2,7 +2,7 @@ import re
 
 from unit.reports.run_folders import eval_row, train_row, write_run
 
-from megabert.reports.html_report import draw_page, render_page
+from megabert.reports.curves import draw_page, render_page
 
 
 def test_page_of_a_run_without_validation_has_its_curves(tmp_path):

@@ -1,4 +1,4 @@
-"""One page about a run: a PNG of its curves, and an HTML file that holds everything and needs nothing else."""
+"""Curves of a run as PNGs, and one page about it: an HTML file that holds everything and needs nothing else."""
 
 import base64
 import html
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from megabert.observability.metrics import read_metrics
-from megabert.reports.report import PhaseReport, plot_losses
+from megabert.reports.report import PhaseReport
 from megabert.reports.watch import render_snapshot, take_snapshot
 
 CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
@@ -36,6 +38,16 @@ _STYLE = (
 )
 
 
+def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
+    """Draw training and held-out masked-LM loss over steps, the unigram baseline and the phases into a PNG."""
+    figure = Figure(figsize=(8, 4.5), dpi=120)
+    axes = figure.subplots()
+    _plot_losses(axes, read_metrics(run_dir), reports)
+    axes.set_xlabel("step")
+    figure.tight_layout()
+    figure.savefig(path)
+
+
 def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     """Return a PNG of loss, accuracies, learning rate, gradient norm, throughput and waiting over steps.
 
@@ -43,15 +55,11 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
         run_dir: Run folder.
         reports: One for each phase that was validated; may be empty.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     rows = read_metrics(run_dir)
-    figure, grid = pyplot.subplots(3, 2, figsize=(11, 10), dpi=110, sharex=True)
+    figure = Figure(figsize=(11, 10), dpi=110)
+    grid = figure.subplots(3, 2, sharex=True)
     axes = list(grid.flat)
-    plot_losses(axes[0], rows, reports)
+    _plot_losses(axes[0], rows, reports)
     for pair, (label, tags) in zip(axes[1:], CURVES, strict=True):
         _plot_tags(pair, rows, tags)
         pair.set_ylabel(label)
@@ -60,7 +68,6 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     figure.tight_layout()
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
-    pyplot.close(figure)
     return picture.getvalue()
 
 
@@ -91,16 +98,35 @@ def render_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]
     )
 
 
+def _plot_losses(axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseReport]) -> None:
+    """Plot the losses, and the baseline of each phase that ``reports`` has, onto a pair of axes."""
+    train = [(row["step"], row["train/mlm_loss"]) for row in rows if "train/mlm_loss" in row]
+    held_out = [(row["step"], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
+    if train:
+        axes.plot(*zip(*train, strict=True), color="tab:blue", linewidth=1, label="training")
+    if held_out:
+        axes.plot(*zip(*held_out, strict=True), color="tab:orange", marker="o", markersize=3, label="held out")
+    begin = 0  # first step of the phase on the common axis
+    for report in reports:
+        end = begin + report.steps
+        axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label="" if begin else "unigram")
+        if begin:
+            axes.axvline(begin, color="black", linewidth=0.5)
+        axes.annotate(report.name, ((begin + end) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center")
+        begin = end
+    axes.set_ylabel("masked-LM loss (nats)")
+    if train or held_out:
+        axes.legend(loc="upper right")
+
+
 def _plot_tags(axes: Any, rows: list[dict[str, Any]], tags: Sequence[tuple[str, str, float]]) -> None:
-    is_named = False
     for tag, name, factor in tags:
         points = [(row["step"], factor * row[tag]) for row in rows if tag in row]
         if not points:
             continue
         is_rare = tag.startswith("eval/")
         axes.plot(*zip(*points, strict=True), linewidth=1, marker="o" if is_rare else None, markersize=3, label=name)
-        is_named = is_named or bool(name)
-    if is_named:
+    if axes.get_legend_handles_labels()[1]:  # curves without a name are in no legend
         axes.legend(framealpha=0.6)
 
 
