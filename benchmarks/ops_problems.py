@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.attention import attention
+from megabert.ops.attention.api import attention
 from megabert.ops.attention.reference import attention_reference
-from megabert.ops.bias_gelu import bias_gelu
+from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.bias_gelu.reference import bias_gelu_reference
-from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.cross_entropy.reference import cross_entropy_reference
 from megabert.ops.dropout import ATTENTION_OUTPUT, ATTENTION_PROBABILITIES, Dropout, DropoutStream
-from megabert.ops.layer_norm import layer_norm
+from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.layer_norm.reference import layer_norm_reference
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}

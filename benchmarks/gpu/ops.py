@@ -16,12 +16,12 @@ from benchmarks.gpu.clock import copy_gb_per_s, matmul_tflop_per_s, median_ms
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.ops_problems import boundaries, dropout_stream
-from megabert.ops.attention import attention
-from megabert.ops.bias_gelu import bias_gelu
-from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.attention.api import attention
+from megabert.ops.bias_gelu.api import bias_gelu
+from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import ATTENTION_OUTPUT, ATTENTION_PROBABILITIES
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
-from megabert.ops.layer_norm import layer_norm
+from megabert.ops.layer_norm.api import layer_norm
 
 Op = Callable[..., Tensor]
 

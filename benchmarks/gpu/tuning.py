@@ -21,11 +21,11 @@ from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.warm import compile_beside
 from benchmarks.ops_problems import dropout_stream
-from megabert.ops.bias_gelu import bias_gelu
-from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.bias_gelu.api import bias_gelu
+from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
-from megabert.ops.layer_norm import layer_norm
+from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.triton_support import tile_sizes as tiles
 from megabert.ops.triton_support.tile_sizes import Tiles
 

@@ -1,4 +1,8 @@
-"""Packed micro-batches and their assembly from decoded columns, without a Python loop over instances."""
+"""Packed micro-batches and their assembly from decoded columns, without a Python loop over instances.
+
+The columns are those of shards, or made of sequences that are no pre-training instances: for fine-tuning and for using
+a model.
+"""
 
 # T packed tokens, M masked positions, B sequences; padding may follow the real ones of each
 
@@ -185,6 +189,55 @@ def _allocate(real: MicroShape, shape: MicroShape, batch_format: BatchFormat) ->
     return tensors, PackedArrays(**views)
 
 
+def columns_of(
+    sequences: Sequence[NDArray[np.integer]],
+    segment_b_starts: Sequence[int] | None = None,
+    *,
+    mask_id: int | None = None,
+) -> Columns:
+    """Return sequences in the form in which instances are decoded from shards, without labels.
+
+    Args:
+        sequences: Ids of each, special tokens included; one or more, none empty.
+        segment_b_starts: For each the index of segment B's first token; its length (the default) where there is no B.
+        mask_id: Positions that hold this id are the masked positions; None masks nothing.
+    """
+    lengths = np.array([len(ids) for ids in sequences], np.int64)
+    ids_T = np.concatenate(sequences)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    masked_M = np.flatnonzero(ids_T == mask_id) if mask_id is not None else np.empty(0, np.int64)
+    sequence_M = np.searchsorted(starts, masked_M, side="right") - 1
+    return Columns(
+        input_ids=ids_T,
+        token_starts=starts,
+        segment_b_starts=lengths if segment_b_starts is None else np.asarray(segment_b_starts, np.int64),
+        masked_positions=masked_M - starts[sequence_M],
+        masked_ids=np.full(len(masked_M), IGNORED),
+        masked_starts=np.searchsorted(masked_M, starts),
+        next_sentence_labels=np.full(len(lengths), IGNORED),
+        rows=np.arange(len(lengths)),
+    )
+
+
+def pack_sequences(
+    sequences: Sequence[NDArray[np.integer]],
+    *,
+    segment_b_starts: Sequence[int] | None = None,
+    mask_id: int | None = None,
+) -> MicroBatch:
+    """Pack whole sequences end to end into one micro-batch, without labels and without padding.
+
+    Args:
+        sequences: As in `columns_of`.
+        segment_b_starts: As in `columns_of`.
+        mask_id: Positions that hold this id become the ``masked_positions_M``; with None there is one ignored position.
+    """
+    columns = columns_of(sequences, segment_b_starts, mask_id=mask_id)
+    batch_format = BatchFormat(pad_id=0, max_seq_length=int(columns.lengths.max()), has_labels=False)
+    seeds = np.zeros(len(sequences), np.int32)
+    return assemble([RowBlock(columns, columns.rows, 0)], columns.rows, seeds, batch_format)
+
+
 def probe_batch(*, tokens: int, length: int) -> MicroBatch:
     """Return a full micro-batch that repeats one token, to find out whether so many tokens fit into memory.
 
@@ -194,20 +247,13 @@ def probe_batch(*, tokens: int, length: int) -> MicroBatch:
         tokens: Packed tokens, all of them real, in sequences of full length and perhaps a shorter one.
         length: Length of a full sequence.
     """
-    starts = torch.tensor([*range(0, tokens, length), tokens])
-    masked = torch.arange(tokens * 20 // 128 + 1) * 6
-    num_instances = len(starts) - 1
-    return MicroBatch(
-        input_ids_T=torch.ones(tokens, dtype=torch.int64),
-        position_ids_T=torch.arange(tokens) % length,
-        segment_ids_T=(torch.arange(tokens) % length >= length // 2).long(),
-        cu_seqlens=starts.int(),
-        masked_positions_M=masked.clamp(max=tokens - 1),
-        masked_ids_M=torch.ones(len(masked), dtype=torch.int64),
-        next_sentence_label_B=torch.zeros(num_instances, dtype=torch.int64),
-        instance_seeds_B=torch.zeros(num_instances, dtype=torch.int32),
-        max_seqlen=min(length, tokens),
-        num_tokens=tokens,
-        num_masked=len(masked),
-        num_instances=num_instances,
+    sequences = [np.ones(min(length, tokens - start), np.int64) for start in range(0, tokens, length)]
+    batch = pack_sequences(sequences, segment_b_starts=[length // 2] * len(sequences))
+    masked_M = torch.arange(tokens * 20 // 128 + 1) * 6
+    return replace(
+        batch,
+        masked_positions_M=masked_M.clamp(max=tokens - 1),
+        masked_ids_M=torch.ones_like(masked_M),
+        next_sentence_label_B=torch.zeros_like(batch.next_sentence_label_B),
+        num_masked=len(masked_M),
     )

@@ -37,6 +37,7 @@ class DynamicMasker:
         lengths = columns.lengths_of(indices)
         starts = np.concatenate([[0], np.cumsum(lengths)])
         source = np.arange(starts[-1]) + np.repeat(columns.token_starts[indices] - starts[:-1], lengths)
+        # The key is that of the row, so an instance gets the same masks in whatever batch it is.
         keys = mix(_MASKS_KEY, self._seed, epoch, columns.rows[indices])
         masked = mask_instances(
             columns.input_ids[source], starts, keys=keys, pieces=self._pieces, options=self._options

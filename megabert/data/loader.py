@@ -3,6 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ Agree = Callable[[StepTotals], StepTotals]
 """Takes this rank's totals and returns those of all ranks."""
 
 
-class PackedLoader:
+class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
     """Iterator of ``StepBatch``; a global batch is the same set of instances whatever the ranks and the packing.
 
     The thread makes the batch of the next step while the current one is consumed, never more, so that little data is
@@ -74,9 +75,6 @@ class PackedLoader:
         self._thread = threading.Thread(target=self._work, args=arguments, name="megabert-loader", daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Iterator[StepBatch]:
-        return self
-
     def __next__(self) -> StepBatch:
         """Wait for the next batch, and let the thread make the one after it.
 
@@ -87,13 +85,12 @@ class PackedLoader:
         if self._ended is None:
             result = StopIteration() if self._closed else self._results.get()
             if isinstance(result, StepBatch):
-                self._grant()
+                with self._turn:
+                    self._granted += 1
+                    self._turn.notify()
                 return result
             self._ended = result
         raise self._ended
-
-    def __enter__(self) -> "PackedLoader":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -113,11 +110,6 @@ class PackedLoader:
             self._turn.notify()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
-
-    def _grant(self) -> None:
-        with self._turn:
-            self._granted += 1
-            self._turn.notify()
 
     def _work(self, position: DataPosition, first_number: int, num_steps: int | None) -> None:
         """Make batches, each when its turn comes; the last thing in the queue is what ended the thread."""

@@ -49,11 +49,6 @@ class PositionRange(NamedTuple):
     start: NonNegativeInt
     stop: NonNegativeInt
 
-    @property
-    def size(self) -> int:
-        """Number of positions."""
-        return self.stop - self.start
-
 
 @dataclass(frozen=True)
 class DataPosition:
@@ -99,9 +94,10 @@ class DataPosition:
 
     def skipping(self, ranges: tuple[PositionRange, ...]) -> "DataPosition":
         """Return this position with more ranges skipped; ranges that overlap or touch become one."""
+        # Sorted, a range can only touch the one before it.
         merged: list[PositionRange] = []
         for current in sorted((*self.skipped, *ranges)):
-            if current.size <= 0:
+            if current.stop <= current.start:
                 continue
             if merged and merged[-1].epoch == current.epoch and current.start <= merged[-1].stop:
                 merged[-1] = merged[-1]._replace(stop=max(merged[-1].stop, current.stop))
@@ -194,11 +190,6 @@ class EpochOrder:
     epoch: int
 
     @property
-    def num_windows(self) -> int:
-        """Number of windows in the epoch."""
-        return -(-self._num_blocks // WINDOW_BLOCKS)
-
-    @property
     def _num_blocks(self) -> int:
         return -(-self.num_rows // BLOCK_ROWS)
 
@@ -209,7 +200,7 @@ class EpochOrder:
         # Were all blocks full, a division would give the window. The corpus's last block is short, and the permutation
         # puts it anywhere: all windows after it start that much earlier, so the division may be one window too low.
         index = position // (BLOCK_ROWS * WINDOW_BLOCKS)
-        if index + 1 < self.num_windows and position >= _window_start(self, index + 1):
+        if position >= _window_start(self, index + 1):
             index += 1
         return _window(self, index)
 

@@ -201,11 +201,10 @@ def shape_for(
     if statistics.rows < 1:
         raise DataError("the split has no instances. Build shards from more text.")
     per_rank = global_batch_size / world_size
-    length, longest = statistics.tokens / statistics.rows, statistics.max_seq_length
-    tokens = per_rank * (length + _margin(length, _FEWEST_TOKENS, longest, global_batch_size))
+    longest, most_masked = statistics.max_seq_length, statistics.max_masked
+    tokens = per_rank * _high_mean(statistics.tokens / statistics.rows, _FEWEST_TOKENS, longest, global_batch_size)
     steps = max(1, math.ceil((tokens + longest) / micro_batch_tokens))
-    masked_mean, most_masked = statistics.masked_tokens / statistics.rows, statistics.max_masked
-    masked = per_rank * (masked_mean + _margin(masked_mean, 0, most_masked, global_batch_size))
+    masked = per_rank * _high_mean(statistics.masked_tokens / statistics.rows, 0, most_masked, global_batch_size)
     # A micro-batch holds an equal share of that and one more instance, since sums of bins differ by less than one.
     share, masked_share = math.ceil(tokens / steps), math.ceil(masked / steps)
     multiple, masked_multiple = _multiple(share), _multiple(masked_share)
@@ -261,10 +260,10 @@ def _argsort(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.argsort(values.astype(np.uint16) if values.max(initial=0) < 1 << 16 else values, kind="stable")
 
 
-def _margin(mean: float, smallest: float, largest: float, count: int) -> float:
-    """Return what to add to the mean of ``count`` draws so that it is rarely exceeded."""
+def _high_mean(mean: float, smallest: float, largest: float, count: int) -> float:
+    """Return what the mean of ``count`` draws rarely exceeds; their variance is bounded by their mean and range."""
     variance = max(0.0, (largest - mean) * (mean - smallest))
-    return _MARGIN_SIGMA * math.sqrt(variance / count)
+    return mean + _MARGIN_SIGMA * math.sqrt(variance / count)
 
 
 def _divide_up(value: int, divisor: int) -> int:

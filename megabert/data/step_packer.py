@@ -12,6 +12,7 @@ from megabert.data.order import DataPosition, EpochOrder, PositionRange
 from megabert.data.packing import MicroShape, PackingPlan, plan_packing
 from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
+from megabert.schema import ShardMetadata
 
 _VALIDATION_ROWS = 65_536
 """Instances decoded and planned at once in a validation."""
@@ -81,7 +82,6 @@ class StepPacker:
         self._seed = seed
         self._global_batch_size = global_batch_size
         self._masker = make_masker(shards, seed)
-        self._format = _format(shards, pin=share.pin)
 
     def pack(self, position: DataPosition, number: int) -> StepBatch:
         """Read, plan and assemble this rank's share of one global batch.
@@ -100,7 +100,7 @@ class StepPacker:
         seeds = instance_seeds(self._seed, number, np.arange(lengths.size))
         return StepBatch(
             number=number,
-            micro_batches=list(_micro_batches(plan, self.share, blocks, seeds, self._format)),
+            micro_batches=list(_micro_batches(plan, self.share, blocks, seeds, self.shards.metadata)),
             num_masked=int(masked_counts.sum()),
             num_instances=lengths.size,
             num_tokens=int(lengths.sum()),
@@ -133,7 +133,6 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
     """
     masker = make_masker(shards, seed=0)
     stop = shards.num_rows if max_instances is None else min(max_instances, shards.num_rows)
-    batch_format = _format(shards, pin=share.pin)
     for first in range(0, stop, _VALIDATION_ROWS):
         columns = shards.columns(((first, min(first + _VALIDATION_ROWS, stop)),))
         rows = np.arange(len(columns.rows))
@@ -141,7 +140,7 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
             columns = masker.mask(columns, rows, epoch=0)
         plan = plan_packing(columns.lengths_of(rows), columns.masked_counts_of(rows), share.shape, share.world_size)
         seeds = instance_seeds(0, 0, first + rows)
-        yield from _micro_batches(plan, share, [RowBlock(columns, rows, 0)], seeds, batch_format)
+        yield from _micro_batches(plan, share, [RowBlock(columns, rows, 0)], seeds, shards.metadata)
 
 
 def _micro_batches(
@@ -149,20 +148,16 @@ def _micro_batches(
     share: RankShare,
     blocks: list[RowBlock],
     seeds: NDArray[np.int32],
-    batch_format: BatchFormat,
+    metadata: ShardMetadata,
 ) -> Iterator[MicroBatch]:
     """Assemble the micro-batches that a plan gives to a rank."""
+    batch_format = BatchFormat(
+        pad_id=metadata.special_ids["pad"],
+        max_seq_length=metadata.max_seq_length,
+        has_labels=metadata.objective != "none",
+        pin=share.pin,
+    )
     padded = share.shape.padded(plan.max_tokens, plan.max_masked) if share.pad else None
     for micro_step in range(plan.num_micro_steps):
         ordinals = plan.micro_batch(micro_step, share.rank)
         yield assemble(blocks, ordinals, seeds[ordinals], batch_format, padded)
-
-
-def _format(shards: ShardSet, *, pin: bool) -> BatchFormat:
-    metadata = shards.metadata
-    return BatchFormat(
-        pad_id=metadata.special_ids["pad"],
-        max_seq_length=metadata.max_seq_length,
-        has_labels=metadata.objective != "none",
-        pin=pin,
-    )

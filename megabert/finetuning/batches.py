@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, RowBlock, assemble, instance_seeds
+from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, RowBlock, assemble, columns_of, instance_seeds
 from megabert.data.order import EpochOrder
 from megabert.data.packing import MicroShape, plan_packing
-from megabert.data.sequences import columns_of
 from megabert.data.shard_set import Columns
 from megabert.observability.logs import logger
 from megabert.tokenization import SpecialIds

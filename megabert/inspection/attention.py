@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megabert.data.sequences import pack_sequences
+from megabert.data.batch import pack_sequences
 from megabert.inspection.encode_text import encode_text, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.models.deberta import DisentangledSelfAttention

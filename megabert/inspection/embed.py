@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megabert.data.sequences import pack_sequences
+from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError, DataError
 from megabert.inspection.encode_text import evaluating
 from megabert.models.build import PretrainingModel

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from megabert.data.sequences import pack_sequences
+from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError
 from megabert.export.sources import open_source
 from megabert.inspection.encode_text import encode_text, evaluating

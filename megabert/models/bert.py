@@ -20,7 +20,7 @@ from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
 from megabert.models.encoder import BertEncoder
 from megabert.models.layers import BertEmbeddings, BertPooler, PretrainingHeads
-from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import DropoutStream
 
 Count = Literal["masked", "instances", "tokens"]
@@ -176,7 +176,6 @@ class BertForPreTraining(nn.Module):
         ops = ops or OpsConfig()
         has_sentence_objective = objective != "none"
         self.config = config
-        self.objective = objective
         self.terms = (MLM, NSP) if has_sentence_objective else (MLM,)
         self.loss_backend = ops.cross_entropy
         self.bert = BertModel(
@@ -198,6 +197,7 @@ class BertForPreTraining(nn.Module):
             batch: Packed micro-batch. One without real instances gives a loss of exactly 0 and zero gradients.
             with_logits: Whether to return logits and hidden states as well.
         """
+        # Only the masked positions are projected to the vocabulary, and the loss is summed, not averaged: see ``Term``.
         hidden_TD, pooled_BD = self.bert(batch)
         mlm_logits_MV = self.cls.predictions(hidden_TD, batch.masked_positions_M)
         mlm_loss_sum, mlm_correct = cross_entropy(mlm_logits_MV, batch.masked_ids_M, backend=self.loss_backend)

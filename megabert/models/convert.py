@@ -31,8 +31,8 @@ POSITIONS = "bert.embeddings.position_embeddings.weight"
 GENERATOR = "generator."
 """Prefix of ELECTRA's generator, which shares the embeddings of the discriminator."""
 
-DERIVED = ("bert.embeddings.position_ids", "cls.predictions.decoder.weight")
-"""Entries of some files that hold no weights of their own: a counter, and the tied word embeddings again."""
+POSITION_IDS, DECODER = "bert.embeddings.position_ids", "cls.predictions.decoder.weight"
+"""Entries of some files that hold no weights of their own: a counter, and (usually) the tied word embeddings again."""
 
 
 def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig, *, pad_id: int = 0) -> dict[str, Tensor]:
@@ -88,10 +88,13 @@ def from_huggingface(
     renamed = {to_ours(name, config.family): (name, value) for name, value in state.items()}
     values = _fuse({name: value for name, (_, value) in renamed.items()}, config)
     expected = parameter_shapes(config, objective=objective)
-    result = {}
-    for name in sorted(expected.keys() & values.keys()):
-        result[name] = _fit(name, values[name].to(torch.float32), expected[name], config)
-    derived = {name for name in DERIVED if name in values and _is_derived(name, values)}
+    result = {
+        name: _fit(name, values[name].to(torch.float32), expected[name], config)
+        for name in sorted(expected.keys() & values.keys())
+    }
+    derived = {POSITION_IDS}
+    if DECODER in values and torch.equal(values[DECODER], values["bert.embeddings.word_embeddings.weight"]):
+        derived.add(DECODER)
     unexpected = [
         theirs for name, (theirs, _) in renamed.items() if _fused_name(name) not in result and name not in derived
     ]
@@ -162,6 +165,7 @@ def load_parameters(model: nn.Module, state: Mapping[str, Tensor], *, may_lack: 
     Raises:
         CheckpointError: Names or shapes differ.
     """
+    # Everything is checked before anything is copied: a model is never left half loaded.
     parameters = dict(model.named_parameters())
     missing = sorted(parameters.keys() - state.keys() - set(may_lack))
     unexpected = sorted(state.keys() - parameters.keys())
@@ -191,6 +195,7 @@ def _swap(value: Tensor, first: int, second: int) -> Tensor:
 
 def _fuse(values: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
     """Concatenate queries, keys and values to ``qkv``, whichever way they are stored."""
+    # Split ones are collected by the name of what they become, since files list them in any order.
     result: dict[str, Tensor] = {}
     parts: dict[str, dict[str, Tensor]] = {}
     for name, value in values.items():
@@ -221,10 +226,3 @@ def _fit(name: str, value: Tensor, shape: torch.Size, config: ModelConfig) -> Te
             "Take model sizes and vocabulary from the folder's config.json."
         )
     return value.contiguous()
-
-
-def _is_derived(name: str, values: Mapping[str, Tensor]) -> bool:
-    """Tell whether an entry may be dropped: a decoder's weight only if it really is the word embeddings."""
-    if name == "cls.predictions.decoder.weight":
-        return torch.equal(values[name], values["bert.embeddings.word_embeddings.weight"])
-    return True

@@ -55,7 +55,7 @@ class RelativeEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.zeros(2 * config.relative_span, config.hidden_size))
         self.LayerNorm = None
         if config.norm_rel_ebd == "layer_norm":
-            self.LayerNorm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps, backend=ops.layer_norm)
+            self.LayerNorm = LayerNorm(config.hidden_size, config, ops)
 
     def forward(self, longest: int, groups: Groups) -> DisentangledPacking:
         """Embed all distances that occur in a sequence of ``longest`` tokens, for sequences that are laid out so."""
@@ -116,6 +116,7 @@ class DisentangledSelfAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=has_key_bias)
         self.query_bias = None if has_key_bias else nn.Parameter(torch.zeros(width))
         self.value_bias = None if has_key_bias else nn.Parameter(torch.zeros(width))
+        # Projections of positions, as far as the contents' own do not serve (version 2).
         own = () if config.share_att_key else config.pos_att_type
         self.position_key = nn.Linear(width, width, bias=has_key_bias) if "c2p" in own else None
         self.position_query = nn.Linear(width, width) if "p2c" in own else None
@@ -166,7 +167,7 @@ class Convolution(nn.Module):
         width, taps = config.hidden_size, config.conv_kernel_size or 1
         self.weight = nn.Parameter(torch.zeros(width, width, taps))
         self.bias = nn.Parameter(torch.zeros(width))
-        self.LayerNorm = LayerNorm(width, eps=config.layer_norm_eps, backend=ops.layer_norm)
+        self.LayerNorm = LayerNorm(width, config, ops)
         self.activation = ACTIVATIONS[config.conv_act]
         self.dropout_prob = config.hidden_dropout_prob
         self.reach = taps // 2

@@ -17,7 +17,7 @@ from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
 from megabert.models.deberta import Convolution, DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
 from megabert.models.layers import BiasGelu, LayerNorm
-from megabert.ops.attention import AttentionBlocks, attention, plan_attention
+from megabert.ops.attention.api import AttentionBlocks, attention, plan_attention
 from megabert.ops.disentangled import plan_groups
 from megabert.ops.dropout import ATTENTION_OUTPUT, ATTENTION_PROBABILITIES, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
 
@@ -69,9 +69,7 @@ class SubLayerOutput(nn.Module):
     def __init__(self, width: int, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(width, config.hidden_size, bias=False)
-        self.LayerNorm = LayerNorm(
-            config.hidden_size, eps=config.layer_norm_eps, backend=ops.layer_norm, has_dense_bias=True
-        )
+        self.LayerNorm = LayerNorm(config.hidden_size, config, ops, has_dense_bias=True)
 
     def forward(self, x: Tensor, residual_TD: Tensor, site: Dropout | None) -> Tensor:
         """Return LayerNorm(residual + dropout(dense(x))), of shape (T, D).

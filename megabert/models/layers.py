@@ -18,9 +18,9 @@ from torch.nn import functional
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
-from megabert.ops.bias_gelu import bias_gelu
+from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
-from megabert.ops.layer_norm import layer_norm
+from megabert.ops.layer_norm.api import layer_norm
 
 
 class LayerNorm(nn.Module):
@@ -30,18 +30,18 @@ class LayerNorm(nn.Module):
 
     Args:
         width: Size of the last dimension.
-        eps: Added to the variance.
-        backend: Backend of the op ``layer_norm``.
+        config: Gives the number that is added to the variance.
+        ops: Backend of the op ``layer_norm``.
         has_dense_bias: Whether it owns the bias of the dense layer before it.
     """
 
-    def __init__(self, width: int, *, eps: float, backend: str, has_dense_bias: bool = False) -> None:
+    def __init__(self, width: int, config: ModelConfig, ops: OpsConfig, *, has_dense_bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
         self.dense_bias = nn.Parameter(torch.zeros(width)) if has_dense_bias else None
-        self.eps = eps
-        self.backend = backend
+        self.eps = config.layer_norm_eps
+        self.backend = ops.layer_norm
 
     def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None, site: Dropout | None = None) -> Tensor:
         """Return LayerNorm(residual + dropout(x + dense bias)), of shape (T, D).
@@ -97,7 +97,7 @@ class BertEmbeddings(nn.Module):
         has_positions, segments = config.position_biased_input, config.type_vocab_size
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, width) if has_positions else None
         self.token_type_embeddings = nn.Embedding(segments, width) if segments else None
-        self.LayerNorm = LayerNorm(width, eps=config.layer_norm_eps, backend=ops.layer_norm)
+        self.LayerNorm = LayerNorm(width, config, ops)
         self.dropout_prob = config.hidden_dropout_prob
 
     def forward(self, batch: PackedBatch, stream: DropoutStream | None, input_ids_T: Tensor | None = None) -> Tensor:
@@ -134,6 +134,7 @@ class BertPooler(nn.Module):
 
         A padded sequence has no first token; it gives the row of another token, which no label counts.
         """
+        # No length is read, so a GPU need not be waited for.
         first_B = cu_seqlens[:-1].long().clamp(max=hidden_TD.shape[0] - 1)
         return self.activation(self.dense(hidden_TD.index_select(0, first_B)))
 
@@ -146,7 +147,7 @@ class MaskedLmTransform(nn.Module):
         width, act = config.embedding_width, config.traits.head_act or config.hidden_act
         self.dense = nn.Linear(config.hidden_size, width, bias=False)
         self.activation = BiasGelu(width, hidden_act=act, backend=ops.bias_gelu)
-        self.LayerNorm = LayerNorm(width, eps=config.layer_norm_eps, backend=ops.layer_norm)
+        self.LayerNorm = LayerNorm(width, config, ops)
 
     def forward(self, x_MD: Tensor) -> Tensor:
         """Return shape (M, E)."""

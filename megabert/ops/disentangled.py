@@ -138,14 +138,8 @@ def disentangled_attention(
     Raises:
         KernelError: The backend does not have this op.
     """
-    run = choose("disentangled_attention", backend, BACKENDS, qkv_TC.device.type)
-    return run(qkv_TC, positions, groups=groups, num_heads=num_heads, dropout=dropout)
-
-
-def disentangled_attention_torch(
-    qkv_TC: Tensor, positions: RelativePositions, *, groups: Groups, num_heads: int, dropout: Dropout | None = None
-) -> Tensor:
-    """Run ``disentangled_attention``; 16 bits on a CPU work in float32."""
+    # There is one backend; this refuses the others by name. On a CPU 16 bits work in float32.
+    choose("disentangled_attention", backend, BACKENDS, qkv_TC.device.type)
     compute = torch.promote_types(qkv_TC.dtype, torch.float32) if qkv_TC.device.type == "cpu" else qkv_TC.dtype
     sizes = [count * length for count, length in groups.shapes]
     # From tokens to slots. One gather and one split: the gradient of each is one pass, whatever the number of groups.
@@ -218,4 +212,4 @@ def position_parts(
         yield position_scores(k_NGSH, positions.query_PD.to(k_NGSH.dtype) * scale, near_E).mT
 
 
-BACKENDS = (Backend("torch", disentangled_attention_torch, no_obstacle),)
+BACKENDS = (Backend("torch", disentangled_attention, no_obstacle),)

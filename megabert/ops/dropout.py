@@ -122,6 +122,7 @@ class DropoutStream:
         """
         if round(probability * 2**16) == 0:
             return None
+        # A bijection of seed ^ constant: rows that differ in their seed differ in their key at every site.
         device = self.row_seeds_T.device
         run = choose("dropout_keys", "auto", KEY_BACKENDS, device.type)
         keys = run(self.row_seeds_T, _constants(layer, site, max(1, heads), device))

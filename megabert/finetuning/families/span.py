@@ -25,7 +25,7 @@ from megabert.finetuning.families.base import Example, Family, Head, Logits, Pre
 from megabert.finetuning.metrics import Gold, best_null_threshold, score_answers
 from megabert.finetuning.tables import as_text, json_object, read_table, reading
 from megabert.finetuning.tasks import Task, refuse_columns
-from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.schema.files import atomic_write
 
 

@@ -23,8 +23,7 @@ sequence form one more "sequence" whose programs write zeros.
 import triton
 import triton.language as tl
 
-from megabert.ops.triton_support.dropout_hash import is_kept
-from megabert.ops.triton_support.fast_math import exp2
+from megabert.ops.triton_support.device_functions import exp2, is_kept
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from megabert.ops.attention.api import AttentionBlocks
 from megabert.ops.attention.kernels import attention_backward, attention_delta, attention_forward, attention_sum_tiles
 from megabert.ops.dropout import Dropout, threshold_and_scale
 from megabert.ops.triton_support.input_checks import require
-from megabert.ops.triton_support.tile_sizes import AttentionTiles, attention_tiles, capability_of, power_of_two
+from megabert.ops.triton_support.tile_sizes import attention_tiles, capability_of, power_of_two
 
 WIDEST_HEAD = 128
 """Columns of a head that a program can hold."""
@@ -88,10 +88,45 @@ class _Attention(torch.autograd.Function):
         qkv_TC, cu_seqlens, lse_NT, out_TD = ctx.saved_tensors
         max_seqlen, num_heads, dropout, tiles = ctx.constants
         grad_TD = grad_TD.contiguous()
-        delta_NT = None if out_TD is None else _delta(out_TD, grad_TD, num_heads, threshold_and_scale(dropout)[1])
-        dqkv_TC = _gradient(
-            (qkv_TC, grad_TD, cu_seqlens, lse_NT, delta_NT), max_seqlen, num_heads, dropout=dropout, tiles=tiles
+        tokens, width = grad_TD.shape
+        head_width, sequences = width // num_heads, cu_seqlens.numel() - 1
+        threshold, scale = threshold_and_scale(dropout)
+        key_tiles = max(1, triton.cdiv(max_seqlen, tiles.backward.columns))
+        dqkv_TC = torch.empty_like(qkv_TC)
+        # Where keys are tiled, delta comes from a kernel before, and parts of dQ are added up by a kernel after.
+        delta_NT = partials_KTD = None
+        if not tiles.is_whole:
+            delta_NT = _delta(out_TD, grad_TD, num_heads, scale)
+            partials_KTD = torch.empty(key_tiles, tokens, width, dtype=torch.float32, device=qkv_TC.device)
+        attention_backward[((sequences + 1) * key_tiles, num_heads)](
+            qkv_TC,
+            grad_TD,
+            cu_seqlens,
+            # The kernel moves these two pointers even where it does not read them, so they may not be None.
+            lse_NT if dropout is None else dropout.row_keys,
+            lse_NT,
+            lse_NT if delta_NT is None else delta_NT,
+            dqkv_TC,
+            partials_KTD,
+            tokens,
+            sequences,
+            num_heads,
+            key_tiles,
+            LOG2_E / math.sqrt(head_width),
+            scale / math.sqrt(head_width),
+            threshold,
+            scale,
+            HAS_DROPOUT=dropout is not None,
+            IS_WHOLE=tiles.is_whole,
+            HEAD=head_width,
+            BLOCK_H=max(16, power_of_two(head_width)),
+            ROWS=tiles.backward.rows,
+            COLUMNS=tiles.backward.columns,
+            num_warps=tiles.backward.warps,
+            num_stages=tiles.backward.stages,
         )
+        if partials_KTD is not None:
+            _add_up_tiles(partials_KTD, cu_seqlens, dqkv_TC, max_seqlen, tiles.backward.columns)
         return dqkv_TC, None, None, None, None
 
 
@@ -115,65 +150,20 @@ def _delta(out_TD: Tensor, grad_TD: Tensor, num_heads: int, scale: float) -> Ten
     return delta_NT
 
 
-def _gradient(
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None],
-    max_seqlen: int,
-    num_heads: int,
-    *,
-    dropout: Dropout | None,
-    tiles: AttentionTiles,
-) -> Tensor:
-    """Return the gradient of queries, keys and values, of shape (T, 3 * D)."""
-    qkv_TC, grad_TD, cu_seqlens, lse_NT, delta_NT = tensors
-    tokens, width = grad_TD.shape
-    head_width, sequences = width // num_heads, cu_seqlens.numel() - 1
-    threshold, scale = threshold_and_scale(dropout)
-    key_tiles = max(1, triton.cdiv(max_seqlen, tiles.backward.columns))
-    dqkv_TC = torch.empty_like(qkv_TC)
-    partials_KTD = None
-    if not tiles.is_whole:
-        partials_KTD = torch.empty(key_tiles, tokens, width, dtype=torch.float32, device=qkv_TC.device)
-    attention_backward[((sequences + 1) * key_tiles, num_heads)](
-        qkv_TC,
-        grad_TD,
-        cu_seqlens,
-        # The kernel moves these two pointers even where it does not read them, so they may not be None.
-        lse_NT if dropout is None else dropout.row_keys,
-        lse_NT,
-        lse_NT if delta_NT is None else delta_NT,
-        dqkv_TC,
+def _add_up_tiles(partials_KTD: Tensor, cu_seqlens: Tensor, dqkv_TC: Tensor, max_seqlen: int, tile: int) -> None:
+    """Write the gradient of the queries from its parts, one for each tile of keys."""
+    _, tokens, width = partials_KTD.shape
+    rows, columns = 16, min(128, power_of_two(width))
+    blocks = triton.cdiv(max_seqlen, rows)
+    attention_sum_tiles[((cu_seqlens.numel() - 1) * blocks, triton.cdiv(width, columns))](
         partials_KTD,
+        cu_seqlens,
+        dqkv_TC,
         tokens,
-        sequences,
-        num_heads,
-        key_tiles,
-        LOG2_E / math.sqrt(head_width),
-        scale / math.sqrt(head_width),
-        threshold,
-        scale,
-        HAS_DROPOUT=dropout is not None,
-        IS_WHOLE=tiles.is_whole,
-        HEAD=head_width,
-        BLOCK_H=max(16, power_of_two(head_width)),
-        ROWS=tiles.backward.rows,
-        COLUMNS=tiles.backward.columns,
-        num_warps=tiles.backward.warps,
-        num_stages=tiles.backward.stages,
+        width,
+        blocks,
+        TILE=tile,
+        ROWS=rows,
+        COLUMNS=columns,
+        num_warps=4,
     )
-    # Parts of dQ from several key tiles are added up by a kernel of their own.
-    if partials_KTD is not None:
-        rows, columns = 16, min(128, power_of_two(width))
-        blocks = triton.cdiv(max_seqlen, rows)
-        attention_sum_tiles[(sequences * blocks, triton.cdiv(width, columns))](
-            partials_KTD,
-            cu_seqlens,
-            dqkv_TC,
-            tokens,
-            width,
-            blocks,
-            TILE=tiles.backward.columns,
-            ROWS=rows,
-            COLUMNS=columns,
-            num_warps=4,
-        )
-    return dqkv_TC

@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from megabert.ops.triton_support.column_sums import column_sums
-from megabert.ops.triton_support.fast_math import exp2, reciprocal
+from megabert.ops.triton_support.device_functions import exp2, reciprocal
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import BIAS_GELU_PROGRAMS, bias_gelu_tiles, multiprocessors_of, split_rows
 

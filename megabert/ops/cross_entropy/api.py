@@ -40,6 +40,7 @@ class _CrossEntropy(torch.autograd.Function):
         compute = torch.promote_types(logits_MV.dtype, torch.float32)
         probabilities_MV = torch.softmax(logits_MV, 1, dtype=compute)
         largest_M = logits_MV.amax(1).to(compute)
+        # Rows that do not count look up class 0, whose loss is then left out.
         is_counted_M = labels_M >= 0
         safe_labels_M = labels_M.clamp(min=0)
         target_M = logits_MV.gather(1, safe_labels_M[:, None])[:, 0].to(compute)

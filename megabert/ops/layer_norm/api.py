@@ -64,6 +64,7 @@ class _LayerNorm(torch.autograd.Function):
         eps: float,
         dropout: Dropout | None,
     ) -> Tensor:
+        # Statistics and normalisation are one call of torch's; the sum before them is the one tensor that is kept.
         z_TD = _sum(x_TD, input_bias_D, residual_TD, dropout)
         shape = z_TD.shape[-1:]
         y_TD, mean_T1, rstd_T1 = torch.native_layer_norm(

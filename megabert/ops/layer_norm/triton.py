@@ -22,7 +22,7 @@ from torch import Tensor
 
 from megabert.ops.dropout import Dropout, threshold_and_scale
 from megabert.ops.triton_support.column_sums import column_sums
-from megabert.ops.triton_support.dropout_hash import is_kept
+from megabert.ops.triton_support.device_functions import is_kept
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import LAYER_NORM_PROGRAMS, layer_norm_tiles, multiprocessors_of, split_rows
 

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from megabert.ops.dropout import Dropout
-from megabert.ops.triton_support.dropout_hash import is_kept, lowbias32
+from megabert.ops.triton_support.device_functions import is_kept, lowbias32
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import bias_gelu_tiles, power_of_two
 

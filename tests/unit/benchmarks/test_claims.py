@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from megabert.data.sequences import pack_sequences
+from megabert.data.batch import pack_sequences
 
 ROOT = Path(__file__).resolve().parents[3]
 

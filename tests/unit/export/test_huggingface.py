@@ -9,8 +9,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from megabert.config.model import ModelConfig
-from megabert.data.batch import MicroBatch
-from megabert.data.sequences import pack_sequences
+from megabert.data.batch import MicroBatch, pack_sequences
 from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.export.huggingface import read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard

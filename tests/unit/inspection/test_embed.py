@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from megabert.cli.main import main
-from megabert.data.sequences import pack_sequences
+from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError, DataError
 from megabert.inspection import embed
 from megabert.inspection.embed import embed_file, open_vectors, read_blocks

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from megabert.ops.backend import apex_obstacle, apex_status
-from megabert.ops.layer_norm import layer_norm
+from megabert.ops.layer_norm.api import layer_norm
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.ops_problems import relative_error
-from megabert.ops.attention import attention, plan_attention
-from megabert.ops.attention.api import padded_attention
+from megabert.ops.attention.api import attention, padded_attention, plan_attention
 from megabert.ops.attention.reference import attention_reference
 from megabert.ops.dropout import ATTENTION_PROBABILITIES, DropoutStream
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from megabert.errors import KernelError
-from megabert.ops.attention import attention
+from megabert.ops.attention.api import attention
 from megabert.ops.backend import Backend, choose, describe_choices, no_obstacle, triton_obstacle
-from megabert.ops.bias_gelu import bias_gelu
-from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.bias_gelu.api import bias_gelu
+from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.lamb import Segment, apply_update
-from megabert.ops.layer_norm import layer_norm
+from megabert.ops.layer_norm.api import layer_norm
 
 CALLS = {
     "layer_norm": lambda backend: layer_norm(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.ops_problems import relative_error
-from megabert.ops.bias_gelu import bias_gelu
+from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.bias_gelu.reference import bias_gelu_reference
 
 # bfloat16 rounds x + bias to 8 significant bits before the activation

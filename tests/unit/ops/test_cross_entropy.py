@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.cross_entropy.reference import cross_entropy_reference
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.ops_problems import relative_error
-from megabert.ops.layer_norm import layer_norm
+from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.layer_norm.reference import layer_norm_reference
 
 EPS = 1e-12

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.ops_problems import cross_entropy_problem
-from megabert.ops.cross_entropy import cross_entropy
+from megabert.ops.cross_entropy.api import cross_entropy
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from megabert.data.batch import IGNORED
-from megabert.data.sequences import pack_sequences
+from megabert.data.batch import IGNORED, pack_sequences
 
 
 def test_sequences_lie_end_to_end_with_their_masks():
