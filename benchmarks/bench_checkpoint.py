@@ -14,10 +14,12 @@ from types import SimpleNamespace
 
 import torch
 
-from megabert.checkpoints.background_writer import CheckpointWriter
 from megabert.config.model import ModelConfig
+from megabert.config.recipes import load_run_config
 from megabert.models.bert import BertForPreTraining
 from megabert.optim import Fragment
+from megabert.training.run.checkpoint_writer import CheckpointWriter
+from megabert.training.state import TrainerState
 
 SAVES = 3
 
@@ -70,11 +72,19 @@ def measure(engine: SizedEngine, folder: Path) -> list[tuple[str, float, float]]
     """Return name, stall and time of writing of each save."""
     world = SimpleNamespace(rank=0, size=1, is_main=True, device=torch.device("cpu"), gather=lambda value: [value])
     world.in_background = lambda: world
-    writer = CheckpointWriter(folder, engine, world, written=lambda state: None)
+    writer = CheckpointWriter(
+        load_run_config("debug"),
+        engine=engine,
+        world=world,
+        run_dir=folder,
+        status=SimpleNamespace(running=lambda **place: None),
+        watchdog=SimpleNamespace(expect=lambda doing: None),
+        state=TrainerState(),
+    )
     rows = []
     for save in range(SAVES + 1):
         before = writer.counts.stall_s
-        writer.save(save, {})
+        writer.save(TrainerState(step=save))
         started = time.monotonic()
         error = writer.wait()
         assert error is None, error

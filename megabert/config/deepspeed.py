@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from megabert.config.loading import nearest, read_mapping
+from megabert.config.recipes import engine_path
+from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
 
 ENGINE_KEYS: dict[str, frozenset[str]] = {
@@ -103,6 +105,20 @@ def derive_deepspeed(path: Path, *, precision: str, max_grad_norm: float) -> dic
     if problems:
         raise ConfigError("\n".join([f"{path}: {len(problems)} problem(s)", *(f"  {p}" for p in problems)]))
     return engine
+
+
+def deepspeed_of(config: RunConfig, precision: str) -> dict[str, Any]:
+    """Return the complete dictionary for DeepSpeed that a configuration asks for.
+
+    Args:
+        config: Its engine file and its clipping norm are used.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
+
+    Raises:
+        ConfigError: The engine file contradicts the recipe.
+    """
+    engine = engine_path("zero1" if config.engine == "auto" else config.engine)
+    return derive_deepspeed(engine, precision=precision, max_grad_norm=config.optimizer.max_grad_norm)
 
 
 def value_at(values: Mapping[str, Any], path: str) -> Any:

@@ -77,6 +77,11 @@ class World:
         dist.broadcast_object_list(values, src=0, group=self.control)
         return values[0]
 
+    def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum a small tensor over the ranks, in place, on its device; the main thread calls it."""
+        dist.all_reduce(values)
+        return values
+
 
 @contextlib.contextmanager
 def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterator[World]:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from megabert.config.finetune import FinetuneConfig
-from megabert.distributed.collectives import sum_over_ranks
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.engine.master_weights import copy_masters, put_back_masters
@@ -160,7 +159,7 @@ class TaskTrainer:
             loss_and_bad[0] += loss.detach().double()
         # Skipping is decided on sums over the ranks, so that all of them decide alike.
         loss_and_bad[1] = len(self.engine.nonfinite_gradients())
-        loss_sum, bad = sum_over_ranks(loss_and_bad).tolist()
+        loss_sum, bad = self.world.sum_over_ranks(loss_and_bad).tolist()
         mean = loss_sum / max(terms, 1)
         self.engine.optimizer.lr = rate
         self.engine.optimizer.bias_step = step

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from megabert.config.deepspeed import zero_stage_of
+from megabert.config.deepspeed import deepspeed_of, zero_stage_of
 from megabert.config.model import ModelConfig
 from megabert.config.recipes import phase_data, phase_name
 from megabert.config.run import PhaseConfig, Precision, RunConfig
@@ -16,7 +16,6 @@ from megabert.observability.flops import training_flops
 from megabert.observability.gpus import Gpu
 from megabert.planning.memory import BUDGETS, checkpoint_gib, estimate_memory, fitting_budget
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
-from megabert.training.checked_inputs import deepspeed_of
 
 DEFAULT_VOCAB_SIZE = 30_522
 """Vocabulary of bert-base-uncased, which is assumed where there are no shards to say it."""

@@ -14,7 +14,7 @@ from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.errors import CheckpointError
-from megabert.models.build import InitialWeights, build_model
+from megabert.models.build import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.optim.schedules import learning_rate
 from megabert.planning.estimate import passes_over, warn_of
@@ -27,9 +27,9 @@ from megabert.planning.memory import (
     estimate_memory,
     fitting_budget,
 )
-from megabert.training.checked_inputs import RunInputs, open_inputs
 from megabert.training.micro_batch_size import first_budget
 from megabert.training.run.folder import checkpoints_dir
+from megabert.training.run.start import RunInputs, open_inputs
 
 SAMPLED_STEPS = 2
 """Global batches that are packed, to say how full the micro-batches are."""
@@ -91,7 +91,7 @@ def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int,
         config = replace(config, precision=kind.best_precision)
     inputs = open_inputs(config, device=device, initial=initial)
     with torch.device("meta"):
-        model = build_model(inputs.config.model, objective=inputs.objective, ops=inputs.config.ops)
+        model = inputs.build_model()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return DryRun(inputs=inputs, world_size=world_size, gpu=kind, parameters=parameters)
 

@@ -14,9 +14,9 @@ from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
 from megabert.engine.engine import DTYPES
 from megabert.errors import ConfigError
-from megabert.models.build import PretrainingModel, build_model
+from megabert.models.build import PretrainingModel
 from megabert.observability.logs import logger
-from megabert.training.checked_inputs import RunInputs
+from megabert.training.run.start import RunInputs
 from megabert.training.state import MicroBatchTokens
 from megabert.training.step import counts_of, weighted_loss
 
@@ -129,18 +129,12 @@ def _try_micro_step(model: PretrainingModel, inputs: RunInputs, tokens: int, lon
     """
     if world.device.type == "cpu":
         return
-    config = inputs.config
     parameters = sum(parameter.numel() for parameter in model.parameters())
     shards = world.size if inputs.zero_stage else 1
     # ZeRO shards master weights and moments over the ranks from stage 1 on.
     aside = parameters * _BYTES_OF_GRADIENT + parameters * _BYTES_OF_MASTER_AND_MOMENTS // shards
     ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
-    trial = build_model(
-        config.model,
-        objective=inputs.objective,
-        ops=config.ops,
-        activation_checkpointing=config.activation_checkpointing,
-    ).to(world.device, DTYPES[config.precision])
+    trial = inputs.build_model().to(world.device, DTYPES[inputs.config.precision])
     batch = probe_batch(tokens=tokens, length=longest).to(world.device)
     output = trial(batch)
     weighted_loss(output, trial.terms, counts=counts_of(batch), world_size=1).backward()

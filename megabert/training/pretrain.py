@@ -5,14 +5,13 @@ run folder, checkpoint. Then model, optimizer and engine are built and filled. O
 start, so that one that fails early leaves no trace, and the trainer makes the steps that are left.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.recipes import phase_name
 from megabert.config.run import RunConfig
-from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.distributed.all_or_none import run_on_all_ranks, run_on_main_rank
 from megabert.distributed.cpu_host import share_host
@@ -20,31 +19,18 @@ from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.engine import Engine, build_engine
 from megabert.errors import EXIT_STOPPED
-from megabert.models.build import InitialWeights, build_model, initialize, load_initial_weights
+from megabert.models.build import InitialWeights, initialize, load_initial_weights
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
-from megabert.training.checked_inputs import RunInputs, open_inputs
 from megabert.training.micro_batch_size import choose_micro_batch_tokens
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
-from megabert.training.run.control import RunControl
 from megabert.training.run.folder import record_run, tokenizer_dir
-from megabert.training.run.start import RunStart, find_start
+from megabert.training.run.start import RunInputs, RunStart, find_start, open_inputs
 from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
-from megabert.training.trainer import PhaseData, Trainer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What every rank knows before a model is built."""
-
-    inputs: RunInputs
-    run_dir: Path
-    world: World
-    control: RunControl
-    start: RunStart
+from megabert.training.trainer import Trainer
 
 
 def pretrain(
@@ -75,9 +61,7 @@ def pretrain(
         with RunLock(run_dir, world):
             status = RunStatus(run_dir, world, fork=config.fork)
             try:
-                setup = _set_up(config, run_dir, initial, world, status, stop or StopSignals())
-                with logging_to_file(run_dir, world.rank), setup.control.watchdog:
-                    return _run_to_end(setup, initial)
+                return _run(config, run_dir, initial, world, status, stop or StopSignals())
             except BaseException as error:
                 # Of several ranks that fail, the first one's error is recorded, by the rank itself if it still can.
                 first = world.failures.report(error)
@@ -87,95 +71,65 @@ def pretrain(
                 raise first from error
 
 
-def _run_to_end(setup: Setup, initial: InitialWeights | None) -> TrainerState:
-    """Make the steps that a run has left, if any, and record how it ended."""
-    config, run_dir, state, status = setup.inputs.config, setup.run_dir, setup.start.state, setup.control.status
-    if state.is_done(config):
-        logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, state.step, run_dir)
-    else:
-        state = _train(setup, initial)
-    if state.is_done(config):
-        status.ended("done", step=state.step, phase=state.phase, exit_code=0)
-    else:
-        status.ended("stopped", step=state.step, phase=state.phase, exit_code=EXIT_STOPPED)
-    return state
-
-
-def _set_up(
+def _run(
     config: RunConfig,
     run_dir: Path,
     initial: InitialWeights | None,
     world: World,
     status: RunStatus,
     stop: StopSignals,
-) -> Setup:
-    """Check everything that can be wrong before anything is written."""
+) -> TrainerState:
+    """Check everything, make the steps that the run has left, if any, and record how it ended."""
     # Each rank opens the shards itself: a node may lack the folder or see another one.
     inputs = run_on_all_ranks(world, lambda: open_inputs(config, device=world.device, initial=initial))
+    config = inputs.config
     start = run_on_main_rank(world, lambda: find_start(run_dir, inputs, status))
-    if not start.state.is_done(inputs.config):
+    state = start.state
+    if not state.is_done(config):
         run_on_all_ranks(world, lambda: _verify_share(inputs.shards, world))
-    watchdog = Watchdog(inputs.config.watchdog, run_dir, world.rank, record=status.hung, size=world.size)
-    control = RunControl(status=status, stop=stop, watchdog=watchdog)
-    return Setup(inputs=inputs, run_dir=run_dir, world=world, control=control, start=start)
+    watchdog = Watchdog(config.watchdog, run_dir, world.rank, record=status.hung, size=world.size)
+    with logging_to_file(run_dir, world.rank), watchdog:
+        if state.is_done(config):
+            logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, state.step, run_dir)
+        else:
+            engine, state = _build_engine(inputs, start, initial, world)
+            # From here on the folder belongs to this run, and an error is the run's own failure.
+            run_on_main_rank(world, lambda: _record_start(inputs, start, state, run_dir, world))
+            status.open()
+            status.running(step=state.step, phase=state.phase)
+            trainer = Trainer(
+                inputs,
+                engine=engine,
+                state=state,
+                run_dir=run_dir,
+                world=world,
+                status=status,
+                stop=stop,
+                watchdog=watchdog,
+            )
+            if not start.has_own_checkpoint:
+                trainer.begin()
+            state = trainer.fit()
+        status.ended(0 if state.is_done(config) else EXIT_STOPPED, step=state.step, phase=state.phase)
+    return state
 
 
-def _train(setup: Setup, initial: InitialWeights | None) -> TrainerState:
-    """Build model, optimizer and engine, fill them from the checkpoint if there is one, and train."""
-    inputs, world, start = setup.inputs, setup.world, setup.start
+def _build_engine(
+    inputs: RunInputs, start: RunStart, initial: InitialWeights | None, world: World
+) -> tuple[Engine, TrainerState]:
+    """Build model, optimizer and engine and fill them; return the state with the size of the micro-batches."""
     config = inputs.config
     share_host(world)
-    model = build_model(
-        config.model,
-        objective=inputs.objective,
-        ops=config.ops,
-        activation_checkpointing=config.activation_checkpointing,
-    )
+    model = inputs.build_model()
     initialize(model, config.seed)
     if initial is not None and start.checkpoint is None:
         run_on_all_ranks(world, lambda: load_initial_weights(model, initial))
-    tokens = choose_micro_batch_tokens(model, inputs, stored=start.state.budgets, world=world)
-    state = replace(start.state, budgets=tokens)
+    budgets = choose_micro_batch_tokens(model, inputs, stored=start.state.budgets, world=world)
     optimizer = build_optimizer(model.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb)
     engine = build_engine(model, optimizer, inputs.deepspeed, world)
     if start.checkpoint is not None:
         load_checkpoint(start.checkpoint, engine, world)
-    # From here on the folder belongs to this run, and an error is the run's own failure.
-    run_on_main_rank(world, lambda: _record_start(setup, state))
-    setup.control.status.open()
-    setup.control.status.running(step=state.step, phase=state.phase)
-    return _fit(setup, engine, state)
-
-
-def _fit(setup: Setup, engine: Engine, state: TrainerState) -> TrainerState:
-    config = setup.inputs.config
-    phases = [
-        PhaseData(
-            train=train,
-            held_out=held_out,
-            shape=shape_for(
-                train.statistics,
-                global_batch_size=phase.global_batch_size,
-                world_size=setup.world.size,
-                micro_batch_tokens=tokens,
-            ),
-        )
-        for (train, held_out), phase, tokens in zip(
-            setup.inputs.shards, config.phases, state.budgets.tokens, strict=True
-        )
-    ]
-    trainer = Trainer(
-        config,
-        engine=engine,
-        phases=phases,
-        state=state,
-        run_dir=setup.run_dir,
-        world=setup.world,
-        control=setup.control,
-    )
-    if not setup.start.has_own_checkpoint:
-        trainer.begin()
-    return trainer.fit()
+    return engine, replace(start.state, budgets=budgets)
 
 
 def _verify_share(shards: tuple[tuple[ShardSet, ShardSet], ...], world: World) -> None:
@@ -185,33 +139,32 @@ def _verify_share(shards: tuple[tuple[ShardSet, ShardSet], ...], world: World) -
             split.verify(range(world.rank, len(split.shards), world.size))
 
 
-def _record_start(setup: Setup, state: TrainerState) -> None:
+def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_dir: Path, world: World) -> None:
     """Write what runs into the run folder, and log how it begins."""
-    config, world = setup.inputs.config, setup.world
-    record_run(setup.run_dir, config, setup.inputs.deepspeed)
-    setup.inputs.shards[0][0].copy_tokenizer(tokenizer_dir(setup.run_dir))
-    logger.info("TensorBoard: tensorboard --logdir %s", setup.run_dir / "tb")
+    config, manifest = inputs.config, start.manifest
+    record_run(run_dir, config, inputs.deepspeed)
+    inputs.shards[0][0].copy_tokenizer(tokenizer_dir(run_dir))
+    logger.info("TensorBoard: tensorboard --logdir %s", run_dir / "tb")
     logger.info(describe_choices(vars(config.ops), world.device.type))
     logger.info(
         "%d rank(s) on %s, %s, ZeRO-%d, micro_batch_tokens %s",
         world.size,
         world.device.type,
         config.precision,
-        setup.inputs.zero_stage,
+        inputs.zero_stage,
         ", ".join(map(str, state.budgets.tokens)),
     )
-    manifest = setup.start.manifest
     if manifest is None:
-        logger.info("new run in %s", setup.run_dir)
+        logger.info("new run in %s", run_dir)
         return
-    origin = "the last start" if setup.start.has_own_checkpoint else f"{config.fork}, of which this is a fork"
-    sizes = (("ranks", manifest.world_size, world.size), ("ZeRO stage", manifest.zero_stage, setup.inputs.zero_stage))
-    for change in (*setup.start.changes, *(f"{name}: {old} -> {new}" for name, old, new in sizes if old != new)):
+    origin = "the last start" if start.has_own_checkpoint else f"{config.fork}, of which this is a fork"
+    sizes = (("ranks", manifest.world_size, world.size), ("ZeRO stage", manifest.zero_stage, inputs.zero_stage))
+    for change in (*start.changes, *(f"{name}: {old} -> {new}" for name, old, new in sizes if old != new)):
         logger.info("changed since %s: %s", origin, change)
     phase = config.phases[state.phase]
     logger.info(
         "resuming %s at step %d (%s, step %d of %d), learning rate %.3e, data at epoch %d, instance %d",
-        setup.run_dir,
+        run_dir,
         state.step,
         phase_name(config, state.phase),
         state.phase_step,

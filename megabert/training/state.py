@@ -1,4 +1,4 @@
-"""What a run has done so far: everything besides the tensors that a checkpoint must bring back."""
+"""What a run has done so far, and what is due: everything besides the tensors that a checkpoint must bring back."""
 
 import json
 import math
@@ -154,10 +154,6 @@ class TrainerState:
             return replace(validated, best_step=self.step, best_loss=loss)
         return validated
 
-    def with_best(self, step: int | None, loss: float | None) -> "TrainerState":
-        """Return the state with another best checkpoint, for one that could not be written."""
-        return replace(self, best_step=step, best_loss=loss)
-
     def next_phase(self) -> "TrainerState":
         """Return the state at the beginning of the next phase.
 
@@ -196,6 +192,26 @@ class TrainerState:
     def is_done(self, config: RunConfig) -> bool:
         """Whether the run is complete."""
         return self.phase == len(config.phases) - 1 and self.is_phase_done(config)
+
+    def is_log_due(self, config: RunConfig) -> bool:
+        """Whether to log: at its interval, and at the first and the last step of a phase."""
+        is_regular = self.step % config.logging.every_steps == 0
+        return is_regular or self.phase_step == 1 or self.is_phase_done(config)
+
+    def is_validation_due(self, config: RunConfig) -> bool:
+        """Whether to score the held-out split: at its interval, and at the end of a phase."""
+        return self.step % config.validation.every_steps == 0 or self.is_phase_done(config)
+
+    def is_checkpoint_due(self, config: RunConfig) -> bool:
+        """Whether to save: at its interval, after the best validation so far, and at the end of a phase.
+
+        A state whose loss was a spike may be worthless, and a rollback wants a good one to return to. It is saved only
+        where the phase ends with it and no rollback is about to happen.
+        """
+        if self.is_phase_done(config):
+            return not self.has_spiked(config.rollback)
+        is_best = self.best_step == self.step
+        return (is_best or self.step % config.checkpoint.every_steps == 0) and not self.spikes_in_a_row
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, as a checkpoint manifest holds them."""

@@ -16,7 +16,6 @@ from megabert.data.batch import MicroBatch
 from megabert.data.packing import MicroShape
 from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepBatch, validation_batches
-from megabert.distributed.collectives import sum_over_ranks
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.models.bert import Count, PretrainingOutput, Term, terms_of
@@ -74,7 +73,7 @@ def train_step(
     bad_names = engine.nonfinite_gradients()
     computed()
     # One small collective sums the losses and the flag. One rank's bad gradient makes every rank skip the update.
-    totals = sum_over_ranks(torch.cat([sums, sums.new_tensor([len(bad_names)])])).cpu()
+    totals = world.sum_over_ranks(torch.cat([sums, sums.new_tensor([len(bad_names)])])).cpu()
     flagged, losses = bool(totals[-1]), means_of(totals[:-1], terms, counts)
     if flagged or not math.isfinite(losses["loss"]):
         _name_nonfinite(bad_names, losses, world)
@@ -103,7 +102,7 @@ def validate(
             sums += sums_of(output, terms)
             counts_3 += counts_3.new_tensor(list(counts_of(micro_batch).values()))
     # Counts travel with the sums: unlike a training batch, nobody knows the held-out instances of the other ranks.
-    totals = sum_over_ranks(torch.cat([counts_3, sums])).cpu()
+    totals = world.sum_over_ranks(torch.cat([counts_3, sums])).cpu()
     masked, instances, tokens = map(int, totals[:3].tolist())
     means = means_of(totals[3:], terms, {"masked": masked, "instances": instances, "tokens": tokens})
     return {f"eval/{name}": value for name, value in means.items()}

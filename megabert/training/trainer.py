@@ -1,47 +1,40 @@
 """The training loop: phases of steps, with logging, validation and checkpoints at their cadence.
 
 ``Trainer.fit`` and ``Trainer._run_phase`` are the loop, from top to bottom. One step's arithmetic is in ``step.py``,
-what is counted in ``state.py``, what is due when in ``cadence.py``, and what happens when numbers go wrong in
+what is counted and what is due when in ``state.py``, and what happens when numbers go wrong in
 ``recovery/rollback.py``.
 """
 
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+import torch.distributed as dist
+
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.recipes import phase_name
-from megabert.config.run import PhaseConfig, RunConfig
-from megabert.data.loader import PackedLoader
-from megabert.data.packing import MicroShape
-from megabert.data.shard_set import ShardSet
+from megabert.config.run import PhaseConfig
+from megabert.data.loader import PackedLoader, StepTotals
+from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.all_or_none import raise_everywhere, run_on_main_rank
-from megabert.distributed.collectives import agreement
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine, LossScaleFloor
 from megabert.observability.logs import Progress, logger
 from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.profiler import StepProfiler
 from megabert.optim import learning_rate
-from megabert.training.cadence import Cadence
 from megabert.training.meter import Meter
 from megabert.training.recovery import rollback
-from megabert.training.run.checkpoint_schedule import RunCheckpoints
-from megabert.training.run.control import RunControl
+from megabert.training.recovery.stop_signals import StopSignals
+from megabert.training.recovery.watchdog import Watchdog
+from megabert.training.run.checkpoint_writer import CheckpointWriter
 from megabert.training.run.folder import checkpoints_dir
+from megabert.training.run.start import RunInputs
+from megabert.training.run.status import RunStatus
 from megabert.training.state import StepOutcome, TrainerState
 from megabert.training.step import StepResult, train_step, validate
-
-
-@dataclass(frozen=True, kw_only=True)
-class PhaseData:
-    """What a phase reads, and how its batches are cut."""
-
-    train: ShardSet
-    held_out: ShardSet
-    shape: MicroShape
 
 
 class Trainer:
@@ -49,27 +42,36 @@ class Trainer:
 
     def __init__(
         self,
-        config: RunConfig,
+        inputs: RunInputs,
         *,
         engine: Engine,
-        phases: list[PhaseData],
         state: TrainerState,
         run_dir: Path,
         world: World,
-        control: RunControl,
+        status: RunStatus,
+        stop: StopSignals,
+        watchdog: Watchdog,
     ) -> None:
         """Bind the parts; nothing runs before ``fit``."""
-        self.config, self.engine, self.phases = config, engine, phases
-        self.optimizer = engine.optimizer
+        config = inputs.config
+        self.config, self.engine, self.optimizer = config, engine, engine.optimizer
         self.state, self.run_dir, self.world = state, run_dir, world
-        self._stop, self._watchdog = control.stop, control.watchdog
-        self._checkpoints = RunCheckpoints(
-            config, engine=engine, world=world, run_dir=run_dir, control=control, state=state
+        self._shards = inputs.shards
+        self._shapes = [
+            shape_for(
+                train.statistics,
+                global_batch_size=phase.global_batch_size,
+                world_size=world.size,
+                micro_batch_tokens=tokens,
+            )
+            for (train, _), phase, tokens in zip(inputs.shards, config.phases, state.budgets.tokens, strict=True)
+        ]
+        self._stop, self._watchdog = stop, watchdog
+        self._checkpoints = CheckpointWriter(
+            config, engine=engine, world=world, run_dir=run_dir, status=status, watchdog=watchdog, state=state
         )
-        self._cadence = Cadence(config)
         self._has_consumed = False
         self._writer = self._open_writer()
-        self._agree = agreement(world)
         self._meter = Meter(config, world)
         self._profiler = StepProfiler(config.logging, run_dir, world.rank)
 
@@ -96,9 +98,8 @@ class Trainer:
 
     def _run_phase(self) -> bool:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
-        phase, data = self.config.phases[self.state.phase], self.phases[self.state.phase]
-        is_stopped = False
-        with closing(self._open_loader(phase, data)) as loader, closing(self._open_progress(phase)) as progress:
+        phase, is_stopped = self.config.phases[self.state.phase], False
+        with closing(self._open_loader(phase)) as loader, closing(self._open_progress(phase)) as progress:
             self._meter.start_phase()
             self._watchdog.start_phase()
             while not self.state.is_phase_done(self.config) and not self._needs_rollback():
@@ -119,18 +120,17 @@ class Trainer:
                     break
 
                 # Forward, backward, update. If anything was not finite, the batch is skipped on all ranks.
-                self._set_schedule(phase)
-                result = self._train(batch)
-                self._count(batch, result, data)
+                result = self._step(batch, phase)
+                self._count(batch, result)
 
                 # A skipped batch is no step: no weight has changed, so there is nothing to log, score or save.
                 if not result.is_skipped:
                     progress.advance()
-                    if self._cadence.is_log_due(self.state):
+                    if self.state.is_log_due(self.config):
                         self._log(result, progress)
-                    if self._cadence.is_validation_due(self.state):
-                        self._validate(data)
-                    if self._cadence.is_checkpoint_due(self.state):
+                    if self.state.is_validation_due(self.config):
+                        self._validate()
+                    if self.state.is_checkpoint_due(self.config):
                         self.save()
                 self._profiler.after(self.state.step)
             # The thread has agreed with the other ranks on one more batch, or still waits for them: let it finish.
@@ -150,11 +150,19 @@ class Trainer:
         self.save()
         self.state = self._checkpoints.settle(self.state)
 
-    def _open_loader(self, phase: PhaseConfig, data: PhaseData) -> PackedLoader:
+    def _open_loader(self, phase: PhaseConfig) -> PackedLoader:
+        shape, (train, _) = self._shapes[self.state.phase], self._shards[self.state.phase]
         is_gpu = self.world.device.type == "cuda"
-        share = RankShare(shape=data.shape, rank=self.world.rank, world_size=self.world.size, pad=is_gpu, pin=is_gpu)
-        packer = StepPacker(data.train, seed=self.config.seed, global_batch_size=phase.global_batch_size, share=share)
+        share = RankShare(shape=shape, rank=self.world.rank, world_size=self.world.size, pad=is_gpu, pin=is_gpu)
+        packer = StepPacker(train, seed=self.config.seed, global_batch_size=phase.global_batch_size, share=share)
         return PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=self._agree)
+
+    def _agree(self, mine: StepTotals) -> StepTotals:
+        """Agree on a step with the other ranks; the loader's thread calls it, on a process group of its own."""
+        rows = [torch.empty(len(mine), dtype=torch.int64) for _ in range(self.world.size)]
+        dist.all_gather(rows, torch.tensor(mine, dtype=torch.int64), group=self.world.loader)
+        masked, instances, micro_steps, stop = torch.stack(rows).T.tolist()
+        return StepTotals(sum(masked), sum(instances), max(micro_steps), max(stop))
 
     def _open_progress(self, phase: PhaseConfig) -> Progress:
         title = phase_name(self.config, self.state.phase)
@@ -173,15 +181,12 @@ class Trainer:
                 self.state.step,
             )
 
-    def _set_schedule(self, phase: PhaseConfig) -> None:
-        """Tell the optimizer the learning rate and the step of its bias correction."""
+    def _step(self, batch: StepBatch, phase: PhaseConfig) -> StepResult:
+        """Set the schedule and run forward, backward and update, under the eyes of the watchdog and the meter."""
         self.optimizer.lr = learning_rate(phase, self.state.phase_step + 1)
         # NVIDIA's recipe: LAMB's bias correction restarts with each phase, AdamW's does not.
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
         self.optimizer.bias_step = counter + 1
-
-    def _train(self, batch: StepBatch) -> StepResult:
-        """Run forward, backward and update, under the eyes of the watchdog and the meter."""
 
         def computed() -> None:
             self._meter.end_computing()
@@ -198,11 +203,11 @@ class Trainer:
         self._has_consumed = True
         return result
 
-    def _count(self, batch: StepBatch, result: StepResult, data: PhaseData) -> None:
+    def _count(self, batch: StepBatch, result: StepResult) -> None:
         """Take a batch into the state, and say so where its loss was a spike."""
         outcome = StepOutcome(
             loss=None if result.is_skipped else result.losses["loss"],
-            taken=self.state.position.take(batch.num_instances, data.train.num_rows)[0],
+            taken=self.state.position.take(batch.num_instances, self._shards[self.state.phase][0].num_rows)[0],
             samples=batch.num_instances,
             position=batch.position_after,
         )
@@ -212,14 +217,14 @@ class Trainer:
                 "spike: loss %.4f at step %d, %d in a row", outcome.loss, self.state.step, self.state.spikes_in_a_row
             )
 
-    def _validate(self, data: PhaseData) -> None:
+    def _validate(self) -> None:
         """Score the held-out split."""
         self._watchdog.expect("validating")
         with self._meter.pause():
             metrics = validate(
                 self.engine,
-                data.held_out,
-                shape=data.shape,
+                self._shards[self.state.phase][1],
+                shape=self._shapes[self.state.phase],
                 max_instances=self.config.validation.max_instances,
                 world=self.world,
             )

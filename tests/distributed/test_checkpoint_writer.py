@@ -1,16 +1,22 @@
-"""The thread that writes checkpoints: what training waits for, and what it learns of a failure."""
+"""A run's checkpoints: what training waits for, what it learns of a failure, and which ones are kept."""
 
 import logging
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from stand_ins import ALONE, StandInEngine
 
-from megabert.checkpoints import background_writer as checkpoint_writer
-from megabert.checkpoints.background_writer import CheckpointWriter
+from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.loading import find_checkpoint, read_masters
+from megabert.config.recipes import load_run_config
 from megabert.errors import CheckpointError
+from megabert.training.run import checkpoint_writer
+from megabert.training.run.checkpoint_writer import CheckpointWriter
+from megabert.training.run.folder import checkpoints_dir
+from megabert.training.state import TrainerState
 
 
 @pytest.fixture
@@ -24,8 +30,27 @@ def written():
 
 
 @pytest.fixture
-def writer(tmp_path, engine, written):
-    return CheckpointWriter(tmp_path, engine, ALONE, written=written.append)
+def folder(tmp_path):
+    return checkpoints_dir(tmp_path)
+
+
+@pytest.fixture
+def keep_last():
+    return 3
+
+
+@pytest.fixture
+def writer(tmp_path, engine, written, keep_last):
+    flags = {"phases": {"0": {"steps": 20}}, "checkpoint": {"keep_last": keep_last}}
+    return CheckpointWriter(
+        load_run_config("debug", flags=flags),
+        engine=engine,
+        world=ALONE,
+        run_dir=tmp_path,
+        status=SimpleNamespace(running=lambda step, phase: written.append(step)),
+        watchdog=SimpleNamespace(expect=lambda doing: None),
+        state=TrainerState(),
+    )
 
 
 @pytest.fixture
@@ -43,54 +68,54 @@ def disk(monkeypatch):
     may_write.set()
 
 
-def test_training_may_go_on_while_a_checkpoint_is_written(tmp_path, engine, writer, written, disk):
+def test_training_may_go_on_while_a_checkpoint_is_written(folder, engine, writer, written, disk):
     expected = engine.flat[3:].clone()
-    writer.save(5, {"step": 5})
+    writer.save(TrainerState(step=5))
     engine.flat += 1
     for moments in engine.moments:
         moments.zero_()
     assert written == []
     disk.set()
     assert writer.wait() is None
-    assert written == [{"step": 5}]
-    assert torch.equal(read_masters(find_checkpoint(tmp_path, 5))["weight"].view(-1), expected)
+    assert written == [5]
+    assert torch.equal(read_masters(find_checkpoint(folder, 5))["weight"].view(-1), expected)
 
 
-def test_a_save_waits_for_the_one_before_and_counts_it(tmp_path, writer, disk, caplog):
-    writer.save(5, {"step": 5})
+def test_a_save_waits_for_the_one_before_and_counts_it(folder, writer, disk, caplog):
+    writer.save(TrainerState(step=5))
     threading.Timer(0.1, disk.set).start()
     with caplog.at_level(logging.WARNING):
-        writer.save(6, {"step": 6})
+        writer.save(TrainerState(step=6))
     assert writer.counts.waits == 1
     assert "waits for the previous checkpoint" in caplog.text
     writer.wait()
     assert writer.counts.waits == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"latest", "step_00000005", "step_00000006"}
+    assert {path.name for path in folder.iterdir()} == {"latest", "step_00000005", "step_00000006"}
 
 
 def test_buffers_are_allocated_once(writer):
-    writer.save(5, {})
+    writer.save(TrainerState(step=5))
     first = writer._buffer.data_ptr()
-    writer.save(6, {})
+    writer.save(TrainerState(step=6))
     writer.wait()
     assert writer._buffer.data_ptr() == first
 
 
 def test_checkpoint_that_cannot_be_written_is_reported_and_the_next_is_tried(
-    tmp_path, writer, written, monkeypatch, caplog
+    folder, writer, written, monkeypatch, caplog
 ):
-    writer.save(5, {"step": 5})
+    writer.save(TrainerState(step=5))
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(checkpoint_writer, "write_snapshot", lambda *_: (_ for _ in ()).throw(CheckpointError("full")))
         writer.wait()
-        writer.save(6, {"step": 6})
+        writer.save(TrainerState(step=6))
         assert str(writer.wait()) == "full"
     assert "CHECKPOINT NOT WRITTEN, the last good one stays: full" in caplog.text
     assert writer.counts.failures == 1
-    assert find_checkpoint(tmp_path).name == "step_00000005"
-    writer.save(7, {"step": 7})
+    assert find_checkpoint(folder).name == "step_00000005"
+    writer.save(TrainerState(step=7))
     assert writer.wait() is None
-    assert [state["step"] for state in written] == [5, 7]
+    assert written == [5, 7]
 
 
 def test_death_of_another_rank_is_raised_where_training_waits(writer, monkeypatch):
@@ -98,7 +123,44 @@ def test_death_of_another_rank_is_raised_where_training_waits(writer, monkeypatc
         raise RuntimeError("Connection closed by peer")
 
     monkeypatch.setattr(checkpoint_writer, "write_snapshot", lost)
-    writer.save(5, {})
-    writer.close(10)
+    writer.save(TrainerState(step=5))
+    writer.close()
     with pytest.raises(RuntimeError, match="closed by peer"):
-        writer.save(6, {})
+        writer.save(TrainerState(step=6))
+
+
+def at(step: int, best_step: int, best_loss: float) -> TrainerState:
+    return replace(TrainerState(), step=step, best_step=best_step, best_loss=best_loss)
+
+
+def refuse(*_):
+    raise CheckpointError("full")
+
+
+@pytest.mark.parametrize("keep_last", [1])
+def test_best_that_could_not_be_written_leaves_the_one_before(writer, folder, monkeypatch):
+    writer.save(at(10, 10, 2.0))
+    writer.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_writer, "write_snapshot", refuse)
+        writer.save(at(20, 20, 1.0))
+        writer.wait()
+    state = writer.settle(at(30, 20, 1.0))
+    assert (state.step, state.best_step, state.best_loss) == (30, 10, 2.0)
+    assert steps_in(folder) == [30, 10]
+    assert find_checkpoint(folder, "best").name == "step_00000010"
+
+
+def test_end_that_cannot_be_written_is_an_error(writer, monkeypatch):
+    monkeypatch.setattr(checkpoint_writer, "write_snapshot", refuse)
+    with pytest.raises(CheckpointError, match="full"):
+        writer.settle(at(10, 10, 2.0))
+
+
+@pytest.mark.parametrize("keep_last", [1])
+def test_end_of_a_phase_is_kept_for_those_who_begin_the_next_one_again(writer, folder):
+    phases = [(10, 0, 10), (20, 0, 20), (30, 1, 10), (40, 1, 20)]
+    for step, phase, phase_step in phases:
+        writer.save(replace(TrainerState(), step=step, phase=phase, phase_step=phase_step))
+        writer.wait()
+    assert steps_in(folder) == [40, 20]

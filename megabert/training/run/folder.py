@@ -41,6 +41,12 @@ def read_config(run_dir: Path) -> RunConfig:
     return build(RunConfig, path)
 
 
+def changes_since(run_dir: Path, config: RunConfig) -> list[str]:
+    """Return a line for every field in which a configuration differs from the one that a run recorded."""
+    changed = differences(to_dict(read_config(run_dir)), to_dict(config))
+    return [f"{path}: {old!r} -> {new!r}" for path, (old, new) in changed.items()]
+
+
 def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
     """Check a run folder against the configuration, before anything is written.
 
@@ -62,17 +68,17 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         raise CheckpointError(
             f"{run_dir}: is not empty and has no {CONFIG_NAME}, so it is no run folder. Choose another --run-dir."
         )
-    changed = differences(to_dict(read_config(run_dir)), to_dict(config))
-    science = {path: change for path, change in changed.items() if is_science(path)}
+    changes = changes_since(run_dir, config)
+    science = [change for change in changes if is_science(change.partition(":")[0])]
     if science:
-        lines = "\n".join(f"  {path}: {old!r} -> {new!r}" for path, (old, new) in science.items())
+        lines = "\n".join(f"  {change}" for change in science)
         raise CheckpointError(
             f"{run_dir}: was begun with another configuration; these fields make it another experiment:\n{lines}\n"
             f"Continue with the recorded values, or begin a new run with these, from a checkpoint of this one:\n"
             f"  {fork_command(run_dir)}",
             see="the-run-folder-holds-another-experiment",
         )
-    return [f"{path}: {old!r} -> {new!r}" for path, (old, new) in changed.items()]
+    return changes
 
 
 def fork_command(run_dir: Path) -> str:

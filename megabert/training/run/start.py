@@ -1,22 +1,100 @@
-"""How a run begins when the program is started: new, resumed, or forked from another run."""
+"""How a run begins: what it reads, checked as a whole, and whether it is new, resumed, or a fork of another one.
 
-from dataclasses import dataclass
+Resuming refuses every change of a ``science`` field, because the result would be an experiment that no single
+configuration describes. A fork is the way to make such a change in the open: a new run that begins with everything
+another run had at a checkpoint, in a folder of its own, whose configuration names where it comes from.
+
+What a fork may change, and why:
+
+- Every field of the configuration, but for what decides the shapes of the stored tensors: the model's sizes and family.
+  Loading the checkpoint refuses those. Learning rate, schedule, batch size, seed, masking and even the optimizer may
+  differ, since weights and moments have the same form for all of them.
+- The lengths of phases and their number, as long as the phase of the checkpoint has steps left, or another follows.
+- The shards. A phase whose shards are the same continues behind what was read; other shards are read from their
+  beginning, because a position in one data set means nothing in another.
+"""
+
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from megabert.checkpoints.format import CheckpointManifest, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, has_checkpoint
 from megabert.checkpoints.saving import recover
-from megabert.errors import CheckpointError
-from megabert.training.checked_inputs import RunInputs
-from megabert.training.run.folder import checkpoints_dir, claim_run_folder, fork_command
-from megabert.training.run.fork import changes_since_fork, find_fork, state_after_fork
+from megabert.config.deepspeed import deepspeed_of, zero_stage_of
+from megabert.config.families import Objective
+from megabert.config.recipes import phase_data, split_fork
+from megabert.config.run import RunConfig
+from megabert.data.order import BEGINNING
+from megabert.data.shard_set import ShardSet
+from megabert.engine.engine import resolve_precision
+from megabert.errors import CheckpointError, ConfigError, DataError
+from megabert.models.build import InitialWeights, PretrainingModel, build_model
+from megabert.training.run.folder import changes_since, checkpoints_dir, claim_run_folder, fork_command, read_config
 from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunInputs:
+    """A configuration without ``auto`` in its science fields, and what goes with it."""
+
+    config: RunConfig
+    deepspeed: dict[str, Any]
+    """Complete dictionary for DeepSpeed."""
+    shards: tuple[tuple[ShardSet, ShardSet], ...]
+    """Training and held-out split of each phase."""
+
+    @property
+    def objective(self) -> Objective:
+        """What the shards' next-sentence labels mean: nsp, sop or none."""
+        return self.shards[0][0].metadata.objective
+
+    @property
+    def zero_stage(self) -> int:
+        """DeepSpeed's ZeRO stage."""
+        return zero_stage_of(self.deepspeed)
+
+    def build_model(self) -> PretrainingModel:
+        """Return the model that is trained, without usable weights."""
+        return build_model(
+            self.config.model,
+            objective=self.objective,
+            ops=self.config.ops,
+            activation_checkpointing=self.config.activation_checkpointing,
+        )
+
+    @property
+    def data_sha256(self) -> tuple[str, ...]:
+        """Identity of each phase's shards, wherever they are stored."""
+        return tuple(train.manifest.data_sha256 for train, _ in self.shards)
+
+
+def open_inputs(config: RunConfig, *, device: torch.device, initial: InitialWeights | None = None) -> RunInputs:
+    """Open the shards, resolve every ``auto`` of a science field, and check all parts against each other.
+
+    Raises:
+        ConfigError: The engine file contradicts the recipe.
+        DataError: Shards that are unfinished, damaged, or do not fit the model, the phases, or the initial weights.
+    """
+    folders = [phase_data(config, phase) for phase in config.phases]
+    shards = tuple((ShardSet.open(folder, "train"), ShardSet.open(folder, "validation")) for folder in folders)
+    if initial is not None:
+        initial.check_tokenizer(shards[0][0].metadata.tokenizer_sha256, shards[0][0].folder)
+    _check_shards(config, shards)
+    # From here on nothing that the result depends on is ``auto``.
+    sizes = config.model
+    if sizes.vocab_size == "auto":
+        sizes = replace(sizes, vocab_size=shards[0][0].metadata.vocab_size)
+    config = replace(config, precision=resolve_precision(config.precision, device), model=sizes)
+    return RunInputs(config=config, deepspeed=deepspeed_of(config, config.precision), shards=shards)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunStart:
-    """Where a start of the program takes up a run. Use ``new``, ``resumed`` or ``forked``."""
+    """Where a start of the program takes up a run."""
 
     state: TrainerState
     """State before the first step that this start makes."""
@@ -29,47 +107,6 @@ class RunStart:
     changes: tuple[str, ...] = ()
     """Lines that say which fields differ from the last start, or from the run that this one is a fork of."""
 
-    @classmethod
-    def new(cls, inputs: RunInputs) -> "RunStart":
-        """Begin with step 1, from random or given weights."""
-        return cls(state=TrainerState(data_sha256=inputs.data_sha256))
-
-    @classmethod
-    def resumed(cls, run_dir: Path, inputs: RunInputs, changes: list[str]) -> "RunStart":
-        """Continue a run at its last good checkpoint, as if it had never been interrupted.
-
-        Args:
-            run_dir: Run folder.
-            inputs: What the run reads now.
-            changes: Engine fields that differ from the last start.
-
-        Raises:
-            CheckpointError: Every checkpoint is damaged, or the shards are not those that the run began with.
-        """
-        checkpoint = find_checkpoint(checkpoints_dir(run_dir), "last")
-        manifest = read_checkpoint_manifest(checkpoint)
-        state = TrainerState.from_dict(manifest.trainer_state)
-        _check_same_data(run_dir, inputs, state)
-        return cls(
-            state=state, checkpoint=checkpoint, manifest=manifest, has_own_checkpoint=True, changes=tuple(changes)
-        )
-
-    @classmethod
-    def forked(cls, inputs: RunInputs) -> "RunStart":
-        """Begin a new run with everything that another one had at the checkpoint that ``fork`` names.
-
-        Raises:
-            CheckpointError, ConfigError: No such checkpoint, or nothing is left to do there.
-        """
-        assert inputs.config.fork is not None
-        checkpoint = find_fork(inputs.config.fork)
-        manifest = read_checkpoint_manifest(checkpoint)
-        state = state_after_fork(
-            TrainerState.from_dict(manifest.trainer_state), inputs.config, data_sha256=inputs.data_sha256
-        )
-        changes = tuple(changes_since_fork(inputs.config))
-        return cls(state=state, checkpoint=checkpoint, manifest=manifest, changes=changes)
-
 
 def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     """Check the run folder against the configuration and decide how the run begins. Rank 0 calls it.
@@ -78,14 +115,119 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     run that it is a fork of.
 
     Raises:
-        CheckpointError, ConfigError: The folder holds something else, or there is nothing to begin with.
+        CheckpointError, ConfigError: The folder holds something else, every checkpoint is damaged, the shards are not
+            those that the run began with, or nothing is left to do at the checkpoint that ``fork`` names.
     """
-    changes = claim_run_folder(run_dir, inputs.config)
+    config = inputs.config
+    changes = claim_run_folder(run_dir, config)
     recover(checkpoints_dir(run_dir))
-    if has_checkpoint(checkpoints_dir(run_dir)):
+    is_own = has_checkpoint(checkpoints_dir(run_dir))
+    # A new run: step 1, from random or given weights.
+    if not is_own and config.fork is None:
+        return RunStart(state=TrainerState(data_sha256=inputs.data_sha256))
+    # Otherwise with everything that the run, or the one that it is a fork of, had at a checkpoint.
+    if is_own:
         status.open()  # what goes wrong from here on is this run's own failure
-        return RunStart.resumed(run_dir, inputs, changes)
-    return RunStart.new(inputs) if inputs.config.fork is None else RunStart.forked(inputs)
+        checkpoint = find_checkpoint(checkpoints_dir(run_dir), "last")
+    else:
+        assert config.fork is not None
+        checkpoint = find_fork(config.fork)
+        changes = [change for change in changes_since(split_fork(config.fork)[0], config) if change[:5] != "fork:"]
+    manifest = read_checkpoint_manifest(checkpoint)
+    state = TrainerState.from_dict(manifest.trainer_state)
+    if is_own:
+        _check_same_data(run_dir, inputs, state)
+    else:
+        state = state_after_fork(state, config, data_sha256=inputs.data_sha256)
+    return RunStart(
+        state=state, checkpoint=checkpoint, manifest=manifest, has_own_checkpoint=is_own, changes=tuple(changes)
+    )
+
+
+def find_fork(fork: str) -> Path:
+    """Return the verified checkpoint that ``RUN@STEP`` names.
+
+    Raises:
+        CheckpointError: No such run or step, or it is damaged.
+    """
+    run_dir, step = split_fork(fork)
+    read_config(run_dir)  # says so where the folder is no run folder at all
+    return find_checkpoint(checkpoints_dir(run_dir), step)
+
+
+def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tuple[str, ...]) -> TrainerState:
+    """Return the state with which the new run begins: step, schedule and data position of the checkpoint.
+
+    What the other run's folder holds (its best checkpoint) and its troubles (skips, spikes, rollbacks) stay behind.
+
+    Args:
+        stored: State of the checkpoint.
+        config: Configuration of the new run.
+        data_sha256: Identity of the new run's shards, one of each phase.
+
+    Raises:
+        ConfigError: The new configuration has nothing left to do there.
+    """
+    if stored.phase >= len(config.phases) or stored.is_done(config):
+        steps = config.phases[min(stored.phase, len(config.phases) - 1)].steps
+        raise ConfigError(
+            f"--fork {config.fork}: that checkpoint is at step {stored.phase_step} of phase {stored.phase + 1}, "
+            f"and this configuration ends before ({len(config.phases)} phases, the last of {steps} steps). Fork an "
+            f"earlier step, or raise phases.{stored.phase}.steps."
+        )
+    has_same_data = stored.data_sha256[stored.phase : stored.phase + 1] == data_sha256[stored.phase : stored.phase + 1]
+    return TrainerState(
+        step=stored.step,
+        phase=stored.phase,
+        phase_step=stored.phase_step,
+        batches=stored.batches,
+        samples=stored.samples,
+        position=stored.position if has_same_data else BEGINNING,
+        budgets=stored.budgets,
+        data_sha256=data_sha256,
+    )
+
+
+def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:
+    """Check the shards of every phase against the model and against each other."""
+    first = shards[0][0]
+    _check_objective(config, first)
+    for i, ((train, _), phase) in enumerate(zip(shards, config.phases, strict=True)):
+        metadata = train.metadata
+        if metadata.max_seq_length > phase.max_seq_length:
+            raise DataError(
+                f"{train.folder}: instances of up to {metadata.max_seq_length} tokens, but "
+                f"phases[{i}].max_seq_length={phase.max_seq_length}. Name shards of that length, or change the phase."
+            )
+        if not config.model.fits_pieces(metadata.vocab_size):
+            raise DataError(
+                f"{train.folder}: made with {metadata.vocab_size} pieces, but model.vocab_size="
+                f"{config.model.vocab_size}. Leave model.vocab_size at auto, or build the shards with that tokenizer."
+            )
+        if (metadata.tokenizer_sha256, metadata.objective) != (
+            first.metadata.tokenizer_sha256,
+            first.metadata.objective,
+        ):
+            raise DataError(
+                f"{train.folder}: tokenizer or objective differ from {first.folder}. "
+                "Build the shards of all phases together: megabert-data build --lengths 128 512."
+            )
+
+
+def _check_objective(config: RunConfig, shards: ShardSet) -> None:
+    """Check the shards' sentence objective against the family's."""
+    model, objective = config.model, shards.metadata.objective
+    allowed = model.traits.objectives
+    if objective not in allowed:
+        raise DataError(
+            f"{shards.folder}: built with objective={objective}, but model.family={model.family} is pre-trained with "
+            f"{' or '.join(allowed)}. Build the shards again: megabert-data build --objective {allowed[0]} ..."
+        )
+    if objective != "none" and model.type_vocab_size < 2:
+        raise DataError(
+            f"{shards.folder}: objective={objective} has two segments, but model.type_vocab_size="
+            f"{model.type_vocab_size}. Raise it to 2, or build the shards with --objective none."
+        )
 
 
 def _check_same_data(run_dir: Path, inputs: RunInputs, state: TrainerState) -> None:

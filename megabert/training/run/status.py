@@ -20,7 +20,8 @@ from megabert.schema import atomic_write, read_json, to_json
 
 STATUS_NAME = "status.json"
 Verdict = Literal["not started", "running", "stopped", "done", "failed"]
-MAX_HANGS_IN_A_ROW = 3
+RETRIES_AFTER_HANGS = 3
+"""How often a run that hangs is worth another start from the same checkpoint: the fourth hang in a row is final."""
 _WAIT_FOR_MAIN_S = 2.0
 
 
@@ -93,11 +94,11 @@ class RunStatus:
         if self._world.is_main:
             self._write("running")
 
-    def ended(self, verdict: Verdict, *, step: int, phase: int, exit_code: int) -> None:
+    def ended(self, exit_code: int, *, step: int, phase: int) -> None:
         """Record how this start ended in order."""
         self._record = replace(self._record, step=step, phase=phase + 1)
         if self._world.is_main:
-            self._write(verdict, exit_code=exit_code)
+            self._write("stopped" if exit_code else "done", exit_code=exit_code)
 
     def failed(self, error: BaseException) -> None:
         """Record an error, unless this start has recorded one: what other ranks report later follows from the first."""
@@ -115,14 +116,14 @@ class RunStatus:
     def hung(self, message: str) -> int:
         """Record that the watchdog ends this rank; return the exit code.
 
-        A hang is worth another try, because networks and file systems recover. After three returns to the same
-        checkpoint the exit code is one that job scripts do not try again.
+        A hang is worth another try, because networks and file systems recover. After ``RETRIES_AFTER_HANGS`` of them
+        from one checkpoint, the exit code is one that job scripts do not try again.
         """
         record = self._record
         again = record.hangs.count if record.hangs.step == record.step else 0
         self._record = record = replace(record, hangs=Hangs(step=record.step, count=again + 1))
         code = EXIT_HUNG
-        if again >= MAX_HANGS_IN_A_ROW:
+        if again >= RETRIES_AFTER_HANGS:
             code = EXIT_HOPELESS
             message += (
                 f", for the {again + 1}th time since the checkpoint of step {record.step}. Look for what all "

@@ -13,6 +13,14 @@ from megabert.training.state import MicroBatchTokens, StepOutcome, TrainerState
 CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 2}, "1": {"steps": 1}}})
 NO_SPIKES = RollbackConfig()
 TAKEN = (PositionRange(0, 4, 8),)
+FLAGS = {
+    "phases": {"0": {"steps": 30}},
+    "logging": {"every_steps": 10},
+    "validation": {"every_steps": 20},
+    "checkpoint": {"every_steps": 15},
+    "rollback": {"spike_ratio": 2.0, "spike_steps": 3},
+}
+SCHEDULE = load_run_config("debug", flags=FLAGS)
 
 
 def after(state: TrainerState, updates: int) -> TrainerState:
@@ -24,6 +32,10 @@ def after(state: TrainerState, updates: int) -> TrainerState:
 
 def after_loss(state: TrainerState, loss: float | None, rule: RollbackConfig) -> TrainerState:
     return state.after_step(StepOutcome(loss=loss, taken=TAKEN, samples=4, position=DataPosition(0, 8)), rule)
+
+
+def state_at(step: int, **fields) -> TrainerState:
+    return replace(TrainerState(), step=step, phase_step=step, **fields)
 
 
 def test_state_survives_json():
@@ -125,3 +137,21 @@ def test_state_that_is_written_keeps_the_keys_and_values_of_earlier_checkpoints(
     assert state.to_dict()["position"] == {"epoch": 0, "offset": 4, "skipped": []}
     assert state.to_dict()["bad_data"] == {"ranges": [[0, 4, 8]], "last_good": []}
     assert state.to_dict()["budgets"] == {"tokens": [], "found_for": ""}
+
+
+def test_intervals_and_ends_of_phases():
+    steps = range(1, 31)
+    assert [step for step in steps if state_at(step).is_log_due(SCHEDULE)] == [1, 10, 20, 30]
+    assert [step for step in steps if state_at(step).is_validation_due(SCHEDULE)] == [20, 30]
+    assert [step for step in steps if state_at(step).is_checkpoint_due(SCHEDULE)] == [15, 30]
+
+
+def test_best_state_is_saved_at_once():
+    assert state_at(20, best_step=20).is_checkpoint_due(SCHEDULE)
+    assert not state_at(20, best_step=10).is_checkpoint_due(SCHEDULE)
+
+
+def test_spike_is_saved_only_where_a_phase_ends_with_it():
+    assert not state_at(15, spikes_in_a_row=1).is_checkpoint_due(SCHEDULE)
+    assert state_at(30, spikes_in_a_row=1).is_checkpoint_due(SCHEDULE)
+    assert not state_at(30, spikes_in_a_row=3).is_checkpoint_due(SCHEDULE), "a rollback is about to happen"

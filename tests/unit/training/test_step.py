@@ -88,15 +88,14 @@ class RecordingEngine:
         return 1.5
 
 
-@pytest.fixture(autouse=True)
-def one_rank_sums(monkeypatch):
-    monkeypatch.setattr(step_module, "sum_over_ranks", lambda values: values)
-
-
 def run(bad: list[str], losses: list[float]):
     engine = RecordingEngine(bad, losses)
     world = SimpleNamespace(
-        size=2, is_main=True, device=torch.device("cpu"), gather=lambda value: [value, ["b.weight"]]
+        size=2,
+        is_main=True,
+        device=torch.device("cpu"),
+        gather=lambda value: [value, ["b.weight"]],
+        sum_over_ranks=lambda values: values,
     )
     micro_batches = [SimpleNamespace(to=lambda *_, **__: None) for _ in losses]
     batch = SimpleNamespace(micro_batches=micro_batches, num_masked=10, num_instances=4, num_tokens=60)

@@ -30,7 +30,7 @@ def test_verdicts_name_place_and_code(tmp_path, main_rank):
     main_rank.running(step=7, phase=1)
     running = read_status(tmp_path)
     assert (running.status, running.step, running.phase, running.exit_code) == ("running", 7, 2, None)
-    main_rank.ended("stopped", step=9, phase=1, exit_code=75)
+    main_rank.ended(75, step=9, phase=1)
     stopped = read_status(tmp_path)
     assert (stopped.status, stopped.step, stopped.exit_code) == ("stopped", 9, 75)
     assert stopped.time >= running.time

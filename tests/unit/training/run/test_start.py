@@ -6,7 +6,7 @@ from megabert.config.recipes import load_run_config, split_fork
 from megabert.data.order import BEGINNING, DataPosition
 from megabert.errors import CheckpointError, ConfigError
 from megabert.training.run.folder import record_run
-from megabert.training.run.fork import find_fork, state_after_fork
+from megabert.training.run.start import find_fork, state_after_fork
 from megabert.training.state import TrainerState
 
 CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 10}, "1": {"steps": 5}}, "fork": "runs/a@12"})
