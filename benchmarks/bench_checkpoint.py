@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import torch
 
+from megabert.config.loading import load_run_config
 from megabert.config.model import ModelConfig
-from megabert.config.recipes import load_run_config
 from megabert.models.bert import BertForPreTraining
 from megabert.optim import Fragment
 from megabert.training.run.checkpoint_writer import CheckpointWriter

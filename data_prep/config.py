@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from megabert.config.fields import STRICT
 from megabert.config.loading import to_dict
-from megabert.config.strict import STRICT
 from megabert.tokenization import Pieces
 
 

@@ -29,7 +29,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from megabert.config.deepspeed import derive_deepspeed
 from megabert.config.model import ModelConfig
-from megabert.config.recipes import engine_path
 from megabert.config.run import OptimizerConfig
 from megabert.data.batch import IGNORED, MicroBatch
 from megabert.data.loader import PackedLoader
@@ -138,7 +137,7 @@ def check_same_loss(ours: BertForPreTraining, theirs: Any, batch: StepBatch) -> 
 def our_step(model: BertForPreTraining, world: World) -> Step:
     """Return the step of ``megabert pretrain``: DeepSpeed with the default engine around the model."""
     optimizer = build_optimizer(model.named_parameters(), OPTIMIZER)
-    ds_config = derive_deepspeed(engine_path("zero1"), precision="fp32", max_grad_norm=1.0)
+    ds_config = derive_deepspeed("zero1", precision="fp32", max_grad_norm=1.0)
     engine = build_engine(model, optimizer, ds_config, world)
     optimizer.lr = LEARNING_RATE
     return lambda batch: train_step(engine, batch, world)

@@ -6,7 +6,7 @@ Run it from the repository's root; it needs no GPU, takes seconds and prints Mar
 """
 
 from benchmarks.scaling.published import PUBLISHED, Published, predict, worst_error_pct
-from megabert.config.recipes import load_run_config
+from megabert.config.loading import load_run_config
 from megabert.observability.gpus import GPUS
 from megabert.planning.estimate import estimate
 from megabert.planning.step_time import Cluster

@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 
 from megabert.command_line.program import Parser
-from megabert.config.recipes import load_run_config, recipe_names
+from megabert.config.loading import load_run_config, shipped_names
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
 from megabert.observability.gpus import GPUS, gpu_by_name
@@ -28,7 +28,7 @@ fitted number, the share of the peak while computing; docs/scaling.md compares t
         "--recipe",
         default="bert_large",
         metavar="NAME|FILE",
-        help=f"{', '.join(recipe_names())}, or a file (default: bert_large)",
+        help=f"{', '.join(shipped_names('recipe'))}, or a file (default: bert_large)",
     )
     parser.add_config_files(under="the recipe")
     parser.add_argument("--gpu", default="h200", metavar="KIND", help=f"{', '.join(GPUS)} (default: h200)")

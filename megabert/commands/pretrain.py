@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megabert.command_line.program import Parser
-from megabert.config.loading import read_yaml, to_dict, to_yaml
-from megabert.config.recipes import load_run_config, recipe_names, split_fork
+from megabert.config.loading import load_run_config, read_yaml, shipped_names, split_fork, to_dict, to_yaml
 from megabert.config.run import RunConfig
 from megabert.distributed.environments import before_ranks_meet
 from megabert.errors import EXIT_STOPPED, ConfigError
@@ -39,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--recipe",
         metavar="NAME|FILE",
-        help=f"{', '.join(recipe_names())}, or a file (default: debug; with --fork that run's configuration)",
+        help=f"{', '.join(shipped_names('recipe'))}, or a file (default: debug; with --fork that run's configuration)",
     )
     parser.add_config_files(under="the recipe")
     parser.add_argument("--run-dir", default="runs/run", metavar="DIR", help="folder of the run (default: runs/run)")

@@ -7,11 +7,9 @@ DeepSpeed itself silently ignores unknown keys, and reads ``"auto"`` as false.
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from megabert.config.loading import nearest, read_mapping
-from megabert.config.recipes import engine_path
+from megabert.config.loading import nearest, read_mapping, shipped_or_own
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
 
@@ -79,17 +77,18 @@ REQUIRED: dict[str, Any] = {
 """Values that every dictionary has, because of how megabert drives DeepSpeed."""
 
 
-def derive_deepspeed(path: Path, *, precision: str, max_grad_norm: float) -> dict[str, Any]:
+def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float) -> dict[str, Any]:
     """Return the complete dictionary for ``deepspeed.initialize``; no ``"auto"`` survives.
 
     Args:
-        path: Engine file (JSON).
+        name_or_file: Engine file (JSON): one that the package ships, or the user's own.
         precision: ``fp32``, ``bf16`` or ``fp16``.
         max_grad_norm: Global gradient norm to clip at; 0 does not clip.
 
     Raises:
         ConfigError: Naming every unknown key, contradiction and unsupported combination.
     """
+    path = shipped_or_own("engine", name_or_file)
     engine = read_mapping(path, json.loads, "JSON", wanted="an object", remedy="Give a name or a file.")
     problems = _unknown_keys(engine)
     owned = _owned(precision, max_grad_norm)
@@ -117,7 +116,7 @@ def deepspeed_of(config: RunConfig, precision: str) -> dict[str, Any]:
     Raises:
         ConfigError: The engine file contradicts the recipe.
     """
-    engine = engine_path("zero1" if config.engine == "auto" else config.engine)
+    engine = "zero1" if config.engine == "auto" else config.engine
     return derive_deepspeed(engine, precision=precision, max_grad_norm=config.optimizer.max_grad_norm)
 
 

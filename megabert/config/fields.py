@@ -4,6 +4,11 @@ import dataclasses
 import types
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
+from pydantic import ConfigDict
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, coerce_numbers_to_str=True)
+"""How every configuration dataclass is validated: no unknown keys, finite numbers."""
+
 
 class FieldRow(NamedTuple):
     """One field."""

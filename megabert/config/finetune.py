@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from megabert.config.fields import STRICT
 from megabert.config.model import Probability
 from megabert.config.run import OpsConfig, Precision
-from megabert.config.strict import STRICT
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

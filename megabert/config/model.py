@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 from pydantic.dataclasses import dataclass
 
 from megabert.config.families import FAMILIES, Family, FamilyName
-from megabert.config.strict import STRICT
+from megabert.config.fields import STRICT
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 PositionScore = Literal["c2p", "p2c"]

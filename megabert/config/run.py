@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from megabert.config.fields import STRICT
 from megabert.config.model import ModelConfig
-from megabert.config.strict import STRICT
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

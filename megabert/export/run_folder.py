@@ -5,8 +5,7 @@ from typing import Any
 
 from megabert.checkpoints.format import RunSummary, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
-from megabert.config.loading import to_dict
-from megabert.config.recipes import phase_data, phase_name
+from megabert.config.loading import phase_data, phase_name, to_dict
 from megabert.config.run import RunConfig
 from megabert.data.shard_set import ShardSet
 from megabert.errors import MegabertError

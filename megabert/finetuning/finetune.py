@@ -17,7 +17,6 @@ from torch import Tensor
 from megabert.config.deepspeed import derive_deepspeed
 from megabert.config.finetune import FREE_FIELDS, FinetuneConfig
 from megabert.config.loading import differences, to_dict
-from megabert.config.recipes import engine_path
 from megabert.config.run import OptimizerConfig
 from megabert.distributed.all_or_none import run_on_all_ranks, run_on_main_rank
 from megabert.distributed.cpu_host import share_host
@@ -251,7 +250,7 @@ def _build_engine(model: TaskModel, config: FinetuneConfig, world: World) -> Eng
     precision = resolve_precision(config.precision, world.device)
     # In fp32 the weights are their own masters: there is little to shard, and flattening them would only cost time.
     chosen = ("zero0" if precision == "fp32" else "zero1") if config.engine == "auto" else config.engine
-    deepspeed = derive_deepspeed(engine_path(chosen), precision=precision, max_grad_norm=config.max_grad_norm)
+    deepspeed = derive_deepspeed(chosen, precision=precision, max_grad_norm=config.max_grad_norm)
     optimizer = build_optimizer(
         model.named_parameters(),
         OptimizerConfig(name="adamw", betas=config.betas, eps=config.eps, weight_decay=config.weight_decay),

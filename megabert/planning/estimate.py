@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from megabert.config.deepspeed import deepspeed_of, zero_stage_of
+from megabert.config.loading import phase_data, phase_name
 from megabert.config.model import ModelConfig
-from megabert.config.recipes import phase_data, phase_name
 from megabert.config.run import PhaseConfig, Precision, RunConfig
 from megabert.data.packing import InstanceStatistics
 from megabert.data.shard_set import ShardSet

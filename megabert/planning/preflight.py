@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from megabert.config.recipes import phase_name
+from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import shape_for

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from megabert.config.recipes import phase_data, phase_name
+from megabert.config.loading import phase_data, phase_name
 from megabert.config.run import RunConfig
 from megabert.data.dynamic_masking import make_masker
 from megabert.data.packing import shape_for

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megabert.config.recipes import phase_name
+from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
 from megabert.observability.metrics import read_metrics
 from megabert.training.recovery.heartbeat import read_beats, slowest_ranks

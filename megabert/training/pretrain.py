@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from megabert.checkpoints.loading import load_checkpoint
-from megabert.config.recipes import phase_name
+from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
 from megabert.data.shard_set import ShardSet
 from megabert.distributed.all_or_none import run_on_all_ranks, run_on_main_rank

@@ -11,7 +11,7 @@ from stand_ins import ALONE, StandInEngine
 
 from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.loading import find_checkpoint, read_masters
-from megabert.config.recipes import load_run_config
+from megabert.config.loading import load_run_config
 from megabert.errors import CheckpointError
 from megabert.training.run import checkpoint_writer
 from megabert.training.run.checkpoint_writer import CheckpointWriter

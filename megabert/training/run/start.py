@@ -25,7 +25,7 @@ from megabert.checkpoints.loading import find_checkpoint, has_checkpoint
 from megabert.checkpoints.saving import recover
 from megabert.config.deepspeed import deepspeed_of, zero_stage_of
 from megabert.config.families import Objective
-from megabert.config.recipes import phase_data, split_fork
+from megabert.config.loading import phase_data, split_fork
 from megabert.config.run import RunConfig
 from megabert.data.order import BEGINNING
 from megabert.data.shard_set import ShardSet

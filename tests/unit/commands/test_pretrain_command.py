@@ -7,7 +7,7 @@ import yaml
 
 from megabert.cli.main import main
 from megabert.commands.pretrain import _initial
-from megabert.config.recipes import load_run_config
+from megabert.config.loading import load_run_config
 from megabert.errors import MegabertError
 
 ELECTRA = {"model_type": "electra", "vocab_size": 5, "hidden_size": 64, "embedding_size": 32, "num_attention_heads": 4}

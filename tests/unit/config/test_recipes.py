@@ -1,11 +1,11 @@
 import pytest
 
 from megabert.config.deepspeed import derive_deepspeed
-from megabert.config.recipes import engine_names, engine_path, load_run_config, phase_data, recipe_names
+from megabert.config.loading import load_run_config, phase_data, shipped_names, shipped_or_own
 from megabert.errors import ConfigError
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", shipped_names("recipe"))
 def test_recipe_resolves(name):
     config = load_run_config(name)
     assert config.name == name
@@ -55,9 +55,9 @@ def test_relative_positions_that_do_not_fit_the_family_are_refused(settings, mes
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("name", [name for name in engine_names() if name != "zero0"])
+@pytest.mark.parametrize("name", [name for name in shipped_names("engine") if name != "zero0"])
 def test_engine_file_resolves_without_auto(name, precision):
-    values = derive_deepspeed(engine_path(name), precision=precision, max_grad_norm=1.0)
+    values = derive_deepspeed(name, precision=precision, max_grad_norm=1.0)
     assert values["zero_optimization"]["stage"] == int(name[-1])
     assert "auto" not in str(values)
     assert values["bf16"]["enabled"] == (precision == "bf16")
@@ -75,7 +75,7 @@ def test_unknown_recipe_and_engine_name_the_nearest():
     with pytest.raises(ConfigError, match="did you mean debug"):
         load_run_config("debugg")
     with pytest.raises(ConfigError, match="did you mean zero1"):
-        engine_path("zerro1")
+        shipped_or_own("engine", "zerro1")
 
 
 def test_length_above_the_models_positions_is_refused():
@@ -113,12 +113,12 @@ def test_bad_engine_file_is_refused(tmp_path, engine, message):
     path = tmp_path / "engine.json"
     path.write_text(engine)
     with pytest.raises(ConfigError, match=message):
-        derive_deepspeed(path, precision="fp32", max_grad_norm=1.0)
+        derive_deepspeed(str(path), precision="fp32", max_grad_norm=1.0)
 
 
 def test_sixteen_bits_on_stage_0_name_the_remedy():
     with pytest.raises(ConfigError, match="Use stage 1"):
-        derive_deepspeed(engine_path("zero0"), precision="bf16", max_grad_norm=1.0)
+        derive_deepspeed("zero0", precision="bf16", max_grad_norm=1.0)
 
 
 @pytest.mark.parametrize(("flags", "is_fit"), [({}, False), ({"model": {"family": "roberta"}}, True)])

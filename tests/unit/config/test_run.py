@@ -1,4 +1,4 @@
-from megabert.config.recipes import load_run_config
+from megabert.config.loading import load_run_config
 from megabert.config.run import is_science
 
 

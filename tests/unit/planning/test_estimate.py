@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from megabert.cli.main import main
+from megabert.config.loading import load_run_config
 from megabert.config.model import ModelConfig
-from megabert.config.recipes import load_run_config
 from megabert.data.batch import probe_batch
 from megabert.models.build import build_model
 from megabert.observability.gpus import GPUS

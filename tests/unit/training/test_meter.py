@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megabert.config.recipes import load_run_config
+from megabert.config.loading import load_run_config
 from megabert.training import meter as module
 from megabert.training.meter import Meter
 

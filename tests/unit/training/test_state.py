@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from megabert.config.recipes import load_run_config
+from megabert.config.loading import load_run_config
 from megabert.config.run import RollbackConfig
 from megabert.data.order import BEGINNING, DataPosition, PositionRange
 from megabert.errors import CheckpointError

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from megabert.config.recipes import load_run_config
+from megabert.config.loading import load_run_config
 from megabert.errors import CheckpointError
 from megabert.training.run.folder import claim_run_folder, read_config, record_run
 

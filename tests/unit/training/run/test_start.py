@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from megabert.config.recipes import load_run_config, split_fork
+from megabert.config.loading import load_run_config, split_fork
 from megabert.data.order import BEGINNING, DataPosition
 from megabert.errors import CheckpointError, ConfigError
 from megabert.training.run.folder import record_run
