@@ -36,8 +36,7 @@ from megabert.checkpoints.format import (
     write_checkpoint_manifest,
     write_tensors,
 )
-from megabert.distributed.all_or_none import run_on_all_ranks
-from megabert.distributed.process_group import World
+from megabert.distributed.process_group import World, run_on_all_ranks
 from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError, Echo
 from megabert.schema.files import NO_SPACE, replace_folder, sync_folder, write_durably

@@ -12,7 +12,6 @@ from megabert.errors import EXIT_STOPPED, ConfigError
 from megabert.training.recovery.stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from megabert.export.sources import Source
     from megabert.models.build import InitialWeights
 
 NOTES = """
@@ -104,7 +103,9 @@ def _configuration(options: Namespace) -> RunConfig:
     def model_of(source: str) -> dict[str, Any]:
         if recorded.is_file():
             return read_yaml(recorded)["model"]  # type: ignore[no-any-return]
-        sizes = to_dict(_source(source).model)
+        from megabert.export.sources import open_source
+
+        sizes = to_dict(open_source(source).model)
         if sizes["generator_size"] is None:  # whether a generator is added to a masked LM is the recipe's to say
             del sizes["generator_size"]
         return {name: value for name, value in sizes.items() if name not in fields}
@@ -117,14 +118,9 @@ def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
     if config.init_from is None or config.fork is not None:
         return None
     from megabert.checkpoints.loading import has_checkpoint
+    from megabert.export.sources import open_source
     from megabert.training.run.folder import checkpoints_dir
 
     if has_checkpoint(checkpoints_dir(run_dir)):
         return None
-    return _source(config.init_from).weights
-
-
-def _source(name: str) -> "Source":
-    from megabert.export.sources import open_source
-
-    return open_source(name)
+    return open_source(config.init_from).weights

@@ -91,7 +91,13 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
     path = shipped_or_own("engine", name_or_file)
     engine = read_mapping(path, json.loads, "JSON", wanted="an object", remedy="Give a name or a file.")
     problems = _unknown_keys(engine)
-    owned = _owned(precision, max_grad_norm)
+    owned = {
+        **REQUIRED,
+        "gradient_clipping": max_grad_norm,
+        "bf16.enabled": precision == "bf16",
+        "fp16.enabled": precision == "fp16",
+        "steps_per_print": 1_000_000_000,  # never: the run logs for itself
+    }
     for key, value in owned.items():
         literal = value_at(engine, key)
         if literal not in (None, "auto", value):
@@ -157,16 +163,6 @@ def unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
         if zero.get(key)
     ]
     return problems
-
-
-def _owned(precision: str, max_grad_norm: float) -> dict[str, Any]:
-    return {
-        **REQUIRED,
-        "gradient_clipping": max_grad_norm,
-        "bf16.enabled": precision == "bf16",
-        "fp16.enabled": precision == "fp16",
-        "steps_per_print": 1_000_000_000,
-    }
 
 
 def _owner(key: str) -> str:

@@ -55,11 +55,6 @@ def step_hosts(environment: Mapping[str, str] = os.environ) -> list[str]:
         raise ConfigError(f"MASTER_ADDR is not set, and {' '.join(command)} failed: {error}. Set it.") from error
 
 
-def _first_host(environment: Mapping[str, str]) -> str:
-    """Return the host of rank 0 of a SLURM step."""
-    return next(iter(step_hosts(environment)), "")
-
-
 def _port_of_step(environment: Mapping[str, str]) -> str:
     """Return a port that two steps on one host hardly share.
 
@@ -86,7 +81,7 @@ LAUNCHERS = (
         rank="SLURM_PROCID",
         size="SLURM_STEP_NUM_TASKS",
         local_rank="SLURM_LOCALID",
-        address=_first_host,
+        address=lambda environment: next(iter(step_hosts(environment)), ""),  # rank 0's
         port=_port_of_step,
     ),
 )

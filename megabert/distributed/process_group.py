@@ -1,4 +1,4 @@
-"""Process groups: how the ranks find each other, and how they leave together on every way out.
+"""Process groups: how the ranks find each other, work and fail alike, and leave together on every way out.
 
 Three things use collectives at the same time: the main thread, the loader's thread and the thread that writes
 checkpoints. Collectives of one group are paired in the order of the calls, so that each thread has a group of its own.
@@ -10,9 +10,9 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,11 @@ import torch.distributed as dist
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.failure_propagation import ARRIVED, FirstFailure
 from megabert.distributed.parent_death import die_with_launcher
-from megabert.errors import ConfigError
+from megabert.errors import ConfigError, Echo, MegabertError
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 """After this time gloo and NCCL give up a collective; hangs are noticed much earlier, by the watchdog."""
@@ -40,8 +42,6 @@ class World:
     """Number of this rank, from 0."""
     size: int
     """Number of ranks."""
-    local_rank: int
-    """Number of this rank among those of its host; the number of its GPU."""
     device: torch.device
     """Device that this rank computes on."""
     loader: dist.ProcessGroup
@@ -83,6 +83,45 @@ class World:
         return values
 
 
+def run_on_all_ranks(world: World, work: Callable[[], Result]) -> Result:
+    """Run ``work`` on every rank and return the rank's own result; if it fails on any rank, fail on all.
+
+    A rank that raised alone would leave the other ranks waiting in their next collective. So before anybody raises, the
+    ranks exchange what went wrong.
+
+    Raises:
+        Exception: The rank's own error.
+        Echo: The error of the first failing rank, where this rank has none or the same.
+    """
+    result, failure = None, None
+    try:
+        result = work()
+    except Exception as error:
+        failure = error
+    # The gather is the point where all ranks have done their work, whether it succeeded or not.
+    failures = world.gather(_portable(failure))
+    first = next((rank for rank, error in enumerate(failures) if error is not None), None)
+    if first is None:
+        return result  # type: ignore[return-value]
+    # An error of another kind than the first one is worth reading as well; the same on every rank is read once.
+    if failure is not None and (world.rank == first or str(failure) != str(failures[first])):
+        raise failure
+    cause = failures[first]
+    assert cause is not None
+    raise Echo(cause)
+
+
+def run_on_main_rank(world: World, work: Callable[[], Result]) -> Result:
+    """Run ``work`` on rank 0 and return its result (plain data) on every rank; if it fails, fail on all."""
+    result = run_on_all_ranks(world, lambda: work() if world.is_main else None)
+    return world.broadcast(result)  # type: ignore[no-any-return]
+
+
+def raise_everywhere(world: World, error: MegabertError) -> NoReturn:
+    """Raise an error that every rank has come to alike: rank 0 reports it, the other ranks echo it."""
+    raise error if world.is_main else Echo(error)
+
+
 @contextlib.contextmanager
 def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterator[World]:
     """Join the process group that a launcher described in the environment, or be alone without one.
@@ -104,7 +143,6 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
         world = World(
             rank=rank,
             size=size,
-            local_rank=local_rank,
             device=own_device,
             loader=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
             control=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
@@ -122,6 +160,13 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
                 raise
             raise first from error
         _leave(world, EXIT_BARRIER_S)
+
+
+def _portable(failure: Exception | None) -> MegabertError | None:
+    """Return an error that can be sent to other ranks: other libraries' exceptions cannot always be pickled."""
+    if failure is None or isinstance(failure, MegabertError):
+        return failure
+    return MegabertError(f"{type(failure).__name__}: {failure}")
 
 
 @contextlib.contextmanager

@@ -16,11 +16,9 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from megabert.distributed.all_or_none import run_on_all_ranks
-from megabert.distributed.process_group import World
+from megabert.distributed.process_group import World, run_on_all_ranks
 from megabert.errors import CheckpointError, DataError
 from megabert.schema import parse_json, to_json, try_lock
 
@@ -71,9 +69,7 @@ class RunLock:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Release the lock and note that, so that the next run does not call it stale."""
         if self.world.is_main and self._file is not None:
             with contextlib.suppress(OSError):  # a full disk must not hide the error that ended the run

@@ -18,9 +18,8 @@ from megabert.config.deepspeed import derive_deepspeed
 from megabert.config.finetune import FREE_FIELDS, FinetuneConfig
 from megabert.config.loading import differences, to_dict
 from megabert.config.run import OptimizerConfig
-from megabert.distributed.all_or_none import run_on_all_ranks, run_on_main_rank
 from megabert.distributed.cpu_host import share_host
-from megabert.distributed.process_group import World, distributed_world
+from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks, run_on_main_rank
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.engine import Engine, build_engine, resolve_precision
 from megabert.engine.master_weights import start_over, whole_masters

@@ -21,11 +21,13 @@ class Meter:
         self._config, self._world = config, world
         name = torch.cuda.get_device_name() if world.device.type == "cuda" else "cpu"
         self._peak = peak_flops(name, config.precision)
-        self._reset()
+        self.restart()
 
-    def start_phase(self) -> None:
-        """Restart the counts; the previous phase had other lengths."""
-        self._reset()
+    def restart(self) -> None:
+        """Count from zero again: after a reading, and in a new phase, which has other lengths."""
+        self._started = time.perf_counter()
+        self._waited = self._flops = self._busy = 0.0
+        self._instances = self._tokens = 0
 
     @contextmanager
     def waiting_for_data(self) -> Iterator[None]:
@@ -81,10 +83,5 @@ class Meter:
         }
         if self._peak is not None:
             values["perf/mfu_pct"] = 100 * self._flops / seconds / self._peak
-        self._reset()
+        self.restart()
         return values
-
-    def _reset(self) -> None:
-        self._started = time.perf_counter()
-        self._waited = self._flops = self._busy = 0.0
-        self._instances = self._tokens = 0

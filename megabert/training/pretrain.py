@@ -13,9 +13,8 @@ from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
 from megabert.data.shard_set import ShardSet
-from megabert.distributed.all_or_none import run_on_all_ranks, run_on_main_rank
 from megabert.distributed.cpu_host import share_host
-from megabert.distributed.process_group import World, distributed_world
+from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks, run_on_main_rank
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.engine import Engine, build_engine
 from megabert.errors import EXIT_STOPPED

@@ -7,7 +7,6 @@ what is counted and what is due when in ``state.py``, and what happens when numb
 
 from contextlib import closing
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -18,8 +17,7 @@ from megabert.config.run import PhaseConfig
 from megabert.data.loader import PackedLoader, StepTotals
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
-from megabert.distributed.all_or_none import raise_everywhere, run_on_main_rank
-from megabert.distributed.process_group import World
+from megabert.distributed.process_group import World, raise_everywhere, run_on_main_rank
 from megabert.engine.engine import Engine, LossScaleFloor
 from megabert.observability.logs import Progress, logger
 from megabert.observability.metrics import MetricWriter, Value
@@ -100,7 +98,7 @@ class Trainer:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
         phase, is_stopped = self.config.phases[self.state.phase], False
         with closing(self._open_loader(phase)) as loader, closing(self._open_progress(phase)) as progress:
-            self._meter.start_phase()
+            self._meter.restart()
             self._watchdog.start_phase()
             while not self.state.is_phase_done(self.config) and not self._needs_rollback():
                 # A signal may reach one rank only, and all have to stop at the same step. So the request travels with
@@ -197,7 +195,9 @@ class Trainer:
             result = train_step(self.engine, batch, self.world, computed=computed)
         except LossScaleFloor as floor:  # on every rank alike
             step = self._drop_trouble(self.state)[1]
-            self._give_up(self.state, floor.reason, tried="and no smaller loss scale is left to try", step=step)
+            tried = "and no smaller loss scale is left to try"
+            diagnosis = rollback.divergence(self.run_dir, self.state, reason=floor.reason, tried=tried, step=step)
+            raise_everywhere(self.world, diagnosis)
         self._watchdog.end_step()
         self._meter.count(batch)
         self._has_consumed = True
@@ -285,7 +285,8 @@ class Trainer:
         limit = self.config.rollback.max_in_a_row
         if self.state.rollbacks_in_a_row > limit:
             tried = f"after {limit} rollbacks to step {step}, each without the data before"
-            self._give_up(failed, reason, tried=tried, step=step)
+            diagnosis = rollback.divergence(self.run_dir, failed, reason=reason, tried=tried, step=step)
+            raise_everywhere(self.world, diagnosis)
         if self._writer is not None:
             self._writer.close()
             logger.warning(
@@ -303,11 +304,6 @@ class Trainer:
     def _drop_trouble(self, failed: TrainerState) -> tuple[Path, int]:
         self._checkpoints.wait()
         return run_on_main_rank(self.world, lambda: rollback.drop_trouble(checkpoints_dir(self.run_dir), failed))
-
-    def _give_up(self, failed: TrainerState, reason: str, *, tried: str, step: int) -> NoReturn:
-        """End the run on every rank with a diagnosis that names the last good checkpoint."""
-        diagnosis = rollback.divergence(self.run_dir, failed, reason=reason, tried=tried, step=step)
-        raise_everywhere(self.world, diagnosis)
 
 
 def _describe_scores(metrics: dict[str, float]) -> str:

@@ -2,7 +2,7 @@
 
 A batch whose loss or gradients are not finite is skipped, and the run continues. Many of them in a row, or several
 losses in a row far above their running median, mean that the weights themselves were spoiled. Then the run returns to
-the last checkpoint before the trouble, leaves out the batches that are blamed (see ``blamed_data``), and tries again. A
+the last checkpoint before the trouble, leaves out the batches that are blamed (`state.BlamedData`), and tries again. A
 run that returns to the same checkpoint too often ends with a diagnosis: its data are not the reason.
 """
 

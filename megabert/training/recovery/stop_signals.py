@@ -4,7 +4,7 @@ Job schedulers send them before they end a job. The run saves, and exits with a 
 """
 
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -25,9 +25,7 @@ class StopSignals:
             self._previous[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         # A launcher ends the other ranks at the first non-zero exit: that must not change the code of a rank that has
         # saved and is on its way out.
         for number, previous in self._previous.items():

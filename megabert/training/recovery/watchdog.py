@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from megabert.config.run import WatchdogConfig
@@ -72,9 +71,7 @@ class Watchdog:
         self._heartbeat.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         with self._changed:
             self._is_closed = True
             self._changed.notify()

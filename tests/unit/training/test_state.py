@@ -7,8 +7,7 @@ from megabert.config.loading import load_run_config
 from megabert.config.run import RollbackConfig
 from megabert.data.order import BEGINNING, DataPosition, PositionRange
 from megabert.errors import CheckpointError
-from megabert.training.blamed_data import BlamedData
-from megabert.training.state import MicroBatchTokens, StepOutcome, TrainerState
+from megabert.training.state import BlamedData, MicroBatchTokens, StepOutcome, TrainerState
 
 CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 2}, "1": {"steps": 1}}})
 NO_SPIKES = RollbackConfig()

@@ -2,9 +2,8 @@ from pathlib import Path
 
 from megabert.config.run import RollbackConfig
 from megabert.data.order import PositionRange
-from megabert.training.blamed_data import BlamedData
 from megabert.training.recovery.rollback import describe, divergence, is_due
-from megabert.training.state import TrainerState
+from megabert.training.state import BlamedData, TrainerState
 
 BATCHES = [(PositionRange(0, start, start + 4),) for start in range(0, 20, 4)]
 
