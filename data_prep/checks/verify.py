@@ -16,7 +16,7 @@ from data_prep.checks.batch import Batch
 from data_prep.checks.invariants import Rules
 from data_prep.document_set import DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.executors import Executor
-from data_prep.execution.progress import INSTANCES, Progress
+from data_prep.execution.work_units import INSTANCES, Progress
 from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs
 from data_prep.steps.step6_instances import make_pairs

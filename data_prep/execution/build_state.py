@@ -13,18 +13,23 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import megabert
 from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor
-from data_prep.execution.versions import installed_versions
 from data_prep.extract.opening import InputFile, input_sha256, is_url, modified_ns
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError
 from megabert.schema import atomic_write, read_json, try_lock
 
 STATE_NAME = "build.json"
+DECISIVE = ("megabert", "sentencex", "tokenizers")
+"""Other versions of these may cut or number text differently."""
+PACKAGES = (*DECISIVE, "numpy", "pyarrow")
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,42 @@ def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor
         state = BuildState(earlier.config, inputs, earlier.versions)
     atomic_write(path, json.dumps(asdict(state), indent=1))
     return state
+
+
+@cache
+def installed_version(name: str) -> str:
+    """Return the version of a package."""
+    if name == "megabert":  # also where it runs from a checkout
+        return megabert.__version__
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of the packages that shape the shards."""
+    return {name: installed_version(name) for name in sorted(PACKAGES)}
+
+
+def require_versions(folder: Path, recorded: dict[str, str]) -> None:
+    """Refuse to do units of a build with other packages than it was begun with.
+
+    Args:
+        folder: The build, for the error.
+        recorded: Version of each package when the build was begun.
+
+    Raises:
+        DataError: A decisive package has another version; the message has the command that installs the recorded ones.
+    """
+    others = {name: was for name, was in recorded.items() if name in DECISIVE and was != installed_version(name)}
+    if others:
+        changes = ", ".join(f"{name} {was} (now {installed_version(name)})" for name, was in others.items())
+        pins = " ".join(f"{name}=={was}" for name, was in others.items())
+        raise DataError(
+            f"{folder}: was begun with {changes}; its remaining units would not match those that are done. "
+            f"Install the recorded versions to continue (pip install {pins}), or give --output a new folder."
+        )
 
 
 def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -18,8 +18,7 @@ from data_prep.arrow_files import offsets_of, write_batches
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.paragraphs import DuplicateParagraphs, RangeTask, count_ranges, find_duplicates, write_hashes
 from data_prep.config import CleanConfig
-from data_prep.execution.progress import BYTES
-from data_prep.execution.work_units import Build, Counts, add_counts
+from data_prep.execution.work_units import BYTES, Build, Counts, add_counts
 from data_prep.extract.columns import column_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile

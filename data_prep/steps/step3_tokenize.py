@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import offsets_of, open_mapped, write_batches
 from data_prep.document_set import TokenizedDocuments, document_schema, tokenizer_of
-from data_prep.execution.progress import TOKENS
-from data_prep.execution.work_units import Build, Counts, add_counts
+from data_prep.execution.work_units import TOKENS, Build, Counts, add_counts
 from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.schema import token_type
 from megabert.tokenization import Tokenizer

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.document_set import SPLITS, document_schema, read_range
-from data_prep.execution.progress import TOKENS
-from data_prep.execution.work_units import Build, Counts
+from data_prep.execution.work_units import TOKENS, Build, Counts
 from data_prep.text_hashes import hash_range
 
 MAX_FILES = 256

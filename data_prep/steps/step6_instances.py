@@ -14,8 +14,7 @@ from pathlib import Path
 from data_prep.arrow_files import write_batches
 from data_prep.checks.stats import count_instances
 from data_prep.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
-from data_prep.execution.progress import INSTANCES
-from data_prep.execution.work_units import Build, Counts, Outcome, Unit, add_counts
+from data_prep.execution.work_units import INSTANCES, Build, Counts, Outcome, Unit, add_counts
 from data_prep.instances.assemble import assemble, mask, to_batch
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import ORDER

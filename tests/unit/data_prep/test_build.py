@@ -11,7 +11,7 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.config import SourceConfig
 from data_prep.document_set import DocumentSet
-from data_prep.execution import versions
+from data_prep.execution import build_state
 from data_prep.execution.executors import ProcessExecutor, SerialExecutor
 from data_prep.pipeline import build
 from data_prep.steps import step4_merge_chunks
@@ -241,7 +241,7 @@ def test_shards_are_read_by_datasets_schema(built):
 
 
 def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, make_config, monkeypatch):
-    monkeypatch.setattr(versions, "installed_version", lambda name: "99")
+    monkeypatch.setattr(build_state, "installed_version", lambda name: "99")
     paths = sorted(own_copy.glob("instances/*/*.json"))
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths]
     tokenizers = {path: path.stat().st_ino for path in own_copy.rglob("tokenizer*")}
@@ -252,9 +252,9 @@ def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, make
 
 def test_other_versions_are_refused_where_units_are_left(own_copy, make_config, monkeypatch):
     (own_copy / "instances" / "64" / "train-00000-00.arrow").unlink()
-    installed = versions.installed_versions()
+    installed = build_state.installed_versions()
     recorded = installed["sentencex"]
-    monkeypatch.setattr(versions, "installed_version", lambda name: {**installed, "sentencex": "99"}[name])
+    monkeypatch.setattr(build_state, "installed_version", lambda name: {**installed, "sentencex": "99"}[name])
     with pytest.raises(DataError, match=rf"sentencex {recorded} \(now 99\).*pip install sentencex=={recorded}\)"):
         build(make_config(), own_copy, SerialExecutor())
 

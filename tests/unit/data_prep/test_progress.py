@@ -2,15 +2,15 @@ import re
 
 import pytest
 
-from data_prep.execution import progress as progress_module
-from data_prep.execution.progress import TOKENS, Progress
+from data_prep.execution import work_units
+from data_prep.execution.work_units import TOKENS, Progress
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that the test sets."""
     seconds = [100.0]
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(work_units.time, "monotonic", lambda: seconds[0])
     return seconds
 
 
