@@ -71,12 +71,12 @@ def measure(words: list[str]) -> str:
     from data_prep.checks.verify import verify
     from data_prep.cli import PROGRAM
     from data_prep.commands.build import make_config
-    from data_prep.execution.executors import SerialExecutor
+    from data_prep.execution.executors import Executor
     from data_prep.extract.inputs import find_files
     from data_prep.pipeline import build
     from megabert.errors import DataError
 
-    class TimedExecutor(SerialExecutor):
+    class TimedExecutor(Executor):
         """Everything in this process, with the CPU time of each step."""
 
         def __init__(self) -> None:

@@ -22,7 +22,7 @@ from data_prep.arrow_files import flat_list, gather, make_list, offsets_of, sing
 from data_prep.text_hashes import rows_in_range
 from megabert.randomness.keyed import mix
 from megabert.schema import token_type
-from megabert.tokenization import Tokenizer, load_tokenizer
+from megabert.tokenization import load_tokenizer
 
 SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 WINDOW_SENTENCES = 1 << 21
@@ -107,7 +107,7 @@ def read_range(paths: Iterable[Path], splits: Iterable[int], low: int, high: int
 
     They are ordered by split, then by file, then by hash.
     """
-    parts = [part for split in splits for path in paths if (part := _read_one(path, split, low, high)) is not None]
+    parts = [_read_one(path, split, low, high) for split in splits for path in paths]
 
     def join(dtype: type[np.integer], arrays: Iterable[NDArray]) -> NDArray:
         return np.concatenate([np.zeros(0, dtype), *arrays])  # np.concatenate refuses an empty list
@@ -122,14 +122,12 @@ def read_range(paths: Iterable[Path], splits: Iterable[int], low: int, high: int
     )
 
 
-def _read_one(path: Path, split: int, low: int, high: int) -> TokenizedDocuments | None:
+def _read_one(path: Path, split: int, low: int, high: int) -> TokenizedDocuments:
     # The documents are sorted by split, and within a split by hash: two searches give the slice.
     batch = single_batch(path)
     begin, end = np.searchsorted(np.asarray(batch["split"]), [split, split + 1])
     batch = batch.slice(begin, end - begin)
     rows = rows_in_range(np.asarray(batch["document_hash"]), low, high)
-    if rows.start >= rows.stop:
-        return None
     batch = batch.slice(rows.start, rows.stop - rows.start)
     # Everything is copied: a mapped file counts as memory of the process for as long as a view of it is held, and
     # there are many files.
@@ -262,16 +260,10 @@ class DocumentSet:
         return np.minimum(documents, self.num_documents - 1)
 
 
-@lru_cache(maxsize=4)
-def documents_of(folder: Path, split: str) -> DocumentSet:
-    """Return the documents of a split, opened once a process."""
-    return DocumentSet.open(folder, split)
-
-
-@lru_cache(maxsize=1)
-def tokenizer_of(folder: Path) -> Tokenizer:
-    """Return the tokenizer of a folder, loaded once a process."""
-    return load_tokenizer(folder)
+documents_of = lru_cache(maxsize=4)(DocumentSet.open)
+"""Returns the documents of a split in a folder, opened once a process."""
+tokenizer_of = lru_cache(maxsize=1)(load_tokenizer)
+"""Returns the tokenizer of a folder, loaded once a process."""
 
 
 def release_pages(array: NDArray) -> None:

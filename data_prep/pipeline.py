@@ -104,7 +104,7 @@ def _make_documents(build: Build, files: list[InputFile]) -> DocumentPlan:
     corpus = corpus_counts(build.config, extracted, tokenized, kept)
     require_pairs(build.config, corpus)
     plan = DocumentPlan(buckets, corpus, report, vocab_size)
-    atomic_write(_plan_path(build), json.dumps(asdict(plan)))
+    atomic_write(build.path("work", "plan.json"), json.dumps(asdict(plan)))
     return plan
 
 
@@ -113,7 +113,7 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
 
     Then the intermediate files, which a finished build deletes, are not needed and not made again.
     """
-    path = _plan_path(build)
+    path = build.path("work", "plan.json")
     if not path.is_file():
         return None
     plan = read_json(path, DocumentPlan, remedy="Delete it and run the same command again, which writes it again.")
@@ -123,7 +123,3 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
         *index_units(build, plan.buckets),
     ]
     return plan if all_finished(units, build.executor) else None
-
-
-def _plan_path(build: Build) -> Path:
-    return build.path("work", "plan.json")

@@ -1,20 +1,22 @@
 """The rules in their order over one document, with counts and examples of what each dropped."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
+from itertools import groupby
 
-from data_prep.clean.language import identify_language
-from data_prep.clean.mojibake import PAIR, repair
 from data_prep.clean.rules import (
+    CONTROLS,
+    PAIR,
     find_controls,
+    identify_language,
     is_boilerplate,
     paragraphs_of,
-    remove_controls,
+    repair,
     repeated_share,
-    without_repeats,
 )
 from data_prep.config import CleanConfig
-from data_prep.extract.problems import EXAMPLES, MAX_EXAMPLE_CHARACTERS
+from data_prep.extract.problems import Problems
 from megabert.tokenization import compose
 
 IsDuplicate = Callable[[str], bool]
@@ -23,21 +25,20 @@ IsDuplicate = Callable[[str], bool]
 class Cleaner:
     """Cleans the documents of one chunk."""
 
-    def __init__(self, config: CleanConfig, is_duplicate: IsDuplicate | None = None) -> None:
+    def __init__(self, config: CleanConfig, problems: Problems, is_duplicate: IsDuplicate | None = None) -> None:
         """Prepare.
 
         Args:
             config: Which rules, and their bounds.
+            problems: Takes the first texts that each rule dropped or changed as examples.
             is_duplicate: Tells whether a paragraph occurred before, for the rule ``duplicate_paragraphs``.
         """
         self._config = config
         self._rules = frozenset(config.rules)
         self._own = re.compile("|".join(f"(?:{p})" for p in config.boilerplate)) if config.boilerplate else None
-        self._is_duplicate = is_duplicate
-        self.counts: dict[str, dict[str, int]] = {}
+        self._problems, self._is_duplicate = problems, is_duplicate
+        self.counts: dict[str, Counter[str]] = {}
         """Documents, paragraphs and characters that each rule dropped or changed."""
-        self.examples: dict[str, list[str]] = {}
-        """The first texts that each rule dropped or changed."""
 
     def clean(self, text: str, origin: str) -> list[str] | None:
         """Return the paragraphs of a document, perhaps none; None if a rule dropped the document.
@@ -51,7 +52,7 @@ class Cleaner:
         if "mojibake" in rules and not text.isascii() and PAIR.search(text):
             text = self._repair(text, origin)
         if "control_characters" in rules and (control := find_controls(text)):
-            cleaned = remove_controls(text)
+            cleaned = CONTROLS.sub("", text)
             around = text[max(0, control.start() - 30) : control.end() + 30]
             self._count("control_characters", around, origin, characters=len(text) - len(cleaned))
             text = cleaned
@@ -64,7 +65,8 @@ class Cleaner:
             if repeated_share(paragraphs) > self._config.max_repeated_share:
                 self._drop("repeated_lines", paragraphs, origin)
                 return None
-            paragraphs = self._shorter("repeated_lines", paragraphs, without_repeats(paragraphs), origin)
+            kept = [line for line, _ in groupby(paragraphs)]  # without those equal to the previous one
+            paragraphs = self._shorter("repeated_lines", paragraphs, kept, origin)
         if "duplicate_paragraphs" in rules and self._is_duplicate is not None:
             kept = [line for line in paragraphs if not self._is_duplicate(line)]
             paragraphs = self._shorter("duplicate_paragraphs", paragraphs, kept, origin)
@@ -113,9 +115,5 @@ class Cleaner:
         self._count(rule, " / ".join(paragraphs), origin, documents=1, characters=sum(map(len, paragraphs)))
 
     def _count(self, rule: str, example: str, origin: str, **amounts: int) -> None:
-        counts = self.counts.setdefault(rule, {})
-        for name, amount in amounts.items():
-            counts[name] = counts.get(name, 0) + amount
-        examples = self.examples.setdefault(rule, [])
-        if len(examples) < EXAMPLES:
-            examples.append(f"{origin}: {example!r}"[:MAX_EXAMPLE_CHARACTERS])
+        self.counts.setdefault(rule, Counter()).update(amounts)
+        self._problems.give_example(rule, f"{origin}: {example!r}")

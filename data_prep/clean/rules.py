@@ -1,6 +1,9 @@
 """The cleaning rules, each a small function of a document or a paragraph."""
 
 import re
+from functools import cache
+
+from megabert.errors import ConfigError
 
 # Controls, zero-width and direction characters. Line breaks and tabs are not among them, nor are the joiners U+200C and
 # U+200D, which belong to Persian and Indic words.
@@ -18,7 +21,21 @@ BOILERPLATE = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-
+# Mojibake: how frequent UTF-8 sequences look in windows-1252 or latin-1: accents, quotes and dashes, U+FFFD, emoji.
+SIGNS = re.compile(
+    "[\u00c2\u00c3][\u0080-\u00bf]|\u00e2\u20ac.|\u00e2\u0080[\u0080-\u00bf]|\u00ef\u00bf\u00bd|\u00f0[\u0178\u009f]"
+)
+_SPECIALS = "".join(bytes([byte]).decode("cp1252", "ignore") for byte in range(0x80, 0xA0))
+PAIR = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{_SPECIALS}]")
+"""How any sequence of two bytes or more looks; a text without one is as it should be."""
+MANY = 3
+"""Characters beyond ASCII that a repair without any of ``SIGNS`` has to bring: less may be a coincidence."""
+MAX_ROUNDS = 3
+"""Wrong decodings of one text that are undone."""
+# Letters that text in no common language has. A wrong repair ends up there: E with acute, then a dash, gives U+0257.
+RARE = re.compile("[\u0180-\u02af]")
+LANGUAGE_CHARACTERS = 1000
+"""Characters of a document's start that tell its language: more rarely change the answer, and take longer."""
 _ASCII_CONTROLS = bytes(byte for byte in range(128) if CONTROLS.match(chr(byte)))
 
 
@@ -37,11 +54,6 @@ def find_controls(text: str) -> re.Match[str] | None:
     return CONTROLS.search(text)
 
 
-def remove_controls(text: str) -> str:
-    """Return a text without control, zero-width and direction characters."""
-    return CONTROLS.sub("", text)
-
-
 def is_boilerplate(paragraph: str, own: re.Pattern[str] | None) -> bool:
     """Return whether a paragraph belongs to a web page and not to its text.
 
@@ -54,12 +66,70 @@ def is_boilerplate(paragraph: str, own: re.Pattern[str] | None) -> bool:
     return own is not None and own.search(paragraph) is not None
 
 
-def without_repeats(paragraphs: list[str]) -> list[str]:
-    """Return the paragraphs that differ from the previous one."""
-    return [line for index, line in enumerate(paragraphs) if index == 0 or line != paragraphs[index - 1]]
-
-
 def repeated_share(paragraphs: list[str]) -> float:
     """Return the share of characters in paragraphs that occurred before in the document (Rae et al. 2021, Table A1)."""
     total = sum(map(len, paragraphs))
     return 1 - sum(map(len, set(paragraphs))) / total if total else 0.0
+
+
+def identify_language(text: str) -> str:
+    """Return the ISO 639-1 code of a text's most likely language, told by py3langid (Lui & Baldwin 2012), offline.
+
+    Raises:
+        ConfigError: The library is not installed.
+    """
+    try:
+        import py3langid
+    except ImportError as error:
+        raise ConfigError(
+            "The cleaning rule `language` needs the package py3langid. Install it: pip install 'megabert[language]', "
+            "or leave the rule out."
+        ) from error
+    return py3langid.classify(text[:LANGUAGE_CHARACTERS])[0]
+
+
+def repair(text: str) -> str | None:
+    """Undo mojibake: UTF-8 that was decoded as a single-byte code page.
+
+    The text is encoded in the code page again, and the bytes are decoded as UTF-8. That is kept only where it works for
+    every character, and where something speaks for a wrong decoding; nothing is guessed.
+
+    Args:
+        text: A paragraph.
+
+    Returns:
+        The text as it was meant; ``text`` itself where nothing speaks for a wrong decoding; None where something does,
+        but it cannot be undone exactly.
+    """
+    for _ in range(MAX_ROUNDS):
+        if PAIR.search(text) is None:
+            return text
+        is_marked = SIGNS.search(text) is not None
+        repaired = _undo(text)
+        if repaired is None:
+            return None if is_marked else text
+        # Without a sure sign the text may be meant as it is; then the repair has to look like text, too.
+        if not is_marked and (sum(character > "\x7f" for character in repaired) < MANY or RARE.search(repaired)):
+            return text
+        text = repaired
+    return None
+
+
+def _undo(text: str) -> str | None:
+    """Encode a text in one of the code pages and decode it as UTF-8; None if neither of them allows that."""
+    for table in _tables():
+        try:
+            data = bytes(table[character] for character in text)
+            return data.decode("utf-8")
+        except (KeyError, UnicodeDecodeError):
+            continue
+    return None
+
+
+@cache
+def _tables() -> tuple[dict[str, int], ...]:
+    """Return bytes by character: of windows-1252 as browsers read it (undefined bytes are controls), and of latin-1."""
+    browser = {bytes([byte]).decode("cp1252", "replace"): byte for byte in range(256)}
+    browser |= {chr(byte): byte for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
+    del browser["\ufffd"]
+    return browser, {chr(byte): byte for byte in range(256)}

@@ -45,7 +45,7 @@ def run(options: Namespace) -> int:
 
 def _texts(config: BuildConfig, chunks: list[InputChunk]) -> Iterator[tuple[str, str]]:
     for number, chunk in enumerate(chunks):
-        task = ExtractTask(chunk, number, config.language, config.clean, config.max_bad_share == 0, Path())
+        task = ExtractTask(chunk, number, config, Path())
         for paragraphs in DocumentReader(task).documents():
             if paragraphs:
                 text = "\n".join(paragraphs)

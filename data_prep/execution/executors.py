@@ -8,7 +8,6 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -23,12 +22,13 @@ POLL_S = 0.002
 """How long an idle rank sleeps between two looks for a message: a blocking receive of MPI burns a core."""
 
 
-class Executor(ABC):
-    """Runs independent tasks. A context manager; leaving it ends the workers."""
+class Executor:
+    """Runs independent tasks, here in this process. A context manager; leaving it ends the workers."""
 
-    @abstractmethod
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield ``(index of the task, result)`` as tasks finish; the first error stops the rest and is raised."""
+        for index, task in enumerate(tasks):
+            yield index, function(task)
 
     def __enter__(self) -> Self:
         return self
@@ -36,15 +36,6 @@ class Executor(ABC):
     def __exit__(self, *exception: object) -> None:
         """End the workers."""
         return  # there are none
-
-
-class SerialExecutor(Executor):
-    """Does everything in this process."""
-
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """Yield results in order."""
-        for index, task in enumerate(tasks):
-            yield index, function(task)
 
 
 def _in_any_order(
@@ -184,7 +175,7 @@ def executor_of_all_ranks(workers: int, *, is_mpi: bool) -> Iterator[Executor | 
     world = mpi_world() if is_mpi or _asked_ranks() > 1 else None
     if world is None or world.size == 1:
         # A single worker is this process itself.
-        yield SerialExecutor() if is_mpi or workers <= 1 else ProcessExecutor(workers)
+        yield Executor() if is_mpi or workers <= 1 else ProcessExecutor(workers)
         return
     from mpi4py.futures import MPICommExecutor
 

@@ -1,5 +1,7 @@
 """What of the input cannot be used: counted by kind with the first examples, or fatal where nothing may be dropped."""
 
+from collections import Counter
+
 from megabert.errors import DataError
 
 EXAMPLES = 3
@@ -16,7 +18,7 @@ class Problems:
             is_strict: Whether a document that cannot be read is an error.
         """
         self.is_strict = is_strict
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
 
     @property
@@ -26,11 +28,15 @@ class Problems:
 
     def count(self, kind: str) -> None:
         """Count something that is no problem but should be known, such as a redirect."""
-        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.counts[kind] += 1
 
     def add(self, kind: str, message: str) -> None:
         """Count a problem that is never fatal, such as a cut end, and remember the first messages."""
         self.count(kind)
+        self.give_example(kind, message)
+
+    def give_example(self, kind: str, message: str) -> None:
+        """Remember a message, where it is one of the first of its kind."""
         examples = self.examples.setdefault(kind, [])
         if len(examples) < EXAMPLES:
             examples.append(message[:MAX_EXAMPLE_CHARACTERS])

@@ -19,7 +19,6 @@ MAX_DOCUMENT_BYTES = 32 << 20
 """Longer documents are left out and counted: they would take a worker's memory."""
 NEAR_END_BYTES = 4096
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SCAN_BYTES = 1 << 20
 BORDER_BYTES = 64
 """Length of the longest border that is recognized if a block's end cuts it. A blank line with more spaces may be
@@ -230,11 +229,7 @@ def _last_border(border: re.Pattern[bytes], held: bytes, start: int) -> int:
 def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
     """Yield (offset, text) of a group, for JSON Lines line by line."""
     file = chunk.file
-    if (
-        offset == 0
-        and data.startswith(BYTE_ORDER_MARK)
-        and file.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-    ):
+    if offset == 0 and data.startswith(codecs.BOM_UTF8) and codecs.lookup(file.encoding).name == "utf-8":
         data, offset = data[3:], 3  # a byte order mark is no text
     try:
         # One character above U+00FF makes Python store a whole string with two or four bytes a character, which is

@@ -17,7 +17,7 @@ import sentencex
 from data_prep.arrow_files import offsets_of, write_batches
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.paragraphs import DuplicateParagraphs, RangeTask, count_ranges, find_duplicates, write_hashes
-from data_prep.config import CleanConfig
+from data_prep.config import BuildConfig
 from data_prep.execution.work_units import BYTES, Build, Counts, add_counts
 from data_prep.extract.columns import column_documents
 from data_prep.extract.inputs import plan_chunks
@@ -49,11 +49,7 @@ class ExtractTask:
     chunk: InputChunk
     number: int
     """Number of the chunk over the whole build."""
-    language: str
-    """ISO 639-1 code for the sentence splitter."""
-    clean: CleanConfig
-    is_strict: bool
-    """Whether a document that cannot be read ends the build."""
+    config: BuildConfig
     path: Path
     """Output without suffix: parts are named ``PATH-000.arrow`` and so on."""
     duplicates: Path | None = None
@@ -92,10 +88,8 @@ def _find_duplicate_paragraphs(build: Build, chunks: list[InputChunk]) -> Path:
 
 
 def _tasks(build: Build, step: str, chunks: list[InputChunk], duplicates: Path | None = None) -> list[ExtractTask]:
-    config, folder = build.config, build.path("work", step)
-    is_strict = config.max_bad_share == 0
     return [
-        ExtractTask(chunk, number, config.language, config.clean, is_strict, folder / f"{number:06d}", duplicates)
+        ExtractTask(chunk, number, build.config, build.path("work", step, f"{number:06d}"), duplicates)
         for number, chunk in enumerate(chunks)
     ]
 
@@ -103,7 +97,7 @@ def _tasks(build: Build, step: str, chunks: list[InputChunk], duplicates: Path |
 def hash_paragraphs(task: ExtractTask) -> tuple[list[Path], Counts]:
     """Write the hashes of a chunk's paragraphs, as they are before the rule on duplicates."""
     documents = DocumentReader(task).documents()
-    paths, counts = write_hashes(documents, task.clean.min_paragraph_characters, task.path.with_suffix(".npy"))
+    paths, counts = write_hashes(documents, task.config.clean.min_paragraph_characters, task.path.with_suffix(".npy"))
     return paths, {**counts, "bytes": task.chunk.bytes}
 
 
@@ -122,7 +116,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     reader = DocumentReader(task)
     for paragraphs in reader.documents():
         counts["documents"] += 1
-        sentences = split_sentences(paragraphs, task.language)
+        sentences = split_sentences(paragraphs, task.config.language)
         # A document may lose all of its text to the cleaning rules; it is counted and not written.
         if not sentences:
             counts["empty_documents"] += 1
@@ -153,11 +147,12 @@ class DocumentReader:
 
     def __init__(self, task: ExtractTask) -> None:
         self._task = task
-        self._problems = Problems(is_strict=task.is_strict)
+        self._problems = Problems(is_strict=task.config.max_bad_share == 0)
+        rules = task.config.clean
         is_duplicate = None
         if task.duplicates is not None:
-            is_duplicate = DuplicateParagraphs(task.duplicates, task.number, task.clean.min_paragraph_characters)
-        self._cleaner = Cleaner(task.clean, is_duplicate)
+            is_duplicate = DuplicateParagraphs(task.duplicates, task.number, rules.min_paragraph_characters)
+        self._cleaner = Cleaner(rules, self._problems, is_duplicate)
         self.dropped = 0
         """Documents that a cleaning rule dropped."""
 
@@ -174,12 +169,11 @@ class DocumentReader:
 
     def report(self) -> dict[str, Any]:
         """Return counts of problems and rules, and examples under names that no other chunk uses."""
-        examples = {**self._problems.examples, **self._cleaner.examples}
-        named = {
+        examples = {
             rule: {f"{self._task.number:06d}-{index}": text for index, text in enumerate(texts)}
-            for rule, texts in examples.items()
+            for rule, texts in self._problems.examples.items()
         }
-        return {"problems": self._problems.counts, "rules": self._cleaner.counts, "examples": named}
+        return {"problems": self._problems.counts, "rules": self._cleaner.counts, "examples": examples}
 
 
 @dataclass

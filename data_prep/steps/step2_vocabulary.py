@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.arrow_files import open_mapped
+from data_prep.config import BuildConfig
 from data_prep.execution.work_units import Build, Counts, Unit
 from data_prep.vocabulary_training import (
     VocabularyOptions,
@@ -33,9 +34,8 @@ class VocabularyTask:
 
     sources: tuple[Path, ...]
     """Files of extracted documents."""
-    tokenizer: Path | None
-    """Folder of a given tokenizer; without one a vocabulary is trained."""
-    options: VocabularyOptions
+    config: BuildConfig
+    """Names the folder of a given tokenizer, or says what vocabulary to train."""
     folder: Path
     """Output."""
 
@@ -48,10 +48,7 @@ def train_or_copy_vocabulary(build: Build, texts: list[Path]) -> list[str]:
 
 def vocabulary_unit(build: Build, texts: Sequence[Path] = ()) -> Unit:
     """Return the only unit of this step; a finished one can be recognized without naming the texts."""
-    config = build.config
-    options = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
-    given = None if config.tokenizer is None else Path(config.tokenizer)
-    task = VocabularyTask(tuple(texts), given, options, build.path("tokenizer"))
+    task = VocabularyTask(tuple(texts), build.config, build.path("tokenizer"))
     return build.unit("tokenizer", "tokenizer", make_tokenizer, task)
 
 
@@ -61,12 +58,14 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
     Raises:
         DataError: The vocabulary loses text, or the given tokenizer cannot be used.
     """
-    if task.tokenizer is not None:
-        tokenizer = load_tokenizer(task.tokenizer)
+    config = task.config
+    if config.tokenizer is not None:
+        tokenizer = load_tokenizer(Path(config.tokenizer))
         report = check_vocabulary(tokenizer, _sample(task.sources, SAMPLE_CHARACTERS), SAMPLE_OPTIONS)
-        require_fit(report, where=str(task.tokenizer))
+        require_fit(report, where=config.tokenizer)
     else:
-        tokenizer, report = train_vocabulary(_sample(task.sources, TRAINING_CHARACTERS), task.options)
+        wanted = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
+        tokenizer, report = train_vocabulary(_sample(task.sources, TRAINING_CHARACTERS), wanted)
         require_bars(report)
     with publish_folder(task.folder) as temporary:
         save_huggingface(tokenizer, temporary)

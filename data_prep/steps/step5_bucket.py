@@ -41,10 +41,8 @@ class BucketTask:
     vocab_size: int
     path: Path
     """Output."""
-    weights: tuple[float, ...] = ()
-    """Weight of each source; used for training documents."""
-    is_deduplicated: bool = False
-    """Whether only the first of documents with the same text is kept."""
+    config: BuildConfig
+    """Says which documents are kept: the rule on duplicates, and weights of the sources."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +86,12 @@ def fill_buckets(build: Build, files: list[TokenFile], buckets: dict[str, int], 
 
 def bucket_units(build: Build, files: Sequence[TokenFile], buckets: dict[str, int], vocab_size: int) -> list[Unit]:
     """Return a unit for each bucket; finished ones can be recognized without naming the files."""
-    weights = tuple(source.weight for source in build.config.sources)
-    is_deduplicated = "duplicate_documents" in build.config.clean.rules
     units = []
     for split, count in buckets.items():
         for bucket in range(count):
             sources = tuple(file.path for file in files if file.overlaps(*hash_range(bucket, count)))
             path = bucket_path(build.path("documents"), split, bucket)
-            task = BucketTask(sources, split, bucket, count, vocab_size, path, weights, is_deduplicated)
+            task = BucketTask(sources, split, bucket, count, vocab_size, path, build.config)
             units.append(build.unit("documents", path.stem, fill_bucket, task))
     return units
 
@@ -136,14 +132,15 @@ def _choose(
     """Return the documents to keep, in the order of their hashes, each as often as its source's weight says."""
     order = np.lexsort((sources, hashes))
     counts: Counts = {}
-    if task.is_deduplicated:
+    if "duplicate_documents" in task.config.clean.rules:
         # Equal texts are neighbours now; the one of the first source is kept.
         is_first = np.diff(hashes[order], prepend=~hashes[order][:1]) != 0
         counts["duplicate_documents"] = _by_source(sources[order[~is_first]])
         order = order[is_first]
-    if task.split == "train" and any(weight != 1 for weight in task.weights):
+    weights = [source.weight for source in task.config.sources]
+    if task.split == "train" and any(weight != 1 for weight in weights):
         # A weight of 2.3 takes each document twice, and three in ten, by a draw from its hash, a third time.
-        weight = np.array(task.weights)[sources[order]]
+        weight = np.array(weights)[sources[order]]
         times = np.floor(weight).astype(np.int64)
         times += uniform(mix(hashes[order], string_key("weight"))) < weight - times
         counts["documents_without_weight"] = int(np.count_nonzero(times == 0))

@@ -8,7 +8,7 @@ from unit.data_prep.google_comparison import of_fast, of_oracle, z_scores
 
 from data_prep.checks.verify import verify
 from data_prep.config import BuildConfig, SourceConfig
-from data_prep.execution.executors import SerialExecutor
+from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 
 CORPORA = Path(__file__).parents[2] / "examples" / "corpus"
@@ -21,7 +21,7 @@ def make(corpus, output, **changes):
     source = SourceConfig(input=str(CORPORA / f"{corpus}.jsonl"))
     language = "ko" if corpus == "korean" else "en"
     config = BuildConfig(sources=(source,), language=language, vocab_size=8192, validation_share=0.05, **changes)
-    return build(config, output, SerialExecutor())
+    return build(config, output, Executor())
 
 
 @pytest.mark.parametrize("length", [128, 512])
@@ -54,7 +54,7 @@ def test_balanced_labels_are_even_and_do_not_show_in_length(corpus, tmp_path):
 def test_every_instance_of_every_objective_is_sound(corpus, changes, tmp_path):
     built = make(corpus, tmp_path / "out", **changes)
     for length, manifest in built.manifests.items():
-        verdict = verify(built.folder / "instances" / str(length), SerialExecutor(), use_text=True)
+        verdict = verify(built.folder / "instances" / str(length), Executor(), use_text=True)
         assert verdict.problems == []
         assert verdict.is_text_compared
         if "masked_tokens" in manifest.statistics["instances"]["train"] and manifest.metadata.masking == "static":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.config import BuildConfig, SourceConfig
-from data_prep.execution.executors import SerialExecutor
+from data_prep.execution.executors import Executor
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import Built, build
 from megabert.schema import ShardMetadata
@@ -62,7 +62,7 @@ def make_config(corpus):
 @pytest.fixture(scope="session")
 def built(make_config, tmp_path_factory) -> Built:
     """Balanced pairs, static masks, lengths 64 and 128, two passes."""
-    return build(make_config(), tmp_path_factory.mktemp("built") / "out", SerialExecutor())
+    return build(make_config(), tmp_path_factory.mktemp("built") / "out", Executor())
 
 
 @pytest.fixture(scope="session")

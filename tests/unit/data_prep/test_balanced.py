@@ -8,7 +8,7 @@ from unit.data_prep.conftest import pair_options, write_jsonl
 from data_prep.checks.verify import untrue_pairs
 from data_prep.config import SourceConfig
 from data_prep.document_set import DocumentSet, tokenizer_of
-from data_prep.execution.executors import SerialExecutor
+from data_prep.execution.executors import Executor
 from data_prep.instances.assemble import in_order
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.balanced_loops import LABEL_DELAY, deal, excess_by_side, new_owed
@@ -148,7 +148,7 @@ def test_label_does_not_show_in_length_of_short_documents(make_config, texts, tm
     short = ["\n".join(paragraphs[place : place + rng.integers(1, 5)]) for place in range(len(paragraphs))]
     path = write_jsonl(tmp_path / "in.jsonl", short)
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(256,), dupe_factor=1)
-    folder = build(config, tmp_path / "out", SerialExecutor()).folder
+    folder = build(config, tmp_path / "out", Executor()).folder
     _, found = pairs_of(SimpleNamespace(folder=folder), 256, passes=30)
     label = join(found, "label")
     total = join(found, "a_length") + join(found, "b_length")

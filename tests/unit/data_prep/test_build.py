@@ -12,7 +12,7 @@ from unit.data_prep.conftest import write_jsonl
 from data_prep.config import SourceConfig
 from data_prep.document_set import DocumentSet
 from data_prep.execution import build_state
-from data_prep.execution.executors import ProcessExecutor, SerialExecutor
+from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.pipeline import build
 from data_prep.steps import step4_merge_chunks
 from megabert.errors import ConfigError, DataError
@@ -27,7 +27,7 @@ def hashes(folder):
     return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(paths) if path.is_file()}
 
 
-class Stopping(SerialExecutor):
+class Stopping(Executor):
     """Ends with an error after so many tasks, as a kill between two units would."""
 
     def __init__(self, tasks):
@@ -50,7 +50,7 @@ def test_any_number_of_workers_gives_the_same_bytes(built, make_config, tmp_path
 def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config, tmp_path, monkeypatch, capsys):
     """What a terabyte takes, with few chunks: two to a merged file, as many ranges."""
     monkeypatch.setattr(step4_merge_chunks, "MAX_FILES", 2)
-    build(make_config(), tmp_path / "out", SerialExecutor())
+    build(make_config(), tmp_path / "out", Executor())
     assert re.search(r"^merge chunks: [4-9]/[4-9] units", capsys.readouterr().err, re.MULTILINE)
     assert not (tmp_path / "out" / "work" / "spread").exists()
     assert hashes(tmp_path / "out") == hashes(built.folder)
@@ -62,7 +62,7 @@ def test_build_stopped_anywhere_continues_to_the_same_bytes(built, make_config, 
         build(make_config(), tmp_path / "out", Stopping(tasks))
     assert not list((tmp_path / "out").rglob("manifest.json"))
     assert not list((tmp_path / "out").rglob("*.tmp"))
-    build(make_config(), tmp_path / "out", SerialExecutor())
+    build(make_config(), tmp_path / "out", Executor())
     assert hashes(tmp_path / "out") == hashes(built.folder)
 
 
@@ -81,14 +81,14 @@ def test_killed_build_leaves_no_worker_and_continues_to_the_same_bytes(built, ma
         process.kill()
         process.wait()
     (output / "work" / ".rest.arrow.1.tmp").write_text("left by the killed build")
-    build(config, output, SerialExecutor())  # the lock is free: it went with its holder
+    build(config, output, Executor())  # the lock is free: it went with its holder
     assert not list(output.rglob("*.tmp"))
     assert hashes(output) == hashes(built.folder)
 
 
 def test_finished_build_is_left_as_it_is(own_copy, make_config, capsys):
     before = {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")}
-    build(make_config(), own_copy, SerialExecutor())
+    build(make_config(), own_copy, Executor())
     assert {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")} == before
     assert "done before" in capsys.readouterr().err
 
@@ -96,7 +96,7 @@ def test_finished_build_is_left_as_it_is(own_copy, make_config, capsys):
 @pytest.mark.parametrize("part", ["instances/64/train-00001-01.arrow", "documents/train-00001.arrow"])
 def test_damaged_file_is_made_anew(built, own_copy, make_config, part):
     (own_copy / part).write_bytes(b"damaged")
-    build(make_config(), own_copy, SerialExecutor())
+    build(make_config(), own_copy, Executor())
     assert hashes(own_copy) == hashes(built.folder)
 
 
@@ -105,7 +105,7 @@ def test_unit_with_a_damaged_record_is_done_again(built, own_copy, make_config, 
     record = next((own_copy / "work" / "records" / "instances-64").glob("train-*.json"))
     before = record.read_bytes()
     record.write_bytes(content)
-    build(make_config(), own_copy, SerialExecutor())
+    build(make_config(), own_copy, Executor())
     assert record.read_bytes() == before
     assert hashes(own_copy) == hashes(built.folder)
 
@@ -117,37 +117,37 @@ def test_unit_with_a_damaged_record_is_done_again(built, own_copy, make_config, 
 def test_damaged_state_of_a_build_is_named_with_the_remedy(own_copy, make_config, name, content):
     (own_copy / name).write_text(content)
     with pytest.raises(DataError, match=rf"{name}: damaged or edited \(.*\)\. Delete"):
-        build(make_config(), own_copy, SerialExecutor())
+        build(make_config(), own_copy, Executor())
 
 
 def test_other_configuration_is_refused_with_the_difference(own_copy, make_config):
     with pytest.raises(ConfigError, match=r"(?s)seed: 12345 there, 1 now.*new folder"):
-        build(make_config(seed=1), own_copy, SerialExecutor())
+        build(make_config(seed=1), own_copy, Executor())
 
 
 def test_changed_input_is_refused(make_config, texts, tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, vocab_size=800)
-    build(config, tmp_path / "out", SerialExecutor())
+    build(config, tmp_path / "out", Executor())
     path.touch()
-    build(config, tmp_path / "out", SerialExecutor())  # the same text at another time is fine
+    build(config, tmp_path / "out", Executor())  # the same text at another time is fine
     write_jsonl(path, texts[:39])
     with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
-        build(config, tmp_path / "out", SerialExecutor())
+        build(config, tmp_path / "out", Executor())
 
 
 def test_foreign_folder_is_refused(make_config, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(DataError, match=r"holds other files \(precious\.txt\)"):
-        build(make_config(), tmp_path, SerialExecutor())
+        build(make_config(), tmp_path, Executor())
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
 def test_second_build_in_a_folder_is_refused(make_config, tmp_path):
-    class Nested(SerialExecutor):
+    class Nested(Executor):
         def run(self, function, tasks):
             with pytest.raises(DataError, match=r"another build is at work here \(host .*, process \d+\)"):
-                build(make_config(), tmp_path / "out", SerialExecutor())
+                build(make_config(), tmp_path / "out", Executor())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -173,7 +173,7 @@ def test_documents_are_counted_per_source(make_config, texts, tmp_path):
         SourceConfig(input=str(tmp_path / "*.txt"), name="plain"),
     )
     result = build(
-        make_config(sources=sources, lengths=(64,), dupe_factor=1, vocab_size=1000), tmp_path / "out", SerialExecutor()
+        make_config(sources=sources, lengths=(64,), dupe_factor=1, vocab_size=1000), tmp_path / "out", Executor()
     )
     corpus = result.manifests[64].statistics["corpus"]
     assert corpus["documents_by_source"] == {"lines": 30, "plain": 22}
@@ -186,7 +186,7 @@ def test_order_of_input_does_not_matter(built, make_config, texts, tmp_path):
     for name, part in (("in", texts), ("reversed", texts[::-1])):
         path = write_jsonl(tmp_path / f"{name}.jsonl", part)
         config = make_config(sources=(SourceConfig(input=str(path)),), tokenizer=str(built.folder / "tokenizer"))
-        folders.append(build(config, tmp_path / name, SerialExecutor()).folder)
+        folders.append(build(config, tmp_path / name, Executor()).folder)
     first, second = (hashes(folder) for folder in folders)
     assert {k: v for k, v in first.items() if k.endswith(".arrow")} == {
         k: v for k, v in second.items() if k.endswith(".arrow")
@@ -196,7 +196,7 @@ def test_order_of_input_does_not_matter(built, make_config, texts, tmp_path):
 def test_copies_of_a_document_fall_into_one_split_and_differ(make_config, texts, tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", texts[:20] * 3)
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, vocab_size=800)
-    folder = build(config, tmp_path / "out", SerialExecutor()).folder
+    folder = build(config, tmp_path / "out", Executor()).folder
     documents = DocumentSet.open(folder / "documents", "train")
     keys = [key for bucket in range(len(documents.bucket_starts) - 1) for key in documents.document_keys(bucket)]
     assert len(keys) % 3 == 0
@@ -206,7 +206,7 @@ def test_copies_of_a_document_fall_into_one_split_and_differ(make_config, texts,
 def test_held_out_documents_stay_when_others_are_added(built, make_config, texts, tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", [*texts, "Another one. It is short.", "And one more. It is too."])
     config = make_config(sources=(SourceConfig(input=str(path)),), tokenizer=str(built.folder / "tokenizer"), seed=9)
-    folder = build(config, tmp_path / "out", SerialExecutor()).folder
+    folder = build(config, tmp_path / "out", Executor()).folder
     before, after = (
         DocumentSet.open(place / "documents", "validation").document_keys(0).tolist()
         for place in (built.folder, folder)
@@ -245,7 +245,7 @@ def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, make
     paths = sorted(own_copy.glob("instances/*/*.json"))
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths]
     tokenizers = {path: path.stat().st_ino for path in own_copy.rglob("tokenizer*")}
-    build(make_config(), own_copy, SerialExecutor())
+    build(make_config(), own_copy, Executor())
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths] == before
     assert {path: path.stat().st_ino for path in own_copy.rglob("tokenizer*")} == tokenizers
 
@@ -256,7 +256,7 @@ def test_other_versions_are_refused_where_units_are_left(own_copy, make_config, 
     recorded = installed["sentencex"]
     monkeypatch.setattr(build_state, "installed_version", lambda name: {**installed, "sentencex": "99"}[name])
     with pytest.raises(DataError, match=rf"sentencex {recorded} \(now 99\).*pip install sentencex=={recorded}\)"):
-        build(make_config(), own_copy, SerialExecutor())
+        build(make_config(), own_copy, Executor())
 
 
 def test_state_file_cut_off_by_a_kill_is_no_foreign_file(make_config, tmp_path):
@@ -271,7 +271,7 @@ def test_changed_remote_input_is_refused(make_config, tokenizer_folder, texts, t
     path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
     source = SourceConfig(input=f"file://{path}")
     config = make_config(sources=(source,), lengths=(64,), dupe_factor=1, tokenizer=str(tokenizer_folder))
-    build(config, tmp_path / "out", SerialExecutor())
+    build(config, tmp_path / "out", Executor())
     path.write_text(path.read_text().replace("the", "The"))  # as long as before
     with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
-        build(config, tmp_path / "out", SerialExecutor())
+        build(config, tmp_path / "out", Executor())

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 
 from data_prep.checks.verify import verify
-from data_prep.execution.executors import SerialExecutor
+from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 from megabert.tokenization import load_tokenizer
 
@@ -14,10 +14,10 @@ def test_instances_decode_to_running_text(make_config, tmp_path):
     config = make_config(
         pieces="byte_bpe", vocab_size=600, objective="none", masking="dynamic", mask_unit="whole_word", dupe_factor=1
     )
-    result = build(config, tmp_path / "out", SerialExecutor())
+    result = build(config, tmp_path / "out", Executor())
     length = config.lengths[0]
     folder = tmp_path / "out" / "instances" / str(length)
-    assert verify(folder, SerialExecutor()).problems == []
+    assert verify(folder, Executor()).problems == []
     metadata = result.manifests[length].metadata
     assert metadata.special_ids == {"pad": 1, "unk": 3, "cls": 0, "sep": 2, "mask": 4}
     assert json.loads((folder / "tokenizer/tokenizer.json").read_text())["model"]["type"] == "BPE"

@@ -4,18 +4,19 @@ import re
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.clean import Cleaner
-from data_prep.clean.mojibake import repair
+from data_prep.clean.cleaner import Cleaner
+from data_prep.clean.rules import repair
 from data_prep.cli import main
 from data_prep.config import CleanConfig, SourceConfig
-from data_prep.execution.executors import SerialExecutor
+from data_prep.execution.executors import Executor
+from data_prep.extract.problems import Problems
 from data_prep.pipeline import build
 from megabert.config import loading
 from megabert.errors import ConfigError
 
 
-def cleaner(*rules, **options):
-    return Cleaner(CleanConfig(rules=rules, **options))
+def cleaner(*rules, problems=None, **options):
+    return Cleaner(CleanConfig(rules=rules, **options), problems or Problems())
 
 
 def misread(text, encoding="cp1252"):
@@ -50,12 +51,13 @@ def test_misread_text_is_repaired_exactly(text, encoding):
 def test_misread_text_that_cannot_be_undone_exactly_is_dropped_not_guessed():
     damaged = misread("caf\u00e9 noir") + " \uc548"  # a character that the code page lacks
     assert repair(damaged) is None
-    clean = cleaner("mojibake")
+    problems = Problems()
+    clean = cleaner("mojibake", problems=problems)
     mendable = misread("na\u00efve")
     assert clean.clean(f"Good line.\n{damaged}\n{mendable}", "file 3") == ["Good line.", "na\u00efve"]
     assert clean.counts["mojibake_dropped"]["paragraphs"] == 1
     assert clean.counts["mojibake_repaired"]["paragraphs"] == 1
-    assert clean.examples["mojibake_dropped"][0].startswith("file 3: ")
+    assert problems.examples["mojibake_dropped"][0].startswith("file 3: ")
 
 
 def test_controls_are_removed_and_line_breaks_kept():
@@ -113,7 +115,7 @@ def build_of(make_config, tokenizer_folder, tmp_path):
         options = {"lengths": (64,), "dupe_factor": 1, "validation_share": 0, "tokenizer": str(tokenizer_folder)}
         config = make_config(sources=sources, **{**options, **changes})
         name = f"out-{len(list(tmp_path.iterdir()))}"
-        return build(config, tmp_path / name, executor or SerialExecutor()).manifests[64].statistics["corpus"]
+        return build(config, tmp_path / name, executor or Executor()).manifests[64].statistics["corpus"]
 
     return run
 

@@ -10,14 +10,14 @@ from data_prep.checks.invariants import Rules
 from data_prep.checks.verify import verify
 from data_prep.cli import main
 from data_prep.document_set import tokenizer_of
-from data_prep.execution.executors import SerialExecutor
+from data_prep.execution.executors import Executor
 from megabert.errors import DataError
 from megabert.schema import read_manifest, sha256_file, write_manifest
 
 
 @pytest.mark.parametrize("length", [64, 128])
 def test_every_instance_is_sound(built, length):
-    verdict = verify(built.folder / "instances" / str(length), SerialExecutor(), use_text=True)
+    verdict = verify(built.folder / "instances" / str(length), Executor(), use_text=True)
     assert verdict.problems == []
     assert verdict.is_text_compared
     assert verdict.instances == sum(
@@ -105,7 +105,7 @@ def lengthen(rows):
 def test_damage_under_a_right_hash_is_found(own_copy, change, message):
     folder = own_copy / "instances" / "64"
     rewrite(folder, change)
-    (problem, *_) = verify(folder, SerialExecutor(), use_text=True).problems
+    (problem, *_) = verify(folder, Executor(), use_text=True).problems
     assert re.search(message, problem), problem
     assert read_manifest(folder).shards[0].file in problem
     assert "row 5 " in problem or "text" in problem
@@ -113,11 +113,11 @@ def test_damage_under_a_right_hash_is_found(own_copy, change, message):
 
 def test_shards_without_their_documents_are_checked_too(own_copy):
     (own_copy / "documents" / "train-buckets.npy").unlink()
-    verdict = verify(own_copy / "instances" / "64", SerialExecutor())
+    verdict = verify(own_copy / "instances" / "64", Executor())
     assert verdict.problems == []
     assert not verdict.is_text_compared
     with pytest.raises(DataError, match="documents: the build's documents are not there"):
-        verify(own_copy / "instances" / "64", SerialExecutor(), use_text=True)
+        verify(own_copy / "instances" / "64", Executor(), use_text=True)
 
 
 def test_rules_hold_for_a_batch_without_rows(built):
