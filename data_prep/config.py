@@ -2,13 +2,12 @@
 
 import math
 import re
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.config.fields import STRICT
-from megabert.config.loading import to_dict
 from megabert.tokenization import Pieces
 
 
@@ -153,7 +152,3 @@ class BuildConfig:
         if self.max_predictions_per_seq is not None:
             return self.max_predictions_per_seq[self.lengths.index(length)]
         return math.ceil(round(self.masked_lm_prob * length, 6))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain nested values for the manifest."""
-        return to_dict(self)

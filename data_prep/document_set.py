@@ -3,10 +3,15 @@
 The finished documents of a split are stored in buckets, each an Arrow file. An index of three mapped arrays says where
 buckets, documents and sentences start, so that everything later names a sentence or a token by its number over the
 whole split.
+
+Documents go by the hash of their text: equal texts have equal hashes, and a range of hashes holds a random share of the
+texts. Which range a text falls into depends on the text alone, so neither the number of workers nor the order of the
+input changes anything.
 """
 
 # D documents, S sentences, T tokens
 
+import hashlib
 import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +24,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import flat_list, gather, make_list, offsets_of, single_batch, write_batches
-from data_prep.text_hashes import rows_in_range
 from megabert.randomness.keyed import mix
 from megabert.schema import token_type
 from megabert.tokenization import load_tokenizer
@@ -29,6 +33,24 @@ WINDOW_SENTENCES = 1 << 21
 """Part of a split's index that random reads hold in memory at once: 16 MiB."""
 INDEX_PARTS = ("buckets", "documents", "sentences")
 """Files of a split's index, in the order of the arrays in `DocumentSet`."""
+
+
+def hash_text(text: str) -> int:
+    """Return 64 bits of the BLAKE2b hash of a text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def hash_range(number: int, ranges: int) -> tuple[int, int]:
+    """Return the first hash of range ``number`` of ``ranges`` equal ranges, and the first hash of the next one."""
+    return (number << 64) // ranges, ((number + 1) << 64) // ranges
+
+
+def rows_in_range(hashes: NDArray[np.uint64], low: int, high: int) -> slice:
+    """Return the rows of ascending hashes that are from ``low`` to below ``high``."""
+    first = np.searchsorted(hashes, np.uint64(low))
+    # The end of the last range is 2**64, which no uint64 holds.
+    last = len(hashes) if high >= 1 << 64 else np.searchsorted(hashes, np.uint64(high))
+    return slice(int(first), int(last))
 
 
 def document_schema(vocab_size: int) -> pa.Schema:

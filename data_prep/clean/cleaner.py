@@ -16,7 +16,7 @@ from data_prep.clean.rules import (
     repeated_share,
 )
 from data_prep.config import CleanConfig
-from data_prep.extract.problems import Problems
+from data_prep.extract.opening import Problems
 from megabert.tokenization import compose
 
 IsDuplicate = Callable[[str], bool]

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.document_set import hash_range, hash_text, rows_in_range
 from data_prep.execution.work_units import Counts
-from data_prep.text_hashes import hash_range, hash_text, rows_in_range
 from megabert.schema import atomic_path
 
 KNOWN = np.dtype([("hash", np.uint64), ("owner", np.uint32)])

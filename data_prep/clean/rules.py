@@ -1,7 +1,6 @@
 """The cleaning rules, each a small function of a document or a paragraph."""
 
 import re
-from functools import cache
 
 from megabert.errors import ConfigError
 
@@ -34,6 +33,10 @@ MAX_ROUNDS = 3
 """Wrong decodings of one text that are undone."""
 # Letters that text in no common language has. A wrong repair ends up there: E with acute, then a dash, gives U+0257.
 RARE = re.compile("[\u0180-\u02af]")
+CODE_PAGES = tuple(
+    {bytes([byte]).decode(name, "ignore") or chr(byte): byte for byte in range(256)} for name in ("cp1252", "latin-1")
+)
+"""Bytes by character: of windows-1252 as browsers read it (undefined bytes are controls), and of latin-1."""
 LANGUAGE_CHARACTERS = 1000
 """Characters of a document's start that tell its language: more rarely change the answer, and take longer."""
 _ASCII_CONTROLS = bytes(byte for byte in range(128) if CONTROLS.match(chr(byte)))
@@ -61,9 +64,7 @@ def is_boilerplate(paragraph: str, own: re.Pattern[str] | None) -> bool:
         paragraph: One line.
         own: Further patterns of the user.
     """
-    if len(paragraph) <= 320 and BOILERPLATE.fullmatch(paragraph):
-        return True
-    return own is not None and own.search(paragraph) is not None
+    return bool((len(paragraph) <= 320 and BOILERPLATE.fullmatch(paragraph)) or (own and own.search(paragraph)))
 
 
 def repeated_share(paragraphs: list[str]) -> float:
@@ -117,19 +118,9 @@ def repair(text: str) -> str | None:
 
 def _undo(text: str) -> str | None:
     """Encode a text in one of the code pages and decode it as UTF-8; None if neither of them allows that."""
-    for table in _tables():
+    for table in CODE_PAGES:
         try:
-            data = bytes(table[character] for character in text)
-            return data.decode("utf-8")
+            return bytes(table[character] for character in text).decode("utf-8")
         except (KeyError, UnicodeDecodeError):
             continue
     return None
-
-
-@cache
-def _tables() -> tuple[dict[str, int], ...]:
-    """Return bytes by character: of windows-1252 as browsers read it (undefined bytes are controls), and of latin-1."""
-    browser = {bytes([byte]).decode("cp1252", "replace"): byte for byte in range(256)}
-    browser |= {chr(byte): byte for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
-    del browser["\ufffd"]
-    return browser, {chr(byte): byte for byte in range(256)}

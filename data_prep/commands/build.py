@@ -5,11 +5,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
-
 from data_prep.checks.stats import describe_corpus, describe_split, share, tokens_read
 from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfig
 from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
+from data_prep.execution.work_units import Counts
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import Built, build
 from megabert.command_line.program import Parser
@@ -73,13 +72,13 @@ def run(options: Namespace) -> int:
 def _run(options: Namespace, executor: Executor) -> int:
     config = make_config(options)
     if options.print_config:
-        print(yaml.safe_dump(config.to_dict(), sort_keys=False), end="")
+        print(loading.to_yaml(config), end="")
         return 0
     if options.dry_run:
         return _show_plan(config)
     built = build(config, options.output, executor)
-    print("\n".join(summary(built)))
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
+    print("\n".join(_summary(built, corpus)))
     if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * tokens_read(corpus):
         share_text = share(corpus["unknown_tokens"], tokens_read(corpus))
         print(f"warning: {share_text} of the tokens are [UNK]: the tokenizer does not fit the text", file=sys.stderr)
@@ -115,9 +114,8 @@ def _show_plan(config: BuildConfig) -> int:
     return 0
 
 
-def summary(built: Built) -> list[str]:
+def _summary(built: Built, corpus: Counts) -> list[str]:
     """Return the lines printed at the end of a build."""
-    corpus = next(iter(built.manifests.values())).statistics["corpus"]
     lines = [*built.vocabulary_report, *describe_corpus(corpus)]
     for length, manifest in built.manifests.items():
         for split, counts in manifest.statistics["instances"].items():

@@ -6,7 +6,7 @@ from pathlib import Path
 from data_prep.checks.verify import verify
 from data_prep.commands.build import add_worker_arguments
 from data_prep.commands.stats import shard_folders
-from data_prep.execution.executors import Executor, executor_of_all_ranks
+from data_prep.execution.executors import executor_of_all_ranks
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
 
@@ -27,17 +27,16 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Check, print a line a folder; problems are one error."""
     with executor_of_all_ranks(options.workers, is_mpi=options.mpi) as executor:
-        return 0 if executor is None else _run(options.folder, executor, use_text=options.text)
-
-
-def _run(folder: Path, executor: Executor, *, use_text: bool) -> int:
-    with executor:
-        verdicts = {part: verify(part, executor, use_text=use_text) for part in shard_folders(folder)}
+        if executor is None:
+            return 0
+        with executor:
+            folders = shard_folders(options.folder)
+            verdicts = {folder: verify(folder, executor, use_text=options.text) for folder in folders}
     problems = [problem for verdict in verdicts.values() for problem in verdict.problems]
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems[:SHOWN_PROBLEMS])
         raise DataError(f"{len(problems)} problem(s) found:\n{shown}")
-    text = ", compared with the documents" if use_text else ""
-    for part, verdict in verdicts.items():
-        print(f"{part}: {verdict.shards} shards, {verdict.instances:,} instances, all sound{text}")
+    text = ", compared with the documents" if options.text else ""
+    for folder, verdict in verdicts.items():
+        print(f"{folder}: {verdict.shards} shards, {verdict.instances:,} instances, all sound{text}")
     return 0

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from data_prep.commands.build import add_source_arguments, make_config
 from data_prep.config import BuildConfig
+from data_prep.document_set import hash_text
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
-from data_prep.text_hashes import hash_text
 from data_prep.vocabulary_training import VocabularyOptions, require_bars, train_vocabulary
 from megabert.command_line.program import Parser
 from megabert.errors import DataError

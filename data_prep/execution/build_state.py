@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import megabert
 from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor
-from data_prep.extract.opening import InputFile, input_sha256, is_url, modified_ns
+from data_prep.extract.opening import InputFile, input_sha256, is_url
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError
 from megabert.schema import atomic_write, read_json, try_lock
@@ -44,11 +44,6 @@ class InputRecord:
     """Time of the last change; 0 for a URL."""
     sha256: str
     """Hash of the content."""
-
-    @property
-    def stamp(self) -> tuple[str, int, int]:
-        """What tells without reading a local file that it has not changed."""
-        return self.path, self.bytes, self.modified_ns
 
 
 @dataclass(frozen=True)
@@ -101,12 +96,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def _remove_leftovers(folder: Path) -> None:
     """Delete the temporary files and folders of a build that was killed; the lock says that nobody writes them."""
-    for pattern in (".*.tmp", ".*.tmp.old"):
-        for path in list(folder.rglob(pattern)):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+    for path in [*folder.rglob(".*.tmp"), *folder.rglob(".*.tmp.old")]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor: Executor) -> BuildState:
@@ -122,11 +116,11 @@ def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor
     path = folder / STATE_NAME
     if not path.is_file():
         inputs = _hash_inputs(files, [], executor)
-        state = BuildState(config.to_dict(), inputs, installed_versions())
+        state = BuildState(loading.to_dict(config), inputs, installed_versions())
     else:
         remedy = "Delete the folder, or give --output a new one."
         earlier = read_json(path, BuildState, remedy=remedy)
-        _compare_config(folder, earlier.config, config.to_dict())
+        _compare_config(folder, earlier.config, loading.to_dict(config))
         inputs = _hash_inputs(files, earlier.inputs, executor)
         _compare_inputs(folder, earlier.inputs, inputs)
         # The stamps are new where a file was touched and still has the same content.
@@ -138,12 +132,7 @@ def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor
 @cache
 def installed_version(name: str) -> str:
     """Return the version of a package."""
-    if name == "megabert":  # also where it runs from a checkout
-        return megabert.__version__
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
+    return megabert.__version__ if name == "megabert" else version(name)  # megabert may run from a checkout
 
 
 def installed_versions() -> dict[str, str]:
@@ -173,7 +162,7 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
 
 def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     with suppress(ConfigError):  # fields that an earlier version did not know get their defaults
-        old = loading.build(BuildConfig, old).to_dict()
+        old = loading.to_dict(loading.build(BuildConfig, old))
     differences = loading.differences(old, new)
     if differences:
         lines = "\n".join(f"  {path}: {before!r} there, {now!r} now" for path, (before, now) in differences.items())
@@ -186,8 +175,8 @@ def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> N
 def _hash_inputs(files: list[InputFile], known: list[InputRecord], executor: Executor) -> list[InputRecord]:
     """Return a record of each input file; a hash is taken over from ``known`` where size and time are as they were."""
     # A URL has no time of change, so what identifies its content is asked for again.
-    known_hashes = {record.stamp: record.sha256 for record in known}
-    stamps = [(file.path, file.bytes, modified_ns(file.path)) for file in files]
+    known_hashes = {(record.path, record.bytes, record.modified_ns): record.sha256 for record in known}
+    stamps = [(file.path, file.bytes, 0 if is_url(file.path) else os.stat(file.path).st_mtime_ns) for file in files]
     hashes = {stamp: known_hashes[stamp] for stamp in stamps if stamp in known_hashes and not is_url(stamp[0])}
     new = [stamp for stamp in stamps if stamp not in hashes]
     for index, digest in executor.run(input_sha256, [path for path, _, _ in new]):

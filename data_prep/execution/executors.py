@@ -25,6 +25,9 @@ POLL_S = 0.002
 class Executor:
     """Runs independent tasks, here in this process. A context manager; leaving it ends the workers."""
 
+    _pool: Any = None
+    """Workers of this process, if there are some."""
+
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield ``(index of the task, result)`` as tasks finish; the first error stops the rest and is raised."""
         for index, task in enumerate(tasks):
@@ -35,7 +38,8 @@ class Executor:
 
     def __exit__(self, *exception: object) -> None:
         """End the workers."""
-        return  # there are none
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _in_any_order(
@@ -70,9 +74,6 @@ class ProcessExecutor(Executor):
         context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(),))
 
-    def __exit__(self, *exception: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield results as they finish. Two tasks a worker are in flight, so that none waits for the next one."""
         try:
@@ -98,11 +99,8 @@ class MpiExecutor(Executor):
             ranks: Size of the world.
         """
         self._other_ranks, self._ranks = other_ranks, ranks
-        self._own = ThreadPoolExecutor(1, "megabert-rank0")
+        self._pool = ThreadPoolExecutor(1, "megabert-rank0")
         self._own_task: Future | None = None
-
-    def __exit__(self, *exception: object) -> None:
-        self._own.shutdown(wait=True, cancel_futures=True)
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield results as they finish; each rank has one task at a time."""
@@ -110,7 +108,7 @@ class MpiExecutor(Executor):
 
     def _submit(self, function: Callable[[Any], Any], task: Any) -> Future:
         if self._own_task is None or self._own_task.done():
-            self._own_task = self._own.submit(function, task)
+            self._own_task = self._pool.submit(function, task)
             return self._own_task
         return self._other_ranks.submit(function, task)
 

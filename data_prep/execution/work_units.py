@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class Unit:
     """Writes files atomically; returns their paths, and counts for the manifest."""
     argument: Any
     """What ``function`` is called with."""
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str]
     """Packages that the build was begun with; a unit that is not finished needs the same ones."""
 
     @property
@@ -125,9 +125,8 @@ class Progress:
         text = self._text(time.monotonic())
         if self._bar.disable:
             print(text, file=sys.stderr, flush=True)
-        else:
-            self._bar.set_description_str(text, refresh=False)
-            self._bar.close()
+        self._bar.set_description_str(text, refresh=False)
+        self._bar.close()
 
     def _text(self, now: float) -> str:
         parts = [f"{self._title}: {self._done}/{self._units} units"]

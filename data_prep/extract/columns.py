@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.extract.opening import InputChunk, InputFile, is_url, open_stored
-from data_prep.extract.problems import Problems
+from data_prep.extract.opening import InputChunk, InputFile, Problems, is_url, open_stored
 from megabert.errors import DataError
 
 ROWS_A_BATCH = 1024
@@ -41,18 +40,9 @@ def column_documents(chunk: InputChunk, problems: Problems) -> Iterator[tuple[in
     Raises:
         DataError: The file is damaged, or has no such column of strings.
     """
-    file = chunk.file
-    row = 0
-    with _source(file) as source:
-        for column in _columns(file, source, chunk.start, chunk.end):
-            if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-                raise DataError(
-                    f"{file.path}: the column {file.field!r} holds {column.type}, not text. Choose another one with "
-                    "--field."
-                )
-            for text in column.to_pylist():
-                yield row, text or ""
-                row += 1
+    with _source(chunk.file) as source:
+        columns = _columns(chunk.file, source, chunk.start, chunk.end)
+        yield from enumerate(text or "" for column in columns for text in column.to_pylist())
 
 
 @contextmanager
@@ -90,5 +80,11 @@ def _columns(file: InputFile, source: Any, start: int, end: int) -> Iterator[pa.
     for batch in batches:
         for first in range(0, batch.num_rows, ROWS_A_BATCH):
             column = batch[file.field].slice(first, ROWS_A_BATCH)
-            # Writers may store texts that repeat as indices into a dictionary.
-            yield column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            if pa.types.is_dictionary(column.type):  # writers may store texts that repeat as indices into one
+                column = column.dictionary_decode()
+            if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+                raise DataError(
+                    f"{file.path}: the column {file.field!r} holds {column.type}, not text. Choose another one with "
+                    "--field."
+                )
+            yield column

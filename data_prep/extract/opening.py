@@ -1,4 +1,4 @@
-"""Input files and their bytes, wherever they are stored and however they are compressed, in blocks of bounded size."""
+"""Input files: their bytes in blocks of bounded size, however stored and compressed, and what of them is no use."""
 
 import bz2
 import glob
@@ -6,6 +6,7 @@ import hashlib
 import lzma
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from data_prep.extract.problems import Problems
 from megabert.errors import ConfigError, DataError
 from megabert.schema import sha256_file
 
 BLOCK_BYTES = 1 << 20
+EXAMPLES = 3
+MAX_EXAMPLE_CHARACTERS = 300
 COMPRESSIONS = {".gz": "gz", ".bz2": "bz2", ".zst": "zst", ".xz": "xz"}
 # A decompressor takes one member (gzip) or stream (bzip2, xz) of a file; a file may hold several end to end.
 _MEMBERS: dict[str, Callable[[], Any]] = {
@@ -60,6 +62,50 @@ class InputChunk:
     end: int
     bytes: int
     """Size as stored, for progress."""
+
+
+class Problems:
+    """Takes note of what cannot be used of one chunk."""
+
+    def __init__(self, *, is_strict: bool = True) -> None:
+        """Start empty.
+
+        Args:
+            is_strict: Whether a document that cannot be read is an error.
+        """
+        self.is_strict = is_strict
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the file ended too early or in damage."""
+        return "cut_files" in self.counts or "damaged_files" in self.counts
+
+    def count(self, kind: str) -> None:
+        """Count something that is no problem but should be known, such as a redirect."""
+        self.counts[kind] += 1
+
+    def add(self, kind: str, message: str) -> None:
+        """Count a problem that is never fatal, such as a cut end, and remember the first messages."""
+        self.count(kind)
+        self.give_example(kind, message)
+
+    def give_example(self, kind: str, message: str) -> None:
+        """Remember a message, where it is one of the first of its kind."""
+        examples = self.examples.setdefault(kind, [])
+        if len(examples) < EXAMPLES:
+            examples.append(message[:MAX_EXAMPLE_CHARACTERS])
+
+    def require(self, kind: str, message: str, remedy: str) -> None:
+        """Count a document that cannot be read.
+
+        Raises:
+            DataError: Where the build may not drop documents (``max_bad_share`` is 0).
+        """
+        if self.is_strict:
+            raise DataError(f"{message}. {remedy}")
+        self.add(kind, message)
 
 
 def is_url(path: str) -> bool:
@@ -115,11 +161,6 @@ def file_size(path: str) -> int:
         filesystem, name = _filesystem(path)
         return int(filesystem.size(name) or 0)
     return Path(path).stat().st_size
-
-
-def modified_ns(path: str) -> int:
-    """Return when a local file was changed; 0 for a URL, which is known by its `input_sha256` alone."""
-    return 0 if is_url(path) else os.stat(path).st_mtime_ns
 
 
 def input_sha256(path: str) -> str:

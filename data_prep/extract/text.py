@@ -12,8 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import BinaryIO
 
-from data_prep.extract.opening import InputChunk, InputFile, content_blocks, open_stored
-from data_prep.extract.problems import Problems
+from data_prep.extract.opening import InputChunk, InputFile, Problems, content_blocks, open_stored
 
 MAX_DOCUMENT_BYTES = 32 << 20
 """Longer documents are left out and counted: they would take a worker's memory."""
@@ -32,8 +31,6 @@ BORDERS = {
 }
 """What ends a document, by format."""
 
-Group = tuple[int, bytes]
-"""Offset in the file's content, and bytes that end at a border of documents."""
 Document = tuple[int, str]
 """Position in the file (a byte, or a row of a column), and the text."""
 
@@ -178,8 +175,8 @@ def _next_document(stream: BinaryIO, file: InputFile, nominal: int) -> int:
     return file.bytes
 
 
-def grouped(chunk: InputChunk, offset: int, blocks: Iterator[bytes], problems: Problems) -> Iterator[Group]:
-    """Cut content into groups of whole documents; the last may lack its border.
+def grouped(chunk: InputChunk, offset: int, blocks: Iterator[bytes], problems: Problems) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, bytes) of groups of whole documents; the last may lack its border.
 
     A document above ``MAX_DOCUMENT_BYTES`` is left out, and never held in memory as a whole.
     """

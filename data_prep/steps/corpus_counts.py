@@ -4,7 +4,7 @@ from typing import Any
 
 from data_prep.config import BuildConfig
 from data_prep.execution.work_units import Counts
-from data_prep.extract.problems import EXAMPLES
+from data_prep.extract.opening import EXAMPLES
 from megabert.errors import DataError
 
 MAX_ONE_SENTENCE_SHARE = 0.2

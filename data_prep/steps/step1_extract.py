@@ -6,7 +6,6 @@ finds the paragraphs that occur in several chunks.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,13 @@ from data_prep.arrow_files import offsets_of, write_batches
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.paragraphs import DuplicateParagraphs, RangeTask, count_ranges, find_duplicates, write_hashes
 from data_prep.config import BuildConfig
+from data_prep.document_set import hash_text
 from data_prep.execution.work_units import BYTES, Build, Counts, add_counts
 from data_prep.extract.columns import column_documents
 from data_prep.extract.inputs import plan_chunks
-from data_prep.extract.opening import InputChunk, InputFile
-from data_prep.extract.problems import Problems
+from data_prep.extract.opening import InputChunk, InputFile, Problems
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
 from data_prep.extract.wikipedia import wikipedia_documents
-from data_prep.text_hashes import hash_text
 
 SCHEMA = pa.schema([("document_hash", pa.uint64()), ("source", pa.uint16()), ("sentences", pa.list_(pa.string()))])
 READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
@@ -139,7 +137,7 @@ def split_sentences(paragraphs: list[str], language: str) -> list[str]:
     White space may stay at the ends of sentences. The rules are those of the Wikimedia Foundation's ``sentencex`` for
     about 240 languages; a language without rules falls back to a related one.
     """
-    return list(chain.from_iterable(map(sentencex.segment, repeat(language), paragraphs)))
+    return [sentence for paragraph in paragraphs for sentence in sentencex.segment(language, paragraph)]
 
 
 class DocumentReader:
@@ -173,7 +171,8 @@ class DocumentReader:
             rule: {f"{self._task.number:06d}-{index}": text for index, text in enumerate(texts)}
             for rule, texts in self._problems.examples.items()
         }
-        return {"problems": self._problems.counts, "rules": self._cleaner.counts, "examples": examples}
+        rules = {rule: dict(amounts) for rule, amounts in self._cleaner.counts.items()}
+        return {"problems": dict(self._problems.counts), "rules": rules, "examples": examples}
 
 
 @dataclass

@@ -23,7 +23,6 @@ from megabert.tokenization import load_tokenizer, save_huggingface
 TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most: the count of different words takes memory."""
 SAMPLE_CHARACTERS = 1_000_000
-DOCUMENTS_AT_ONCE = 64
 SAMPLE_OPTIONS = VocabularyOptions(held_out_share=0.5)
 """A given tokenizer is measured on half of a sample of documents: it was trained on none of them."""
 
@@ -87,8 +86,5 @@ def _extracted_texts(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (hash, text) of each extracted document of a file."""
     reader = open_mapped(path)
     for batch in map(reader.get_batch, range(reader.num_record_batches)):
-        for first in range(0, batch.num_rows, DOCUMENTS_AT_ONCE):  # a caller may stop early
-            part = batch.slice(first, DOCUMENTS_AT_ONCE)
-            hashes, documents = part["document_hash"].to_pylist(), part["sentences"].to_pylist()
-            for document_hash, sentences in zip(hashes, documents, strict=True):
-                yield f"{document_hash:016x}", "\n".join(sentences)
+        for document_hash, sentences in zip(batch["document_hash"], batch["sentences"], strict=True):
+            yield f"{document_hash.as_py():016x}", "\n".join(sentences.as_py())

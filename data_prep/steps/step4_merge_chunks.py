@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.document_set import SPLITS, document_schema, read_range
+from data_prep.document_set import SPLITS, document_schema, hash_range, read_range
 from data_prep.execution.work_units import TOKENS, Build, Counts
-from data_prep.text_hashes import hash_range
 
 MAX_FILES = 256
 

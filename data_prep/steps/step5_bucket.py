@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import flat_list, single_batch
 from data_prep.config import BuildConfig
-from data_prep.document_set import INDEX_PARTS, SPLITS, bucket_path, document_schema, index_path, read_range
+from data_prep.document_set import INDEX_PARTS, SPLITS, bucket_path, document_schema, hash_range, index_path, read_range
 from data_prep.execution.work_units import TOKENS, Build, Counts, Unit, add_counts
 from data_prep.steps.step4_merge_chunks import TokenFile
-from data_prep.text_hashes import hash_range
 from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.schema import atomic_path
 

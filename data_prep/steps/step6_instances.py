@@ -20,6 +20,7 @@ from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import ORDER
 from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import Bucket, PairOptions, Pairs, full_sentences
+from megabert.config.loading import to_dict
 from megabert.errors import DataError
 from megabert.randomness.keyed import mix
 from megabert.schema import (
@@ -156,7 +157,7 @@ def _manifest(
     return Manifest(
         metadata=metadata,
         shards=entries,
-        config=build.config.to_dict(),
+        config=to_dict(build.config),
         versions=build.versions,
         statistics={"corpus": corpus, "instances": counts},
     )
@@ -164,11 +165,10 @@ def _manifest(
 
 def _copy_tokenizer(source: Path, folder: Path) -> None:
     """Copy a tokenizer's folder. A copy that is there already is left alone: a training may be reading it."""
-    names = sorted(path.name for path in source.iterdir())
-    if folder.is_dir() and names == sorted(path.name for path in folder.iterdir()):
-        _, different, unreadable = filecmp.cmpfiles(source, folder, names, shallow=False)
-        if not different and not unreadable:
-            return
+    names = {path.name for parent in (source, folder) for path in parent.glob("*")}
+    _, different, missing = filecmp.cmpfiles(source, folder, names, shallow=False)
+    if not different and not missing:
+        return
     with publish_folder(folder) as temporary:
         shutil.copytree(source, temporary, dirs_exist_ok=True)
 

@@ -15,6 +15,7 @@ from data_prep.execution import build_state
 from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.pipeline import build
 from data_prep.steps import step4_merge_chunks
+from megabert.config.loading import to_dict
 from megabert.errors import ConfigError, DataError
 from megabert.schema import read_manifest, sha256_file
 
@@ -216,7 +217,7 @@ def test_held_out_documents_stay_when_others_are_added(built, make_config, texts
 
 def test_manifest_tells_what_was_built(built, make_config):
     manifest = read_manifest(built.folder / "instances" / "128")
-    assert manifest.config == json.loads(json.dumps(make_config().to_dict()))
+    assert manifest.config == json.loads(json.dumps(to_dict(make_config())))
     assert set(manifest.versions) == {"megabert", "numpy", "pyarrow", "sentencex", "tokenizers"}
     assert {entry.duplicate for entry in manifest.of_split("train")} == {0, 1}
     assert {entry.duplicate for entry in manifest.of_split("validation")} == {0}
