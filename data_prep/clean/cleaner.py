@@ -1,25 +1,136 @@
-"""The rules in their order over one document, with counts and examples of what each dropped."""
+"""The cleaning rules, and all of them in their order over a document, with counts and examples of what each dropped."""
 
 import re
 from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
 
-from data_prep.clean.rules import (
-    CONTROLS,
-    PAIR,
-    find_controls,
-    identify_language,
-    is_boilerplate,
-    paragraphs_of,
-    repair,
-    repeated_share,
-)
 from data_prep.config import CleanConfig
 from data_prep.extract.opening import Problems
+from megabert.errors import ConfigError
 from megabert.tokenization import compose
 
+# Controls, zero-width and direction characters. Line breaks and tabs are not among them, nor are the joiners U+200C and
+# U+200D, which belong to Persian and Indic words.
+CONTROLS = re.compile(
+    "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
+)
+BOILERPLATE = re.compile(
+    r"""[\W\d_]+                                                            # no letter at all
+    | .{0,40}\ball\ rights\ reserved\b.{0,40} | (copyright\b|\(c\)|\u00a9).{0,100}
+    | .{0,60}\b(uses?|using)\ cookies\b.{0,200} | accept\ (all\ )?cookies\W*
+    | .{0,60}\bjavascript\b.{0,30}\b(disabled|enabled|enable|required)\b.{0,60} | .{0,20}enable\ javascript.{0,60}
+    | (click\ here|read\ more|share\ this|log\ ?in|sign\ (in|up)|subscribe|print|e-?mail|next|previous|home|menu)\W*
+    | (terms\ of\ (use|service)|privacy\ policy|contact\ us|about\ us|back\ to\ top|skip\ to\ (main\ )?content)\W*
+    | page\ \d+(\ of\ \d+)?\W* | \*{3}\ ?(start|end)\ of\ .{0,200}
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+# Mojibake: how frequent UTF-8 sequences look in windows-1252 or latin-1: accents, quotes and dashes, U+FFFD, emoji.
+SIGNS = re.compile(
+    "[\u00c2\u00c3][\u0080-\u00bf]|\u00e2\u20ac.|\u00e2\u0080[\u0080-\u00bf]|\u00ef\u00bf\u00bd|\u00f0[\u0178\u009f]"
+)
+_SPECIALS = "".join(bytes([byte]).decode("cp1252", "ignore") for byte in range(0x80, 0xA0))
+PAIR = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{_SPECIALS}]")
+"""How any sequence of two bytes or more looks; a text without one is as it should be."""
+MANY = 3
+"""Characters beyond ASCII that a repair without any of ``SIGNS`` has to bring: less may be a coincidence."""
+MAX_ROUNDS = 3
+"""Wrong decodings of one text that are undone."""
+# Letters that text in no common language has. A wrong repair ends up there: E with acute, then a dash, gives U+0257.
+RARE = re.compile("[\u0180-\u02af]")
+CODE_PAGES = tuple(
+    {bytes([byte]).decode(name, "ignore") or chr(byte): byte for byte in range(256)} for name in ("cp1252", "latin-1")
+)
+"""Bytes by character: of windows-1252 as browsers read it (undefined bytes are controls), and of latin-1."""
+LANGUAGE_CHARACTERS = 1000
+"""Characters of a document's start that tell its language: more rarely change the answer, and take longer."""
+_ASCII_CONTROLS = bytes(byte for byte in range(128) if CONTROLS.match(chr(byte)))
 IsDuplicate = Callable[[str], bool]
+
+
+def paragraphs_of(text: str) -> list[str]:
+    """Return the lines of a text that hold something, stripped."""
+    return list(filter(None, map(str.strip, text.splitlines())))
+
+
+def find_controls(text: str) -> re.Match[str] | None:
+    """Find the first control, zero-width or direction character."""
+    if text.isascii():
+        # Deleting controls from bytes and comparing lengths is three times as fast as searching with the pattern.
+        data = text.encode()
+        if len(data.translate(None, _ASCII_CONTROLS)) == len(data):
+            return None
+    return CONTROLS.search(text)
+
+
+def is_boilerplate(paragraph: str, own: re.Pattern[str] | None) -> bool:
+    """Return whether a paragraph belongs to a web page and not to its text.
+
+    Args:
+        paragraph: One line.
+        own: Further patterns of the user.
+    """
+    return bool((len(paragraph) <= 320 and BOILERPLATE.fullmatch(paragraph)) or (own and own.search(paragraph)))
+
+
+def repeated_share(paragraphs: list[str]) -> float:
+    """Return the share of characters in paragraphs that occurred before in the document (Rae et al. 2021, Table A1)."""
+    total = sum(map(len, paragraphs))
+    return 1 - sum(map(len, set(paragraphs))) / total if total else 0.0
+
+
+def identify_language(text: str) -> str:
+    """Return the ISO 639-1 code of a text's most likely language, told by py3langid (Lui & Baldwin 2012), offline.
+
+    Raises:
+        ConfigError: The library is not installed.
+    """
+    try:
+        import py3langid
+    except ImportError as error:
+        raise ConfigError(
+            "The cleaning rule `language` needs the package py3langid. Install it: pip install 'megabert[language]', "
+            "or leave the rule out."
+        ) from error
+    return py3langid.classify(text[:LANGUAGE_CHARACTERS])[0]
+
+
+def repair(text: str) -> str | None:
+    """Undo mojibake: UTF-8 that was decoded as a single-byte code page.
+
+    The text is encoded in the code page again, and the bytes are decoded as UTF-8. That is kept only where it works for
+    every character, and where something speaks for a wrong decoding; nothing is guessed.
+
+    Args:
+        text: A paragraph.
+
+    Returns:
+        The text as it was meant; ``text`` itself where nothing speaks for a wrong decoding; None where something does,
+        but it cannot be undone exactly.
+    """
+    for _ in range(MAX_ROUNDS):
+        if PAIR.search(text) is None:
+            return text
+        is_marked = SIGNS.search(text) is not None
+        repaired = _undo(text)
+        if repaired is None:
+            return None if is_marked else text
+        # Without a sure sign the text may be meant as it is; then the repair has to look like text, too.
+        if not is_marked and (sum(character > "\x7f" for character in repaired) < MANY or RARE.search(repaired)):
+            return text
+        text = repaired
+    return None
+
+
+def _undo(text: str) -> str | None:
+    """Encode a text in one of the code pages and decode it as UTF-8; None if neither of them allows that."""
+    for table in CODE_PAGES:
+        try:
+            return bytes(table[character] for character in text).decode("utf-8")
+        except (KeyError, UnicodeDecodeError):
+            continue
+    return None
 
 
 class Cleaner:

@@ -53,6 +53,7 @@ def _in_any_order(
     running: dict[Future, int] = {}
     try:
         while True:
+            # For each result that was yielded, another task is submitted.
             for index, task in islice(waiting, in_flight - len(running)):
                 running[submit(function, task)] = index
             if not running:
@@ -124,18 +125,16 @@ def mpi_world() -> Any:
 
     Raises:
         ConfigError: mpi4py or an MPI library is missing, or each process found itself alone where the launcher
-            started several.
+            started several; then the message says which process-management interface the launcher has, which MPI fits
+            it, and the way without MPI.
     """
     world = _mpi().COMM_WORLD
     asked = _asked_ranks()
-    if world.size == 1 and asked > 1:
-        library = " ".join(_mpi().Get_library_version().strip("\0 \n").splitlines()[0].split())
-        raise ConfigError(_explain_alone(asked, library))
-    return world
-
-
-def _explain_alone(asked: int, library: str) -> str:
-    """Say which process-management interface was found, which MPI fits it, and the way without MPI."""
+    if world.size > 1 or asked <= 1:
+        return world
+    # The library and the launcher do not speak the same interface, so each process believes itself rank 0 of 1. All of
+    # them would do the whole build, and all but one fail at the folder's lock.
+    library = " ".join(_mpi().Get_library_version().strip("\0 \n").splitlines()[0].split())
     interface = "PMIx" if any(name.startswith("PMIX_") for name in os.environ) else "none"
     if interface == "none" and ("PMI_FD" in os.environ or "PMI_RANK" in os.environ):
         interface = "PMI-1/PMI-2"
@@ -144,7 +143,7 @@ def _explain_alone(asked: int, library: str) -> str:
         "PMI-1/PMI-2": "MPICH speaks it (pip install mpich); Open MPI needs srun --mpi=pmix",
         "none": "Use srun --mpi=pmi2 with MPICH, or srun --mpi=pmix with Open MPI, or this MPI's own mpirun",
     }[interface]
-    return (
+    raise ConfigError(
         f"{asked} ranks were asked for, but this one is alone in its MPI world: the library loaded here ({library}) "
         f"does not speak the launcher's process-management interface (found: {interface}). {remedy}. "
         "Without MPI: one task with --workers N."

@@ -123,6 +123,7 @@ def _chunks_of(file: InputFile, size: int) -> Iterator[InputChunk]:
 
 def _grouped(file: InputFile, sizes: list[int], wanted: int) -> Iterator[InputChunk]:
     """Yield runs of consecutive parts of at least ``wanted`` bytes, the last perhaps less."""
+    # Never cut within a part: a row group or a compressed stream can only be read as a whole.
     first = held = 0
     for index, size in enumerate(sizes):
         held += size

@@ -38,6 +38,7 @@ Document = tuple[int, str]
 def text_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     """Yield documents that are separated by blank lines."""
     for offset, text in decoded_groups(chunk, problems):
+        # The stretches between blank lines; the last one ends with the text.
         start = 0
         for end, following in [*(match.span() for match in BLANK_LINE.finditer(text)), (len(text), len(text))]:
             document = text[start:end]
@@ -67,6 +68,8 @@ def book_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
 def jsonl_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     """Yield the text of each line's object."""
     for offset, text in decoded_groups(chunk, problems):
+        # `_decode` yields one line at a time, or a whole group where it has carriage returns. These are gone from
+        # the text, so positions in it are too small; an error therefore counts its line from the start of the group.
         following = offset
         lines = text.removesuffix("\n").split("\n")
         for number, line in enumerate(lines):

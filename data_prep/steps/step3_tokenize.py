@@ -102,6 +102,7 @@ def _spaced(sentences: pa.StringArray, sentence_offsets: NDArray[np.int64]) -> p
 def _encode(tokenizer: Tokenizer, sentences: pa.StringArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
     """Return the ids of all sentences, end to end, and the number of ids of each."""
     dtype = np.dtype(token_type(tokenizer.vocab_size).to_pandas_dtype())
+    # In calls of bounded size: what the tokenizer returns takes more memory than the narrower ids that are kept.
     parts, lengths = [], []
     for first in range(0, len(sentences), SENTENCES_A_CALL):
         ids, offsets = tokenizer.encode_flat(sentences.slice(first, SENTENCES_A_CALL))

@@ -39,9 +39,8 @@ from megabert.schema import (
 class InstanceTask:
     """What one shard is made from."""
 
-    documents: Path
-    """Folder of the buckets and their index."""
-    tokenizer: Path
+    folder: Path
+    """Folder of the build, with the documents and the tokenizer."""
     split: str
     bucket: int
     options: PairOptions
@@ -103,16 +102,16 @@ def _instance_units(build: Build, metadata: ShardMetadata) -> Iterator[Unit]:
             for bucket in range(buckets):
                 name = f"{split}-{bucket:05d}-{duplicate:02d}"
                 path = build.path("instances", str(length), f"{name}.arrow")
-                task = InstanceTask(documents, build.path("tokenizer"), split, bucket, options, path)
+                task = InstanceTask(build.folder, split, bucket, options, path)
                 yield build.unit(f"instances-{length}", name, write_shard, task)
 
 
 def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
     """Write the shard of a task; a bucket that gives no instance gives no file."""
-    tokenizer, metadata = tokenizer_of(task.tokenizer), task.options.metadata
+    tokenizer, metadata = tokenizer_of(task.folder / "tokenizer"), task.options.metadata
     tokenizer.forget_spans()  # step 3 may have filled this cache in the same process
-    documents = documents_of(task.documents, task.split)
-    pairs = make_pairs(documents, task.bucket, task.options, task.tokenizer)
+    documents = documents_of(task.folder / "documents", task.split)
+    pairs = make_pairs(documents, task.bucket, task.options, task.folder / "tokenizer")
     if not len(pairs):
         return [], {"rows": 0}
     # Pairs are ranges of tokens. From here on they are rows: [CLS] A [SEP] B [SEP], masked.

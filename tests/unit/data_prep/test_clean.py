@@ -4,8 +4,7 @@ import re
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.clean.cleaner import Cleaner
-from data_prep.clean.rules import repair
+from data_prep.clean.cleaner import Cleaner, repair
 from data_prep.cli import main
 from data_prep.config import CleanConfig, SourceConfig
 from data_prep.execution.executors import Executor

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from data_prep.clean.rules import paragraphs_of
+from data_prep.clean.cleaner import paragraphs_of
 from data_prep.config import SourceConfig
 from data_prep.extract import inputs, opening
 from data_prep.extract import text as text_module
