@@ -51,7 +51,7 @@ def _render_h200() -> str:
     for efficiency in (None, TARGET_EFFICIENCY):
         for nodes in H200_NODES:
             cluster = Cluster(gpu=GPUS["h200"], nodes=nodes, gpus_per_node=8)
-            plan = estimate(config, cluster, gpu_name="h200", efficiency=efficiency)
+            plan = estimate(config, cluster, efficiency=efficiency)
             first, second = plan.phases
             rates = [phase.global_batch_size / phase.step.total_s for phase in plan.phases]
             lines.append(

@@ -59,9 +59,7 @@ def run(options: Namespace) -> int:
     from megabert.planning.step_time import Cluster
 
     cluster = Cluster(gpu=gpu, nodes=options.nodes, gpus_per_node=options.gpus or gpu.gpus_per_node)
-    needs = estimate(
-        config, cluster, gpu_name=options.gpu.lower(), efficiency=options.efficiency, instances=options.instances
-    )
+    needs = estimate(config, cluster, efficiency=options.efficiency, instances=options.instances)
     if options.json:
         print(json.dumps(estimate_as_dict(needs, hours=options.hours), indent=2))
     else:

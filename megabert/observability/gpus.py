@@ -13,6 +13,8 @@ from megabert.errors import ConfigError
 class Gpu:
     """A GPU and the server that it is usually built into."""
 
+    name: str
+    """Its name in the table."""
     words: str
     """Words that all occur in the name by which the device calls itself."""
     peak_tflops: Mapping[str, float]
@@ -37,6 +39,7 @@ _BOTH = ("bf16", "fp16")
 
 GPUS: dict[str, Gpu] = {
     name: Gpu(
+        name=name,
         words=words,
         peak_tflops=MappingProxyType(dict.fromkeys(precisions, tflops)),
         memory_gib=gib,

@@ -2,19 +2,15 @@
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from megabert.config.deepspeed import deepspeed_of, zero_stage_of
 from megabert.config.loading import phase_data, phase_name
-from megabert.config.model import ModelConfig
-from megabert.config.run import PhaseConfig, Precision, RunConfig
+from megabert.config.run import PhaseConfig, RunConfig
 from megabert.data.packing import InstanceStatistics
 from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
-from megabert.models.build import build_model
 from megabert.observability.flops import training_flops
 from megabert.observability.gpus import Gpu
-from megabert.planning.memory import BUDGETS, checkpoint_gib, estimate_memory, fitting_budget
+from megabert.planning.memory import BUDGETS, count_parameters, estimate_memory, fitting_budget
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
 
 DEFAULT_VOCAB_SIZE = 30_522
@@ -27,6 +23,20 @@ MAX_PASSES = 40
 """Passes over the corpus without a warning: Devlin et al. 2019 made about 40 epochs."""
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
 """Share of the peak while computing by GPU, fitted on published tables (docs/scaling.md)."""
+
+_IN_EACH_MICRO_STEP = Communication(reduce_scatter_bytes=4, is_per_micro_step=True, is_optimizer_sharded=True)
+COMMUNICATION = {
+    0: Communication(all_reduce_bytes=4),
+    1: Communication(all_reduce_bytes=4, all_gather_bytes=2, is_optimizer_sharded=True),
+    2: replace(_IN_EACH_MICRO_STEP, all_gather_bytes=2),
+    3: replace(_IN_EACH_MICRO_STEP, micro_step_gather_bytes=2 * 2),
+}
+"""What our engines send in a step, by ZeRO stage.
+
+Gradients are float32 at every stage. Stage 1 all-reduces them once per step and gathers 16-bit weights. Stages 2 and 3
+reduce in each micro-step, to the rank that holds that part of the optimizer, and stage 3 gathers weights in the forward
+and in the backward pass. Nothing is overlapped: the shipped engine files switch it off.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +68,6 @@ class Estimate:
     config: RunConfig
     """The recipe, with the vocabulary and the precision that ``auto`` comes to."""
     cluster: Cluster
-    gpu_name: str
     zero_stage: int
     parameters: int
     memory_gib: dict[int, dict[int, float]]
@@ -79,11 +88,6 @@ class Estimate:
         return sum(phase.flops * phase.steps for phase in self.phases)
 
     @property
-    def checkpoint_gib(self) -> float:
-        """Size of one checkpoint on disk."""
-        return checkpoint_gib(self.parameters)
-
-    @property
     def passes(self) -> float | None:
         """Passes over the corpus, all phases together; None where any phase's data are not known."""
         known = [phase.passes for phase in self.phases if phase.passes is not None]
@@ -94,7 +98,6 @@ def estimate(
     config: RunConfig,
     cluster: Cluster,
     *,
-    gpu_name: str,
     efficiency: float | None = None,
     instances: int | None = None,
 ) -> Estimate:
@@ -103,7 +106,6 @@ def estimate(
     Args:
         config: The resolved configuration. Where ``data.path`` is set, lengths and vocabulary are read from the shards.
         cluster: GPUs and nodes.
-        gpu_name: The GPU's name in `observability.gpus`.
         efficiency: Share of the peak while computing; None takes that of published systems.
         instances: Rows of each phase's shards, for the number of passes where there are no shards yet.
 
@@ -112,47 +114,24 @@ def estimate(
         DataError: ``data.path`` is set, and the shards are missing or damaged.
     """
     # What is to be done: data, model, precision and ZeRO stage, all of which may follow from others.
-    data = [_statistics_and_passes(config, phase, instances) for phase in config.phases]
-    model, precision = _resolve_model(config), _precision(config, cluster.gpu, gpu_name)
-    resolved = replace(config, model=model, precision=precision)
-    stage = zero_stage_of(deepspeed_of(config, precision))
-    with torch.device("meta"):  # shapes only, no memory
-        parameters = sum(p.numel() for p in build_model(model).parameters())
+    shards = [_shards_of(config, phase) for phase in config.phases]
+    config = _resolve(config, shards[0], cluster.gpu)
+    stage = zero_stage_of(deepspeed_of(config, config.precision))
+    parameters = count_parameters(config.model)
     # How it fits: memory by stage and token budget decides how many micro-steps a step has.
-    table = _memory_table(resolved, parameters=parameters, ranks=cluster.world_size)
+    table = _memory_table(config, parameters=parameters, ranks=cluster.world_size)
     whole = Estimate(
-        config=resolved,
+        config=config,
         cluster=cluster,
-        gpu_name=gpu_name,
         zero_stage=stage,
         parameters=parameters,
         memory_gib=table,
         micro_batch_tokens=_budget(config, table[stage], cluster),
-        efficiency=EFFICIENCY.get(gpu_name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency,
-        is_efficiency_assumed=efficiency is None and gpu_name not in EFFICIENCY,
+        efficiency=EFFICIENCY.get(cluster.gpu.name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency,
+        is_efficiency_assumed=efficiency is None and cluster.gpu.name not in EFFICIENCY,
     )
     # How long it takes: each phase by itself.
-    return replace(whole, phases=tuple(_estimate_phase(whole, index, *facts) for index, facts in enumerate(data)))
-
-
-def communication_of(zero_stage: int) -> Communication:
-    """Return what our engines send in a step.
-
-    Gradients are float32 at every stage. Stage 1 all-reduces them once per step and gathers 16-bit weights. Stages 2
-    and 3 reduce in each micro-step, to the rank that holds that part of the optimizer, and stage 3 gathers weights in
-    the forward and in the backward pass. Nothing is overlapped: the shipped engine files switch it off.
-    """
-    if zero_stage == 0:
-        return Communication(all_reduce_bytes=4)
-    if zero_stage == 1:
-        return Communication(all_reduce_bytes=4, all_gather_bytes=2, is_optimizer_sharded=True)
-    return Communication(
-        reduce_scatter_bytes=4,
-        all_gather_bytes=2 if zero_stage == 2 else 0,
-        micro_step_gather_bytes=0 if zero_stage == 2 else 2 * 2,
-        is_per_micro_step=True,
-        is_optimizer_sharded=True,
-    )
+    return replace(whole, phases=tuple(_estimate_phase(whole, i, s, instances) for i, s in enumerate(shards)))
 
 
 def steps_that_fit(whole: Estimate, hours: float) -> list[int]:
@@ -182,9 +161,10 @@ def warn_of(passes: float) -> list[str]:
     ]
 
 
-def _estimate_phase(whole: Estimate, index: int, statistics: InstanceStatistics, passes: float | None) -> PhaseEstimate:
+def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instances: int | None) -> PhaseEstimate:
     config, cluster = whole.config, whole.cluster
     phase = config.phases[index]
+    statistics, passes = _statistics_and_passes(phase, shards, instances)
     # Means of the data stand for every batch; attention's share follows the mean length.
     batch, length = phase.global_batch_size, statistics.tokens / statistics.rows
     tokens = batch * length
@@ -201,7 +181,7 @@ def _estimate_phase(whole: Estimate, index: int, statistics: InstanceStatistics,
     step = step_time(
         work,
         cluster,
-        communication_of(whole.zero_stage),
+        COMMUNICATION[whole.zero_stage],
         efficiency=whole.efficiency,
         precision=config.precision,
     )
@@ -221,12 +201,11 @@ def _estimate_phase(whole: Estimate, index: int, statistics: InstanceStatistics,
 
 
 def _statistics_and_passes(
-    config: RunConfig, phase: PhaseConfig, instances: int | None
+    phase: PhaseConfig, shards: ShardSet | None, instances: int | None
 ) -> tuple[InstanceStatistics, float | None]:
     """Read what a phase's manifest says; where there is none, assume full sequences."""
     taken = phase.steps * phase.global_batch_size
-    if config.data.path is not None or phase.data is not None:
-        shards = ShardSet.open(phase_data(config, phase), "train")
+    if shards is not None:
         return shards.statistics, passes_over(shards, taken)
     rows, length = instances or taken, phase.max_seq_length
     full = InstanceStatistics(
@@ -239,23 +218,23 @@ def _statistics_and_passes(
     return full, taken / instances if instances else None
 
 
-def _precision(config: RunConfig, gpu: Gpu, gpu_name: str) -> Precision:
+def _shards_of(config: RunConfig, phase: PhaseConfig) -> ShardSet | None:
+    has_data = config.data.path is not None or phase.data is not None
+    return ShardSet.open(phase_data(config, phase), "train") if has_data else None
+
+
+def _resolve(config: RunConfig, shards: ShardSet | None, gpu: Gpu) -> RunConfig:
+    """Return the configuration with the precision and the vocabulary that ``auto`` comes to."""
     precision = gpu.best_precision if config.precision == "auto" else config.precision
     if precision not in gpu.peak_tflops:
         known = ", ".join(gpu.peak_tflops)
         raise ConfigError(
-            f"precision={precision}: the datasheet figures of {gpu_name} are for {known}. Use {gpu.best_precision}."
+            f"precision={precision}: the datasheet figures of {gpu.name} are for {known}. Use {gpu.best_precision}."
         )
-    return precision
-
-
-def _resolve_model(config: RunConfig) -> ModelConfig:
-    if config.model.vocab_size != "auto":
-        return config.model
-    vocab_size = DEFAULT_VOCAB_SIZE
-    if config.data.path is not None or config.phases[0].data is not None:
-        vocab_size = ShardSet.open(phase_data(config, config.phases[0]), "train").metadata.vocab_size
-    return replace(config.model, vocab_size=vocab_size)
+    vocab_size = config.model.vocab_size
+    if vocab_size == "auto":
+        vocab_size = shards.metadata.vocab_size if shards else DEFAULT_VOCAB_SIZE
+    return replace(config, precision=precision, model=replace(config.model, vocab_size=vocab_size))
 
 
 def _memory_table(config: RunConfig, *, parameters: int, ranks: int) -> dict[int, dict[int, float]]:

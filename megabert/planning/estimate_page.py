@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from megabert.planning.estimate import Estimate, PhaseEstimate, steps_that_fit, warn_of
-from megabert.planning.memory import describe_checkpoints, fits
+from megabert.planning.estimate import Estimate, steps_that_fit, warn_of
+from megabert.planning.memory import checkpoint_gib, describe_checkpoints, fits
 from megabert.text_tables import render_table
 
 LAUNCH_BOUND_S = 0.02
@@ -16,7 +16,7 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
     cluster, config = estimate.cluster, estimate.config
     lines = [
         f"{config.name}: {estimate.parameters / 1e6:.1f} million parameters on {cluster.nodes} x "
-        f"{cluster.gpus_per_node} {estimate.gpu_name}, {config.precision}, ZeRO-{estimate.zero_stage}",
+        f"{cluster.gpus_per_node} {cluster.gpu.name}, {config.precision}, ZeRO-{estimate.zero_stage}",
         "",
         *_memory_lines(estimate),
         "",
@@ -38,14 +38,14 @@ def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[
     return {
         "recipe": estimate.config.name,
         "gpus": estimate.cluster.world_size,
-        "gpu": estimate.gpu_name,
+        "gpu": estimate.cluster.gpu.name,
         "precision": estimate.config.precision,
         "zero_stage": estimate.zero_stage,
         "parameters": estimate.parameters,
         "efficiency": estimate.efficiency,
         "micro_batch_tokens": estimate.micro_batch_tokens,
         "memory_gib": {str(stage): totals for stage, totals in estimate.memory_gib.items()},
-        "checkpoint_gib": estimate.checkpoint_gib,
+        "checkpoint_gib": checkpoint_gib(estimate.parameters),
         "phases": [{**vars(phase), "step": vars(phase.step), "hours": phase.hours} for phase in estimate.phases],
         "hours": estimate.hours,
         "flops": estimate.flops,
@@ -69,23 +69,21 @@ def _memory_lines(estimate: Estimate) -> list[str]:
 
 
 def _phase_lines(estimate: Estimate) -> list[str]:
-    rows = [_cells(phase) for phase in estimate.phases]
+    rows = [
+        (
+            f"{phase.name} ({phase.max_seq_length})",
+            f"{phase.steps:,}",
+            f"{phase.tokens_per_step:,.0f}",
+            f"{phase.micro_steps}",
+            f"{phase.step.total_s:.3g}",
+            f"{phase.tokens_per_step / phase.step.total_s:,.0f}",
+            f"{phase.global_batch_size / phase.step.total_s:,.0f}",
+            f"{phase.mfu_pct:.1f}%",
+            _duration(phase.hours),
+        )
+        for phase in estimate.phases
+    ]
     return render_table(rows, headers=_COLUMNS, align="r" * len(_COLUMNS)).splitlines()
-
-
-def _cells(phase: PhaseEstimate) -> tuple[str, ...]:
-    seconds = phase.step.total_s
-    return (
-        f"{phase.name} ({phase.max_seq_length})",
-        f"{phase.steps:,}",
-        f"{phase.tokens_per_step:,.0f}",
-        f"{phase.micro_steps}",
-        f"{seconds:.3g}",
-        f"{phase.tokens_per_step / seconds:,.0f}",
-        f"{phase.global_batch_size / seconds:,.0f}",
-        f"{phase.mfu_pct:.1f}%",
-        _duration(phase.hours),
-    )
 
 
 def _pass_lines(estimate: Estimate) -> list[str]:
@@ -120,7 +118,7 @@ def _hours_lines(estimate: Estimate, hours: float) -> list[str]:
 def _assumption(estimate: Estimate) -> str:
     share = f"{100 * estimate.efficiency:.0f}% of the peak while computing"
     if estimate.is_efficiency_assumed:
-        share += f" (a guess: published A100 runs; not measured on {estimate.gpu_name}; --efficiency)"
+        share += f" (a guess: published A100 runs; not measured on {estimate.cluster.gpu.name}; --efficiency)"
     full = "" if estimate.passes is not None else "full sequences, "
     return f"assumed: {full}{share}; memory is counted, not measured. docs/scaling.md has the errors."
 

@@ -23,6 +23,7 @@ from megabert.planning.memory import (
     GIB,
     Memory,
     checkpoint_gib,
+    count_parameters,
     describe_checkpoints,
     estimate_memory,
     fitting_budget,
@@ -90,9 +91,7 @@ def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int,
     if gpu and kind and config.precision == "auto":
         config = replace(config, precision=kind.best_precision)
     inputs = open_inputs(config, device=device, initial=initial)
-    with torch.device("meta"):
-        model = inputs.build_model()
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = count_parameters(inputs.config.model, inputs.objective)
     return DryRun(inputs=inputs, world_size=world_size, gpu=kind, parameters=parameters)
 
 

@@ -18,7 +18,7 @@ from megabert.planning.step_time import Cluster
 
 def bert_large(nodes: int = 8, **options):
     cluster = Cluster(gpu=GPUS["h200"], nodes=nodes, gpus_per_node=8)
-    return estimate(load_run_config("bert_large"), cluster, gpu_name="h200", **options)
+    return estimate(load_run_config("bert_large"), cluster, **options)
 
 
 def test_flops_are_those_of_the_formula():
@@ -84,7 +84,7 @@ def test_stages_share_out_what_they_say():
 def test_recomputation_needs_less():
     config = load_run_config("bert_large", flags={"activation_checkpointing": True})
     cluster = Cluster(gpu=GPUS["h200"], nodes=1, gpus_per_node=8)
-    lean = estimate(config, cluster, gpu_name="h200").memory_gib[1][131_072]
+    lean = estimate(config, cluster).memory_gib[1][131_072]
     assert lean < 0.3 * bert_large(nodes=1).memory_gib[1][131_072]
 
 
@@ -123,9 +123,9 @@ def test_json_has_the_same_figures(capsys):
 def test_electra_counts_its_generator():
     config = load_run_config("electra_small")
     cluster = Cluster(gpu=GPUS["a100"], nodes=1, gpus_per_node=1)
-    whole = estimate(config, cluster, gpu_name="a100").memory_gib[1]
+    whole = estimate(config, cluster).memory_gib[1]
     alone = load_run_config("electra_small", flags={"model": {"generator_size": 0.01}})
-    assert estimate(alone, cluster, gpu_name="a100").memory_gib[1][131_072] < whole[131_072]
+    assert estimate(alone, cluster).memory_gib[1][131_072] < whole[131_072]
 
 
 def test_short_steps_are_warned_of(capsys):
