@@ -20,6 +20,8 @@ OURS = "megabert_version"
 """Key in config.json that marks a folder as an export of this package."""
 
 GOOGLE_CONFIG = "bert_config.json"
+GENERATOR_FOLDER = "generator"
+"""Folder within that of an ELECTRA's discriminator, which holds the generator in the same form."""
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -150,7 +152,7 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
 
 
 def read_config_json(folder: Path) -> ModelConfig:
-    """Read family and sizes of a model.
+    """Read family and sizes of a model; those of an ELECTRA's generator from its own folder within.
 
     Args:
         folder: A folder with ``config.json``.
@@ -159,7 +161,7 @@ def read_config_json(folder: Path) -> ModelConfig:
         ConfigError: The file is missing or damaged, or describes no family that is known here.
     """
     path = config_path(folder)
-    content = _read(path)
+    content = read_object(path)
     family = content.get("model_type", "bert" if path.name == GOOGLE_CONFIG else None)
     if family not in EXCHANGES:
         raise ConfigError(f"{path}: model_type={family!r}; supported are {', '.join(EXCHANGES)}. Give such an encoder.")
@@ -171,27 +173,35 @@ def read_config_json(folder: Path) -> ModelConfig:
             raise ConfigError(
                 f"{path}: {key}={content.get(key)!r}; only {value!r} is supported. Give another {family}."
             )
+    activation = content.get("hidden_act", FAMILIES[family].defaults.get("hidden_act", "gelu"))
+    if activation not in ACTIVATIONS:
+        raise ConfigError(f"{path}: hidden_act={activation!r}; supported are {', '.join(ACTIVATIONS)}.")
+    # Our own default is "auto", which only shards resolve.
+    if "vocab_size" not in content:
+        raise ConfigError(f"{path}: states no vocab_size. Give a complete Hugging Face folder.")
+    try:
+        config = _model_config({**content, "family": family, "hidden_act": ACTIVATIONS[activation]}, exchange)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    generator = folder / GENERATOR_FOLDER
+    if config.generator_size is not None and (generator / "config.json").is_file():
+        return replace(config, generator_size=read_config_json(generator).hidden_size / config.hidden_size)
+    return config
+
+
+def _model_config(content: dict[str, Any], exchange: Exchange) -> ModelConfig:
+    """Translate what is said in another way than ours."""
     if content.get("architectures") == [exchange.architectures["none"]]:
         content["generator_size"] = None  # ELECTRA's generator alone
-    names = {f.name for f in fields(ModelConfig)} - set(OURS_ALONE) | set(exchange.own_fields)
-    # What is left are differences in how the same thing is said.
+    names = {f.name for f in fields(ModelConfig)} - set(OURS_ALONE) | {"family", *exchange.own_fields}
     shape = {name: value for name, value in content.items() if name in names}
     shape |= {name: None for name, none in exchange.optional.items() if shape[name] in (none, 0)}
     if isinstance(shape.get("pos_att_type"), str):
         shape["pos_att_type"] = [part.strip() for part in shape["pos_att_type"].lower().split("|")]
-    activation = shape.get("hidden_act", FAMILIES[family].defaults.get("hidden_act", "gelu"))
-    if activation not in ACTIVATIONS:
-        raise ConfigError(f"{path}: hidden_act={activation!r}; supported are {', '.join(ACTIVATIONS)}.")
-    # Our own default is "auto", which only shards resolve.
-    if "vocab_size" not in shape:
-        raise ConfigError(f"{path}: states no vocab_size. Give a complete Hugging Face folder.")
-    try:
-        config = ModelConfig(**{**shape, "family": family, "hidden_act": ACTIVATIONS[activation]})
-        # RoBERTa counts positions from behind the padding id; its table has rows that no token reaches.
-        unused = unused_positions(config, content.get("pad_token_id") or 0)
-        return replace(config, max_position_embeddings=config.max_position_embeddings - unused)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    config = ModelConfig(**shape)
+    # RoBERTa counts positions from behind the padding id; its table has rows that no token reaches.
+    unused = unused_positions(config, content.get("pad_token_id") or 0)
+    return replace(config, max_position_embeddings=config.max_position_embeddings - unused)
 
 
 def config_path(folder: Path) -> Path:
@@ -200,24 +210,20 @@ def config_path(folder: Path) -> Path:
     return google if google.is_file() and not own.is_file() else own
 
 
-def read_task_fields(folder: Path) -> dict[str, Any]:
-    """Return all of ``config.json``: a fine-tuned model's has labels and other fields of its task.
-
-    Raises:
-        ConfigError: The file is missing or damaged.
-    """
-    return _read(folder / "config.json")
-
-
 def is_ours(folder: Path) -> bool:
     """Tell whether a folder was exported by this package."""
     try:
-        return OURS in _read(folder / "config.json")
+        return OURS in read_object(folder / "config.json")
     except ConfigError:
         return False
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """Return all of a ``config.json``: a fine-tuned model's has labels and other fields of its task.
+
+    Raises:
+        ConfigError: The file is missing or damaged.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,10 +1,11 @@
 """Read and write model folders in Hugging Face form: config.json, weights, the tokenizer's files and a model card."""
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,12 +17,11 @@ from torch import Tensor
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError, DataError
-from megabert.export.config_json import EXCHANGES, config_json, is_ours, read_config_json
+from megabert.export.config_json import EXCHANGES, GENERATOR_FOLDER, config_json, is_ours, read_config_json
 from megabert.export.model_card import ModelCard, render_card
 from megabert.models.convert import from_huggingface, join_generator, split_generator, to_huggingface
 from megabert.models.key_maps import to_theirs
 from megabert.schema import publish_folder
-from megabert.schema.files import NO_SPACE, disk_full
 from megabert.tokenization import SpecialIds, Tokenizer, load_tokenizer
 from megabert.tokenization.huggingface import TOKENIZER_FILES
 
@@ -29,8 +29,6 @@ WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 """Weights in order of preference. Large models have several files, and an index with the suffix ``.index.json``."""
 TENSORFLOW_FILES = ("*.ckpt*.index", "tf_model*.h5")
 """google-research's checkpoints and Keras weights, which are recognised so that the error can say what to do."""
-GENERATOR_FOLDER = "generator"
-"""Folder within that of an ELECTRA's discriminator, which holds the generator in the same form."""
 EXPORTED_FILES = {"config.json", "model.safetensors", "README.md", GENERATOR_FOLDER, *TOKENIZER_FILES}
 HEADS = ("cls.", "bert.pooler.", "discriminator_predictions.", "generator.")
 """Beginnings of the names that a folder may lack. They are initialised then, and the user is told."""
@@ -44,8 +42,6 @@ class HuggingFaceModel(NamedTuple):
     """Float32 parameters by our names, with the vocabulary padded."""
     missing_head_names: list[str]
     """Our names of those parameters of pooler and heads that the folder lacks."""
-    tokenizer_dir: Path
-    """Folder of the tokenizer's files."""
     unused: dict[str, Tensor]
     """Weights that a pre-training model has no parameter for, such as a task's head, by Hugging Face's names."""
 
@@ -61,9 +57,7 @@ class TaskHead(NamedTuple):
     """Weights of the head by Hugging Face's names."""
 
 
-def read_huggingface(
-    folder: Path, *, objective: Objective | None = None, config_only: bool = False
-) -> HuggingFaceModel:
+def read_huggingface(folder: Path, *, objective: Objective | None = None) -> HuggingFaceModel:
     """Read a model of any family: safetensors or ``pytorch_model.bin``, in one file or several.
 
     The prefix of the encoder's names, the pooler and the heads may be there or not.
@@ -71,21 +65,12 @@ def read_huggingface(
     Args:
         folder: A folder with ``config.json`` (in archives of 2018 ``bert_config.json``) and weights.
         objective: Objective of the model that will take the weights; None is the family's usual one.
-        config_only: Whether to read no weights. ``state`` is empty then.
 
     Raises:
         ConfigError: ``config.json`` is missing, or describes no family that is known here.
         CheckpointError: The weights are missing or damaged, or do not fit ``config.json``.
     """
-    folder = Path(folder)
     config = read_config_json(folder)
-    generator = folder / GENERATOR_FOLDER
-    has_generator = config.generator_size is not None and (generator / "config.json").is_file()
-    if has_generator:
-        share = read_config_json(generator).hidden_size / config.hidden_size
-        config = replace(config, generator_size=share)
-    if config_only:
-        return HuggingFaceModel(config, {}, [], folder, {})
     weights = _read_weights(folder)
     state, missing, unexpected = from_huggingface(weights, config, objective=objective)
     # Heads may be missing, the encoder may not.
@@ -95,10 +80,10 @@ def read_huggingface(
             f"{folder}: config.json says {config.family}, but the weights lack {len(lost)} parameters of such an "
             f"encoder, as {to_theirs(lost[0], config.family)}. Give a folder whose weights fit its config.json."
         )
-    if has_generator:
-        state = join_generator(state, read_huggingface(generator).state)
+    if config.generator_size is not None and (folder / GENERATOR_FOLDER / "config.json").is_file():
+        state = join_generator(state, read_huggingface(folder / GENERATOR_FOLDER).state)
         missing = [name for name in missing if name not in state]
-    return HuggingFaceModel(config, state, missing, folder, {name: weights[name] for name in unexpected})
+    return HuggingFaceModel(config, state, missing, {name: weights[name] for name in unexpected})
 
 
 def write_huggingface(
@@ -128,25 +113,15 @@ def write_huggingface(
     """
     folder = Path(os.path.abspath(folder))
     _check_replaceable(folder)
-    tokenizer = load_fitting_tokenizer(Path(tokenizer_dir), config)
+    special_ids = load_fitting_tokenizer(tokenizer_dir, config).special_ids
     own, generator = split_generator(state, config)
-    rest: dict[str, Any] = {
-        "tokenizer_dir": Path(tokenizer_dir),
-        "special_ids": tokenizer.special_ids,
-        "card": card,
-        "task": task,
-    }
+    write = partial(_write_model, tokenizer_dir=tokenizer_dir, special_ids=special_ids, card=card, task=task)
     # A reader of an earlier export sees it until the new one is complete.
     with publish_folder(folder) as new:
-        try:
-            _write_model(new, own, config, **rest)
-            if generator is not None:
-                (new / GENERATOR_FOLDER).mkdir()
-                _write_model(new / GENERATOR_FOLDER, *generator, **rest)
-        except (OSError, SafetensorError) as error:
-            if getattr(error, "errno", None) in NO_SPACE or "os error 28" in str(error):  # safetensors has no errno
-                raise disk_full(folder / "model.safetensors") from error
-            raise
+        write(new, own, config)
+        if generator is not None:
+            (new / GENERATOR_FOLDER).mkdir()
+            write(new / GENERATOR_FOLDER, *generator)
 
 
 def _write_model(
@@ -165,7 +140,12 @@ def _write_model(
     if task is None:
         task = TaskHead(EXCHANGES[config.family].architectures[_objective_of(state, config)], {}, {})
     weights |= {name: value.detach().cpu().float().contiguous() for name, value in task.weights.items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    try:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:
+        if "os error 28" in str(error):  # it has no errno, by which publish_folder knows a full disk
+            raise OSError(errno.ENOSPC, str(error)) from error
+        raise
     content = config_json(config, architecture=task.architecture, special_ids=special_ids) | task.fields
     (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     # safetensors makes its file private; others may read it where they may read config.json.

@@ -1,6 +1,5 @@
 """The models that a command line can name: a run folder, or a Hugging Face folder."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from torch import Tensor
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
-from megabert.export.config_json import config_path
+from megabert.export.config_json import config_path, read_config_json
 from megabert.export.huggingface import load_fitting_tokenizer, read_huggingface
 from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
 from megabert.tokenization import Tokenizer, load_tokenizer
@@ -26,7 +25,7 @@ class Source:
     model: ModelConfig
     tokenizer_dir: Path
     weights: InitialWeights
-    seed: int = 0
+    seed: int
 
     def build_untrained_model(self) -> PretrainingModel:
         """Return the model as its run began, with the random weights of its seed."""
@@ -72,36 +71,22 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
         ConfigError: The folder is neither of the two.
     """
     folder = Path(name)
-    if (folder / CONFIG_NAME).is_file():
-        return _open_run(folder, checkpoint)
-    if config_path(folder).is_file():
-        return _open_huggingface(folder)
-    raise ConfigError(
-        f"{folder}: neither a run folder (no {CONFIG_NAME}) nor a Hugging Face folder (no config.json). "
-        "Name one of the two."
-    )
+    is_run = (folder / CONFIG_NAME).is_file()
+    if is_run:
+        run = read_config(folder)
+        model, seed, pieces = run.model, run.seed, tokenizer_dir(folder)
+    elif config_path(folder).is_file():
+        model, seed, pieces = read_config_json(folder), 0, folder
+    else:
+        raise ConfigError(
+            f"{folder}: neither a run folder (no {CONFIG_NAME}) nor a Hugging Face folder (no config.json). "
+            "Name one of the two."
+        )
 
-
-def _open_run(folder: Path, checkpoint: str) -> Source:
     def read() -> dict[str, Tensor]:
-        return read_masters(find_checkpoint(checkpoints_dir(folder), checkpoint))
+        if is_run:
+            return read_masters(find_checkpoint(checkpoints_dir(folder), checkpoint))
+        return read_huggingface(folder).state
 
-    config = read_config(folder)
-    return Source(
-        model=config.model,
-        tokenizer_dir=tokenizer_dir(folder),
-        weights=_weights(folder, tokenizer_dir(folder), read),
-        seed=config.seed,
-    )
-
-
-def _open_huggingface(folder: Path) -> Source:
-    return Source(
-        model=read_huggingface(folder, config_only=True).config,
-        tokenizer_dir=folder,
-        weights=_weights(folder, folder, lambda: read_huggingface(folder).state),
-    )
-
-
-def _weights(folder: Path, tokenizer: Path, read: Callable[[], dict[str, Tensor]]) -> InitialWeights:
-    return InitialWeights(source=str(folder), tokenizer_sha256=load_tokenizer(tokenizer).sha256, read=read)
+    weights = InitialWeights(source=str(folder), tokenizer_sha256=load_tokenizer(pieces).sha256, read=read)
+    return Source(model=model, tokenizer_dir=pieces, weights=weights, seed=seed)

@@ -11,7 +11,7 @@ from torch import Tensor
 from megabert.config.loading import to_dict
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
-from megabert.export.config_json import read_task_fields
+from megabert.export.config_json import read_object
 from megabert.export.huggingface import TaskHead, read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.finetuning.families import FAMILIES
@@ -183,7 +183,7 @@ def read_saved_model(folder: Path) -> SavedModel:
         hint = f"Name one of its models, such as {inside[0]}." if inside else "Name the folder of a fine-tuned model."
         raise ConfigError(f"{folder}: no config.json. {hint}")
     content = read_huggingface(folder)
-    fields = read_task_fields(folder)
+    fields = read_object(folder / "config.json")
     settings = dict(fields.get(KEY) or {})
     names = fields.get("id2label")
     labels = tuple(str(names[key]) for key in sorted(names, key=int)) if names else ()

@@ -1,17 +1,19 @@
+"""Folders that are written: what transformers makes of them, what reads back, and which folders are replaced."""
+
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 import transformers
 import yaml
-from safetensors.torch import load_file, save_file
+from exported_models import model_of, write
+from safetensors.torch import load_file
 
 from megabert.config.model import ModelConfig
 from megabert.data.batch import MicroBatch, pack_sequences
-from megabert.errors import CheckpointError, ConfigError, DataError
-from megabert.export.huggingface import read_huggingface, write_huggingface
+from megabert.errors import ConfigError, DataError
+from megabert.export.huggingface import read_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
@@ -19,32 +21,7 @@ from megabert.models.convert import load_parameters
 from megabert.tokenization import load_tokenizer
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
-CARD = ModelCard(
-    name="Little BERT",
-    description="A test.",
-    data={"corpus": "three sentences", "tokens": "1,000"},
-    recipe={"optimizer": "lamb", "steps": 10},
-    checkpoint={"step": 10},
-    metrics={"eval/mlm_loss": 4.25, "eval/mlm_accuracy": 0.125},
-    languages=("en",),
-    license="apache-2.0",
-)
 TEXT = "the cat sat on the [MASK] , the ships sailed over the [MASK] ."
-
-
-def model_of(config, objective="nsp", seed=0):
-    model = BertForPreTraining(config, objective=objective)
-    initialize(model, seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(5)  # far from a uniform guess
-    return model.eval()
-
-
-def write(folder, model, tokenizer_dir, card=CARD):
-    state = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    write_huggingface(folder, state=state, config=model.config, tokenizer_dir=tokenizer_dir, card=card)
-    return state
 
 
 def batch_of(tokenizer, text) -> MicroBatch:
@@ -88,7 +65,6 @@ def test_export_reads_back_exactly(objective, architecture, config, tokenizer_di
     content = read_huggingface(tmp_path / "out", objective=objective)
     assert content.config == config
     assert content.missing_head_names == []
-    assert content.tokenizer_dir == tmp_path / "out"
     assert content.state.keys() == state.keys()
     assert all(torch.equal(content.state[name], value) for name, value in state.items())
     assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == [architecture]
@@ -169,89 +145,6 @@ def test_a_tokenizer_of_another_size_is_refused(config, tokenizer_dir, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def exported(config, tokenizer_dir, tmp_path) -> Path:
-    write(tmp_path / "out", model_of(config), tokenizer_dir)
-    return tmp_path / "out"
-
-
-def edit_config(folder, **changes):
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model_type": "distilbert"}, r"model_type='distilbert'; supported are bert, roberta, albert"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ({"hidden_act": "relu"}, r"hidden_act='relu'; supported are gelu"),
-        ({"num_attention_heads": 5}, "does not divide"),
-    ],
-)
-def test_other_models_are_refused(changes, message, exported):
-    edit_config(exported, **changes)
-    with pytest.raises(ConfigError, match=message):
-        read_huggingface(exported)
-
-
-@pytest.fixture
-def deberta_folder(tokenizer_dir, tmp_path) -> Path:
-    config = ModelConfig(family="deberta-v2", vocab_size=69, preset="tiny")
-    write(tmp_path / "deberta", model_of(config, "none"), tokenizer_dir)
-    return tmp_path / "deberta"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"relative_attention": False}, r"relative_attention=False; only True is supported. Give another deberta-v2"),
-        ({"pos_att_type": "c2p|p2p"}, "should be 'c2p' or 'p2c'"),
-        ({"pos_att_type": None}, "pos_att_type"),
-        ({"pos_att_type": []}, "pos_att_type is empty"),
-        ({"pooler_hidden_act": "tanh"}, "pooler_hidden_act='tanh'"),
-        ({"pooler_dropout": 0.1}, r"pooler_dropout=0\.1"),
-        ({"conv_kernel_size": 3, "conv_groups": 2}, "conv_groups=2; only 1 is supported"),
-        ({"norm_rel_ebd": "batch_norm"}, "norm_rel_ebd"),
-        ({"position_buckets": "many"}, "position_buckets"),
-        ({"max_relative_positions": -2}, "max_relative_positions"),
-    ],
-)
-def test_other_debertas_are_refused(changes, message, deberta_folder):
-    edit_config(deberta_folder, **changes)
-    with pytest.raises(ConfigError, match=message):
-        read_huggingface(deberta_folder)
-
-
-def test_the_other_generation_of_deberta_is_refused(deberta_folder):
-    edit_config(deberta_folder, model_type="deberta", max_relative_positions=256)
-    with pytest.raises(CheckpointError, match=r"says deberta, but the weights lack .*attention\.self\."):
-        read_huggingface(deberta_folder)
-
-
-def test_position_scores_are_read_as_the_authors_write_them(deberta_folder):
-    before = read_huggingface(deberta_folder).config
-    edit_config(deberta_folder, pos_att_type="p2c|c2p")
-    assert read_huggingface(deberta_folder).config == before
-
-
-def test_the_authors_masked_lm_head_is_read(deberta_folder):
-    expected = read_huggingface(deberta_folder).state
-    weights = load_file(deberta_folder / "model.safetensors")
-    head = {"cls.predictions.transform.": "lm_predictions.lm_head.", "cls.predictions.": "lm_predictions.lm_head."}
-    for ours, theirs in head.items():
-        weights = {name.replace(ours, theirs): value for name, value in weights.items()}
-    extra = {
-        "mask_predictions.dense.weight": torch.zeros(2, 2),
-        "deberta.embeddings.position_embeddings.weight": torch.zeros(1),
-    }
-    save_file({**weights, **extra}, deberta_folder / "model.safetensors")
-    loaded = read_huggingface(deberta_folder)
-    assert loaded.missing_head_names == []
-    assert loaded.unused.keys() == extra.keys()
-    assert all(torch.equal(loaded.state[name], value) for name, value in expected.items())
-
-
 @pytest.mark.parametrize(("pieces", "is_fit"), [(70, True), (1093, True), (1094, False), (68, False)])
 def test_a_deberta_of_the_second_version_may_have_spare_rows(pieces, is_fit, tokenizer_dir, tmp_path):
     config = ModelConfig(family="deberta-v2", vocab_size=pieces, preset="tiny")
@@ -261,78 +154,6 @@ def test_a_deberta_of_the_second_version_may_have_spare_rows(pieces, is_fit, tok
     else:
         with pytest.raises(DataError, match="tokenizer has 69 pieces"):
             write(tmp_path / "out", model_of(config, "none"), tokenizer_dir)
-
-
-def test_weights_of_another_family_are_refused(exported):
-    edit_config(exported, model_type="roberta", pad_token_id=1)
-    with pytest.raises(CheckpointError, match=r"says roberta, but the weights lack .* roberta\.e"):
-        read_huggingface(exported)
-
-
-def test_missing_and_damaged_files_are_named(exported, tmp_path):
-    with pytest.raises(ConfigError, match=r"nowhere/config\.json: not found"):
-        read_huggingface(tmp_path / "nowhere")
-    weights = exported / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read"):
-        read_huggingface(exported)
-    weights.unlink()
-    with pytest.raises(CheckpointError, match="no weights"):
-        read_huggingface(exported)
-    (exported / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"config\.json: cannot be read"):
-        read_huggingface(exported)
-
-
-@pytest.mark.parametrize("name", ["bert_model.ckpt.index", "model.ckpt-1000.index", "tf_model.h5"])
-def test_tensorflow_checkpoint_is_refused_with_the_remedy(exported, name):
-    (exported / "model.safetensors").unlink()
-    (exported / name).write_bytes(b"")
-    (exported / "config.json").rename(exported / "bert_config.json")
-    with pytest.raises(CheckpointError, match=rf"{name} is a TensorFlow checkpoint.*model\.safetensors"):
-        read_huggingface(exported)
-
-
-def test_config_only_reads_no_weights(exported):
-    (exported / "model.safetensors").unlink()
-    assert read_huggingface(exported, config_only=True).state == {}
-
-
-def test_pytorch_files_are_read_without_running_their_code(exported):
-    expected = read_huggingface(exported).state
-    weights = load_file(exported / "model.safetensors")
-    (exported / "model.safetensors").unlink()
-    torch.save(weights, exported / "pytorch_model.bin")
-    loaded = read_huggingface(exported).state
-    assert all(torch.equal(loaded[name], value) for name, value in expected.items())
-    torch.save({"a": Path("code")}, exported / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="holds more than weights"):
-        read_huggingface(exported)
-
-
-def test_sharded_weights_are_joined(exported):
-    expected = read_huggingface(exported).state
-    weights = load_file(exported / "model.safetensors")
-    (exported / "model.safetensors").unlink()
-    names = sorted(weights)
-    for part, keys in (("one.safetensors", names[::2]), ("two.safetensors", names[1::2])):
-        save_file({key: weights[key] for key in keys}, exported / part)
-    index = {name: ("one.safetensors", "two.safetensors")[number % 2] for number, name in enumerate(names)}
-    (exported / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    loaded = read_huggingface(exported).state
-    assert all(torch.equal(loaded[name], value) for name, value in expected.items())
-    for damaged in ("{", "[]", '{"weight_map": []}'):
-        (exported / "model.safetensors.index.json").write_text(damaged)
-        with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: is no index of weights"):
-            read_huggingface(exported)
-
-
-def test_an_encoder_with_holes_is_refused(exported):
-    weights = load_file(exported / "model.safetensors")
-    del weights["bert.encoder.layer.1.intermediate.dense.weight"]
-    save_file(weights, exported / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"lack 1 parameters.*layer\.1\.intermediate"):
-        read_huggingface(exported)
 
 
 def test_minilm_starts_a_run_with_new_heads_and_exports(minilm_folder, tmp_path):
