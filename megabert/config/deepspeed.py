@@ -98,6 +98,7 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
         "fp16.enabled": precision == "fp16",
         "steps_per_print": 1_000_000_000,  # never: the run logs for itself
     }
+    # What the recipe owns is "auto" or absent in the file; a literal that says the same is harmless.
     for key, value in owned.items():
         literal = value_at(engine, key)
         if literal not in (None, "auto", value):

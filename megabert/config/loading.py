@@ -154,6 +154,7 @@ def load_run_config(
         ConfigError: Every problem at once, those of the phases' lengths included.
     """
     layers = [read_yaml(shipped_or_own("recipe", recipe)), *map(read_yaml, files), flags or {}]
+    # The source of the weights gives the model's sizes: above the recipe's, below those that files and flags name.
     sources = [layer["init_from"] for layer in layers if layer.get("init_from")]
     if sources and model_of is not None:
         if any((layer.get("model") or {}).get("preset") for layer in layers[1:]):
@@ -164,6 +165,7 @@ def load_run_config(
         _check_family(recipe, [layer.get("model") or {} for layer in layers], model, str(sources[-1]))
         layers.insert(1, {"model": {**model, "preset": None}})
     config = build(RunConfig, {"name": Path(recipe).stem}, *layers)
+    # What fields say of each other across sections, which no section can check by itself.
     problems = []
     for i, phase in enumerate(config.phases):
         limit = config.model.max_position_embeddings
@@ -218,6 +220,7 @@ def phase_data(config: RunConfig, phase: PhaseConfig) -> Path:
 
 
 def _merge(base: Any, update: Any, where: str) -> Any:
+    # A flag such as --phases.0.steps changes one element of a list that a recipe has made.
     if isinstance(base, list) and isinstance(update, Mapping):
         result = list(base)
         for key, value in update.items():
@@ -241,6 +244,7 @@ def _describe(problem: Any, cls: type) -> str:
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         section, _, name = path.rpartition(".")
         known = [row.path for row in field_table(cls)]
+        # Suggest from the fields of the same section; in the table an element of a list is numbered N.
         prefix = "".join(f"{'N' if part.isdigit() else part}." for part in section.split(".") if part)
         names = sorted({row[len(prefix) :].split(".")[0] for row in known if row.startswith(prefix)})
         others = "" if section else " (flags that are no fields, such as --run-dir, are in --help)"

@@ -128,6 +128,7 @@ def describe_rank(environment: Mapping[str, str] = os.environ) -> dict[str, str]
     for (name, value), variable in zip(variables.items(), origins, strict=True):
         if not value.isdigit():
             raise ConfigError(f"{variable}={value!r} in the environment ({launcher.name}) must be a number: {name}.")
+    # Where to meet: as the user set it, or as the launcher's variables tell. A rank that is alone meets nobody.
     if variables["WORLD_SIZE"] != "1":
         variables["MASTER_ADDR"] = environment.get("MASTER_ADDR") or launcher.address(environment)
         variables["MASTER_PORT"] = environment.get("MASTER_PORT") or launcher.port(environment)

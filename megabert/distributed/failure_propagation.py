@@ -74,6 +74,7 @@ class FirstFailure:
         self._has_noticed.set()
         if self._size == 1 or isinstance(error, RankFailed) or not isinstance(error, Exception):
             return error
+        # An error that follows from another rank's gives that rank a little time to say why; a first one is published.
         follows = isinstance(error, Echo) or _has_lost_a_rank(error)
         first = None
         try:
@@ -84,6 +85,7 @@ class FirstFailure:
             self._lose_store(lost)
         if first is not None and first.rank != self._rank:
             return first
+        # What remains is this rank's own error, or the sign that another rank died without a word.
         if _has_lost_a_rank(error):
             return MegabertError(
                 f"rank {self._rank} lost another rank, which died without a word: killed (for lack of memory?), or its "

@@ -201,6 +201,7 @@ def _device(requested: str, local_rank: int) -> torch.device:
 
 def _start(rank: int, size: int, device: torch.device) -> dist.Store:
     """Start torch.distributed and deepspeed; return the store for the way out."""
+    # One store for meeting and for the way out; torch's own groups get a part of it, under a prefix.
     if size == 1:
         store: dist.Store = dist.HashStore()
     else:

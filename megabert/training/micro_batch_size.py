@@ -37,6 +37,7 @@ def choose_micro_batch_tokens(
     config = inputs.config
     if config.micro_batch_tokens != "auto":
         return MicroBatchTokens(tokens=tuple(config.micro_batch_tokens for _ in config.phases))
+    # A resumed run keeps its budgets, so that it packs the batches as before; on another machine it searches again.
     found_for = _case(inputs, world)
     if stored.found_for == found_for:
         return stored
@@ -105,6 +106,7 @@ def first_budget(device: str, *, share: int, floor: int) -> int:
         share: Tokens that a rank has to do in a step.
         floor: The longest instance; a smaller budget cannot be.
     """
+    # Halved for as long as a rank's whole share still fits into one micro-step.
     budget = START_TOKENS[device]
     while budget // 2 >= max(share, floor):
         budget //= 2
@@ -117,6 +119,7 @@ def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
         fits = True
     except torch.OutOfMemoryError:
         fits = False
+    # What the failed try has cached in fragments would make the next, smaller one fail as well.
     if world.device.type == "cuda":
         torch.cuda.empty_cache()
     return all(world.gather(fits))

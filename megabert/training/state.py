@@ -163,6 +163,7 @@ class TrainerState:
             ranges: The data that is blamed, in the order of the phase that continues.
             skipped_steps: Batches skipped so far, those after the checkpoint included.
         """
+        # Returns to another checkpoint mean that the run has advanced in between: counting begins again.
         again = self.rollbacks_in_a_row if self.rollback_step == self.step else 0
         return replace(
             self,
@@ -212,6 +213,7 @@ class TrainerState:
 
     def ends_of_phases(self, config: RunConfig) -> set[int]:
         """Return the steps at which the phases before this one ended."""
+        # Steps are counted over all phases, so the ends are found backwards from the beginning of this one.
         end, ends = self.step - self.phase_step, set()
         for phase in reversed(config.phases[: self.phase]):
             ends.add(end)

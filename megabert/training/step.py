@@ -128,6 +128,7 @@ def sums_of(output: PretrainingOutput, terms: Sequence[Term]) -> Tensor:
 
 def weighted_loss(output: PretrainingOutput, terms: Sequence[Term], *, counts: Counts, world_size: int) -> Tensor:
     """Return the loss of a micro-batch, whose gradients DeepSpeed averages over ``world_size`` ranks."""
+    # A batch may have none of what a term counts (no masked position on any rank): then its sum is 0, not 0 / 0.
     loss = torch.zeros((), device=output.mlm_loss_sum.device)
     for term in terms:
         scale = term.weight * world_size / max(counts[term.per], 1)

@@ -80,6 +80,7 @@ class Trainer:
                 if self.state.is_phase_done(self.config):
                     self.state = self.state.next_phase()
                 is_stopped = self._run_phase()
+                # It ends in one of three ways: a signal, numbers that went wrong, or all its steps.
                 if is_stopped:
                     return self.state
                 if self._needs_rollback():
@@ -88,6 +89,7 @@ class Trainer:
                     self._checkpoints.wait()  # the end of a phase is on the disk before the next one begins
             self.state = self._checkpoints.settle(self.state)
         finally:
+            # After an error too: what was measured and written so far is what the next start, and the user, has.
             self._profiler.close(self.state.step)
             self._checkpoints.close()
             if self._writer is not None:
@@ -157,6 +159,8 @@ class Trainer:
 
     def _agree(self, mine: StepTotals) -> StepTotals:
         """Agree on a step with the other ranks; the loader's thread calls it, on a process group of its own."""
+        # Losses are divided by the sums of counts. The greatest number of micro-steps is everybody's, since collectives
+        # within a micro-step have to pair up; and one rank's request to stop stops all.
         rows = [torch.empty(len(mine), dtype=torch.int64) for _ in range(self.world.size)]
         dist.all_gather(rows, torch.tensor(mine, dtype=torch.int64), group=self.world.loader)
         masked, instances, micro_steps, stop = torch.stack(rows).T.tolist()
@@ -236,6 +240,7 @@ class Trainer:
 
     def _log(self, result: StepResult, progress: Progress) -> None:
         """Write the row of a step; every rank calls this, since the meter asks all of them."""
+        # Collectives first: the other ranks leave below.
         perf, losses, rate = self._meter.read(), result.losses, self.optimizer.lr
         ratios = self.optimizer.trust_ratios
         if self._writer is None:

@@ -101,8 +101,10 @@ def read_beats(run_dir: Path) -> list[Beat]:
 
 def slowest_ranks(beats: list[Beat], *, now: float) -> str:
     """Return which ranks hold the others up, as far as the last heartbeats tell; empty where they do not."""
+    # A rank without a sign of life comes first: its node may be gone, and the others wait for it whatever they report.
     silent = [beat for beat in beats if now - beat.time > SILENT_S]
     alive = [beat for beat in beats if beat not in silent]
+    # Of the living, those hold the others up that are a step behind or have not done their own part of the step.
     newest = max((beat.step for beat in alive), default=0)
     behind = [beat for beat in alive if beat.step < newest or not beat.is_waiting]
     if len(behind) == len(alive):  # all ranks are alike, so none of them is to blame

@@ -93,6 +93,7 @@ class Watchdog:
         if len(self._steps) < _KNOWN_STEPS:
             self.expect("making the first steps of a phase")
             return
+        # The percentile, not the mean: steps that also wait for data or a slow disk are part of the pace.
         p99 = sorted(self._steps)[(len(self._steps) * 99 - 1) // 100]
         self._expect("making a step", max(self._limits.min_step_s, _HANGS_AFTER_P99 * p99))
 

@@ -119,6 +119,7 @@ class RunStatus:
         A hang is worth another try, because networks and file systems recover. After ``RETRIES_AFTER_HANGS`` of them
         from one checkpoint, the exit code is one that job scripts do not try again.
         """
+        # A newer checkpoint means progress, and the count begins again.
         record = self._record
         again = record.hangs.count if record.hangs.step == record.step else 0
         self._record = record = replace(record, hangs=Hangs(step=record.step, count=again + 1))
