@@ -91,10 +91,6 @@ class Features:
         """Tokens of each item."""
         return self.columns.lengths.reshape(-1, self.group).sum(1)
 
-    def count_terms(self, items: NDArray[np.int64]) -> int:
-        """Return the number of terms of some items' loss: one for each item, or for each tagged word."""
-        return len(items) if self.label_positions is None else int(self.rows[items].sum())
-
     @cached_property
     def _label_starts(self) -> NDArray[np.int64]:
         """Tagging: index of each item's first label."""
@@ -172,7 +168,9 @@ class Batcher:
         order = EpochOrder(len(self.features), seed, epoch)
         items = order.rows(start, min(start + global_batch_size, len(self.features)))
         seeds = instance_seeds(seed, step, np.arange(len(items) * self.features.group))
-        return list(self._micro_batches(items, seeds)), self.features.count_terms(items)
+        # The loss has one term for each item, or for each tagged word.
+        terms = len(items) if self.features.label_positions is None else int(self.features.rows[items].sum())
+        return list(self._micro_batches(items, seeds)), terms
 
     def all(self) -> Iterator[TaskBatch]:
         """Yield this rank's micro-batches of all items once, without dropout keys."""

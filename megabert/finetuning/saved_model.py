@@ -87,7 +87,7 @@ def _fields(prepared: "Prepared", metrics: "Metrics") -> dict[str, Any]:
 
 
 def _card(prepared: "Prepared", metrics: "Metrics", summary: "TrainingSummary") -> ModelCard:
-    head, task = prepared.family.head, prepared.family.task
+    family, task, config = prepared.family, prepared.family.task, prepared.family.config
     first = next(iter(metrics))
     return ModelCard(
         name=f"{task.name}, fine-tuned",
@@ -95,28 +95,23 @@ def _card(prepared: "Prepared", metrics: "Metrics", summary: "TrainingSummary") 
         f"`{task.name}`: {task.about}.",
         data={f"SHA-256 of {name}": digest for name, digest in prepared.identity.items()}
         | {"training examples or windows": f"{len(prepared.train):,}"},
-        recipe=_recipe(prepared),
+        recipe={
+            "started from": f"{'random weights of the shape of ' * config.random_weights}{config.model}",
+            "epochs": config.epochs,
+            "examples a step": config.global_batch_size,
+            "learning rate": f"{config.learning_rate:g}, warm-up {config.warmup_ratio:.0%}, then linear decay",
+            "weight decay": config.weight_decay,
+            "dropout": f"{config.hidden_dropout_prob:g}, of attention {config.attention_probs_dropout_prob:g}",
+            "longest sequence": family.max_seq_length,
+            "labels": ", ".join(family.labels),
+        },
         checkpoint={"chosen as": f"best on {first}", "step": f"{summary.best_step:,} of {summary.steps:,}"},
         metrics={f"{name}/{metric}": value for name, scores in metrics.items() for metric, value in scores.items()},
         software=describe_environment()["packages"],
-        pipeline=head.pipeline,
-        usage=_usage(head.architecture, architecture_of(prepared.model.family, head.architecture)),
+        pipeline=family.head.pipeline,
+        usage=_usage(family.head.architecture, architecture_of(prepared.model.family, family.head.architecture)),
         metrics_of=("evaluation", first),
     )
-
-
-def _recipe(prepared: "Prepared") -> dict[str, Any]:
-    config = prepared.family.config
-    return {
-        "started from": f"{'random weights of the shape of ' * config.random_weights}{config.model}",
-        "epochs": config.epochs,
-        "examples a step": config.global_batch_size,
-        "learning rate": f"{config.learning_rate:g}, warm-up {config.warmup_ratio:.0%}, then linear decay",
-        "weight decay": config.weight_decay,
-        "dropout": f"{config.hidden_dropout_prob:g}, of attention {config.attention_probs_dropout_prob:g}",
-        "longest sequence": prepared.family.max_seq_length,
-        "labels": ", ".join(prepared.family.labels),
-    }
 
 
 def _usage(head: str, architecture: str) -> str:

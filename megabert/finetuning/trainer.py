@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from megabert.config.finetune import FinetuneConfig
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.engine.master_weights import copy_masters, put_back_masters
 from megabert.errors import DataError
-from megabert.finetuning.batches import Batcher, TaskBatch
+from megabert.finetuning.batches import Batcher
 from megabert.finetuning.evaluate import Evaluation, EvaluationSet, evaluate
 from megabert.finetuning.families import Family
 from megabert.finetuning.model import empty_loss
@@ -54,17 +53,6 @@ class TrainingSummary:
 
 
 @dataclass
-class _Best:
-    """The best evaluation so far, and the weights that it scored."""
-
-    evaluation: Evaluation | None = None
-    masters: list[torch.Tensor] = field(default_factory=list)
-    """Copy of this rank's part of the float32 weights."""
-    age: int = 0
-    """Evaluations since then."""
-
-
-@dataclass
 class TaskTrainer:
     """Trains a task's model. ``run`` starts from the engine's present weights and leaves the best ones there."""
 
@@ -77,25 +65,25 @@ class TaskTrainer:
     skips: int = 0
     """Steps in a row that were skipped."""
 
-    @property
-    def config(self) -> FinetuneConfig:
-        """The settings."""
-        return self.family.config
-
     def run(self, seed: int, folder: Path) -> tuple[TrainingSummary, Evaluation]:
         """Train with one seed, and write its metrics to ``folder``.
 
         Returns:
             How it went, and the evaluation of the first set with the best weights.
         """
-        config, an_epoch = self.config, self.train.steps_an_epoch(self.config.global_batch_size)
+        config = self.family.config
+        an_epoch = self.train.steps_an_epoch(config.global_batch_size)
         steps = max(1, math.ceil(config.epochs * an_epoch))
         every = config.evaluate_every_steps or an_epoch
         writer = MetricWriter(folder, resumed_step=0) if self.world.is_main else None
-        summary, best = TrainingSummary(), _Best()
-        # Patience ends the training early: so many evaluations in a row were not better than the best one.
+        summary, best = TrainingSummary(), Evaluation(predictions=[], metrics={})
+        masters: list[torch.Tensor] = []  # copies of this rank's part of the best weights, in float32
         try:
-            while summary.steps < steps and not (config.patience and best.age >= config.patience):
+            while summary.steps < steps:
+                # Patience ends the training early: so many evaluations in a row were not better than the best one.
+                evaluations_since_best = sum(entry["step"] > summary.best_step for entry in summary.history)
+                if config.patience and evaluations_since_best >= config.patience:
+                    break
                 summary.steps += 1
                 metrics = self._timed_step(summary, seed, steps)
                 is_shown = summary.steps % max(1, steps // LOG_LINES) == 0
@@ -103,7 +91,8 @@ class TaskTrainer:
                 self._log(writer, summary.steps, metrics, text if is_shown else "")
                 if summary.steps % every == 0 or summary.steps == steps:
                     evaluation = self.evaluate(self.evaluation[0])
-                    self._keep_best(summary, best, evaluation)
+                    if self._is_best(summary, evaluation):
+                        best, masters = evaluation, copy_masters(self.engine)
                     scores = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.metrics.items())
                     text = f"seed {seed}: step {summary.steps}, {self.evaluation[0].name}: {scores}"
                     row = {f"eval/{name}": value for name, value in evaluation.metrics.items()}
@@ -111,48 +100,50 @@ class TaskTrainer:
         finally:
             if writer is not None:
                 writer.close()
-        assert best.evaluation is not None  # the last step is always evaluated
-        put_back_masters(self.engine, best.masters)
-        return summary, best.evaluation
+        put_back_masters(self.engine, masters)  # there are some: the last step is always evaluated
+        return summary, best
 
     def evaluate(self, data: EvaluationSet) -> Evaluation:
         """Score a set with the present weights; every rank calls it and gets the result."""
         with self.engine.evaluating():
             return evaluate(self.engine.forward, self.family, data, device=self.world.device, gather=self.world.gather)
 
-    def _keep_best(self, summary: TrainingSummary, best: _Best, evaluation: Evaluation) -> None:
-        """Record an evaluation after the current step, and copy the weights if it is the best one."""
+    def _is_best(self, summary: TrainingSummary, evaluation: Evaluation) -> bool:
+        """Record an evaluation after the current step; return whether it is the best one so far."""
         summary.history.append({"step": summary.steps, **evaluation.metrics})
         # The mean of the task's metrics; tags that are not BIO have their accuracy alone.
         scores = [evaluation.metrics[name] for name in self.family.task.metrics if name in evaluation.metrics]
         scores = scores or [evaluation.metrics["accuracy"]]
         score = sum(scores) / len(scores)
-        best.age += 1
-        if best.evaluation is None or score > summary.score:
-            summary.score, summary.best_step = score, summary.steps
-            best.evaluation, best.masters, best.age = evaluation, copy_masters(self.engine), 0
+        if summary.best_step and not score > summary.score:
+            return False
+        summary.score, summary.best_step = score, summary.steps
+        return True
 
     def _timed_step(self, summary: TrainingSummary, seed: int, steps: int) -> dict[str, float]:
         """Make one step, add its time and its examples to the summary, and return its metrics."""
+        config = self.family.config
         started, cpu_started = time.perf_counter(), time.process_time()
         rate = linear_warmup_decay(
-            summary.steps, steps=steps, warmup_ratio=self.config.warmup_ratio, peak=self.config.learning_rate
+            summary.steps, steps=steps, warmup_ratio=config.warmup_ratio, peak=config.learning_rate
         )
         loss, norm = self._step(summary.steps, seed, rate)
         summary.train_s += time.perf_counter() - started
         summary.train_cpu_s += time.process_time() - cpu_started
         # The last step of an epoch has the examples that are left.
-        batch_size = self.config.global_batch_size
+        batch_size = config.global_batch_size
         index = (summary.steps - 1) % self.train.steps_an_epoch(batch_size)
         summary.train_examples += min(batch_size, len(self.train.features) - index * batch_size)
         return {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm}
 
     def _step(self, step: int, seed: int, rate: float) -> tuple[float, float]:
         """Make a step and return the mean loss and the gradient norm before clipping."""
-        batches, terms = self.train.step(step, seed=seed, global_batch_size=self.config.global_batch_size)
+        batches, terms = self.train.step(step, seed=seed, global_batch_size=self.family.config.global_batch_size)
         loss_and_bad = torch.zeros(2, dtype=torch.float64, device=self.world.device)
         for batch in batches:
-            loss = self._loss(batch)
+            batch = batch.to(self.world.device)
+            logits = self.engine.forward(batch.inputs, batch.label_positions_M)
+            loss = self.family.loss(logits, batch) if batch.inputs.num_instances else empty_loss(logits)
             # DeepSpeed averages gradients over the ranks: times their number, divided by the terms of all of them,
             # that is the gradient of the mean over all terms, however these are spread over ranks and micro-steps.
             self.engine.backward(loss * (self.world.size / max(terms, 1)))
@@ -171,11 +162,6 @@ class TaskTrainer:
             return mean, self._count_skip(step, mean)
         self.skips = 0
         return mean, norm
-
-    def _loss(self, batch: TaskBatch) -> torch.Tensor:
-        batch = batch.to(self.world.device)
-        logits: torch.Tensor = self.engine.forward(batch.inputs, batch.label_positions_M)
-        return self.family.loss(logits, batch) if batch.inputs.num_instances else empty_loss(logits)
 
     def _count_skip(self, step: int, loss: float) -> float:
         """Count a step whose numbers were not finite, and return the gradient norm to log for it."""

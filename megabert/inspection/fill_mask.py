@@ -17,7 +17,7 @@ from megabert.export.sources import open_source
 from megabert.inspection.encode_text import encode_text, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.text_tables import render_table
-from megabert.tokenization import Tokenizer, load_tokenizer
+from megabert.tokenization import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def compare_guesses(run_dir: Path, texts: Sequence[str], checkpoint: str, *, cou
         counts: How often each piece was a training target.
     """
     trained = open_source(str(run_dir), checkpoint)
-    tokenizer = load_tokenizer(trained.tokenizer_dir)
+    tokenizer = trained.load_tokenizer()
     models = {"untrained": trained.build_untrained_model(), "trained": trained.build_model()}
     blocks = []
     for text in texts:
