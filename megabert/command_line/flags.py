@@ -53,6 +53,7 @@ def take_flag(words: deque[str], fields: Mapping[str, FieldRow]) -> Flag:
     row = fields.get(_pattern(path))
     if equals:
         return Flag(path, _value(row, word, [text]), (word,))
+    # --no-NAME and --NAME alone set a field that is true or false; a word that is no truth value is not its value.
     negated = fields.get(_pattern(path.removeprefix("no_")))
     if row is None and negated is not None and negated.is_boolean:
         return Flag(path.removeprefix("no_"), False, (word,))

@@ -169,6 +169,8 @@ class Parser(argparse.ArgumentParser):
         from megabert.config.loading import nearest
 
         names = {option[2:].replace("-", "_"): option for option in self._option_string_actions if option[:2] == "--"}
+        # Each word goes to one of two readers: argparse takes the command's own options, in the spelling that it knows,
+        # and the other flags are fields, with their values.
         own: list[str] = []
         flags: list[Flag] = []
         rest = deque(words)

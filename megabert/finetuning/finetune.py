@@ -189,6 +189,7 @@ def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Pat
     world = trainer.world
     run_on_main_rank(world, lambda: folder.mkdir(parents=True, exist_ok=True))
     training, best = trainer.run(seed, folder)
+    # The first set was scored with these weights when they turned out best; the others are scored now.
     metrics: Metrics = {}
     files: list[str] = []
     for number, data in enumerate(trainer.evaluation):

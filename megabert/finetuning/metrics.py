@@ -85,6 +85,7 @@ def exact_match(predicted: str, gold: str, language: Language = "en") -> float:
 
 def f1(predicted: str, gold: str, language: Language = "en", *, allows_none: bool = False) -> float:
     """Return the F1 of the units that two answers share; by SQuAD 2.0's rules, two answers without units are equal."""
+    # A unit that one answer repeats counts as often as the other has it, as in the official script.
     a, b = units(predicted, language), units(gold, language)
     if allows_none and not (a and b):
         return float(a == b)
@@ -194,6 +195,7 @@ def score_tags(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
     scores = {"accuracy": sum(a == b for a, b in pairs) / max(1, len(pairs))}
     if not all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for pair in pairs for tag in pair):
         return scores
+    # An entity is right if a predicted one has its type, its first and its last token; parts of it count for nothing.
     gold_entities = [set(entities_of(tags)) for tags in gold]
     predicted_entities = [set(entities_of(tags)) for tags in predicted]
     right = sum(len(a & b) for a, b in zip(gold_entities, predicted_entities, strict=True))

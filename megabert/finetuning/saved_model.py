@@ -180,6 +180,7 @@ def read_saved_model(folder: Path) -> SavedModel:
     content = read_huggingface(folder)
     fields = read_object(folder / "config.json")
     settings = dict(fields.get(KEY) or {})
+    # Names that transformers made up say nothing: the labels of the task or of the file are taken instead.
     names = fields.get("id2label")
     labels = tuple(str(names[key]) for key in sorted(names, key=int)) if names else ()
     return SavedModel(

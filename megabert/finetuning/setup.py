@@ -154,6 +154,7 @@ def split(examples: list[Item], share: float, path: Path) -> tuple[list[Item], l
     held_out = max(1, round(len(examples) * share))
     if held_out >= len(examples):
         raise DataError(f"{path}: {len(examples)} example is too few to hold any out. Name --eval-data, or add more.")
+    # The file's order may be sorted by label, so the share is drawn; both parts keep the order that is left.
     order = np.random.default_rng(0).permutation(len(examples))
     rest, chosen = np.sort(order[held_out:]), np.sort(order[:held_out])
     return [examples[index] for index in rest], [examples[index] for index in chosen]

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,9 @@ class TaskTrainer:
         an_epoch = self.train.steps_an_epoch(config.global_batch_size)
         steps = max(1, math.ceil(config.epochs * an_epoch))
         every = config.evaluate_every_steps or an_epoch
-        writer = MetricWriter(folder, resumed_step=0) if self.world.is_main else None
         summary, best = TrainingSummary(), Evaluation(predictions=[], metrics={})
         masters: list[torch.Tensor] = []  # copies of this rank's part of the best weights, in float32
-        try:
+        with closing(MetricWriter(folder, resumed_step=0)) if self.world.is_main else nullcontext() as writer:
             while summary.steps < steps:
                 # Patience ends the training early: so many evaluations in a row were not better than the best one.
                 evaluations_since_best = sum(entry["step"] > summary.best_step for entry in summary.history)
@@ -97,9 +97,6 @@ class TaskTrainer:
                     text = f"seed {seed}: step {summary.steps}, {self.evaluation[0].name}: {scores}"
                     row = {f"eval/{name}": value for name, value in evaluation.metrics.items()}
                     self._log(writer, summary.steps, row, text)
-        finally:
-            if writer is not None:
-                writer.close()
         put_back_masters(self.engine, masters)  # there are some: the last step is always evaluated
         return summary, best
 

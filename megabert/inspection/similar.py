@@ -87,6 +87,7 @@ def nearest(
     length = np.linalg.norm(total_D)
     if length < 1e-6:
         raise ConfigError(f"{query}: the words cancel out, nothing is left to compare with. Use different words.")
+    # All rows have length 1, so one product is the cosine with every piece (Mikolov et al. 2013, section 4.1).
     cosine_V = unit_VD @ (total_D / length)
     cosine_V[list(excluded)] = -np.inf
     order = np.argsort(-cosine_V, kind="stable")[:top_k]

@@ -73,6 +73,7 @@ def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Compar
     Raises:
         CheckpointError: A folder is no run folder, or has logged nothing.
     """
+    # Runs may log at different steps or have been stopped: only steps and tags that both have are compared.
     tables = [_table(run_dir) for run_dir in (first, second)]
     steps = [{step for step, _ in table} for table in tables]
     tags = sorted({tag for _, tag in tables[0].keys() & tables[1].keys() if tag.startswith(COMPARED)})

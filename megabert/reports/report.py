@@ -49,6 +49,7 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
         held_out: Shards that are scored.
         max_instances: How many held-out instances are scored, the first ones, as in a validation.
     """
+    # In blocks of rows, because a corpus' targets do not fit into memory at once.
     counts = np.ones(train.metadata.vocab_size, np.int64)
     for first in range(0, train.num_rows, _SPAN_ROWS):
         counts += _counts(train, first, min(first + _SPAN_ROWS, train.num_rows))

@@ -59,6 +59,7 @@ def take_snapshot(run_dir: Path) -> Snapshot:
     config, rows, status = read_config(run_dir), read_metrics(run_dir), read_status(run_dir)
     train = [row for row in rows if "train/mlm_loss" in row]
     last = train[-1] if train else {}
+    # A run that has logged nothing is in the phase that its status names, or in the first one.
     index = min(int(last.get("phase", status.phase or 1)), len(config.phases)) - 1
     phase = config.phases[index]
     rates = [row["perf/sequences_per_s"] for row in train[-RECENT_ROWS:] if row["phase"] == last["phase"]]

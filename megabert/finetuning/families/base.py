@@ -5,7 +5,8 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
@@ -50,6 +51,7 @@ Prediction = dict[str, Any]
 """What is predicted for one example, ready for JSON; the keys are those of the family."""
 
 
+@dataclass(eq=False)
 class Family(ABC, Generic[E]):
     """A task of this family, bound to its settings, its tokenizer and its labels."""
 
@@ -57,29 +59,22 @@ class Family(ABC, Generic[E]):
     outputs: ClassVar[int | None] = None
     """Number of the head's outputs; None for one output a label."""
 
-    def __init__(
-        self,
-        task: Task,
-        config: FinetuneConfig,
-        tokenizer: Tokenizer,
-        *,
-        labels: tuple[str, ...],
-        max_seq_length: int,
-        has_segments: bool = True,
-    ) -> None:
-        """Bind the parts.
+    task: Task
+    """The task, with the columns in use."""
+    config: FinetuneConfig
+    tokenizer: Tokenizer
+    _: KW_ONLY
+    labels: tuple[str, ...]
+    """The labels in the order of their ids."""
+    max_seq_length: int
+    """Greatest length of a sequence in tokens."""
+    has_segments: bool = True
+    """Whether the model tells first and second text apart; RoBERTa does not."""
 
-        Args:
-            task: The task, with the columns in use.
-            config: The settings.
-            tokenizer: The model's tokenizer.
-            labels: The labels in the order of their ids.
-            max_seq_length: Greatest length of a sequence in tokens.
-            has_segments: Whether the model tells first and second text apart; RoBERTa does not.
-        """
-        self.task, self.config, self.tokenizer = task, config, tokenizer
-        self.labels, self.max_seq_length, self.has_segments = labels, max_seq_length, has_segments
-        self.ids = {label: index for index, label in enumerate(labels)}
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Id of each label."""
+        return {label: index for index, label in enumerate(self.labels)}
 
     @classmethod
     @abstractmethod
