@@ -5,8 +5,8 @@ What happens to an instance is a function of its ids and its key alone, whatever
 
 # T tokens of all instances, I instances, M predictions of all instances
 
-import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,6 @@ class MaskingOptions:
     """Share of an instance's tokens, special ones counted, that is predicted."""
     max_predictions_per_seq: int = 20
     """Most predictions in one instance."""
-    mask_share: float = 0.8
-    """Share of the predicted tokens that becomes [MASK]."""
-    random_share: float = 0.1
-    """Share of the predicted tokens that becomes a piece drawn from the whole vocabulary; the rest stays as it is."""
 
     @classmethod
     def of(cls, metadata: ShardMetadata) -> "MaskingOptions":
@@ -49,23 +45,17 @@ class MaskingOptions:
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         if self.mask_unit not in MASK_UNITS:
-            raise ConfigError(f"masking.mask_unit={self.mask_unit!r}: allowed are {', '.join(MASK_UNITS)}.")
+            raise ConfigError(f"mask_unit={self.mask_unit!r}: allowed are {', '.join(MASK_UNITS)}.")
         if not 0 < self.masked_lm_prob < 1:
-            raise ConfigError(f"masking.masked_lm_prob={self.masked_lm_prob} must be between 0 and 1; BERT uses 0.15.")
+            raise ConfigError(f"masked_lm_prob={self.masked_lm_prob} must be between 0 and 1; BERT uses 0.15.")
         if self.max_predictions_per_seq < 1:
             raise ConfigError(
-                f"masking.max_predictions_per_seq={self.max_predictions_per_seq} must be at least 1; "
+                f"max_predictions_per_seq={self.max_predictions_per_seq} must be at least 1; "
                 "BERT uses 20 for length 128 and 80 for 512."
             )
-        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
-            raise ConfigError(
-                f"masking.mask_share={self.mask_share} and masking.random_share={self.random_share} must be "
-                "shares that add up to 1 at most; BERT uses 0.8 and 0.1."
-            )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PieceTable:
+class PieceTable(NamedTuple):
     """What masking knows of a vocabulary."""
 
     cls_id: int
@@ -86,8 +76,7 @@ class PieceTable:
         return cls(**ids, vocab_size=metadata.vocab_size, is_subword=is_subword)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MaskedInstances:
+class MaskedInstances(NamedTuple):
     """Instances with their targets."""
 
     ids_T: NDArray[np.integer]
@@ -140,39 +129,28 @@ def mask_instances(
         ConfigError: Words are masked, and ``pieces`` does not know them.
         DataError: Offsets and keys do not fit the ids, or an instance has 65,536 tokens or more.
     """
-    from megabert.masking.masking_loops import MaskingRules, Predictions, Rows, mask_rows
+    from megabert.masking.masking_loops import mask_rows
 
     options = options or MaskingOptions()
     _check(ids_T, offsets, keys)
-    is_subword = pieces.is_subword
-    if is_subword is None:
+    if pieces.is_subword is None:
         if options.mask_unit != "token":
             raise ConfigError(
-                f"masking.mask_unit={options.mask_unit} needs to know which pieces continue a word; give is_subword."
+                f"mask_unit={options.mask_unit} needs to know which pieces continue a word; give is_subword."
             )
-        is_subword = np.zeros(0, np.bool_)
+        pieces = pieces._replace(is_subword=np.zeros(0, np.bool_))
     wanted = count_predictions(np.diff(offsets), options)
+    # Room for all that is wanted; where words are masked whole, some of it may be left over.
     room = int(wanted.sum())
-    ids = ids_T if is_in_place else ids_T.copy()
-    positions, originals = np.empty(room, np.uint16), np.empty(room, ids_T.dtype)
-    ends = np.zeros(len(keys) + 1, np.int64)
-    # Exact bounds for draws of 53 bits: BERT's shares are 80% [MASK], 10% random, and 10% kept.
-    shares = (options.mask_share, options.mask_share + options.random_share)
-    mask_below, random_below = (np.uint64(math.ceil(share * 2**53)) for share in shares)
-    rules = MaskingRules(
-        unit=MASK_UNITS.index(options.mask_unit),
-        cls_id=pieces.cls_id,
-        sep_id=pieces.sep_id,
-        mask_id=pieces.mask_id,
-        vocab_size=pieces.vocab_size,
-        is_subword=is_subword,
-        mask_below=mask_below,
-        random_below=random_below,
+    masked = MaskedInstances(
+        ids_T=ids_T if is_in_place else ids_T.copy(),
+        positions_M=np.empty(room, np.uint16),
+        original_ids_M=np.empty(room, ids_T.dtype),
+        offsets=np.zeros(len(keys) + 1, np.int64),
     )
-    mask_rows(Rows(ids, offsets, keys, wanted), rules, Predictions(positions, originals, ends))
-    return MaskedInstances(
-        ids_T=ids, positions_M=positions[: ends[-1]], original_ids_M=originals[: ends[-1]], offsets=ends
-    )
+    mask_rows(masked, offsets, keys, wanted, MASK_UNITS.index(options.mask_unit), pieces)
+    count = masked.offsets[-1]
+    return masked._replace(positions_M=masked.positions_M[:count], original_ids_M=masked.original_ids_M[:count])
 
 
 def _check(ids_T: NDArray[np.integer], offsets: NDArray[np.int64], keys: NDArray[np.uint64]) -> None:

@@ -11,7 +11,7 @@ lowest up gives the positions in ascending order, as shards store them.
 
 # T tokens of all instances, M predictions of all instances, R rows
 
-from typing import Any, NamedTuple
+import math
 
 import numpy as np
 
@@ -24,6 +24,9 @@ MAX_SPAN_WORDS = 10
 LONGER_SPAN = tuple(1 - 0.8**words for words in range(1, MAX_SPAN_WORDS))
 # Draws under an instance's key: the order of words, what happens to a position, what replaces it, lengths of spans.
 _ORDER, _ACTION, _REPLACEMENT, _SPAN_LENGTH = 1, 2, 3, 4
+# What happens to a chosen position, by a draw of 53 bits: below the first bound it becomes [MASK] (80%), from there to
+# below the second a random piece (10%), and above it is kept (10%). The bounds are exact.
+_MASK_BELOW, _RANDOM_BELOW = (np.uint64(math.ceil(share * 2**53)) for share in (0.8, 0.9))
 _1, _11, _58 = np.uint64(1), np.uint64(11), np.uint64(58)
 
 # A de Bruijn sequence: its 64 windows of six bits are all different. Shifted left by n, its top six bits are the n-th
@@ -35,60 +38,21 @@ for _bit in range(64):
     _BIT_OF[((0x03F79D71B4CB0A89 << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
 
 
-class Rows(NamedTuple):
-    """The instances."""
-
-    ids_T: Any
-    """Ids of all tokens; written where masked."""
-    offsets: Any
-    """Where each instance starts, and the end of the last."""
-    keys_R: Any
-    """Random key of each instance."""
-    wanted_R: Any
-    """How many positions to choose, at most."""
-
-
-class MaskingRules(NamedTuple):
-    """What is chosen, and what happens to it."""
-
-    unit: int
-    """`TOKEN`, `WHOLE_WORD` or `SPAN`."""
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    vocab_size: int
-    """Random pieces are drawn from all ids below."""
-    is_subword: Any
-    """Whether a piece continues a word, for each id; empty where the unit is `TOKEN`."""
-    mask_below: Any
-    """A draw of 53 bits below this bound makes a position [MASK]: 80% of 2**53."""
-    random_below: Any
-    """A draw from there to below this bound makes it a random piece: 90% of 2**53. Above, it is kept."""
-
-
-class Predictions(NamedTuple):
-    """The chosen positions; written."""
-
-    positions_M: Any
-    """Counted from the start of their instance, ascending; with room for all that is wanted."""
-    originals_M: Any
-    """Their ids before masking."""
-    ends: Any
-    """Where the predictions of each instance end, after a 0."""
-
-
 @compiled
-def mask_rows(rows, rules, predictions):
+def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces):
     """Choose positions in all rows and mask them.
 
     Args:
-        rows: `Rows`; their ids are changed.
-        rules: `MaskingRules`.
-        predictions: `Predictions`, written.
+        masked: `megabert.masking.MaskedInstances`: the ids before masking, changed; the rest is written, and has room
+            for all that is wanted.
+        offsets: Where each instance starts, and the end of the last.
+        keys_R: Random key of each instance.
+        wanted_R: How many positions to choose, at most.
+        unit: `TOKEN`, `WHOLE_WORD` or `SPAN`.
+        pieces: `megabert.masking.PieceTable`; ``is_subword`` is empty where it is not needed.
     """
-    ids_T, offsets, keys_R, wanted_R = rows
-    unit, cls_id, sep_id, mask_id, vocab_size, is_subword, mask_below, random_below = rules
-    positions_M, originals_M, ends = predictions
+    ids_T, positions_M, originals_M, ends = masked
+    cls_id, sep_id, mask_id, vocab_size, is_subword = pieces
     mask = ids_T.dtype.type(mask_id)
     # Scratch for the longest row, used by all. The first array counts up; whoever changes it puts it back or fills it
     # again.
@@ -116,8 +80,8 @@ def mask_rows(rows, rules, predictions):
             if unit != SPAN or position != previous + 1:
                 action = stream(action_key, position) >> _11
             previous, originals_M[prediction] = position, ids[position]
-            ids[position] = mask if action < mask_below else ids[position]
-            if mask_below <= action < random_below:  # one in ten: only these need a second draw
+            ids[position] = mask if action < _MASK_BELOW else ids[position]
+            if _MASK_BELOW <= action < _RANDOM_BELOW:  # one in ten: only these need a second draw
                 ids[position] = below(stream(replacement_key, position), vocab_size)
         ends[row + 1] = count
 

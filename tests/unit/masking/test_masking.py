@@ -164,7 +164,7 @@ def test_offsets_that_do_not_fit_are_refused():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("mask_unit", "letters"), ("masked_lm_prob", 0.0), ("max_predictions_per_seq", 0), ("random_share", 0.3)],
+    [("mask_unit", "letters"), ("masked_lm_prob", 0.0), ("max_predictions_per_seq", 0)],
 )
 def test_impossible_options_are_refused(field, value):
     with pytest.raises(ConfigError, match=field):
