@@ -43,40 +43,6 @@ def copy_ranges(source, first, rows, ranges, target):
 
 
 @compiled
-def by_part(numbers, borders):
-    """Group rows by the part that their numbers are in; within a part they stay in order.
-
-    A counting sort: the part of each number by bisection, the size of each part, and then each row into its place.
-
-    Args:
-        numbers: From the first border to below the last.
-        borders: First number of each part, and the end of the last.
-
-    Returns:
-        The rows ordered by part, and where each part's rows begin in that order, with the end of the last.
-    """
-    parts, ends = np.empty(len(numbers), np.int64), np.zeros(len(borders) + 1, np.int64)
-    for row in range(len(numbers)):
-        low, high = 0, len(borders) - 1
-        while high - low > 1:
-            middle = (low + high) >> 1
-            if borders[middle] <= numbers[row]:
-                low = middle
-            else:
-                high = middle
-        parts[row] = low
-        ends[low + 2] += 1
-    # Sizes were counted two elements on, so that after summing ``ends[part + 1]`` is where the part begins. It moves on
-    # with each row that is placed, and is the part's end when all are: the beginning of the next.
-    ends = np.cumsum(ends)
-    order = np.empty(len(numbers), np.int64)
-    for row in range(len(numbers)):
-        order[ends[parts[row] + 1]] = row
-        ends[parts[row] + 1] += 1
-    return order, ends[:-1]
-
-
-@compiled
 def order_of(numbers):
     """Return the rows in ascending order of their numbers, equal ones by row; several times as fast as `numpy.argsort`.
 

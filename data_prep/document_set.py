@@ -261,11 +261,12 @@ class DocumentSet:
             target: Array that the tokens are copied to.
             places: Index in ``target`` at which each range starts.
         """
-        from data_prep.array_loops import Ranges, by_part, copy_ranges
+        from data_prep.array_loops import Ranges, copy_ranges, order_of
 
         # Grouped by bucket, so that each bucket's file is mapped once.
         first_tokens = np.ascontiguousarray(self.bucket_starts[:, 2])
-        order, begins = by_part(starts, first_tokens)
+        buckets = np.searchsorted(first_tokens[1:-1], starts, side="right")
+        order, begins = order_of(buckets), offsets_of(np.bincount(buckets, minlength=len(first_tokens) - 1))
         ranges = Ranges(starts, lengths, places)
         for bucket in np.flatnonzero(np.diff(begins)).tolist():
             rows = order[begins[bucket] : begins[bucket + 1]]

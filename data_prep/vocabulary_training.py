@@ -9,8 +9,7 @@ how many of its words become [UNK], how many of its characters have a piece, and
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,8 +43,6 @@ class VocabularyOptions:
     """Number of pieces at most, special ones counted."""
     uncased: bool = False
     """Lower-case the text and strip accents; Hangul syllables stay whole."""
-    min_frequency: int = 2
-    """Pairs of pieces seen less often are not merged."""
     held_out_share: float = 0.05
     """Share of the documents that is not trained on but measured, chosen by a hash of their id."""
     seed: int = 0
@@ -107,10 +104,6 @@ class VocabularyReport:
             f"round trip      {self.round_trip_pct:.2f}% of paragraphs decode to their normalised text",
         ]
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the fields as plain values, for JSON."""
-        return asdict(self)
-
 
 @dataclass(kw_only=True)
 class _HeldOut:
@@ -169,12 +162,11 @@ def train_vocabulary(
     """
     options = options or VocabularyOptions()
     held_out = _HeldOut(options=options)
-    sizes: dict[str, Any] = {"vocab_size": options.vocab_size, "min_frequency": options.min_frequency}
     texts = held_out.take_rest(documents)
     if options.pieces == "byte_bpe":
-        tokenizer = train_byte_bpe(texts, **sizes)
+        tokenizer = train_byte_bpe(texts, vocab_size=options.vocab_size)
     else:
-        tokenizer = train_wordpiece(texts, cased=not options.uncased, **sizes)
+        tokenizer = train_wordpiece(texts, vocab_size=options.vocab_size, cased=not options.uncased)
     return tokenizer, _measure(tokenizer, held_out)
 
 

@@ -1,1 +1,1 @@
-"""What is counted and checked of finished shards: `stats` and `plots` count, `verify` checks against `invariants`."""
+"""What is counted and checked of finished shards: `batch` and `stats` count, `verify` checks against `invariants`."""

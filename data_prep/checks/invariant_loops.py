@@ -97,7 +97,7 @@ def _tokens(row, batch, rules):
             token = originals_M[predicted + to_original]
             predicted += 1
         if position == 0 or position == last or position == b_start - 1:
-            if token != (special[0] if position == 0 else special[1]):
+            if token != (special.cls if position == 0 else special.sep):
                 return SPECIALS
         elif kinds[token]:
             if kinds[token] == SPECIAL:
@@ -134,7 +134,7 @@ def is_sound(batch, rules):
         if predictions > wanted[length] or predictions < (0 if has_words else wanted[length]):
             return False
         ids, positions = ids_T[offsets[row] : offsets[row + 1]], positions_M[first : first + predictions]
-        if ids[0] != special[0] or ids[b_start - 1] != special[1] or ids[length - 1] != special[1]:
+        if ids[0] != special.cls or ids[b_start - 1] != special.sep or ids[length - 1] != special.sep:
             return False
         first_of_a, first_of_b, previous = ids[1], ids[min(b_start, length - 1)], 0
         for index in range(predictions):
@@ -171,14 +171,14 @@ def _is_word_cut(ids, b_start, positions, originals_M, first_original, kinds):
 
 @inlined
 def _is_special(token, special):
-    cls, sep, mask, pad = special
+    pad, _, cls, sep, mask = special
     return (token == cls) | (token == sep) | (token == mask) | (token == pad)
 
 
 @inlined
 def _scan(ids, special):
     """Return how many ids are special, and the largest; without branches, so that the compiler takes many at once."""
-    specials, largest = np.uint32(0), special[0]
+    specials, largest = np.uint32(0), special.cls
     for index in range(len(ids)):
         specials = np.uint32(specials + np.uint32(_is_special(ids[index], special)))
         largest = max(largest, ids[index])

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from data_prep.checks.batch import Batch
 from megabert.masking import MaskingOptions, count_predictions
 from megabert.schema import ShardMetadata, token_type
-from megabert.tokenization import Tokenizer
+from megabert.tokenization import SpecialIds, Tokenizer
 
 RULES = (
     "its length is out of bounds",
@@ -23,15 +23,6 @@ RULES = (
     "a side starts inside a word",
 )
 """The rules, by their numbers in `data_prep.checks.invariant_loops`; an instance is named for the first it breaks."""
-
-
-class SpecialIds(NamedTuple):
-    """Ids in the type of the shard's: 16 bits are compared faster than 64."""
-
-    cls: np.integer
-    sep: np.integer
-    mask: np.integer
-    pad: np.integer
 
 
 class Limits(NamedTuple):
@@ -55,6 +46,7 @@ class Rules(NamedTuple):
 
     limits: Limits
     special: SpecialIds
+    """In the type of the shard's ids: 16 bits are compared faster than 64."""
     kinds: NDArray[np.uint8]
     """What each piece of the vocabulary is: special, one that continues a word, or any other."""
     wanted: NDArray[np.int64]
@@ -66,9 +58,9 @@ class Rules(NamedTuple):
         from data_prep.checks.invariant_loops import SPECIAL, SUBWORD
 
         token = token_type(metadata.vocab_size).to_pandas_dtype()
-        special = np.array([metadata.special_ids[name] for name in SpecialIds._fields], token)
+        special = SpecialIds(*(token(metadata.special_ids[name]) for name in SpecialIds._fields))
         kinds = np.where(tokenizer.is_subword, SUBWORD, 0).astype(np.uint8)
-        kinds[special] = SPECIAL
+        kinds[[special.cls, special.sep, special.mask, special.pad]] = SPECIAL
         has_pairs = metadata.objective != "none"
         limits = Limits(
             shortest=5 if has_pairs else 3,
@@ -80,7 +72,7 @@ class Rules(NamedTuple):
             # Where pieces keep spaces, a document begins without the space that marks a word.
             has_whole_sides=metadata.pairing == "balanced" and not tokenizer.kind.keeps_spaces,
         )
-        return cls(limits, SpecialIds(*special), kinds, _wanted(metadata, 3 if has_pairs else 2))
+        return cls(limits, special, kinds, _wanted(metadata, 3 if has_pairs else 2))
 
     def broken(self, batch: Batch) -> dict[str, NDArray[np.int64]]:
         """Return the rows that break a rule, by rule; each row for the first that it breaks."""

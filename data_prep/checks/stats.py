@@ -1,37 +1,15 @@
-"""What a build contains, counted while it is made and shown from the manifests without reading a shard."""
+"""What a build contains, shown from the manifests without reading a shard, as text and as pictures."""
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from data_prep.checks.batch import Batch
+from data_prep.checks.batch import LENGTH_BINS
 from megabert.schema import Manifest, ShardMetadata
 from megabert.text_tables import render_table
 
-LENGTH_BINS = 16
-"""Even ranges of lengths that instances are counted in."""
 BAR_WIDTH = 40
 """Characters of the longest bar."""
 AMOUNTS = ("documents", "paragraphs", "characters")
-
-
-def count_instances(batch: pa.RecordBatch, metadata: ShardMetadata) -> dict[str, Any]:
-    """Return the counts of a shard's instances."""
-    from data_prep.checks.stats_loops import CountedPieces, count_rows
-
-    columns = Batch.of(batch)
-    pieces = CountedPieces(metadata.special_ids["mask"], metadata.special_ids["unk"], metadata.max_seq_length)
-    histogram = np.zeros(LENGTH_BINS, np.int64)
-    counts = count_rows(columns, pieces, histogram)
-    return {
-        "rows": batch.num_rows,
-        "tokens": len(columns.ids_T),
-        "masked_tokens": len(columns.positions_M),
-        **counts._asdict(),
-        "length_histogram": histogram.tolist(),
-    }
 
 
 def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]:
@@ -64,7 +42,7 @@ def histogram_lines(counts: dict[str, Any], metadata: ShardMetadata) -> list[str
     histogram, rows, length = counts["length_histogram"], counts["rows"], metadata.max_seq_length
     bars = []
     for index, number in enumerate(histogram):
-        # The loop counts ``(length - 1) * bins // longest``: these are the first and the last length of such a range.
+        # Counted were ``(length - 1) * bins // longest``: these are the first and the last length of such a range.
         low, high = -(-index * length // LENGTH_BINS) + 1, -(-(index + 1) * length // LENGTH_BINS)
         bar = "#" * round(BAR_WIDTH * number / max(histogram))
         bars.append((f"{low}-{high}", f"{number:,}", share(number, rows), bar))
@@ -134,3 +112,43 @@ def show_stats(folders: list[Path], manifests: list[Manifest]) -> list[str]:
             if split == "train":
                 lines += [f"    {line}" for line in histogram_lines(counts, metadata)]
     return lines
+
+
+def write_plots(folder: Path, names: list[str], manifests: list[Manifest]) -> list[Path]:
+    """Draw length histograms, and tokens by source.
+
+    Args:
+        folder: Where the pictures go; made if missing.
+        names: Names of the folders of shards.
+        manifests: Their manifests.
+
+    Returns:
+        The files written.
+    """
+    from matplotlib.figure import Figure  # not at import: it is slow to load
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, manifest in zip(names, manifests, strict=True):
+        figure = Figure(figsize=(8, 4), layout="constrained")
+        axes = figure.add_subplot()
+        counts = manifest.statistics["instances"]["train"]
+        step = manifest.metadata.max_seq_length / LENGTH_BINS
+        middles = [(index + 0.5) * step for index in range(LENGTH_BINS)]
+        axes.bar(middles, counts["length_histogram"], width=0.9 * step)
+        axes.set(xlabel="tokens", ylabel="training instances", title=f"{name}: {counts['rows']:,} instances")
+        axes.set_yscale("log")
+        paths.append(folder / f"lengths-{name}.png")
+        figure.savefig(paths[-1])
+    return [*paths, _plot_sources(folder, manifests[0].statistics["corpus"], Figure)]
+
+
+def _plot_sources(folder: Path, corpus: dict[str, Any], make_figure: Any) -> Path:
+    tokens = corpus["tokens_by_source"]
+    figure = make_figure(figsize=(8, 1 + 0.4 * len(tokens)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.barh([name[-40:] for name in tokens], list(tokens.values()))
+    axes.set(xlabel="tokens", title="tokens by source")
+    path = folder / "sources.png"
+    figure.savefig(path)
+    return path

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from data_prep.checks.stats import show_stats
+from data_prep.checks.stats import show_stats, write_plots
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
 from megabert.schema import MANIFEST_NAME, read_manifest
@@ -23,8 +23,6 @@ def run(options: Namespace) -> int:
     manifests = [read_manifest(folder) for folder in folders]
     print("\n".join(show_stats(folders, manifests)))
     if options.plots is not None:
-        from data_prep.checks.plots import write_plots
-
         for path in write_plots(options.plots, [folder.name for folder in folders], manifests):
             print(f"picture {path}")
     return 0

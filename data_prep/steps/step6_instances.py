@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.arrow_files import write_batches
-from data_prep.checks.stats import count_instances
+from data_prep.checks.batch import count_instances
 from data_prep.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.work_units import INSTANCES, Build, Counts, Outcome, Unit, add_counts
 from data_prep.instances.assemble import assemble, mask, to_batch
@@ -84,7 +84,7 @@ def _metadata(build: Build, length: int) -> ShardMetadata:
         max_predictions_per_seq=config.max_predictions(length),
         seed=config.seed,
         tokenizer_sha256=tokenizer.sha256,
-        special_ids=tokenizer.special_ids.to_dict(),
+        special_ids=tokenizer.special_ids._asdict(),
         vocab_size=tokenizer.vocab_size,
         masked_lm_prob=config.masked_lm_prob,
     )

@@ -77,7 +77,7 @@ def nearest(
         ConfigError: The vocabulary cannot write a word, or the sum is zero.
     """
     unit_VD = embeddings_VD / np.maximum(np.linalg.norm(embeddings_VD, axis=1, keepdims=True), 1e-12)
-    excluded = set(tokenizer.special_ids.to_dict().values())
+    excluded = set(tokenizer.special_ids)
     total_D = np.zeros(embeddings_VD.shape[1])
     for sign, word in query.terms:
         ids = word_ids(word, tokenizer)

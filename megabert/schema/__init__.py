@@ -6,17 +6,23 @@ from megabert.schema.files import (
     publish_folder,
     replace_folder,
     sha256_file,
-    sync_file,
-    sync_folder,
     try_lock,
     write_durably,
 )
 from megabert.schema.json_files import parse_json, read_json, to_json
-from megabert.schema.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest, write_manifest
-from megabert.schema.metadata import FORMAT_VERSION, MAX_BATCH_ROWS, ShardMetadata, instance_schema, token_type
+from megabert.schema.shards import (
+    MANIFEST_NAME,
+    MAX_BATCH_ROWS,
+    Manifest,
+    ShardEntry,
+    ShardMetadata,
+    instance_schema,
+    read_manifest,
+    token_type,
+    write_manifest,
+)
 
 __all__ = [
-    "FORMAT_VERSION",
     "MANIFEST_NAME",
     "MAX_BATCH_ROWS",
     "Manifest",
@@ -31,8 +37,6 @@ __all__ = [
     "read_manifest",
     "replace_folder",
     "sha256_file",
-    "sync_file",
-    "sync_folder",
     "to_json",
     "token_type",
     "try_lock",

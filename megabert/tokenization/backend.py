@@ -1,17 +1,131 @@
-"""`tokenizers` objects for BERT and RoBERTa, assembled from normaliser, splitting into words, model and template."""
+"""What a tokenizer of BERT's family is made of: kind, special pieces, text options; and its `tokenizers` object."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from megabert.tokenization.special_tokens import SpecialNames
+from megabert.errors import DataError
 
 CONTINUATION = "##"
-# Longer words become one [UNK], as in Hugging Face's BERT (google's own code allows 200).
 MAX_WORD_CHARACTERS = 100
+"""Longer words become one [UNK], as in Hugging Face's BERT (google's own code allows 200)."""
+SPACE_BYTE = "\u0120"
+"""The character that byte-level BPE writes for a space: a piece that begins with it begins a word."""
+SPACE_MARK = "\u2581"
+"""The character that SentencePiece writes for a space."""
+Pieces = Literal["wordpiece", "byte_bpe"]
+"""Kinds that can be trained; ``unigram`` is only read."""
+
+
+class SpecialNames(NamedTuple):
+    """Spelling of the five special pieces that BERT's instances need; the defaults are BERT's."""
+
+    pad: str = "[PAD]"
+    unk: str = "[UNK]"
+    cls: str = "[CLS]"
+    sep: str = "[SEP]"
+    mask: str = "[MASK]"
+
+
+class SpecialIds(NamedTuple):
+    """Ids of the special pieces."""
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+
+def find_special_ids(vocabulary: Mapping[str, int], names: SpecialNames, *, where: str) -> SpecialIds:
+    """Return the ids of the five special pieces.
+
+    Args:
+        vocabulary: Ids by piece.
+        names: Spelling of the special pieces.
+        where: The file that the vocabulary was read from; errors name it.
+
+    Raises:
+        DataError: A special piece is not in the vocabulary.
+    """
+    missing = [name for name in names if name not in vocabulary]
+    if missing:
+        raise DataError(
+            f"{where}: the vocabulary of {len(vocabulary):,} pieces has no {' '.join(missing)}. Pre-training needs "
+            f"{' '.join(names)}. Put each missing piece on a line of its own into the vocabulary (an "
+            "[unusedN] line can be renamed), or train a new vocabulary with `megabert-data vocab`."
+        )
+    return SpecialIds(*(vocabulary[name] for name in names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """Properties of a kind of tokenizer: its model, and how its pieces are written."""
+
+    name: str
+    model: type
+    """Class of the `tokenizers` model."""
+    names: SpecialNames
+    """Usual spelling of its special pieces."""
+    continues_word: Callable[[str], bool]
+    """Whether a piece continues a word."""
+    is_usual: Callable[[tokenizers.Tokenizer], bool]
+    """Whether a tokenizer with this model is of the form that BERT and its relatives use."""
+    identity: tuple[str, ...]
+    """Settings of the model that determine ids, in addition to the pieces."""
+    decoder: Any = None
+    """Decoder to use instead of the file's own; None keeps that."""
+    keeps_spaces: bool = False
+    """Whether the space before a word is part of its first piece, so that text cannot be cut at spaces unmarked."""
+
+
+WORDPIECE = Kind(
+    name="wordpiece",
+    model=models.WordPiece,
+    names=SpecialNames(),
+    continues_word=lambda piece: piece.startswith(CONTINUATION),
+    is_usual=lambda backend: bool(backend.model.continuing_subword_prefix == CONTINUATION),
+    identity=("unk_token", "continuing_subword_prefix", "max_input_chars_per_word"),
+    # The stock clean-up rewrites text on decoding: " do not" becomes " don't".
+    decoder=decoders.WordPiece(prefix=CONTINUATION, cleanup=False),
+)
+BYTE_BPE = Kind(
+    name="byte_bpe",
+    model=models.BPE,
+    names=SpecialNames(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>"),
+    continues_word=lambda piece: not piece.startswith(SPACE_BYTE),
+    is_usual=lambda backend: isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel),
+    identity=("merges", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback"),
+    keeps_spaces=True,
+)
+UNIGRAM = Kind(
+    name="unigram",
+    model=models.Unigram,
+    names=SpecialNames(pad="<pad>", unk="<unk>"),
+    continues_word=lambda piece: not piece.startswith(SPACE_MARK),
+    is_usual=lambda backend: True,
+    identity=("vocab", "unk_id", "byte_fallback"),
+)
+
+
+def kind_of(backend: tokenizers.Tokenizer, where: str) -> Kind:
+    """Return the kind of a tokenizer.
+
+    Raises:
+        DataError: The tokenizer is of another kind, or of a variant that BERT and its relatives do not use.
+    """
+    model = backend.model
+    for kind in (WORDPIECE, BYTE_BPE, UNIGRAM):
+        if isinstance(model, kind.model) and kind.is_usual(backend):
+            return kind
+    raise DataError(
+        f"{where}: the model is {type(model).__name__}, or in a form that BERT and its relatives do not use; supported "
+        f"are WordPiece with {CONTINUATION!r}, byte-level BPE and Unigram. Give the tokenizer of such a model."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +139,8 @@ class TextOptions:
     tokenize_chinese_chars: bool = True
     """Make every CJK ideograph a word of its own."""
     compose: bool = False
-    """Compose again (NFC) after stripping accents. Otherwise Hangul stays split into jamo."""
-
-    @property
-    def is_stock(self) -> bool:
-        """Whether transformers' BertTokenizer class can express these options."""
-        return not self.compose
+    """Compose again (NFC) after stripping accents; otherwise Hangul stays split into jamo. It is the only option that
+    transformers' BertTokenizer class cannot express."""
 
 
 def build_normalizer(options: TextOptions) -> normalizers.Normalizer:
@@ -66,7 +176,7 @@ def options_of(backend: tokenizers.Tokenizer) -> TextOptions | None:
 
 
 def build_backend(
-    vocabulary: Mapping[str, int], options: TextOptions, names: SpecialNames | None = None
+    vocabulary: Mapping[str, int], options: TextOptions, names: SpecialNames = WORDPIECE.names
 ) -> tokenizers.Tokenizer:
     """Assemble a BERT WordPiece tokenizer from its vocabulary.
 
@@ -78,7 +188,6 @@ def build_backend(
     Returns:
         A tokenizer without truncation or padding, whose file is the one that transformers would save.
     """
-    names = names or SpecialNames()
     model = models.WordPiece(
         dict(vocabulary),
         unk_token=names.unk,
@@ -127,5 +236,5 @@ def build_byte_bpe(
 def mark_special(backend: tokenizers.Tokenizer, names: SpecialNames) -> None:
     """Register those of the five special pieces as special that the tokenizer's file did not."""
     known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-    missing = [name for name in asdict(names).values() if name not in known]
+    missing = [name for name in names if name not in known]
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])

@@ -8,9 +8,19 @@ from typing import Any
 import tokenizers
 
 from megabert.errors import DataError
-from megabert.tokenization.backend import TextOptions, build_backend, build_byte_bpe, build_normalizer, options_of
-from megabert.tokenization.kinds import BYTE_BPE, WORDPIECE, Kind, kind_of
-from megabert.tokenization.special_tokens import SpecialNames, find_special_ids
+from megabert.tokenization.backend import (
+    BYTE_BPE,
+    WORDPIECE,
+    Kind,
+    SpecialNames,
+    TextOptions,
+    build_backend,
+    build_byte_bpe,
+    build_normalizer,
+    find_special_ids,
+    kind_of,
+    options_of,
+)
 from megabert.tokenization.tokenizer import Tokenizer
 
 TOKENIZER_FILES = (
@@ -69,17 +79,16 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
     folder.mkdir(parents=True, exist_ok=True)
     backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     options = options_of(backend)
-    is_stock = options is not None and options.is_stock
     if options is not None:
         # Built again from its parts, so that equal tokenizers give equal files, whatever folder they were read from.
         added = [token for token in backend.get_added_tokens_decoder().values() if not token.special]
-        backend = build_backend(_model_vocabulary(backend), options, tokenizer.names)
+        backend = build_backend(json.loads(tokenizer.to_json())["model"]["vocab"], options, tokenizer.names)
         backend.add_tokens(added)
-    settings: dict[str, Any] = {f"{role}_token": name for role, name in asdict(tokenizer.names).items()}
+    settings: dict[str, Any] = {f"{role}_token": name for role, name in tokenizer.names._asdict().items()}
     config = {
-        "tokenizer_class": "BertTokenizer" if is_stock else "PreTrainedTokenizerFast",
+        "tokenizer_class": "BertTokenizer" if options and not options.compose else "PreTrainedTokenizerFast",
         "model_max_length": model_max_length,
-        "added_tokens_decoder": _added_tokens(backend),
+        "added_tokens_decoder": {str(token.pop("id")): token for token in json.loads(backend.to_str())["added_tokens"]},
         **settings,
     }
     if options is not None:
@@ -95,12 +104,13 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
 
 def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:
     """Return the spelling of special pieces: the settings', or the kind's usual one, or BERT's (as in DeBERTa)."""
-    usual = asdict(kind.names)
-    names = {
-        role: bracketed if bracketed in vocabulary and usual[role] not in vocabulary else usual[role]
-        for role, bracketed in asdict(SpecialNames()).items()
-    }
-    return SpecialNames(**{role: _name(settings, role, default) for role, default in names.items()})
+    names = kind.names._asdict()
+    for role, bracketed in SpecialNames()._asdict().items():
+        if bracketed in vocabulary and names[role] not in vocabulary:
+            names[role] = bracketed
+        setting = settings.get(f"{role}_token") or names[role]
+        names[role] = setting["content"] if isinstance(setting, dict) else str(setting)
+    return SpecialNames(**names)
 
 
 def _read_wordpiece(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
@@ -132,7 +142,7 @@ def _read_backend(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Toke
     # transformers lets the settings of a BertTokenizer prevail over the normaliser in tokenizer.json.
     is_bert_class = str(settings.get("tokenizer_class", "")).startswith("BertTokenizer")
     options = options_of(backend)
-    if is_bert_class and options is not None and options.is_stock:
+    if is_bert_class and options and not options.compose:
         backend.normalizer = build_normalizer(_text_options(settings))
     return backend, kind
 
@@ -150,21 +160,6 @@ def _text_options(settings: dict[str, Any]) -> TextOptions:
         strip_accents=lower if accents is None else bool(accents),
         tokenize_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
     )
-
-
-def _name(settings: dict[str, Any], role: str, default: str) -> str:
-    value = settings.get(f"{role}_token") or default
-    return value["content"] if isinstance(value, dict) else str(value)
-
-
-def _model_vocabulary(backend: tokenizers.Tokenizer) -> dict[str, int]:
-    return json.loads(backend.to_str())["model"]["vocab"]
-
-
-def _added_tokens(backend: tokenizers.Tokenizer) -> dict[str, Any]:
-    keys = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
-    table = backend.get_added_tokens_decoder()
-    return {str(index): {key: getattr(table[index], key) for key in keys} for index in sorted(table)}
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:

@@ -7,8 +7,8 @@ normaliser lower-cases or does nothing, and every character but letters, digits 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,19 +27,20 @@ _BATCH_BYTES = 1 << 23
 Encode = Callable[[list[str]], list[list[int]]]
 
 
-@dataclass(frozen=True, eq=False)
-class AsciiPieces:
-    """The pieces that words of printable ASCII are cut into, for `megabert.tokenization.wordpiece_loops`."""
+class AsciiPieces(NamedTuple):
+    """The pieces that words of printable ASCII are cut into, as `megabert.tokenization.wordpiece_loops` reads them."""
 
     trie: tuple[NDArray[np.uint64], NDArray[np.int32]]
     """Edges of the trie of all pieces, and the id of the piece that ends at each node."""
     is_lower: bool
     """Whether upper case counts as lower case."""
-    unknown: int
+    unknown: np.int32
     """Id of [UNK]."""
+    longest: int
+    """Longer words become [UNK]."""
 
     @classmethod
-    def of(cls, vocabulary: Mapping[str, int], unknown: int, *, is_lower: bool) -> "AsciiPieces":
+    def of(cls, vocabulary: Mapping[str, int], *, is_lower: bool, unknown: int, longest: int) -> "AsciiPieces":
         """Build the trie of a vocabulary, which maps pieces to ids."""
         from megabert.tokenization.wordpiece_loops import INITIAL, INSIDE, enter_pieces
 
@@ -57,12 +58,7 @@ class AsciiPieces:
             trie = _zeros(2 * most), np.full(most + 2, -1, np.int32)
             enter_pieces(*entries, ids, trie)
             most = int(np.count_nonzero(trie[0]))
-        return cls(trie, is_lower, unknown)
-
-    @classmethod
-    def none(cls) -> "AsciiPieces":
-        """Return an empty trie, for tokenizers with which every span is looked up."""
-        return cls((_zeros(1), np.full(3, -1, np.int32)), False, 0)
+        return cls(trie, is_lower, np.int32(unknown), longest)
 
 
 def _zeros(least: int) -> NDArray[np.uint64]:
@@ -90,7 +86,7 @@ class SpanCache:
             max_ids: Most ids that are remembered, likewise.
         """
         self._encode, self._has_words = encode, pieces is not None
-        self._pieces = pieces or AsciiPieces.none()
+        self._pieces = pieces or AsciiPieces.of({}, is_lower=False, unknown=0, longest=0)
         self._limits = (max_spans, max_ids)
         self._clear()
 
@@ -114,9 +110,8 @@ class SpanCache:
             batch_ids, batch_lengths = self._encode_batch(batch)
             ids.append(batch_ids)
             lengths.append(batch_lengths)
-        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-        np.cumsum(_joined(lengths, np.int64), out=offsets[1:])
-        return _joined(ids, np.int32), offsets
+        offsets = np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)
+        return ids[0] if len(ids) == 1 else np.concatenate(ids), offsets
 
     def _encode_batch(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return all ids of a batch and how many each text has."""
@@ -129,8 +124,7 @@ class SpanCache:
         self._find(text, offsets, slots)
         room = int(offsets[-1] - offsets[0]) + int(np.diff(self._starts)[slots].sum())
         ids, lengths = np.empty(room + 1, np.int32), np.empty(len(texts), np.int64)
-        pieces = (self._words, self._pieces.trie, self._pieces.is_lower, np.int32(self._pieces.unknown))
-        spans = (slots, self._starts, self._ids)
+        pieces, spans = (self._words, *self._pieces), (slots, self._starts, self._ids)
         count = encode(text, offsets, self._has_words, pieces, spans, ids, lengths)
         return ids[:count], lengths
 
@@ -176,11 +170,6 @@ def _batches(texts: Sequence[str] | pa.StringArray) -> list[pa.StringArray]:
     borders = np.flatnonzero(np.diff(ends)) + 1
     edges = [0, *borders.tolist(), len(array)]
     return [array.slice(start, end - start) for start, end in pairwise(edges) if end > start]
-
-
-def _joined(parts: list[NDArray], dtype: type) -> NDArray:
-    """Return arrays end to end; a single one as it is."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
 def _grown(array: NDArray, size: int) -> NDArray:

@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,24 @@ import tokenizers
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
-from megabert.tokenization.backend import CONTINUATION, MAX_WORD_CHARACTERS, mark_special, options_of
-from megabert.tokenization.kinds import WORDPIECE, kind_of
+from megabert.tokenization.backend import (
+    CONTINUATION,
+    WORDPIECE,
+    SpecialIds,
+    SpecialNames,
+    find_special_ids,
+    kind_of,
+    mark_special,
+    options_of,
+)
 from megabert.tokenization.span_cache import AsciiPieces, SpanCache
-from megabert.tokenization.special_tokens import SpecialIds, SpecialNames, find_special_ids
 
 FEW_TEXTS = 256
 """Up to this many texts are given to `tokenizers` at once, because loading the compiled loops would take longer."""
 
 
 class Tokenizer:
-    """A tokenizer of any kind of `kinds`, whose ids are those of Hugging Face's for the same files.
+    """A tokenizer of any kind in `backend`, whose ids are those of Hugging Face's for the same files.
 
     Text is never truncated or padded, ``[CLS]`` and ``[SEP]`` are not added, and special pieces that a text
     spells out, such as a literal ``[MASK]``, are cut into pieces like any other text.
@@ -59,16 +66,22 @@ class Tokenizer:
         """Pieces in the order of their ids."""
         # Added pieces may contain spaces or absorb those around them; spans between spaces are then not independent.
         self._options = options_of(self._backend)
-        self._has_spans = self._options is not None and not _added_pieces(self._backend)
+        self._has_spans = self._options is not None and not any(
+            not token.special for token in self._backend.get_added_tokens_decoder().values()
+        )
 
     @cached_property
     def _spans(self) -> SpanCache:
         model = json.loads(self._backend.to_str())["model"]
         pieces = None
-        if model["max_input_chars_per_word"] == MAX_WORD_CHARACTERS and model["unk_token"] == self.names.unk:
+        if model["unk_token"] == self.names.unk:
             assert self._options is not None
-            is_lower = self._options.do_lower_case
-            pieces = AsciiPieces.of(model["vocab"], self.special_ids.unk, is_lower=is_lower)
+            pieces = AsciiPieces.of(
+                model["vocab"],
+                is_lower=self._options.do_lower_case,
+                unknown=self.special_ids.unk,
+                longest=model["max_input_chars_per_word"],
+            )
         return SpanCache(self._encode_lists, pieces)
 
     def forget_spans(self) -> None:
@@ -89,7 +102,7 @@ class Tokenizer:
     def is_subword(self) -> NDArray[np.bool_]:
         """Whether the piece of each id continues a word, as a boolean array; special pieces do not."""
         continues = np.array([self.kind.continues_word(piece) for piece in self.pieces], dtype=bool)
-        continues[list(self.special_ids.to_dict().values())] = False
+        continues[list(self.special_ids)] = False
         return continues
 
     @cached_property
@@ -110,14 +123,9 @@ class Tokenizer:
         """
         if self._has_spans and len(texts) > FEW_TEXTS:
             return self._spans.encode_flat(texts)
-        return self._encode_whole(texts.to_pylist() if isinstance(texts, pa.Array) else texts)
-
-    def _encode_whole(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Tokenize without the cache."""
-        id_lists = self._encode_lists(list(texts))
-        offsets = np.zeros(len(id_lists) + 1, dtype=np.int64)
-        np.cumsum([len(ids) for ids in id_lists], out=offsets[1:])
-        return np.array([index for ids in id_lists for index in ids], dtype=np.int32), offsets
+        id_lists = self._encode_lists(texts.to_pylist() if isinstance(texts, pa.Array) else list(texts))
+        offsets = np.cumsum([0, *map(len, id_lists)], dtype=np.int64)
+        return np.fromiter(chain.from_iterable(id_lists), np.int32, offsets[-1]), offsets
 
     def _encode_lists(self, texts: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
@@ -182,8 +190,9 @@ class Tokenizer:
         model = state["model"]
         return {
             "pieces": self.pieces,
-            "special": asdict(self.names),
-            "added": _added_pieces(self._backend),
+            "special": self.names._asdict(),
+            # Pieces that were added in addition to the special ones: text is searched for them first.
+            "added": [token for token in state["added_tokens"] if not token.pop("special")],
             "model": [model.get(key) for key in self.kind.identity],
             "normalizer": _canonical_normalizer(state["normalizer"]),
             "pre_tokenizer": state["pre_tokenizer"],
@@ -198,13 +207,6 @@ def _restore(state: str, names: SpecialNames, where: str) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(state), names=names, where=where)
 
 
-def _added_pieces(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:
-    """Return the pieces that were added in addition to the special ones; text is searched for them first."""
-    keys = ("content", "lstrip", "normalized", "rstrip", "single_word")
-    tokens = sorted(backend.get_added_tokens_decoder().items())
-    return [{"id": index} | {key: getattr(token, key) for key in keys} for index, token in tokens if not token.special]
-
-
 def _pieces_by_id(vocabulary: dict[str, int], where: str) -> list[str]:
     by_id = sorted((index, piece) for piece, index in vocabulary.items())
     gaps = [position for position, (index, _) in enumerate(by_id) if index != position]
@@ -217,12 +219,9 @@ def _pieces_by_id(vocabulary: dict[str, int], where: str) -> list[str]:
 
 
 def _canonical_normalizer(state: Any) -> Any:
-    """Spell the normaliser's state in one way: strip_accents=None means "as lowercase"."""
-    if not isinstance(state, dict):
-        return state
-    state = dict(state)
-    if state.get("type") == "BertNormalizer" and state.get("strip_accents") is None:
-        state["strip_accents"] = state.get("lowercase")
-    if state.get("type") == "Sequence":
-        state["normalizers"] = [_canonical_normalizer(part) for part in state["normalizers"]]
+    """Spell the normaliser's state in one way, in place: strip_accents=None means "as lowercase"."""
+    if state and state["type"] == "BertNormalizer" and state["strip_accents"] is None:
+        state["strip_accents"] = state["lowercase"]
+    for part in (state or {}).get("normalizers", []):
+        _canonical_normalizer(part)
     return state

@@ -15,12 +15,11 @@ fast: most English words fit into one or two such numbers, which are compared an
 import numpy as np
 
 from megabert.compiled import compiled, inlined
-from megabert.tokenization.backend import MAX_WORD_CHARACTERS
+from megabert.randomness.splitmix64 import GOLDEN
 
 INITIAL, INSIDE = 0, 1  # the two roots of the trie: pieces that start a word, and pieces inside one (written ##piece)
 REMEMBERED_BYTES, REMEMBERED_IDS = 16, 4  # longer words, and words of more pieces, are cut again each time
 SPACE = 0x20
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _1, _2, _3, _4, _5, _6, _7 = (np.uint64(value) for value in range(1, 8))
 _8, _16, _24, _32, _40, _48, _56 = (np.uint64(8 * value) for value in range(1, 8))
 _LOW = np.uint64(0xFFFFFFFF)
@@ -72,7 +71,7 @@ def _key(node, byte):
 def _edge(edges, node, byte):
     """Return the slot of an edge in the table, or the empty slot where it would be entered."""
     key, last = _key(node, byte), len(edges) - 1
-    slot = np.int64((key * _GOLDEN) >> _32) & last
+    slot = np.int64((key * GOLDEN) >> _32) & last
     while edges[slot] and edges[slot] >> _32 != key:
         slot = (slot + 1) & last
     return slot
@@ -158,7 +157,7 @@ def _slot(table, span, held, ends):
     hashed, last = _FNV_OFFSET, len(table) - 1
     for byte in span:
         hashed = (hashed ^ np.uint64(byte)) * _FNV_PRIME
-    slot = np.int64((hashed * _GOLDEN) >> _32) & last
+    slot = np.int64((hashed * GOLDEN) >> _32) & last
     while table[slot] >= 0 and not _is_equal(span, held, ends[table[slot]], ends[table[slot] + 1]):
         slot = (slot + 1) & last
     return slot
@@ -180,7 +179,7 @@ def encode(text, offsets, has_words, pieces, spans, ids, lengths):
         text: Bytes of all texts.
         offsets: Where each text starts, and the end.
         has_words: Whether printable ASCII is encoded here.
-        pieces: The table of recent words; the trie; whether upper case counts as lower case; the id of [UNK].
+        pieces: The table of recent words, and the fields of `megabert.tokenization.span_cache.AsciiPieces`.
         spans: Numbers of the spans that are looked up, from `find_spans`; where the ids of each number start; all ids.
         ids: Written. It has room for an id a byte, for the ids of the spans that are looked up, and for one more.
         lengths: Written: how many ids each text has.
@@ -189,34 +188,30 @@ def encode(text, offsets, has_words, pieces, spans, ids, lengths):
         The number of ids.
     """
     slots, starts, known_ids = spans
-    remembered, (edges, piece_of_node), is_lower, unknown = pieces
+    remembered, (edges, piece_of_node), is_lower, unknown, longest = pieces
     made = num_met = 0  # ids written, and spans looked up, so far
     for index in range(len(offsets) - 1):
-        first, end = made, offsets[index + 1]
-        if has_words and _is_plain(text, offsets[index], end):
-            made = _encode_plain(
-                text, offsets[index], end, remembered, edges, piece_of_node, is_lower, unknown, ids, made
-            )
-        else:
-            start = offsets[index]
-            while start < end:
-                stop = _span_end(text, start, end)
-                if has_words and _is_plain(text, start, stop):
-                    made = _encode_plain(
-                        text, start, stop, remembered, edges, piece_of_node, is_lower, unknown, ids, made
-                    )
-                elif stop > start:
-                    for index_of_id in range(starts[slots[num_met]], starts[slots[num_met] + 1]):
-                        ids[made] = known_ids[index_of_id]
-                        made += 1
-                    num_met += 1
-                start = stop + 1
+        first, start, end = made, offsets[index], offsets[index + 1]
+        is_all_plain = has_words and _is_plain(text, start, end)
+        while start < end:
+            # Most texts are printable ASCII from end to end, and are encoded in one go, spaces and all.
+            stop = end if is_all_plain else _span_end(text, start, end)
+            if is_all_plain or (has_words and _is_plain(text, start, stop)):
+                made = _encode_plain(
+                    text, start, stop, remembered, edges, piece_of_node, is_lower, unknown, longest, ids, made
+                )
+            elif stop > start:
+                for index_of_id in range(starts[slots[num_met]], starts[slots[num_met] + 1]):
+                    ids[made] = known_ids[index_of_id]
+                    made += 1
+                num_met += 1
+            start = stop + 1
         lengths[index] = made - first
     return made
 
 
 @inlined
-def _encode_plain(text, start, end, remembered, edges, piece_of_node, is_lower, unknown, ids, made):
+def _encode_plain(text, start, end, remembered, edges, piece_of_node, is_lower, unknown, longest, ids, made):
     """Write the ids of printable ASCII: runs of letters and digits are words, and so is every other character.
 
     Arrays are passed one by one and not as a tuple: numba would count each array of a tuple as used and unused again
@@ -241,13 +236,13 @@ def _encode_plain(text, start, end, remembered, edges, piece_of_node, is_lower, 
                 size += 1
         stop = start + max(min(size, end - start), 1)  # punctuation has size 0 and is a word of one character
         if stop - start > REMEMBERED_BYTES:
-            made = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, ids, made)
+            made = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, longest, ids, made)
             start = stop
             continue
         # Lower-case by setting the bit 0x20, clear the bytes behind the word, and look the two numbers up.
         first = (first | fold) & _lowest_bytes(stop - start)
         second = (second | fold) & _lowest_bytes(stop - start - 8)
-        slot = (((first ^ (second * _FNV_PRIME)) * _GOLDEN) >> _32) & last
+        slot = (((first ^ (second * _FNV_PRIME)) * GOLDEN) >> _32) & last
         if remembered[slot, 0] == first and remembered[slot, 1] == second:
             # Two ids in each number. Both are written unconditionally, and counted only if they are there.
             both = remembered[slot, 2]
@@ -260,7 +255,7 @@ def _encode_plain(text, start, end, remembered, edges, piece_of_node, is_lower, 
         else:
             # Not there: cut the word, and let it take the place of the word in this slot.
             begin = made
-            made = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, ids, made)
+            made = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, longest, ids, made)
             if made - begin <= REMEMBERED_IDS:
                 remembered[slot, 0], remembered[slot, 1] = first, second
                 _remember_ids(ids[begin:made], remembered[slot])
@@ -316,10 +311,10 @@ def _lowest_bytes(count):
 
 
 @inlined
-def _encode_word(text, start, end, edges, piece_of_node, is_lower, unknown, ids, made):
+def _encode_word(text, start, end, edges, piece_of_node, is_lower, unknown, longest, ids, made):
     """Cut a word greedily into the longest pieces (Wu et al. 2016, section 4.1), or write [UNK] if that fails."""
     first, root = made, INITIAL
-    is_known = end - start <= MAX_WORD_CHARACTERS
+    is_known = end - start <= longest
     while is_known and start < end:
         # Walk down the trie as far as it goes, and remember the last node on the way where a piece ends.
         node, piece, stop, position = np.int64(root), np.int32(-1), start, start

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from data_prep.array_loops import by_part, order_of
+from data_prep.array_loops import order_of
 
 
 @pytest.mark.parametrize(
@@ -20,18 +20,3 @@ from data_prep.array_loops import by_part, order_of
 def test_order_is_that_of_a_stable_sort(numbers):
     numbers = np.asarray(numbers, np.uint64)
     assert order_of(numbers).tolist() == np.argsort(numbers, kind="stable").tolist()
-
-
-def test_rows_are_parted_at_the_borders_and_stay_in_order():
-    borders = np.array([0, 4, 4, 9, 30])
-    numbers = np.random.default_rng(3).integers(0, 30, 400)
-    order, begins = by_part(numbers, borders)
-    part = np.searchsorted(borders, numbers, side="right") - 1
-    assert order.tolist() == np.argsort(part, kind="stable").tolist()
-    assert begins.tolist() == np.searchsorted(np.sort(part), np.arange(5)).tolist()
-
-
-def test_no_rows_have_parts_without_any():
-    order, begins = by_part(np.zeros(0, np.int64), np.array([0, 5, 9]))
-    assert len(order) == 0
-    assert begins.tolist() == [0, 0, 0]

@@ -4,15 +4,8 @@ import hashlib
 import pytest
 
 from megabert.errors import DataError
-from megabert.schema import (
-    atomic_path,
-    atomic_write,
-    publish_folder,
-    sha256_file,
-    sync_file,
-    sync_folder,
-    write_durably,
-)
+from megabert.schema import atomic_path, atomic_write, publish_folder, sha256_file, write_durably
+from megabert.schema.files import sync_file, sync_folder
 
 
 def test_atomic_write_leaves_only_the_file(tmp_path):

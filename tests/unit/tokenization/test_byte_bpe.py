@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
 
 import pytest
 import tokenizers
@@ -49,7 +48,7 @@ def theirs(tokenizer, texts):
 def test_pieces_are_robertas(bpe):
     assert bpe.vocab_size == 1500
     assert bpe.pieces[:5] == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    assert bpe.special_ids.to_dict() == {"pad": 1, "unk": 3, "cls": 0, "sep": 2, "mask": 4}
+    assert bpe.special_ids._asdict() == {"pad": 1, "unk": 3, "cls": 0, "sep": 2, "mask": 4}
     assert bpe.kind.name == "byte_bpe"
     pieces = bpe.encode(" It is unquestionably there")
     assert (~bpe.is_subword[pieces]).sum() == 4
@@ -132,7 +131,7 @@ def unigram_folder(english_texts, tmp_path_factory):
 def test_unigram_ids_are_those_of_transformers(unigram_folder, tmp_path):
     tokenizer = load_tokenizer(unigram_folder)
     assert tokenizer.kind.name == "unigram"
-    assert tokenizer.special_ids.to_dict() == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    assert tokenizer.special_ids._asdict() == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
     texts = TEXTS[:3]
     expected = theirs(transformers.AutoTokenizer.from_pretrained(unigram_folder), texts)
     assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == expected
@@ -155,7 +154,7 @@ PAIR = ("The whale's tail", "is  long")
 
 def check_deberta(folder, their_tokenizer):
     tokenizer = load_tokenizer(folder)
-    assert asdict(tokenizer.names) == BRACKETED
+    assert tokenizer.names._asdict() == BRACKETED
     assert tokenizer.vocab_size == len(their_tokenizer)
     assert [ids.tolist() for ids in tokenizer.encode_batch(TEXTS)] == theirs(their_tokenizer, TEXTS)
     one, two = (tokenizer.encode(text).tolist() for text in PAIR)

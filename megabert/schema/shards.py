@@ -1,17 +1,131 @@
-"""The manifest of a folder of instance shards. It is written last, so that a folder without one is unfinished."""
+"""The format of instance shards, described in docs/instances.md: Arrow schema, the metadata in it, and the manifest.
+
+The manifest of a folder of shards is written last, so that a folder without one is unfinished.
+"""
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args, get_origin
+
+import pyarrow as pa
 
 from megabert.errors import DataError
 from megabert.schema.files import atomic_write
 from megabert.schema.json_files import parse_json
-from megabert.schema.metadata import FORMAT_VERSION, ShardMetadata, check_version
 
 MANIFEST_NAME = "manifest.json"
+FORMAT_VERSION = 1
+MAX_BATCH_ROWS = 8192  # reading one row decompresses a whole batch
+PREFIX = "megabert."  # of the keys of a shard's schema metadata
+SPECIAL_TOKENS = ("pad", "unk", "cls", "sep", "mask")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardMetadata:
+    """Properties of every instance of a set of shards, stored in each shard's Arrow schema metadata."""
+
+    objective: Literal["nsp", "sop", "none"]
+    """Meaning of ``next_sentence_label``: next sentence prediction, sentence order prediction, or none."""
+    pairing: Literal["balanced", "google"]
+    """Algorithm that drew the pairs of segments."""
+    masking: Literal["static", "dynamic"]
+    """Masks are in the shards (static), or drawn by the loader in each epoch (dynamic)."""
+    mask_unit: Literal["token", "whole_word", "span"]
+    """Tokens that are masked together."""
+    max_seq_length: int
+    """Upper limit of an instance's tokens, [CLS] and [SEP] counted."""
+    max_predictions_per_seq: int
+    """Upper limit of an instance's masked positions."""
+    seed: int
+    """Seed of all random draws of the build."""
+    tokenizer_sha256: str
+    """SHA-256 that identifies the tokenizer of the ids."""
+    special_ids: dict[str, int]
+    """Ids of the special pieces, by the names pad, unk, cls, sep and mask."""
+    vocab_size: int
+    """Number of pieces in the vocabulary."""
+    masked_lm_prob: float = 0.15
+    """Share of an instance's tokens to predict. Shards that do not store it were masked with BERT's 0.15."""
+    format_version: int = FORMAT_VERSION
+    """Version of this schema."""
+
+    def __post_init__(self) -> None:
+        for member in fields(self):
+            allowed, value = member.type, getattr(self, member.name)
+            if get_origin(allowed) is Literal and value not in get_args(allowed):
+                raise DataError(f"Shard metadata: {member.name}={value!r}; allowed: {', '.join(get_args(allowed))}.")
+        missing = [name for name in SPECIAL_TOKENS if name not in self.special_ids]
+        if missing:
+            raise DataError(f"Shard metadata: special_ids lacks {', '.join(missing)}; it needs {SPECIAL_TOKENS}.")
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], where: str = "shard metadata") -> "ShardMetadata":
+        """Build the metadata from JSON values.
+
+        Args:
+            values: The fields, as JSON gives them back.
+            where: The file, or whatever else the values come from; errors name it.
+
+        Raises:
+            DataError: The format version is another one, or fields are missing or unknown.
+        """
+        check_version(values, where)
+        names = {member.name for member in fields(cls)}
+        # The first shards did not store masked_lm_prob: it may be missing.
+        wrong = sorted((names ^ set(values)) - ({"masked_lm_prob"} - set(values)))
+        if wrong:
+            raise DataError(f"{where}: missing or unknown fields {', '.join(wrong)}. Build the shards again.")
+        return cls(**values)
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema, where: str = "shard") -> "ShardMetadata":
+        """Read the metadata of an Arrow schema.
+
+        Raises:
+            DataError: The schema is not that of an instance shard of this version.
+        """
+        stored = {key.decode(): value for key, value in (schema.metadata or {}).items()}
+        values = {key.removeprefix(PREFIX): json.loads(v) for key, v in stored.items() if key.startswith(PREFIX)}
+        if not values:
+            raise DataError(
+                f"{where}: not an instance shard (no megabert metadata). Name a shard of a build's instances."
+            )
+        metadata = cls.from_dict(values, where)
+        if not schema.remove_metadata().equals(instance_schema(metadata).remove_metadata()):
+            raise DataError(f"{where}: its columns are not those of an instance shard:\n{schema.remove_metadata()}")
+        return metadata
+
+
+def check_version(values: dict[str, Any], where: str) -> None:
+    """Raise a DataError if a manifest or the metadata of a shard has another format version than ours."""
+    version = values.get("format_version")
+    if version != FORMAT_VERSION:
+        raise DataError(
+            f"{where}: format_version={version!r}, this megabert reads {FORMAT_VERSION}. "
+            "Build the shards again with `megabert-data build`, or use the version of megabert that wrote them."
+        )
+
+
+def token_type(vocab_size: int) -> pa.DataType:
+    """Return the narrowest Arrow type that holds every token id."""
+    return pa.uint16() if vocab_size <= 65_536 else pa.uint32()
+
+
+def instance_schema(metadata: ShardMetadata) -> pa.Schema:
+    """Return the Arrow schema of a shard, with its metadata as JSON. Each row is an instance without padding."""
+    token = token_type(metadata.vocab_size)
+    return pa.schema(
+        [
+            ("input_ids", pa.list_(token)),
+            ("segment_b_start", pa.uint16()),
+            ("masked_lm_positions", pa.list_(pa.uint16())),
+            ("masked_lm_ids", pa.list_(token)),
+            ("next_sentence_label", pa.uint8()),
+        ],
+        metadata={PREFIX + name: json.dumps(value, sort_keys=True) for name, value in asdict(metadata).items()},
+    )
 
 
 @dataclass(frozen=True)
@@ -75,20 +189,8 @@ class Manifest:
         same digest.
         """
         shards = [[shard.file, shard.split, shard.rows, shard.sha256] for shard in self.shards]
-        text = json.dumps([self.metadata.to_dict(), shards], sort_keys=True, separators=(",", ":"))
+        text = json.dumps([asdict(self.metadata), shards], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of ``manifest.json``."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "metadata": self.metadata.to_dict(),
-            "totals": self.totals(),
-            "shards": [asdict(shard) for shard in self.shards],
-            "config": self.config,
-            "versions": self.versions,
-            "statistics": self.statistics,
-        }
 
 
 def write_manifest(folder: Path | str, manifest: Manifest) -> Path:
@@ -100,7 +202,8 @@ def write_manifest(folder: Path | str, manifest: Manifest) -> Path:
     path = Path(folder) / MANIFEST_NAME
     if not manifest.shards:
         raise DataError(f"{path}: refused, there is no shard to list. The corpus gave no instance.")
-    atomic_write(path, json.dumps(manifest.to_dict(), indent=1, sort_keys=True) + "\n")
+    content = {"format_version": FORMAT_VERSION, "totals": manifest.totals(), **asdict(manifest)}
+    atomic_write(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
     return path
 
 
