@@ -133,6 +133,7 @@ class _HeldOut:
                     self.texts.append(text)
                     self.characters += len(text)
                 continue
+            # A corpus of a few documents may hold out none; then the report says that it measured a trained one.
             if self.fallback is None or draw < self.fallback[0]:
                 self.fallback = (draw, text)
             self.trained += 1
@@ -200,6 +201,7 @@ def require_bars(report: VocabularyReport, *, where: str = "vocabulary") -> None
         DataError: More than 0.5% of the held-out words become [UNK], fewer than 99.95% of all characters can
             be written, or more than 0.5% of the words are Hangul split into jamo.
     """
+    # All at once: they have one remedy, and whoever fixes one would meet the next only after another training.
     problems = []
     if report.unknown_words_pct > MAX_UNKNOWN_WORDS_PCT:
         problems.append(
@@ -316,6 +318,7 @@ def _coverage(tokenizer: Tokenizer, words: Counter[str]) -> float:
     WordPiece has a piece for a character at the start of a word, and another (``##``) for one inside: each is asked
     for.
     """
+    # Different words share characters: asking once for each (character, is it the first) saves most questions.
     characters: Counter[tuple[str, bool]] = Counter()
     for word, count in words.items():
         for index, character in enumerate(word):

@@ -36,6 +36,7 @@ def frozen_files() -> list[Path]:
     """
     waiting = [path for package in ("megabert", "data_prep") for path in (_ROOT / package).rglob("*_loops.py")]
     files: set[Path] = set()
+    # Follow imports from file to file. They are read from the text: importing the modules here would be circular.
     while waiting:
         path = waiting.pop()
         if path in files:
@@ -51,6 +52,7 @@ def _cache_folder() -> Path | None:
 
     It is in the user's cache or, where that is set, in ``NUMBA_CACHE_DIR``.
     """
+    # A folder for each text: an old folder is never wrong, only unused, so two versions can share a home.
     digest = hashlib.sha256(numba.__version__.encode())
     for path in frozen_files():
         digest.update(path.read_bytes())

@@ -138,6 +138,7 @@ def mask_instances(
             raise ConfigError(
                 f"mask_unit={options.mask_unit} needs to know which pieces continue a word; give is_subword."
             )
+        # An empty array instead of None: the loop is compiled for one type, not for two.
         pieces = pieces._replace(is_subword=np.zeros(0, np.bool_))
     wanted = count_predictions(np.diff(offsets), options)
     # Room for all that is wanted; where words are masked whole, some of it may be left over.

@@ -3,13 +3,15 @@
 from megabert.schema.files import (
     atomic_path,
     atomic_write,
+    parse_json,
     publish_folder,
+    read_json,
     replace_folder,
     sha256_file,
+    to_json,
     try_lock,
     write_durably,
 )
-from megabert.schema.json_files import parse_json, read_json, to_json
 from megabert.schema.shards import (
     MANIFEST_NAME,
     MAX_BATCH_ROWS,

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin
 import pyarrow as pa
 
 from megabert.errors import DataError
-from megabert.schema.files import atomic_write
-from megabert.schema.json_files import parse_json
+from megabert.schema.files import atomic_write, parse_json
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
@@ -188,6 +187,7 @@ class Manifest:
         Paths in the configuration, package versions and counts are left out, so that a copied or repeated build has the
         same digest.
         """
+        # Lists, not objects: a field that a later version adds to the entries leaves the digest as it is.
         shards = [[shard.file, shard.split, shard.rows, shard.sha256] for shard in self.shards]
         text = json.dumps([asdict(self.metadata), shards], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -224,6 +224,7 @@ def read_manifest(folder: Path | str) -> Manifest:
     shards = parse_json(content, list[ShardEntry], where=f"{path}: shards", remedy="Build the shards again.")
     if not shards:
         raise DataError(f"{path}: lists no shards. Build them again with `megabert-data build`.")
+    # A name with a folder in it could make a reader open files outside the folder of shards.
     for index, entry in enumerate(shards):
         _check_file(path, index, entry)
     manifest = Manifest(

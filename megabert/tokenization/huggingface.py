@@ -104,6 +104,7 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
 
 def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:
     """Return the spelling of special pieces: the settings', or the kind's usual one, or BERT's (as in DeBERTa)."""
+    # DeBERTa 2 and 3 are Unigram with BERT's spelling, so the vocabulary decides between the two.
     names = kind.names._asdict()
     for role, bracketed in SpecialNames()._asdict().items():
         if bracketed in vocabulary and names[role] not in vocabulary:
@@ -124,6 +125,7 @@ def _read_byte_bpe(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tok
     vocabulary, merges = _read_json(path), path.with_name("merges.txt")
     if not merges.is_file():
         raise DataError(f"{path}: there is no merges.txt next to it. Fetch the folder again.")
+    # A merge a line, "left right", in the order in which they were learned, which is the order of application.
     lines = [line for line in merges.read_text(encoding="utf-8").splitlines() if not line.startswith("#version")]
     names = _names(settings, BYTE_BPE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))

@@ -120,6 +120,7 @@ class SpanCache:
         _, borders, data = texts.buffers()
         offsets = np.frombuffer(borders, np.int32)[texts.offset : texts.offset + len(texts) + 1]
         text = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+        # Count, look up, write: numba has no growing arrays, so each pass sizes the arrays of the next one.
         slots = np.empty(count_looked_up(text, offsets, self._has_words), np.int32)
         self._find(text, offsets, slots)
         room = int(offsets[-1] - offsets[0]) + int(np.diff(self._starts)[slots].sum())
@@ -148,6 +149,7 @@ class SpanCache:
         except BaseException:
             self._clear()  # the new spans are in the table already, but their ids are not
             raise
+        # Ids are stored end to end in the order of the spans' numbers, which is the order in which they were first met.
         ends = self._starts[first] + np.cumsum(np.fromiter(map(len, id_lists), np.int64, num_new))
         if num_new:
             self._ids = _grown(self._ids, int(ends[-1]))

@@ -56,6 +56,7 @@ class Tokenizer:
         # A saved tokenizer may cut or pad every text: sentence-transformers' files do so at 128.
         self._backend.no_truncation()
         self._backend.no_padding()
+        # Added pieces have ids as well, but the model inside the backend does not know them.
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         self.special_ids: SpecialIds = find_special_ids(vocabulary, self.names, where=where)
         mark_special(self._backend, self.names)
@@ -66,9 +67,8 @@ class Tokenizer:
         """Pieces in the order of their ids."""
         # Added pieces may contain spaces or absorb those around them; spans between spaces are then not independent.
         self._options = options_of(self._backend)
-        self._has_spans = self._options is not None and not any(
-            not token.special for token in self._backend.get_added_tokens_decoder().values()
-        )
+        added = self._backend.get_added_tokens_decoder().values()
+        self._has_spans = self._options is not None and all(token.special for token in added)
 
     @cached_property
     def _spans(self) -> SpanCache:

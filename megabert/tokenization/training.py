@@ -78,6 +78,8 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZ
     options = TextOptions(
         do_lower_case=not cased, strip_accents=not cased, compose=not cased and any(map(has_hangul, spans))
     )
+    # From here on the text is a table of words. Its order is that of code points, so the order of documents and the
+    # number of threads that read them cannot change an id.
     words = _split_words(spans, options)
     if not words:
         raise DataError("vocabulary: the text has no words. Give documents that hold text.")
@@ -167,6 +169,7 @@ def _train_pieces(words: dict[str, int], initial: list[str], fixed: list[str], v
 
 def _repeat(words: dict[str, int]) -> Iterator[str]:
     """Yield each word as often as it occurs, in lines of bounded length."""
+    # The trainer takes text, not counts; a frequent word in one line would be a string of gigabytes.
     for word, occurrences in words.items():
         full, rest = divmod(occurrences, _FEED_WORDS)
         for _ in range(full):

@@ -11,7 +11,7 @@ from data_prep.execution.executors import Executor
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import Built, build
 from megabert.schema import ShardMetadata
-from megabert.schema.metadata import SPECIAL_TOKENS
+from megabert.schema.shards import SPECIAL_TOKENS
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"
 NUM_DOCUMENTS = 60
