@@ -13,12 +13,12 @@ from worker_group import WorkerGroups
 
 pytestmark = pytest.mark.soak
 
-ENGINES = ["zero1", "zero2", "zero3", "bf16_zero1"]
+ENGINES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1", "bf16_zero2", "bf16_zero3"]
 CELLS = [
     (world_size, engine, variant)
     for world_size in (1, 2, 3, 4)
     for engine in ENGINES
-    for variant in ("nvlamb", "paper", "deepspeed")
+    for variant in ("apex", "nvlamb", "paper", "deepspeed")
 ]
 
 
