@@ -27,9 +27,13 @@ import torch
 from benchmarks.claims import BATCH, LENGTH, batches_of, build_shards
 from megabert.config.model import ModelConfig
 from megabert.config.run import OptimizerConfig, PhaseConfig
-from megabert.data import MicroBatch, PackedLoader, RankShare, ShardSet, StepPacker, shape_for
+from megabert.data.batch import MicroBatch
+from megabert.data.loader import PackedLoader
+from megabert.data.packing import shape_for
+from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, StepPacker
 from megabert.models.bert import BertForPreTraining
-from megabert.models.initialization import initialize
+from megabert.models.build import initialize
 from megabert.optim import Fragment, build_optimizer, learning_rate
 from megabert.text_tables import render_table
 
