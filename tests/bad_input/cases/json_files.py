@@ -1,0 +1,101 @@
+"""Every JSON file that we write or read, damaged in every way, under every command that reads it."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bad_input.given import DAMAGES, change, copy, into_folder, remove
+from bad_input.harness import Case
+from bad_input.material import COMMANDS, run_flags
+
+
+class Reader(NamedTuple):
+    """A file and a command that reads it."""
+
+    file: str
+    command: str
+    needs: tuple[str, ...]
+    """Material that the command needs."""
+    code: int | tuple[int, ...]
+    says: str
+    """What the message names: the file, or the folder where it shows only there."""
+    stale: tuple[str, ...] = ()
+    """Removed before, so that the command has to read the file."""
+    accepts: frozenset[str] = frozenset()
+    """Damages that leave a file which is right."""
+    leaves: tuple[str, ...] = ()
+
+
+PRETRAIN = f"megabert pretrain {run_flags()} --run-dir run"
+PRETRAIN_NEW = f"megabert pretrain {run_flags()} --run-dir new"
+RUN, BUILD, HF, TUNED = (
+    ("run", "build"),
+    ("build", "text.jsonl"),
+    ("hf", "labels.tsv", "lines.txt"),
+    ("tuned", "labels.tsv"),
+)
+MANIFEST = "build/instances/32/manifest.json"
+PLAN, RECORD = "build/work/plan.json", "build/work/records/instances-32/train-00000-00.json"
+CHECKPOINT = "run/checkpoints/step_00000006/manifest.json"
+FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
+
+READERS = (
+    Reader(MANIFEST, "megabert-data verify build/instances/32", BUILD, 3, "manifest.json"),
+    Reader(MANIFEST, "megabert-data stats build/instances/32", BUILD, 3, "manifest.json"),
+    Reader(MANIFEST, "megabert-data peek build/instances/32/train-00000-00.arrow:0", BUILD, 3, "manifest.json"),
+    Reader(MANIFEST, PRETRAIN_NEW, BUILD, 3, "manifest.json"),
+    Reader(PLAN, COMMANDS["build"], BUILD, 3, "plan.json", stale=(MANIFEST,)),
+    # A damaged record is one of a unit that was not finished: the unit is done again.
+    Reader(RECORD, COMMANDS["build"], BUILD, (0, 3), "", stale=(MANIFEST,), leaves=(MANIFEST, RECORD)),
+    Reader("build/build.json", COMMANDS["build"], BUILD, 3, "build.json", stale=(MANIFEST,)),
+    Reader("run/status.json", "megabert watch run --once", RUN, 4, "status.json"),
+    Reader("run/metrics.jsonl", "megabert report run", RUN, 4, "metrics.jsonl"),
+    Reader("run/metrics.jsonl", "megabert compare run run", RUN, 4, "metrics.jsonl"),
+    Reader("run/metrics.jsonl", "megabert watch run --once", RUN, 4, "metrics.jsonl"),
+    Reader(CHECKPOINT, "megabert export run --to out", RUN, 4, "manifest.json"),
+    Reader(CHECKPOINT, "megabert fill-mask --model run 'a [MASK] b'", RUN, 4, "manifest.json"),
+    Reader("hf/config.json", "megabert fill-mask --model hf 'a [MASK] b'", HF, (2, 3), "config.json"),
+    Reader("hf/config.json", "megabert embed lines.txt --model hf", HF, (2, 3), "config.json"),
+    Reader("hf/config.json", FINETUNE, HF, (2, 3), "config.json"),
+    Reader("hf/tokenizer.json", "megabert fill-mask --model hf 'a [MASK] b'", HF, 3, "tokenizer"),
+    Reader("hf/tokenizer.json", FINETUNE, HF, 3, "tokenizer"),
+    Reader("hf/tokenizer_config.json", "megabert similar --model hf ship", HF, 3, "tokenizer_config.json"),
+    Reader("tuned/results.json", COMMANDS["tuned"], (*HF, "tuned"), 4, "results.json"),
+    Reader("tuned/finetune.json", COMMANDS["tuned"], (*HF, "tuned"), 4, "finetune.json"),
+    Reader("tuned/seed_42/result.json", COMMANDS["tuned"], (*HF, "tuned"), 4, "result.json"),
+    Reader(
+        "tuned/seed_42/model/config.json",
+        "megabert evaluate --model tuned/seed_42/model --data labels.tsv",
+        TUNED,
+        4,
+        "config.json",
+    ),
+)
+QUICK = {"cut", "words for numbers"}
+
+
+def _cases() -> Iterator[Case]:
+    for reader in READERS:
+        command = " ".join(reader.command.split()[:2])
+        for damage, how in DAMAGES.items():
+            if damage in reader.accepts:
+                continue
+            yield Case(
+                name=f"{command}: {reader.file} {damage}",
+                given=(copy(*reader.needs), *(remove(name) for name in reader.stale), change(reader.file, how)),
+                command=reader.command,
+                code=reader.code,
+                says=(reader.says,),
+                leaves=reader.leaves,
+                quick=damage in QUICK and reader.file == MANIFEST and "peek" not in command,
+            )
+        yield Case(
+            name=f"{command}: {reader.file} is a folder",
+            given=(copy(*reader.needs), *(remove(name) for name in reader.stale), into_folder(reader.file)),
+            command=reader.command,
+            code=reader.code,
+            says=(reader.says,),
+            leaves=reader.leaves,
+        )
+
+
+CASES = list(_cases())

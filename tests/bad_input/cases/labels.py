@@ -1,0 +1,193 @@
+"""Labelled files that are damaged, senseless or for another task."""
+
+import json
+
+from bad_input.given import copy, write
+from bad_input.harness import Case
+
+SOUND = "text\tlabel\n" + "The ship sailed.\tgood\nThe ship sank.\tbad\n" * 10
+LONG = "word " * 80_000
+FLAGS = "--model hf --output-dir new --device cpu --epochs 1 --max-seq-length 32"
+
+
+def squad(**changes: object) -> str:
+    """Return SQuAD's JSON with one question, some of it changed."""
+    context = "The ship left the harbour at dawn."
+    answer = {"text": "harbour", "answer_start": 18} | changes.pop("answer", {})
+    qa = {"id": "1", "question": "What did it leave?", "answers": [answer]} | changes.pop("qa", {})
+    paragraph = {"context": context, "qas": [qa] * 3} | changes.pop("paragraph", {})
+    return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]} | changes)
+
+
+def rows(*objects: object) -> str:
+    """Return JSON lines."""
+    return "".join(json.dumps(row) + "\n" for row in objects)
+
+
+GOOD = {"text": "The ship sailed.", "label": "good"}
+BAD = {"text": "The ship sank.", "label": "bad"}
+
+# task, file, content, what the message names, seconds it may take
+FILES = (
+    ("classification", "empty.tsv", "", "empty.tsv"),
+    ("classification", "header.tsv", "text\tlabel\n", "header.tsv"),
+    ("classification", "one.tsv", "text\tlabel\na b\tgood\n", "label"),
+    ("classification", "same.tsv", "text\tlabel\n" + "a b\tgood\n" * 20, "label"),
+    ("classification", "short.tsv", SOUND + "no label\n", "short.tsv"),
+    ("classification", "wide.tsv", SOUND + "a\tgood\tmore\n", "wide.tsv"),
+    ("classification", "column.tsv", SOUND.replace("label", "lable"), "label"),
+    ("classification", "bytes.tsv", SOUND.encode() + b"\xff\xfe\tgood\n", "bytes.tsv"),
+    ("classification", "null.tsv", SOUND + "a\x00b\t\x00\n", "null.tsv"),
+    ("classification", "empty_label.tsv", SOUND + "a b\t\n", "empty_label.tsv"),
+    ("classification", "twice.tsv", SOUND.replace("text\tlabel", "text\ttext"), "twice.tsv"),
+    ("classification", "prose.jsonl", "No JSON here.\n", "prose.jsonl"),
+    ("classification", "list.jsonl", rows([1, 2]), "list.jsonl"),
+    ("classification", "numbers.jsonl", rows(GOOD, BAD, {"text": 5, "label": "good"}), "numbers.jsonl"),
+    ("classification", "nulls.jsonl", rows(GOOD, BAD, {"text": None, "label": None}), "nulls.jsonl"),
+    ("classification", "lists.jsonl", rows(GOOD, BAD, {"text": ["a"], "label": {"b": 1}}), "lists.jsonl"),
+    ("classification", "missing.jsonl", rows(GOOD, BAD, {"text": "a"}), "missing.jsonl"),
+    ("classification", "deep.jsonl", "[" * 100_000 + "\n", "deep.jsonl"),
+    ("classification", "labels.xlsx", "PK\x03\x04", "labels.xlsx"),
+    ("classification", "cut.parquet", "PAR1", "cut.parquet"),
+    ("regression", "words.tsv", SOUND, "words.tsv"),
+    ("regression", "nan.tsv", "text\tlabel\n" + "a b\tnan\nc d\t1\n" * 9, "nan"),
+    ("regression", "infinite.tsv", "text\tlabel\n" + "a b\tinf\nc d\t1\n" * 9, "inf"),
+    ("regression", "superscript.tsv", "text\tlabel\n" + "a b\t\u00b2\nc d\t1\n" * 9, "superscript.tsv"),
+    ("regression", "digits.tsv", "text\tlabel\n" + f"a b\t{'9' * 5000}\nc d\t1\n" * 9, "digits.tsv"),
+    ("tagging", "prose.conll", "Nothing here has a tag.\n", "prose.conll"),
+    ("tagging", "gap.conll", "The O\nship\n\n", "gap.conll"),
+    ("tagging", "lengths.jsonl", rows({"tokens": ["a", "b"], "tags": ["O"]}), "lengths.jsonl"),
+    ("tagging", "types.jsonl", rows({"tokens": "a b", "tags": 3}), "types.jsonl"),
+    ("tagging", "empty.jsonl", rows({"tokens": [], "tags": []}), "empty.jsonl"),
+    ("squad", "prose.json", "No JSON here.", "prose.json"),
+    ("squad", "list.json", "[]", "list.json"),
+    ("squad", "nodata.json", "{}", "nodata.json"),
+    ("squad", "null.json", squad(data=None), "null.json"),
+    ("squad", "outside.json", squad(answer={"answer_start": 5000}), "outside.json"),
+    ("squad", "negative.json", squad(answer={"answer_start": -3}), "negative.json"),
+    ("squad", "word.json", squad(answer={"answer_start": "four"}), "word.json"),
+    ("squad", "other.json", squad(answer={"text": "whale"}), "other.json"),
+    ("squad", "number.json", squad(answer={"text": 7}), "number.json"),
+    ("squad", "question.json", squad(qa={"question": None}), "question.json"),
+    ("squad", "id.json", squad(qa={"id": None}), "id.json"),
+    ("squad", "noanswers.json", squad(qa={"answers": []}), "noanswers.json"),
+    ("squad", "context.json", squad(paragraph={"context": 5}), "context.json"),
+    ("squad", "qas.json", squad(paragraph={"qas": None}), "qas.json"),
+    ("squad", "deep.json", "[" * 100_000, "deep.json"),
+    ("swag", "columns.csv", "a,b\n1,2\n", "columns.csv"),
+    ("sst2", "labels.tsv", "sentence\tlabel\n" + "a b\t7\n" * 9, "7"),
+    ("mnli", "columns.tsv", SOUND, "columns.tsv"),
+    ("stsb", "columns.tsv", SOUND, "columns.tsv"),
+)
+QUICK: set[str] = set()
+
+CASES = [
+    *(
+        Case(
+            name=f"finetune {task}: {file}",
+            given=(copy("hf"), write(file, content)),
+            command=f"megabert finetune {task} --data {file} --eval-data {file} {FLAGS}",
+            code=(2, 3),
+            says=(says,),
+            quick=file in QUICK,
+        )
+        for task, file, content, says in FILES
+    ),
+    *(
+        Case(
+            name=f"evaluate {task}: {file}",
+            given=(copy("tuned"), write(file, content)),
+            command=f"megabert evaluate --model tuned/seed_42/model --data {file} --device cpu",
+            code=(2, 3),
+            says=(says,),
+        )
+        for task, file, content, says in FILES
+        if task == "classification" and file not in ("one.tsv", "same.tsv")
+    ),
+    Case(
+        name="finetune: a context of 400,000 characters",
+        given=(
+            copy("hf"),
+            write("long.json", squad(paragraph={"context": LONG + "harbour"}, answer={"answer_start": len(LONG)})),
+        ),
+        command=f"megabert finetune squad --data long.json --eval-data long.json {FLAGS}",
+        code=(0, 2, 3),
+        leaves=("new", "new/*"),
+    ),
+    Case(
+        name="embed: a line of four megabytes",
+        given=(copy("hf"), write("long.txt", "word " * 800_000 + "\nshort\n")),
+        command="megabert embed long.txt --model hf",
+        code=(0, 3),
+        leaves=("long.parquet",),
+    ),
+    Case(
+        name="embed: a word of four megabytes",
+        given=(copy("hf"), write("long.txt", "x" * 4_000_000 + "\nshort\n")),
+        command="megabert embed long.txt --model hf",
+        code=(0, 3),
+        leaves=("long.parquet",),
+    ),
+    Case(
+        name="embed: a file that is not UTF-8",
+        given=(copy("hf"), write("bytes.txt", b"short\n\xff\xfe\n")),
+        command="megabert embed bytes.txt --model hf",
+        says=("bytes.txt",),
+    ),
+    Case(
+        name="fill-mask without a mask",
+        given=(copy("hf"),),
+        command="megabert fill-mask --model hf 'no mask'",
+        code=(2, 3),
+        says=("[MASK]",),
+    ),
+    Case(
+        name="fill-mask of nothing",
+        given=(copy("hf"),),
+        command="megabert fill-mask --model hf ''",
+        code=(2, 3),
+        says=("[MASK]",),
+    ),
+    Case(
+        name="fill-mask of too much",
+        given=(copy("hf"),),
+        command=f"megabert fill-mask --model hf '{'word ' * 2000}[MASK]'",
+        code=(2, 3),
+    ),
+    Case(
+        name="fill-mask with top 0",
+        given=(copy("hf"),),
+        command="megabert fill-mask --model hf 'a [MASK]' --top 0",
+        code=2,
+        says=("top",),
+    ),
+    Case(
+        name="similar to a piece of nothing", given=(copy("hf"),), command="megabert similar --model hf ''", code=(2, 3)
+    ),
+    Case(
+        name="similar with operators alone",
+        given=(copy("hf"),),
+        command="megabert similar --model hf + -- -",
+        code=(2, 3),
+    ),
+    Case(
+        name="attention of nothing",
+        given=(copy("hf"),),
+        command="megabert attention --model hf --output page.html ''",
+        code=(0, 2, 3),
+        leaves=("page.html",),
+    ),
+    Case(
+        name="attention of too much",
+        given=(copy("hf"),),
+        command=f"megabert attention --model hf --output page.html '{'word ' * 2000}'",
+        code=(2, 3),
+    ),
+    Case(
+        name="attention of a layer that is not",
+        given=(copy("hf"),),
+        command="megabert attention --model hf --output page.html a --layers 9",
+        code=(2, 3),
+        says=("9",),
+    ),
+]

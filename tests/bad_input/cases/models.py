@@ -1,0 +1,180 @@
+"""Model folders and checkpoints that are damaged, senseless or of another model, under each command that reads one."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from bad_input.given import change, copy, make, remove, set_json, write
+from bad_input.harness import Case, Step
+from bad_input.material import run_flags
+from safetensors.torch import load_file, save_file
+
+COMMANDS = {
+    "fill-mask": "megabert fill-mask --model hf 'the [MASK] ship'",
+    "embed": "megabert embed lines.txt --model hf",
+    "similar": "megabert similar --model hf ship",
+    "attention": "megabert attention --model hf --output page.html 'the ship'",
+    "finetune": "megabert finetune classification --model hf --data labels.tsv --output-dir new --epochs 1",
+    "pretrain": f"megabert pretrain {run_flags()} --run-dir new --init-from hf",
+}
+NEEDS = ("hf", "labels.tsv", "lines.txt", "build")
+
+
+def tensors(how: Callable[[dict[str, torch.Tensor]], None]) -> Step:
+    """Change the tensors of the exported model."""
+
+    def step(folder: Path) -> None:
+        path = folder / "hf" / "model.safetensors"
+        content = load_file(path)
+        how(content)
+        save_file({name: tensor.contiguous() for name, tensor in content.items()}, path, {"format": "pt"})
+
+    return make(step)
+
+
+def fill(value: float) -> Step:
+    """Set every weight."""
+
+    def how(content: dict[str, torch.Tensor]) -> None:
+        for tensor in content.values():
+            tensor.fill_(value)
+
+    return tensors(how)
+
+
+def one_nan(content: dict[str, torch.Tensor]) -> None:
+    next(tensor for name, tensor in content.items() if name.endswith("query.weight"))[0, 0] = float("nan")
+
+
+def drop_layer(content: dict[str, torch.Tensor]) -> None:
+    for name in [name for name in content if "layer.1." in name]:
+        del content[name]
+
+
+def add_layer(content: dict[str, torch.Tensor]) -> None:
+    content.update(
+        {name.replace("layer.1.", "layer.2."): tensor.clone() for name, tensor in content.items() if "layer.1." in name}
+    )
+
+
+def other_shape(content: dict[str, torch.Tensor]) -> None:
+    name = next(name for name in content if name.endswith("query.weight"))
+    content[name] = torch.zeros(7, 5)
+
+
+def header(text: bytes) -> Callable[[bytes], bytes]:
+    """Return what replaces the header of a safetensors file."""
+    return lambda content: struct.pack("<Q", len(text)) + text + content[8 + struct.unpack("<Q", content[:8])[0] :]
+
+
+WEIGHTS = "hf/model.safetensors"
+DAMAGES: dict[str, tuple[tuple[Step, ...], str]] = {
+    "without weights": ((remove(WEIGHTS),), "model.safetensors"),
+    "empty weights": ((change(WEIGHTS, lambda content: b""),), "model.safetensors"),
+    "cut weights": ((change(WEIGHTS, lambda content: content[: len(content) // 2]),), "model.safetensors"),
+    "weights of noise": ((change(WEIGHTS, lambda content: bytes(range(256)) * 40),), "model.safetensors"),
+    "a header of prose": ((change(WEIGHTS, header(b"no JSON at all")),), "model.safetensors"),
+    "a header of a list": ((change(WEIGHTS, header(b"[]")),), "model.safetensors"),
+    "a header without end": (
+        (change(WEIGHTS, lambda content: struct.pack("<Q", 1 << 62) + content[8:]),),
+        "model.safetensors",
+    ),
+    "offsets outside": (
+        (
+            change(
+                WEIGHTS,
+                header(json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 1 << 40]}}).encode()),
+            ),
+        ),
+        "model.safetensors",
+    ),
+    "NaN everywhere": ((fill(float("nan")),), "NaN"),
+    "one NaN": ((tensors(one_nan),), "NaN"),
+    "infinite weights": ((fill(float("inf")),), "inf"),
+    "a layer missing": ((tensors(drop_layer),), "layer.1"),
+    "a layer too many": ((tensors(add_layer),), "layer.2"),
+    "another shape": ((tensors(other_shape),), "query"),
+    "weights of nothing": ((tensors(lambda content: content.clear()),), ""),
+    "without config.json": ((remove("hf/config.json"),), "config.json"),
+    "layers of another number": ((set_json("hf/config.json", "num_hidden_layers", 5),), "layer"),
+    "a billion layers": ((set_json("hf/config.json", "num_hidden_layers", 10**9),), "num_hidden_layers"),
+    "a billion pieces": ((set_json("hf/config.json", "vocab_size", 10**9),), "vocab_size"),
+    "negative sizes": ((set_json("hf/config.json", "hidden_size", -32),), "hidden_size"),
+    "words for sizes": ((set_json("hf/config.json", "hidden_size", "wide"),), "hidden_size"),
+    "heads that do not divide": ((set_json("hf/config.json", "num_attention_heads", 5),), "num_attention_heads"),
+    "no heads": ((set_json("hf/config.json", "num_attention_heads", 0),), "num_attention_heads"),
+    "another family": ((set_json("hf/config.json", "model_type", "gpt2"),), "gpt2"),
+    "no family": ((set_json("hf/config.json", "model_type", None),), "model_type"),
+    "an unknown activation": ((set_json("hf/config.json", "hidden_act", "swish2"),), "hidden_act"),
+    "NaN for a probability": (
+        (set_json("hf/config.json", "hidden_dropout_prob", float("nan")),),
+        "hidden_dropout_prob",
+    ),
+    "zero epsilon": ((set_json("hf/config.json", "layer_norm_eps", 0),), "layer_norm_eps"),
+    "another vocabulary": ((write("hf/vocab.txt", "[PAD]\n[UNK]\n"), remove("hf/tokenizer.json")), "vocab"),
+    "a vocabulary not in UTF-8": ((write("hf/vocab.txt", b"\xff\xfe\n"), remove("hf/tokenizer.json")), "vocab.txt"),
+    "no tokenizer": (tuple(remove(f"hf/{name}") for name in ("vocab.txt", "tokenizer.json")), "tokenizer"),
+    "a model of the tokenizer that nobody knows": (
+        (set_json("hf/tokenizer.json", "model", {"type": "Magic"}),),
+        "tokenizer.json",
+    ),
+    "pieces with ids outside": ((set_json("hf/tokenizer.json", "model.vocab", {"a": 1 << 40}),), "tokenizer.json"),
+}
+QUICK: set[str] = set()
+UNREAD = {  # what a command has no need to notice
+    "similar": {"another family"},
+}
+
+CASES = [
+    *(
+        Case(
+            name=f"{verb}: {name}",
+            given=(copy(*NEEDS), *steps),
+            command=command,
+            code=(2, 3, 4),
+            says=(says,) if says else (),
+            quick=name in QUICK and verb == "fill-mask",
+        )
+        for verb, command in COMMANDS.items()
+        for name, (steps, says) in DAMAGES.items()
+    ),
+    *(
+        Case(
+            name=f"{verb}: {name}",
+            given=(copy("run", "build"), *steps),
+            command=command,
+            code=4,
+            says=(says,),
+            quick=name == "cut rank file" and verb == "export",
+        )
+        for verb, command in {
+            "export": "megabert export run --to out",
+            "fill-mask of a run": "megabert fill-mask --model run 'the [MASK] ship'",
+            "resume": f"megabert pretrain {run_flags(**{'phases.1.steps': 3})} --run-dir run",
+        }.items()
+        for name, (steps, says) in {
+            "cut rank file": (
+                (make(lambda folder: [cut(path) for path in folder.glob("run/checkpoints/*/rank_00000.safetensors")]),),
+                "rank_00000.safetensors",
+            ),
+            "no rank file": (
+                (
+                    make(
+                        lambda folder: [
+                            path.unlink() for path in folder.glob("run/checkpoints/*/rank_00000.safetensors")
+                        ]
+                    ),
+                ),
+                "rank_00000.safetensors",
+            ),
+            "latest names nothing": ((write("run/checkpoints/latest", "step_99999999\n"),), "step_99999999"),
+        }.items()
+    ),
+]
+
+
+def cut(path: Path) -> None:
+    """Halve a file."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

@@ -1,0 +1,20 @@
+"""One process that runs commands, and the sound material that cases damage."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bad_input.harness import CommandServer
+from bad_input.material import make_material
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[CommandServer]:
+    server = CommandServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def material(server, tmp_path_factory) -> Path:
+    return make_material(tmp_path_factory.mktemp("material"), server)

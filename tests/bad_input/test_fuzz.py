@@ -1,0 +1,35 @@
+"""No mutation of a file that we read ends in a traceback, a crash, a hang or too much memory."""
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from bad_input.formats import FORMATS
+from bad_input.fuzz import Format, run_mutation
+from bad_input.harness import CommandServer
+
+SEED = int(os.environ.get("MEGABERT_FUZZ_SEED", "0"))
+COUNT = int(os.environ.get("MEGABERT_FUZZ_COUNT", "660"))
+"""Mutations a format: 31 formats make more than 20,000."""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)  # each mutation has a bound of its own
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+def test_mutations(form: Format, server: CommandServer, material: Path, tmp_path: Path):
+    failures, codes, longest, largest = [], Counter(), 0.0, 0
+    for number in range(COUNT):
+        scratch = tmp_path / "scratch"
+        mutated = run_mutation(form, number, SEED, server, material, scratch)
+        shutil.rmtree(scratch)
+        if mutated is None:
+            continue
+        codes[mutated.outcome.code] += 1
+        longest, largest = max(longest, mutated.outcome.seconds), max(largest, mutated.outcome.peak_bytes)
+        if mutated.problems:
+            failures.append(f"{mutated.name}: {mutated.problems} {mutated.outcome.stderr[-400:]}")
+    counts = ", ".join(f"{count} with exit code {code}" for code, count in sorted(codes.items()))
+    print(f"{form.name}: {sum(codes.values())} files, {counts}; longest {longest:.1f} s, largest {largest >> 20} MiB")
+    assert not failures, f"{len(failures)} of {COUNT}\n" + "\n".join(failures[:20])
