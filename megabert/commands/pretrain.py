@@ -110,7 +110,16 @@ def _configuration(options: Namespace) -> RunConfig:
             del sizes["generator_size"]
         return {name: value for name, value in sizes.items() if name not in fields}
 
-    return load_run_config(recipe, options.config, flags, model_of=model_of)
+    kept = _kept_variant(Path(options.run_dir) / "config.yaml") if recipe in shipped_names("recipe") else {}
+    return load_run_config(recipe, options.config, flags, kept=kept, model_of=model_of)
+
+
+def _kept_variant(recorded: Path) -> dict[str, Any]:
+    """Return the rule of LAMB that a run began with: the recipe may have named another one, or none, at that time."""
+    optimizer = read_yaml(recorded).get("optimizer") if recorded.is_file() else None
+    if not isinstance(optimizer, dict) or "lamb_variant" not in optimizer:
+        return {}
+    return {"optimizer": {"lamb_variant": optimizer["lamb_variant"]}}
 
 
 def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":

@@ -140,20 +140,22 @@ def load_run_config(
     files: Sequence[Path] = (),
     flags: Mapping[str, Any] | None = None,
     *,
+    kept: Mapping[str, Any] | None = None,
     model_of: Callable[[str], Mapping[str, Any]] | None = None,
 ) -> RunConfig:
-    """Resolve a run: dataclass defaults < recipe < files in order < flags.
+    """Resolve a run: dataclass defaults < recipe < what the run keeps < files in order < flags.
 
     Args:
         recipe: Name or file.
         files: YAML files that override the recipe.
         flags: Nested fields that override the files.
+        kept: Nested fields that a run which has begun keeps, whatever the recipe says by now.
         model_of: Reads the model fields of the source that ``init_from`` names; they come between recipe and files.
 
     Raises:
         ConfigError: Every problem at once, those of the phases' lengths included.
     """
-    layers = [read_yaml(shipped_or_own("recipe", recipe)), *map(read_yaml, files), flags or {}]
+    layers = [read_yaml(shipped_or_own("recipe", recipe)), kept or {}, *map(read_yaml, files), flags or {}]
     # The source of the weights gives the model's sizes: above the recipe's, below those that files and flags name.
     sources = [layer["init_from"] for layer in layers if layer.get("init_from")]
     if sources and model_of is not None:

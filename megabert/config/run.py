@@ -47,10 +47,11 @@ class OptimizerConfig:
 
     name: Literal["lamb", "adamw"] = "lamb"
     """Update rule: LAMB (You et al. 2020) for large batches, AdamW (Loshchilov & Hutter 2019) for small ones."""
-    lamb_variant: Literal["nvlamb", "paper", "deepspeed"] = "nvlamb"
-    """Which LAMB: nvlamb corrects the moments' bias and adapts every parameter; paper does not correct, and leaves
-    parameters without weight decay unadapted; deepspeed takes uncorrected norms, clips the trust ratio, and corrects
-    the step size."""
+    lamb_variant: Literal["apex", "nvlamb", "paper", "deepspeed"] = "nvlamb"
+    """Which LAMB: apex, the rule of NVIDIA's published BERT, corrects the moments' bias and gives parameters without
+    weight decay (biases, LayerNorm) the plain learning rate; nvlamb corrects it and adapts every parameter; paper does
+    not correct, and leaves biases and LayerNorm unadapted; deepspeed takes uncorrected norms, clips the trust ratio,
+    and corrects the step size."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of the running first and second moments of the gradients."""
     eps: PositiveFloat = 1e-6

@@ -17,6 +17,7 @@ from megabert.optim.base import BaseOptimizer
 from megabert.optim.fragment import Fragment
 
 VARIANTS = {
+    "apex": {"bias_correction": True, "use_nvlamb": False},
     "nvlamb": {"bias_correction": True, "use_nvlamb": True},
     "paper": {"bias_correction": False, "use_nvlamb": False},
 }
@@ -38,7 +39,8 @@ class ApexLamb(BaseOptimizer):
         if variant not in VARIANTS or (variant == "paper" and not weight_decay):
             raise ConfigError(
                 f"ops.lamb=apex cannot do optimizer.lamb_variant={variant} with optimizer.weight_decay={weight_decay}: "
-                "FusedLAMB does nvlamb, or paper where there is weight decay. Choose one of these, or ops.lamb=auto."
+                "FusedLAMB does apex, nvlamb, and paper where there is weight decay. "
+                "Choose one of these, or ops.lamb=auto."
             )
         super().__init__(params, {"lr": 0.0, "betas": config.betas, "eps": config.eps, "weight_decay": weight_decay})
         self._variant = variant

@@ -30,40 +30,50 @@ class Rule:
 
     corrected: Literal["moments", "step size", "nothing"]
     """Where Adam's bias correction enters, if it does."""
-    adapts_no_decay: bool
-    """Whether biases and LayerNorm parameters, which are not decayed, have a trust ratio other than 1."""
+    adapted: Literal["all", "weights", "decayed"]
+    """Whose trust ratio is computed, and not 1: every parameter's, all but those of biases and LayerNorm, or where the
+    weight decay is not 0. Biases and LayerNorm are never decayed."""
     ratio_limits: tuple[float, float] | None = None
     """Smallest and largest trust ratio."""
 
 
 RULES = {
-    "nvlamb": Rule("moments", adapts_no_decay=True),
-    "paper": Rule("nothing", adapts_no_decay=False),
+    "apex": Rule("moments", "decayed"),
+    "nvlamb": Rule("moments", "all"),
+    "paper": Rule("nothing", "weights"),
     # The limits (min_coeff, max_coeff) are those of DeepSpeed's BERT examples; FusedLamb by itself allows 0.01 to 10.
-    "deepspeed": Rule("step size", adapts_no_decay=True, ratio_limits=(0.01, 0.3)),
+    "deepspeed": Rule("step size", "all", ratio_limits=(0.01, 0.3)),
 }
 
 
 class Lamb(BaseOptimizer):
     """LAMB over the fragments of parameters that a rank holds; at stage 0 these are whole parameters.
 
-    ========== ============================ ============================ =====================
-    variant    moments in the update        trust ratio                  no-decay parameters
-    ========== ============================ ============================ =====================
+    ========== ============================ ============================ ==========================
+    variant    moments in the update        trust ratio                  biases and LayerNorm
+    ========== ============================ ============================ ==========================
+    apex       bias-corrected               norm(w) / norm(u)            ratio 1; so is every ratio
+                                                                         without weight decay
     nvlamb     bias-corrected               norm(w) / norm(u)            adapted as well
     paper      as they are                  norm(w) / norm(u)            ratio 1
     deepspeed  as they are; the correction  clipped to [0.01, 0.3]       adapted as well
                multiplies the step size
-    ========== ============================ ============================ =====================
+    ========== ============================ ============================ ==========================
 
     The variants are those of
 
-    - nvlamb: NVIDIA/apex, ``apex/optimizers/fused_lamb.py`` with ``use_nvlamb=True``
-    - paper: the authors' code, google-research/albert, ``lamb_optimizer.py``: no bias correction, and what takes no
-      weight decay (biases, LayerNorm) is not adapted either
+    - apex: NVIDIA/apex, ``csrc/multi_tensor_lamb.cu`` and ``apex/optimizers/fused_lamb.py`` as they are by default,
+      which is how NVIDIA/DeepLearningExamples trains BERT
+    - nvlamb: the same with ``use_nvlamb=True``
+    - paper: the authors' code, google-research/albert, ``lamb_optimizer.py``
     - deepspeed: deepspeedai/DeepSpeed, ``csrc/lamb/fused_lamb_cuda_kernel.cu``
 
-    The ratio is 1 where either norm is 0. The engine clips gradients before ``step``, and ``step`` overwrites them.
+    The ratio is 1 where either norm is 0. That matters for biases, which begin at 0: the first step, of the learning
+    rate, gives them a norm b, and once adapted they move by no more than learning rate * b a step. So they hardly leave
+    0 in a short run (docs/optimizers.md has the figures).
+
+    The engine clips gradients before ``step``, and ``step`` overwrites them. It divides them by (norm + 1e-6) /
+    max_grad_norm where apex divides by norm / max_grad_norm; a norm above 1 makes this 1e-6 of a gradient at most.
     """
 
     def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: Backend = "auto") -> None:
@@ -82,7 +92,7 @@ class Lamb(BaseOptimizer):
             segment = Segment(fragment.offset, fragment.numel, slots[fragment.parameter])
             self._segments.setdefault(id(fragment.flat), []).append(segment)
         self._names, self._all_reduce = list(names), all_reduce
-        self._adapted = torch.tensor([self._rule.adapts_no_decay or not no_decay(name) for name in names])
+        self._adapted = torch.tensor([self._adapts(name) for name in names])
         self._ratios = torch.ones(len(names), dtype=torch.float64)
 
     @property
@@ -125,6 +135,12 @@ class Lamb(BaseOptimizer):
             # A column per slot again; the ratios stay on the device, so that the host does not wait for them.
             scales = ratios * -step_size
             apply_update(flat.view(-1), flat.grad.view(-1), segments=segments, scales=scales, backend=self._backend)
+
+    def _adapts(self, name: str) -> bool:
+        """Tell whether the trust ratio of a parameter is computed."""
+        if self._rule.adapted == "all" or no_decay(name):
+            return self._rule.adapted == "all"
+        return self._rule.adapted == "weights" or self.defaults["weight_decay"] > 0
 
     def _constants(self, group: dict[str, Any]) -> tuple[Coefficients, float]:
         """Return the numbers of this step for a group: those of the first pass, and the step size of the second."""

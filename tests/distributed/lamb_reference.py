@@ -11,25 +11,34 @@ from megabert.optim import Fragment
 
 
 class ReferenceLamb:
-    def __init__(self, weights: dict[str, Tensor], *, variant: str, weight_decay: float, lr: float) -> None:
+    """One step of each variant. ``clip`` is the global clipping inside the optimizer, which apex alone has."""
+
+    def __init__(
+        self, weights: dict[str, Tensor], *, variant: str, weight_decay: float, lr: float, clip: float = math.inf
+    ) -> None:
         self.weights = {name: weight.double().clone() for name, weight in weights.items()}
         self.m = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
         self.v = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
-        self.variant, self.weight_decay, self.lr, self.t = variant, weight_decay, lr, 0
+        self.variant, self.weight_decay, self.lr, self.clip, self.t = variant, weight_decay, lr, clip, 0
 
     def step(self, gradients: dict[str, Tensor]) -> None:
         self.t += 1
         correction1, correction2 = 1 - 0.9**self.t, 1 - 0.999**self.t
+        norm = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients.values()))
+        divisor = norm / self.clip if norm > self.clip else 1.0
         for name, weight in self.weights.items():
             excluded = name.endswith("bias") or "LayerNorm" in name
-            m = self.m[name].mul_(0.9).add_(gradients[name], alpha=0.1)
-            v = self.v[name].mul_(0.999).add_(gradients[name] ** 2, alpha=0.001)
-            m_hat, v_hat = (m / correction1, v / correction2) if self.variant == "nvlamb" else (m, v)
-            update = m_hat / (v_hat.sqrt() + 1e-6) + (0.0 if excluded else self.weight_decay) * weight
+            weight_decay = 0.0 if excluded else self.weight_decay
+            gradient = gradients[name].double() / divisor
+            m = self.m[name].mul_(0.9).add_(gradient, alpha=0.1)
+            v = self.v[name].mul_(0.999).add_(gradient**2, alpha=0.001)
+            corrected = self.variant in ("apex", "nvlamb")
+            m_hat, v_hat = (m / correction1, v / correction2) if corrected else (m, v)
+            update = m_hat / (v_hat.sqrt() + 1e-6) + weight_decay * weight
             weight_norm, update_norm = float(weight.norm()), float(update.norm())
             ratio = weight_norm / update_norm if weight_norm > 0 and update_norm > 0 else 1.0
             lr = self.lr
-            if self.variant == "paper" and excluded:
+            if (self.variant == "paper" and excluded) or (self.variant == "apex" and weight_decay == 0):
                 ratio = 1.0
             if self.variant == "deepspeed":
                 lr *= math.sqrt(correction2) / correction1
@@ -63,6 +72,30 @@ def lamb_errors(world, engine_name: str, *, variant="nvlamb", steps=100, attache
     for step in range(1, steps + 1):
         train_step(engine, world, step)
         reference.step(gather_whole(engine, world, lambda f: seen[f.parameter, f.start]))
+    return relative_errors(engine, world, reference)
+
+
+def clipping_errors(world, engine_name: str, *, clip: float, steps: int) -> dict[str, float]:
+    """Train a toy alone; return the errors of our clipping and LAMB against apex's, fed the gradients as they came."""
+    engine = make_engine(world, engine_name, variant="apex", clip=clip)
+    reference = ReferenceLamb(whole_masters(engine, world), variant="apex", weight_decay=0.01, lr=0.01, clip=clip)
+    engine_step, norms = engine.step, []
+
+    def recording_step() -> float:
+        gradients = {name: gradient.clone() for name, gradient in engine._stage.gradients()}
+        reference.step({name: gradients[name].view_as(b) for name, b in reference.weights.items()})
+        norms.append(engine_step())
+        return norms[-1]
+
+    engine.step = recording_step
+    for step in range(1, steps + 1):
+        train_step(engine, world, step)
+    assert min(norms) > clip, "nothing was clipped"
+    return relative_errors(engine, world, reference)
+
+
+def relative_errors(engine, world, reference: ReferenceLamb) -> dict[str, float]:
+    """||a - b|| / ||b|| of every parameter."""
     weights = whole_masters(engine, world)
     errors = {name: float((weights[name] - b).norm() / b.norm()) for name, b in reference.weights.items()}
     dist.barrier(group=world.control)

@@ -14,9 +14,16 @@ def test_lamb_under_zero_equals_float64_reference(workers, engine):
     assert max(errors.values()) <= TOLERANCE, errors
 
 
-@pytest.mark.parametrize("variant", ["paper", "deepspeed"])
+@pytest.mark.parametrize("variant", ["apex", "paper", "deepspeed"])
 def test_lamb_variant_equals_float64_reference(workers, variant):
     errors = workers(2).run(lamb_reference.lamb_errors, "zero1", variant=variant, steps=40)[0]
+    assert max(errors.values()) <= TOLERANCE, errors
+
+
+@pytest.mark.parametrize("engine", ["zero0", "zero1"])
+def test_clipping_before_lamb_equals_apexs_inside(workers, engine):
+    # Ours divides by (norm + 1e-6) / clip, apex by norm / clip.
+    errors = workers(1).run(lamb_reference.clipping_errors, engine, clip=0.1, steps=40)[0]
     assert max(errors.values()) <= TOLERANCE, errors
 
 

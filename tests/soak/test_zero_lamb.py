@@ -13,12 +13,12 @@ from worker_group import WorkerGroups
 
 pytestmark = pytest.mark.soak
 
-ENGINES = ["zero1", "zero2", "zero3", "bf16_zero1"]
+ENGINES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"]
 CELLS = [
     (world_size, engine, variant)
     for world_size in (1, 2, 3, 4)
     for engine in ENGINES
-    for variant in ("nvlamb", "paper", "deepspeed")
+    for variant in ("apex", "nvlamb", "paper", "deepspeed")
 ]
 
 
@@ -54,7 +54,7 @@ def test_lamb_is_exact(workers, table, world_size, engine, variant):
     assert errors[worst] <= 1e-6, errors
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "zero0"])  # whole parameters there
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_stock_lamb_fails(workers, table, world_size, engine):
     group = only(workers, world_size)

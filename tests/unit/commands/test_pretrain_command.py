@@ -1,4 +1,4 @@
-"""What ``megabert pretrain --init-from`` takes from its source: sizes, and weights."""
+"""What ``megabert pretrain`` takes from the source of ``--init-from``, and what a run keeps that has begun."""
 
 import json
 
@@ -7,8 +7,9 @@ import yaml
 
 from megabert.cli.main import main
 from megabert.commands.pretrain import _initial
-from megabert.config.loading import load_run_config
+from megabert.config.loading import load_run_config, to_yaml
 from megabert.errors import MegabertError
+from megabert.training.run.folder import record_run
 
 ELECTRA = {"model_type": "electra", "vocab_size": 5, "hidden_size": 64, "embedding_size": 32, "num_attention_heads": 4}
 
@@ -61,3 +62,26 @@ def test_run_with_a_checkpoint_needs_its_source_no_more(tmp_path):
         _initial(config, tmp_path)
     (tmp_path / "checkpoints" / "step_00000002").mkdir(parents=True)  # `latest` was lost with a disk
     assert _initial(config, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "flags", "expected"),
+    [
+        (None, (), "apex"),  # the recipe's
+        ("nvlamb", (), "nvlamb"),  # what the run began with, before the recipe named a rule
+        ("nvlamb", ("--optimizer.lamb-variant", "paper"), "paper"),  # refused when the folder is claimed
+    ],
+)
+def test_run_keeps_the_rule_of_lamb_that_it_began_with(recorded, flags, expected, tmp_path, capsys):
+    if recorded:
+        record_run(tmp_path, load_run_config("bert_large", flags={"optimizer": {"lamb_variant": recorded}}), {})
+    assert main(["pretrain", "--recipe", "bert_large", "--run-dir", str(tmp_path), "--print-config", *flags]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["optimizer"]["lamb_variant"] == expected
+
+
+def test_rule_of_lamb_in_a_recipe_of_ones_own_counts(tmp_path, capsys):
+    record_run(tmp_path, load_run_config("debug"), {})
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text(to_yaml(load_run_config("debug", flags={"optimizer": {"lamb_variant": "apex"}})))
+    assert main(["pretrain", "--recipe", str(recipe), "--run-dir", str(tmp_path), "--print-config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["optimizer"]["lamb_variant"] == "apex"

@@ -135,3 +135,11 @@ def test_source_of_another_family_is_refused(flags, is_fit):
             ConfigError, match="init_from=folder: its model is of the family roberta, recipe debug trains"
         ):
             load()
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [("bert_base", "apex"), ("bert_large", "apex"), ("albert_base", "paper"), ("debug", "nvlamb")],
+)
+def test_recipe_names_the_rule_of_lamb_of_the_results_that_it_quotes(name, variant):
+    assert load_run_config(name).optimizer.lamb_variant == variant

@@ -36,10 +36,18 @@ def test_first_nvlamb_step_is_normalised_per_parameter():
         assert optimizer.trust_ratios[name] == pytest.approx(float(ratio), rel=1e-4)
 
 
-def test_paper_variant_does_not_adapt_biases_and_layer_norms():
-    ratios = whole("paper")[0].trust_ratios
+@pytest.mark.parametrize("variant", ["apex", "paper"])
+def test_apex_and_paper_do_not_adapt_biases_and_layer_norms(variant):
+    ratios = whole(variant)[0].trust_ratios
     assert ratios["dense.bias"] == ratios["LayerNorm.weight"] == 1.0
     assert ratios["dense.weight"] != 1.0
+
+
+def test_first_apex_step_of_a_bias_is_the_learning_rate():
+    parameters = whole("apex")[1]
+    for name in ("dense.bias", "LayerNorm.weight"):
+        step = tensors()[name] - parameters[name]
+        assert torch.allclose(step, 0.1 * tensors(1)[name].sign(), atol=1e-5)  # corrected moments: m / sqrt(v) = sign
 
 
 def test_deepspeed_variant_clips_the_ratio_and_scales_the_step():
@@ -52,7 +60,7 @@ def test_deepspeed_variant_clips_the_ratio_and_scales_the_step():
     assert torch.allclose(parameters["dense.bias"], before - step * ratio * update, atol=1e-6)
 
 
-@pytest.mark.parametrize("variant", ["nvlamb", "paper", "deepspeed"])
+@pytest.mark.parametrize("variant", ["apex", "nvlamb", "paper", "deepspeed"])
 def test_zero_norm_gives_ratio_1(variant):
     parameter = torch.nn.Parameter(torch.zeros(3))
     optimizer = Lamb([parameter], OptimizerConfig(lamb_variant=variant))
@@ -64,7 +72,7 @@ def test_zero_norm_gives_ratio_1(variant):
     assert (parameter < 0).all()
 
 
-@pytest.mark.parametrize("variant", ["nvlamb", "paper", "deepspeed"])
+@pytest.mark.parametrize("variant", ["apex", "nvlamb", "paper", "deepspeed"])
 def test_shards_of_two_ranks_equal_whole_parameters(variant):
     flat = torch.cat([tensor.view(-1) for tensor in tensors().values()])  # 15 + 5 + 4 elements
     gradient = torch.cat([tensor.view(-1) for tensor in tensors(1).values()])

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from megabert.config.run import OptimizerConfig
 from megabert.errors import KernelError
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.ops.triton_support.tile_sizes import LAMB_CHUNK
+from megabert.optim import Fragment, build_optimizer
 
 COEFFICIENTS = Coefficients(
     beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=1 / 0.19, exp_avg_sq_scale=1 / 0.002
@@ -60,6 +62,31 @@ def test_a_flat_without_segments_is_left_alone():
     compute_update(*tensors, coefficients=COEFFICIENTS, segments=[], squares=squares, backend="triton")
     assert all(torch.equal(tensor, torch.ones(4)) for tensor in tensors)
     assert not squares.any()
+
+
+@pytest.mark.parametrize("variant", ["apex", "nvlamb", "paper", "deepspeed"])
+def test_optimizer_on_the_kernels_equals_torchs(variant, generator):
+    shapes = {"dense.weight": (37, 5), "dense.bias": (37,), "LayerNorm.weight": (11,)}
+    weights = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    weights["dense.bias"].zero_()
+    config = OptimizerConfig(lamb_variant=variant, weight_decay=0.1)
+    results, optimizers = {}, {}
+    for backend in ("triton", "torch"):
+        dtype = torch.float32 if backend == "triton" else torch.float64
+        results[backend] = {name: torch.nn.Parameter(weight.to(dtype)) for name, weight in weights.items()}
+        optimizer = build_optimizer(results[backend].items(), config, lamb_backend=backend)
+        table = [Fragment(parameter, 0, name, 0, parameter.numel()) for name, parameter in results[backend].items()]
+        optimizer.attach(table, list(shapes), None)
+        optimizers[backend] = optimizer
+    for step in (1, 2, 3):
+        gradients = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+        for backend, optimizer in optimizers.items():
+            for name, parameter in results[backend].items():
+                parameter.grad = gradients[name].to(parameter.dtype, copy=True)
+            optimizer.lr, optimizer.bias_step = 0.01, step
+            optimizer.step()
+    for name, exact in results["torch"].items():
+        assert (results["triton"][name].double() - exact).norm() / exact.norm() < 1e-6, name
 
 
 def test_float64_flats_are_refused():
