@@ -14,13 +14,6 @@ def lamb_variants(monkeypatch):
     return lamb_variants
 
 
-def test_parts_of_a_parameter_are_its_thirds(lamb_variants):
-    parameter = torch.nn.Parameter(torch.arange(12.0).view(6, 2))
-    parts = lamb_variants.parts_of("self.qkv.weight", parameter, 3)
-    assert [part.view().tolist() for part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert [part.parameter for part in parts] == ["0.self.qkv.weight", "1.self.qkv.weight", "2.self.qkv.weight"]
-
-
 def test_table_has_mean_and_range_of_the_last_step(lamb_variants):
     values = {key: [9.0, 2.0] for key in lamb_variants.COLUMNS.values()}
     runs = [{"variant": "apex", "peak": 6e-3, "seed": seed, "steps": [50, 100], **values} for seed in range(2)]
