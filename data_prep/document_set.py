@@ -13,11 +13,11 @@ input changes anything.
 
 import hashlib
 import mmap
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -181,6 +181,8 @@ class DocumentSet:
     """First sentence of each document, and the end of the last: shape (D + 1,)."""
     sentence_starts_S: NDArray[np.int64]
     """First token of each sentence, and the end of the last: shape (S + 1,)."""
+    plans: dict[Hashable, Any] = field(default_factory=dict)
+    """What `data_prep.instances.balanced` keeps of the buckets that it has walked."""
     _tokens: tuple[int, NDArray[np.integer]] | None = None
     """Number and tokens of the bucket that was read last. Only one is kept, because a mapped file counts as memory of
     the process for as long as it is held."""
@@ -207,9 +209,13 @@ class DocumentSet:
         The key depends on the document's text alone, so a document keeps its draws when others are added. Copies of a
         text, which would have equal keys, are numbered.
         """
-        hashes = np.asarray(self._read(bucket)["document_hash"])
+        hashes = self.document_hashes(bucket)
         first = np.searchsorted(hashes, hashes)  # hashes ascend, and equal ones are in one bucket
         return mix(hashes, np.arange(len(hashes)) - first)
+
+    def document_hashes(self, bucket: int) -> NDArray[np.uint64]:
+        """Return the hash of each document's text, ascending; copies of a text are in one bucket."""
+        return np.asarray(self._read(bucket)["document_hash"])
 
     def _read(self, bucket: int) -> pa.RecordBatch:
         return single_batch(bucket_path(self.folder, self.split, bucket))

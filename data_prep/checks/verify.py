@@ -18,7 +18,7 @@ from data_prep.document_set import DocumentSet, documents_of, index_path, tokeni
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import INSTANCES, Progress
 from data_prep.instances.assemble import assemble
-from data_prep.instances.pairs import PairOptions, Pairs
+from data_prep.instances.pairs import PairOptions, Pairs, require_latest
 from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
 from megabert.schema import MAX_BATCH_ROWS, Manifest, ShardEntry, ShardMetadata, read_manifest
@@ -72,6 +72,8 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
     problems = []
     if tokenizer.sha256 != manifest.metadata.tokenizer_sha256:
         problems.append(f"{folder / 'tokenizer'}: not the tokenizer that the manifest names")
+    if use_text:
+        require_latest(manifest.metadata, folder, "Verify without --text, or with that version.")
     documents = _documents_of(folder) if use_text else None
     tasks = shard_tasks(folder, manifest, documents)
     progress = Progress(f"verify {folder.name}", len(tasks), INSTANCES)

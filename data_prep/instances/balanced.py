@@ -4,9 +4,13 @@ What is different from google-research/bert's `create_pretraining_data.py`:
 
 - The target length is drawn for each instance, not once for a document.
 - Half of the labels are random, within each range of lengths, not in the mean over all.
-- A random B is taken from the whole split, never from A's own document. It is chosen to be as long as the true B, so
-  that the length does not tell the label.
 - A is cut at its front and B at its back, so a true pair stays adjacent, and no side starts inside a word.
+- A random B is the true B of another pair. So it is drawn as true ones are: it begins and ends where they do, in the
+  middle or at the end of a document, whole or cut, with as many sentences. Nothing in B alone can tell the label.
+
+Every pair is planned with its true B first. Then the pairs with a random label take the Bs of pairs of other buckets,
+each one that is as long as its own was and was cut as it was. With this A it makes an instance as long as the true one
+would have been, so the length tells nothing either. Copies of a text are in one bucket, so none becomes a random B.
 
 The same walk serves sentence order (Lan et al. 2020). There the two sides change places, and nothing but the text may
 tell: each side is cut at its front or its back, by a coin, and half of the documents are walked from their end.
@@ -17,71 +21,155 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.instances.draws import LABELS
-from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, Bucket, PairOptions, Pairs
-from megabert.randomness.keyed import mix
+from data_prep.document_set import release_pages
+from data_prep.instances.draws import CANDIDATE, LABELS, PARTNER
+from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, Bucket, Integers, PairOptions, Pairs
+from megabert.randomness.keyed import below, mix
 
 if TYPE_CHECKING:
     from data_prep.instances.balanced_loops import PairColumns
 
-ROUNDS = 8
-"""Sentences that are tried for a random B, at most. Each one more costs a random read of the index, and brings the
-length of B nearer to the true one's."""
-TOLERANCE_TOKENS = 2
-"""A random B that differs by no more from the true one's length is taken at once."""
+PARTNER_TOKENS = 2_000_000
+"""Random Bs come from as many other buckets as hold this many tokens: one of a large split, all of a small one. At
+length 512 these are 4,000 pairs, among which nearly every pair finds a B of exactly its own length."""
+TOLERANCE_TOKENS = 8
+"""A random B that differs by more from the true one's length gives way to one that ends otherwise, if that is
+nearer."""
+KEPT_PLANS = 4
+"""Buckets whose plans are kept: all of a small split, whose buckets are partners of one another."""
 
 
 def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.bool_]) -> Pairs:
     """Make the pairs of one pass over a bucket; documents of one sentence give none."""
-    from data_prep.instances.balanced_loops import PairColumns, WalkOptions, truncate_pairs, walk_bucket
+    from data_prep.instances.balanced_loops import truncate_pairs
 
-    metadata, tokens = options.metadata, bucket.documents.bucket_tokens(bucket.number)
-    # Plan all pairs with the B that follows their A. There are never more than sentences.
-    room = len(bucket.document_S)
-    numbers = [np.empty(room, np.int64) for _ in range(7)]
-    columns = PairColumns._make([*numbers, np.empty(room, np.uint8), np.empty(room, np.uint64)])
-    walk_options = WalkOptions(
-        pass_key=options.key[()],
-        label_key=mix(options.key, bucket.number, LABELS)[()],
-        short_seq_prob=options.short_seq_prob,
-        longest=metadata.max_seq_length - SPECIALS_OF_A_PAIR,
-        has_random=metadata.objective == "nsp",
-    )
-    planned = walk_bucket(bucket.starts_S, bucket.document_starts, bucket.document_keys, walk_options, columns)
-    pairs = PairColumns(*(column[:planned] for column in columns))
-
-    # Replace B where the label says so, and only then cut: the cut depends on how long B is.
-    if walk_options.has_random:
-        _draw_seconds(bucket, np.flatnonzero(pairs.label == 1), pairs)
-    truncate_pairs(pairs, walk_options, tokens, bucket.starts_S[0], is_subword)
-    a_start, a_end, b_start, b_end, _, _, _, label, key = pairs
-    is_b_first = metadata.objective == "sop"
-    kept = np.flatnonzero(b_end > b_start)
-    return Pairs(a_start, a_end - a_start, b_start, b_end - b_start, label, key, is_b_first).take(kept)
+    # Plan all pairs with the B that follows their A. Replace B where the label says so, and only then cut: the cut
+    # depends on how long B is.
+    pairs = _at(_plan(bucket, options), slice(None))
+    has_random = options.metadata.objective == "nsp"
+    if has_random:
+        _replace_seconds(bucket, options, pairs)
+    tokens, longest = bucket.documents.bucket_tokens(bucket.number), _longest(options)
+    truncate_pairs(pairs, longest, has_random, (tokens, bucket.starts_S[0], is_subword))
+    kept = np.flatnonzero(pairs.b_end > pairs.b_start)
+    a_start, a_end, b_start, b_end, label, key = (column[kept] for column in pairs[:6])
+    return Pairs(a_start, a_end - a_start, b_start, b_end - b_start, label, key, is_b_first=not has_random)
 
 
-def _draw_seconds(bucket: Bucket, rows: NDArray[np.int64], pairs: "PairColumns") -> None:
-    """Put a random B into some pairs: of a few drawn, the first that is as long as the true B, else the nearest."""
-    from data_prep.instances.random_second_loops import (
-        WORST,
-        BestSeconds,
-        SplitIndex,
-        WantedSeconds,
-        draw_candidates,
-        try_candidates,
-    )
+def _longest(options: PairOptions) -> int:
+    return options.metadata.max_seq_length - SPECIALS_OF_A_PAIR
 
-    documents = bucket.documents
-    a_start, a_end, b_start, b_end, target, own_first, own_end, _, keys = (column[rows] for column in pairs)
-    # Where A and the true B reached the target, the random B must reach it, too: it is then cut to the same length.
-    least = np.where(b_end - a_start >= target, target - (a_end - a_start), 0)
-    wanted = WantedSeconds(keys, own_first + bucket.first_sentence, own_end - own_first, b_end - b_start, least)
-    best = BestSeconds(b_start, b_end, np.full(len(rows), WORST, np.int64))
-    index = SplitIndex(*documents.starts)
-    left = np.arange(len(rows))
-    for attempt in range(ROUNDS):
-        candidates = draw_candidates(wanted, left, documents.num_sentences, attempt)
-        for part in documents.by_window(candidates):
-            try_candidates(index, left[part], candidates[part], wanted, best)
-        left = left[best.badness[left] > TOLERANCE_TOKENS]
-    pairs.b_start[rows], pairs.b_end[rows] = best.start, best.end
+
+def _plan(bucket: Bucket, options: PairOptions) -> "PairColumns":
+    """Plan the pairs of a bucket, uncut, each with the B that follows its A; not to be changed."""
+    from data_prep.instances.balanced_loops import PairColumns, WalkOptions, walk_bucket
+
+    plans = bucket.documents.plans
+    name = (bucket.number, int(options.key), options.short_seq_prob, options.metadata.objective)
+    if name not in plans:
+        walk_options = WalkOptions(
+            pass_key=options.key[()],
+            label_key=mix(options.key, bucket.number, LABELS)[()],
+            short_seq_prob=options.short_seq_prob,
+            longest=_longest(options),
+            has_random=options.metadata.objective == "nsp",
+        )
+        room = len(bucket.document_S)  # there are never more pairs than sentences
+        dtypes = (*[np.int64] * 4, np.uint8, np.uint64, *[np.int64] * 4)
+        columns = PairColumns(*(np.empty(room, dtype) for dtype in dtypes))
+        planned = walk_bucket(bucket.starts_S, bucket.document_starts, bucket.document_keys, walk_options, columns)
+        while len(plans) >= KEPT_PLANS:
+            del plans[next(iter(plans))]  # the oldest
+        plans[name] = _at(columns, slice(planned))
+    return plans[name]
+
+
+def _at(pairs: "PairColumns", rows: NDArray[np.bool_] | slice) -> "PairColumns":
+    """Return a copy of some pairs."""
+    return type(pairs)(*(np.array(column[rows]) for column in pairs))
+
+
+def _replace_seconds(bucket: Bucket, options: PairOptions, pairs: "PairColumns") -> None:
+    """Put the Bs of other texts into the pairs whose label is 1."""
+    rows = np.flatnonzero(pairs.label == 1)
+    if not len(rows):
+        return
+    partners = _plan_partners(bucket, options)
+    if partners is not None:
+        groups = [(rows, partners)]
+    else:  # One bucket alone: its texts are parted into two sides, and each takes the Bs of the other.
+        side = _sides(bucket, options, pairs)
+        groups = [(rows[side[rows]], _at(pairs, ~side)), (rows[~side[rows]], _at(pairs, side))]
+    for own, others in groups:
+        if len(own) and len(others.key):
+            _take_seconds(pairs, own, others)
+        else:  # no pair of another text in the whole split: B stays, and the label says so
+            pairs.label[own] = 0
+
+
+def _plan_partners(bucket: Bucket, options: PairOptions) -> "PairColumns | None":
+    """Plan the pairs of a few other buckets, different ones in each pass; None if they have none."""
+    documents, plans, tokens = bucket.documents, [], 0
+    others = len(documents.bucket_starts) - 2
+    if others:
+        first = below(mix(options.key, PARTNER), others)
+        # In a circle, so that in each pass every bucket is as often a partner as every other.
+        for step in (first + np.arange(others)) % others:
+            partner = Bucket(documents, int(bucket.number + 1 + step) % (others + 1))
+            plans.append(_plan(partner, options))
+            tokens += partner.starts_S[-1] - partner.starts_S[0]
+            if tokens >= PARTNER_TOKENS:
+                break
+        # Each partner brought a part of the index into memory.
+        release_pages(documents.document_starts_D)
+        release_pages(documents.sentence_starts_S)
+    if not any(len(plan.key) for plan in plans):
+        return None
+    return type(plans[0])(*map(np.concatenate, zip(*plans, strict=True)))
+
+
+def _sides(bucket: Bucket, options: PairOptions, pairs: "PairColumns") -> NDArray[np.bool_]:
+    """Part the pairs into two sides of about equal size, all pairs of a text and its copies on one of them.
+
+    Texts are put in an order of the pass's own. Those with more than half of the pairs before their middle are one
+    side; so no side is empty where two texts have pairs.
+    """
+    texts, text_D = np.unique(bucket.documents.document_hashes(bucket.number), return_inverse=True)
+    text = text_D[pairs.document]
+    order = np.argsort(mix(options.key, texts))
+    counts = np.bincount(text, minlength=len(texts))[order]
+    side = np.empty(len(texts), bool)
+    side[order] = 2 * np.cumsum(counts) - counts > len(text)
+    return side[text]
+
+
+def _take_seconds(pairs: "PairColumns", rows: Integers, others: "PairColumns") -> None:
+    """Give each of some pairs the B of another: of those that are nearest in length, one at random."""
+    from data_prep.instances.balanced_loops import CUT
+
+    kind, length, keys = pairs.kind[rows], pairs.b_length[rows], pairs.key[rows]
+    # First among the Bs that end as the own one did: kinds are further apart than any two lengths of a kind.
+    apart = 2 * int(max(length.max(), others.b_length.max()))
+    chosen = _nearest(others.kind * apart + others.b_length, kind * apart + length, keys)
+    # Few pairs (a small split) may hold none that is nearly as long; then the length is what matters.
+    far = np.flatnonzero(np.abs(others.b_length[chosen] - length) > TOLERANCE_TOKENS)
+    if len(far):
+        chosen[far] = _nearest(others.b_length, length[far], keys[far])
+    # A B that is cut ends exactly where the own one did, at the same length; any other is left whole.
+    start, other_length = others.b_start[chosen], others.b_length[chosen]
+    cut_length = np.minimum(length, others.b_end[chosen] - start)
+    pairs.b_start[rows] = start
+    pairs.b_end[rows] = start + np.where(kind == CUT, cut_length, other_length)
+
+
+def _nearest(values: Integers, wanted: Integers, keys: NDArray[np.uint64]) -> Integers:
+    """Return an index for each wanted value: of the nearest in ``values``, drawn by its key among equal ones."""
+    from data_prep.array_loops import order_of
+
+    # Values are small, so that what is looked up for a value is looked up once, in tables.
+    counts = np.bincount(values)
+    first = np.cumsum(counts) - counts
+    present = np.flatnonzero(counts)
+    last_nearest = (present[:-1] + present[1:] - 1) // 2  # values above are nearer to the next one, or as near
+    nearest = present[np.searchsorted(last_nearest, np.arange(wanted.max() + 1))][wanted]
+    return order_of(values)[first[nearest] + below(mix(keys, CANDIDATE), counts[nearest])]

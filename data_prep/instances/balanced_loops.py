@@ -3,7 +3,7 @@
 In plain words: a document is a row of sentences. An instance starts at one of them, wants a number of tokens (its
 target) and takes whole sentences until it has that many or the document ends. A sentence boundary in the middle, drawn
 at random, parts them into A and B. Then a label is dealt. With 0 ("B follows A") the instance is complete, and the next
-one starts after it. With 1 ("B is random") `random_second_loops` will replace B later; the sentences of the true B are
+one starts after it. With 1 ("B is random") B will be replaced later; the sentences of the true B are
 put back, so the next instance starts where A ends. google-research/bert's `create_pretraining_data.py` walks the same
 way. At last each pair is cut to its target.
 """
@@ -39,6 +39,9 @@ class WalkOptions(NamedTuple):
     """Whether label 1 means a random B (next sentence prediction) or swapped sides (sentence order)."""
 
 
+WHOLE, REACHING, CUT = range(3)  # how a true B ends: with its document, where the target is reached, or cut there
+
+
 class PairColumns(NamedTuple):
     """The pairs, one element each, as ranges of tokens over the split."""
 
@@ -48,15 +51,18 @@ class PairColumns(NamedTuple):
     b_start: Any
     """First token of B: of the one that follows A, until a random one takes its place."""
     b_end: Any
-    target: Any
-    """Tokens wanted of A and B together."""
-    own_first: Any
-    """First sentence of the document that A is from."""
-    own_end: Any
     label: Any
     """1: random, or swapped."""
     key: Any
     """Key of all further draws of the instance."""
+    target: Any
+    """Tokens wanted of A and B together."""
+    document: Any
+    """Document of the bucket that A is from."""
+    b_length: Any
+    """Tokens of the B that follows A, once it is cut to the target."""
+    kind: Any
+    """How that B ends: `WHOLE`, `REACHING` or `CUT`."""
 
 
 class OwedLabels(NamedTuple):
@@ -88,7 +94,7 @@ def walk_bucket(starts_S, document_starts, document_keys, options, pairs):
         How many pairs were written.
     """
     pass_key, label_key, short_seq_prob, longest, has_random = options
-    a_start, a_end, b_start, b_end, targets, own_first, own_end, labels, keys = pairs
+    a_start, a_end, b_start, b_end, labels, keys, targets, documents, b_length, kinds = pairs
     owed = new_owed()
     count = 0
     for document in range(len(document_keys)):
@@ -103,8 +109,7 @@ def walk_bucket(starts_S, document_starts, document_keys, options, pairs):
         while end > 1 and sentence < end:  # a document of one sentence has no pair
             key = mix_3(pass_key, document_keys[document], sentence)
             target, middle, stop = _draw_pair(key, bounds, sentence, end, longest, short_seq_prob)
-            # Labels are even within each range of lengths. A random B is not drawn yet, but will be as long as the true
-            # one.
+            # Labels are even within each range of lengths. A random B will be as long as the true one.
             planned = min(bounds[stop] - bounds[sentence], target)
             label = deal(label_key, owed, min((planned - 1) * LENGTH_RANGES // longest, LENGTH_RANGES - 1))
 
@@ -112,8 +117,10 @@ def walk_bucket(starts_S, document_starts, document_keys, options, pairs):
             if is_backwards:  # back from the mirror: what came second there is first in the text
                 a, a_stop, b, b_stop = mirror - b_stop, mirror - b, mirror - a_stop, mirror - a
             a_start[count], a_end[count], b_start[count], b_end[count] = a, a_stop, b, b_stop
-            own_first[count], own_end[count] = document_starts[document], document_starts[document + 1]
-            targets[count], labels[count], keys[count] = target, label, key
+            labels[count], keys[count], targets[count], documents[count] = label, key, target, document
+            excess = excess_by_side(a_stop - a, b_stop - b, target)[1]
+            b_length[count] = b_stop - b - excess
+            kinds[count] = CUT if excess else REACHING if b_stop - a >= target else WHOLE
             count += 1
 
             # The true B of a random pair was not used: it is put back, so that no text is lost.
@@ -192,7 +199,7 @@ def deal(key, owed, length_range):
 
 
 @compiled
-def truncate_pairs(pairs, options, tokens, first_token, is_subword):
+def truncate_pairs(pairs, longest, has_random, text):
     """Cut pairs to the tokens wanted. Nothing is left of B where A's last word fills the instance.
 
     google-research/bert cuts tokens off the front or the back of a side by a coin for each. Here A loses its front and
@@ -201,13 +208,13 @@ def truncate_pairs(pairs, options, tokens, first_token, is_subword):
 
     Args:
         pairs: `PairColumns`, changed.
-        options: `WalkOptions`.
-        tokens: Ids of all tokens of the bucket that A is from.
-        first_token: Number of the first of them over the split.
-        is_subword: Whether a piece continues a word, for each id.
+        longest: Tokens of A and B together, at most.
+        has_random: Whether label 1 means a random B or swapped sides.
+        text: Ids of all tokens of the bucket that A is from, the number of the first of them over the split, and
+            whether a piece continues a word, for each id.
     """
-    a_start, a_end, b_start, b_end, targets, _, _, labels, keys = pairs
-    longest, has_random = options.longest, options.has_random
+    a_start, a_end, b_start, b_end, labels, keys, targets, _, _, _ = pairs
+    tokens, first_token, is_subword = text
     for pair in range(len(targets)):
         a, a_stop, b, b_stop = a_start[pair], a_end[pair], b_start[pair], b_end[pair]
         if has_random:

@@ -8,8 +8,11 @@ import contextlib
 import filecmp
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
 
 from data_prep.arrow_files import write_batches
 from data_prep.checks.batch import count_instances
@@ -19,7 +22,7 @@ from data_prep.instances.assemble import assemble, mask, to_batch
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import ORDER
 from data_prep.instances.google import pair_google
-from data_prep.instances.pairs import Bucket, PairOptions, Pairs, full_sentences
+from data_prep.instances.pairs import Bucket, PairOptions, Pairs, full_sentences, require_latest
 from megabert.config.loading import to_dict
 from megabert.errors import DataError
 from megabert.randomness.keyed import mix
@@ -75,7 +78,7 @@ def make_instances(build: Build, corpus: Counts) -> dict[int, Manifest]:
 
 def _metadata(build: Build, length: int) -> ShardMetadata:
     config, tokenizer = build.config, tokenizer_of(build.path("tokenizer"))
-    return ShardMetadata(
+    metadata = ShardMetadata(
         objective=config.objective,
         pairing=config.pairing,
         masking=config.masking,
@@ -88,6 +91,15 @@ def _metadata(build: Build, length: int) -> ShardMetadata:
         vocab_size=tokenizer.vocab_size,
         masked_lm_prob=config.masked_lm_prob,
     )
+    return replace(metadata, revision=_begun_revision(build, length) or metadata.latest_revision)
+
+
+def _begun_revision(build: Build, length: int) -> Literal[1, 2] | None:
+    """Return the revision of the shards that an earlier run left; None if there are none, or none can be read."""
+    for path in sorted(build.path("instances", str(length)).glob("*.arrow")):
+        with contextlib.suppress(DataError, OSError, pa.ArrowInvalid), pa.ipc.open_file(path) as reader:
+            return ShardMetadata.from_arrow(reader.schema, str(path)).revision
+    return None
 
 
 def _instance_units(build: Build, metadata: ShardMetadata) -> Iterator[Unit]:
@@ -111,6 +123,7 @@ def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
     tokenizer, metadata = tokenizer_of(task.folder / "tokenizer"), task.options.metadata
     tokenizer.forget_spans()  # step 3 may have filled this cache in the same process
     documents = documents_of(task.folder / "documents", task.split)
+    require_latest(metadata, task.path, "Finish the build with that version, or give --output a new folder.")
     pairs = make_pairs(documents, task.bucket, task.options, task.folder / "tokenizer")
     if not len(pairs):
         return [], {"rows": 0}

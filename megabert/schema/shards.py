@@ -19,6 +19,8 @@ FORMAT_VERSION = 1
 MAX_BATCH_ROWS = 8192  # reading one row decompresses a whole batch
 PREFIX = "megabert."  # of the keys of a shard's schema metadata
 SPECIAL_TOKENS = ("pad", "unk", "cls", "sep", "mask")
+NOT_STORED_AT_FIRST = {"masked_lm_prob", "revision"}
+"""Fields of the metadata that shards of earlier versions lack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,10 @@ class ShardMetadata:
     """Number of pieces in the vocabulary."""
     masked_lm_prob: float = 0.15
     """Share of an instance's tokens to predict. Shards that do not store it were masked with BERT's 0.15."""
+    revision: Literal[1, 2] = 1
+    """Which draws made the instances, where megabert has changed them. 2: random Bs are the true Bs of other pairs
+    (``balanced``, ``nsp``), and lengths of spans are SpanBERT's. 1: the earlier draws, and all that has not changed; it
+    is not stored."""
     format_version: int = FORMAT_VERSION
     """Version of this schema."""
 
@@ -54,10 +60,20 @@ class ShardMetadata:
         for member in fields(self):
             allowed, value = member.type, getattr(self, member.name)
             if get_origin(allowed) is Literal and value not in get_args(allowed):
-                raise DataError(f"Shard metadata: {member.name}={value!r}; allowed: {', '.join(get_args(allowed))}.")
+                words = ", ".join(map(str, get_args(allowed)))
+                raise DataError(f"Shard metadata: {member.name}={value!r}; allowed: {words}.")
         missing = [name for name in SPECIAL_TOKENS if name not in self.special_ids]
         if missing:
             raise DataError(f"Shard metadata: special_ids lacks {', '.join(missing)}; it needs {SPECIAL_TOKENS}.")
+
+    @property
+    def latest_revision(self) -> Literal[1, 2]:
+        """Revision that this megabert makes of such shards."""
+        return 2 if (self.objective, self.pairing) == ("nsp", "balanced") or self.mask_unit == "span" else 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("revision", 1)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str = "shard metadata") -> "ShardMetadata":
@@ -72,8 +88,7 @@ class ShardMetadata:
         """
         check_version(values, where)
         names = {member.name for member in fields(cls)}
-        # The first shards did not store masked_lm_prob: it may be missing.
-        wrong = sorted((names ^ set(values)) - ({"masked_lm_prob"} - set(values)))
+        wrong = sorted((names ^ set(values)) - (NOT_STORED_AT_FIRST - set(values)))
         if wrong:
             raise DataError(f"{where}: missing or unknown fields {', '.join(wrong)}. Build the shards again.")
         return cls(**values)
@@ -123,7 +138,7 @@ def instance_schema(metadata: ShardMetadata) -> pa.Schema:
             ("masked_lm_ids", pa.list_(token)),
             ("next_sentence_label", pa.uint8()),
         ],
-        metadata={PREFIX + name: json.dumps(value, sort_keys=True) for name, value in asdict(metadata).items()},
+        metadata={PREFIX + name: json.dumps(value, sort_keys=True) for name, value in metadata.to_dict().items()},
     )
 
 
@@ -189,7 +204,7 @@ class Manifest:
         """
         # Lists, not objects: a field that a later version adds to the entries leaves the digest as it is.
         shards = [[shard.file, shard.split, shard.rows, shard.sha256] for shard in self.shards]
-        text = json.dumps([asdict(self.metadata), shards], sort_keys=True, separators=(",", ":"))
+        text = json.dumps([self.metadata.to_dict(), shards], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -203,6 +218,7 @@ def write_manifest(folder: Path | str, manifest: Manifest) -> Path:
     if not manifest.shards:
         raise DataError(f"{path}: refused, there is no shard to list. The corpus gave no instance.")
     content = {"format_version": FORMAT_VERSION, "totals": manifest.totals(), **asdict(manifest)}
+    content["metadata"] = manifest.metadata.to_dict()
     atomic_write(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
     return path
 

@@ -27,7 +27,7 @@ def pair_options(length, *, objective="nsp", pairing="balanced", seed=1, duplica
     metadata = ShardMetadata(
         objective=objective, pairing=pairing, masking="static", mask_unit="token", max_seq_length=length,
         max_predictions_per_seq=20, seed=seed, tokenizer_sha256="", special_ids=dict.fromkeys(SPECIAL_TOKENS, 0),
-        vocab_size=2000,
+        vocab_size=2000, revision=2,
     )  # fmt: skip
     return PairOptions(metadata=metadata, short_seq_prob=0.1, duplicate=duplicate)
 

@@ -9,6 +9,7 @@ from data_prep.checks.verify import untrue_pairs
 from data_prep.config import SourceConfig
 from data_prep.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import Executor
+from data_prep.instances import balanced
 from data_prep.instances.assemble import in_order
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.balanced_loops import LABEL_DELAY, deal, excess_by_side, new_owed
@@ -71,6 +72,63 @@ def test_random_second_comes_from_the_whole_split(built):
     assert len(np.unique(documents.document_of_token(b_start[label == 1]))) > 0.9 * documents.num_documents
     buckets = [np.searchsorted(documents.bucket_starts[:, 2], x[label == 1], side="right") for x in (b_start, own)]
     assert np.mean(buckets[0] != buckets[1]) > 0.5
+
+
+def test_random_second_begins_and_ends_where_true_ones_do(built):
+    """Seen alone, nothing tells that B is random: whole or cut, early or late in its document, at its end or not."""
+    documents, found = pairs_of(built, 64, passes=12)
+    label, start, length = (join(found, name) for name in ("label", "b_start", "b_length"))
+    document = documents.document_of_token(start)
+    first, last = (documents.document_first_tokens_D[document + step] for step in (0, 1))
+    assert np.isin(start, documents.sentence_starts_S).all()
+    assert (start > first).all()
+    sentences = np.searchsorted(documents.sentence_starts_S, start + length) - np.searchsorted(
+        documents.sentence_starts_S, start
+    )
+    is_whole = np.isin(start + length, documents.sentence_starts_S)
+    for seen in (is_whole, start + length == last, sentences, (start - first) / (last - first)):
+        random, true = seen[label == 1], seen[label == 0]
+        spread = np.sqrt(random.var() / len(random) + true.var() / len(true))
+        assert abs(random.mean() - true.mean()) < 5 * spread
+
+
+def test_random_second_changes_no_length(built, monkeypatch):
+    """Nearly every instance is exactly as long as its true B would have made it, and so is each of its sides."""
+    _, found = pairs_of(built, 128)
+    monkeypatch.setattr(balanced, "_replace_seconds", lambda *_: None)
+    _, as_planned = pairs_of(built, 128)
+    assert np.array_equal(join(found, "key"), join(as_planned, "key"))
+    for name in ("a_length", "b_length"):
+        difference = join(found, name) - join(as_planned, name)
+        assert np.mean(difference == 0) > 0.95
+        assert abs(difference.mean()) < 0.05
+    is_random = join(found, "label") == 1
+    assert (join(found, "b_start") != join(as_planned, "b_start"))[is_random].all()
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_copies_of_a_text_are_no_random_second(buckets, make_config, texts, tmp_path):
+    path = write_jsonl(tmp_path / "in.jsonl", texts[:8] * 4)
+    source = SourceConfig(input=str(path))
+    config = make_config(sources=(source,), lengths=(64,), buckets=buckets, validation_share=0)
+    folder = build(config, tmp_path / "out", Executor()).folder
+    documents, found = pairs_of(SimpleNamespace(folder=folder), 64, passes=3)
+    hashes = np.concatenate([documents.document_hashes(number) for number in range(buckets)])
+    assert len(hashes) == 32
+    assert len(np.unique(hashes)) == 8
+    a, b = (hashes[documents.document_of_token(join(found, side))] for side in ("a_start", "b_start"))
+    label = join(found, "label")
+    assert 0.4 < label.mean() < 0.6
+    assert np.array_equal(a != b, label == 1)
+
+
+def test_pairs_of_a_single_text_are_all_true(make_config, texts, tmp_path):
+    path = write_jsonl(tmp_path / "in.jsonl", texts[:1] * 2)
+    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), validation_share=0)
+    built = build(config, tmp_path / "out", Executor())
+    documents, found = pairs_of(built, 64)
+    assert not join(found, "label").any()
+    assert not any(bad.any() for bad in untrue_pairs(documents, found[0], built.manifests[64].metadata).values())
 
 
 def test_targets_are_drawn_per_instance(built):

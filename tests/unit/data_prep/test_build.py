@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
+from data_prep.checks.verify import verify
 from data_prep.config import SourceConfig
 from data_prep.document_set import DocumentSet
 from data_prep.execution import build_state
@@ -17,7 +18,7 @@ from data_prep.pipeline import build
 from data_prep.steps import step4_merge_chunks
 from megabert.config.loading import to_dict
 from megabert.errors import ConfigError, DataError
-from megabert.schema import read_manifest, sha256_file
+from megabert.schema import ShardMetadata, instance_schema, read_manifest, sha256_file
 
 ROOT = Path(__file__).parents[3]
 
@@ -276,3 +277,31 @@ def test_changed_remote_input_is_refused(make_config, tokenizer_folder, texts, t
     path.write_text(path.read_text().replace("the", "The"))  # as long as before
     with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
         build(config, tmp_path / "out", Executor())
+
+
+def test_shards_of_an_earlier_revision_are_kept_but_not_continued(make_config, tmp_path, monkeypatch):
+    """An earlier version drew random next sentences in another way: its shards are read, and never mixed with ours."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(ShardMetadata, "latest_revision", 1)
+        folder = build(make_config(), tmp_path / "out", Executor()).folder
+    shards = folder / "instances" / "64"
+    before = hashes(folder)
+    assert "revision" not in (shards / "manifest.json").read_text()
+    # Finished: the same command finds nothing to do, and the shards are checked as ever, but for their text.
+    assert build(make_config(), folder, Executor()).manifests[64].metadata.revision == 1
+    assert hashes(folder) == before
+    assert verify(shards, Executor()).problems == []
+    with pytest.raises(DataError, match=r"64: its pairs are of revision 1: .* Verify without --text"):
+        verify(shards, Executor(), use_text=True)
+    # Unfinished: refused, with what can be done.
+    (shards / "train-00001-00.arrow").unlink()
+    with pytest.raises(DataError, match=r"train-00001-00.arrow: .* or give --output a new folder"):
+        build(make_config(), folder, Executor())
+
+
+def test_new_draws_are_noted_where_they_differ(make_config, tokenizer_folder, tmp_path):
+    for changes, revision in (({}, 2), ({"objective": "sop"}, 1), ({"objective": "sop", "mask_unit": "span"}, 2)):
+        config = make_config(tokenizer=str(tokenizer_folder), lengths=(64,), dupe_factor=1, **changes)
+        manifest = build(config, tmp_path / str(len(str(changes))), Executor()).manifests[64]
+        assert manifest.metadata.revision == revision
+        assert instance_schema(manifest.metadata).metadata.get(b"megabert.revision", b"1") == str(revision).encode()

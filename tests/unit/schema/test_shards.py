@@ -140,3 +140,15 @@ def test_unknown_objective_is_refused(metadata):
 def test_missing_mask_id_is_refused(metadata):
     with pytest.raises(DataError, match="lacks mask"):
         replace(metadata, special_ids={"pad": 0, "unk": 1, "cls": 2, "sep": 3})
+
+
+def test_first_revision_is_not_stored_and_a_later_one_is(folder, metadata):
+    """Shards of an earlier version keep their digest, with which runs remember what they trained on."""
+    assert "revision" not in (folder / "manifest.json").read_text()
+    assert b"megabert.revision" not in instance_schema(metadata).metadata
+    later = replace(read_manifest(folder), metadata=replace(metadata, revision=2))
+    write_manifest(folder, later)
+    assert read_manifest(folder) == later
+    assert ShardMetadata.from_arrow(instance_schema(later.metadata)) == later.metadata
+    with pytest.raises(DataError, match="revision=3; allowed: 1, 2"):
+        replace(metadata, revision=3)
