@@ -32,6 +32,8 @@ class MaskingOptions:
     """Share of an instance's tokens, special ones counted, that is predicted."""
     max_predictions_per_seq: int = 20
     """Most predictions in one instance."""
+    are_spans_cut: bool = False
+    """Whether longer spans are cut to 10 words, as in shards of revision 1. SpanBERT draws none that is longer."""
 
     @classmethod
     def of(cls, metadata: ShardMetadata) -> "MaskingOptions":
@@ -40,6 +42,7 @@ class MaskingOptions:
             mask_unit=metadata.mask_unit,
             masked_lm_prob=metadata.masked_lm_prob,
             max_predictions_per_seq=metadata.max_predictions_per_seq,
+            are_spans_cut=metadata.mask_unit == "span" and metadata.revision == 1,
         )
 
     def __post_init__(self) -> None:
@@ -129,7 +132,7 @@ def mask_instances(
         ConfigError: Words are masked, and ``pieces`` does not know them.
         DataError: Offsets and keys do not fit the ids, or an instance has 65,536 tokens or more.
     """
-    from megabert.masking.masking_loops import mask_rows
+    from megabert.masking.masking_loops import CUT_SPAN, mask_rows
 
     options = options or MaskingOptions()
     _check(ids_T, offsets, keys)
@@ -149,7 +152,8 @@ def mask_instances(
         original_ids_M=np.empty(room, ids_T.dtype),
         offsets=np.zeros(len(keys) + 1, np.int64),
     )
-    mask_rows(masked, offsets, keys, wanted, MASK_UNITS.index(options.mask_unit), pieces)
+    unit = CUT_SPAN if options.are_spans_cut else MASK_UNITS.index(options.mask_unit)
+    mask_rows(masked, offsets, keys, wanted, unit, pieces)
     count = masked.offsets[-1]
     return masked._replace(positions_M=masked.positions_M[:count], original_ids_M=masked.original_ids_M[:count])
 

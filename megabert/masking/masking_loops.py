@@ -18,10 +18,13 @@ import numpy as np
 from megabert.compiled import compiled, inlined
 from megabert.randomness.keyed_loops import below, mix_2, stream, uniform
 
-TOKEN, WHOLE_WORD, SPAN = range(3)
+TOKEN, WHOLE_WORD, SPAN, CUT_SPAN = range(4)
 MAX_SPAN_WORDS = 10
-# A span is longer than k words with probability 0.8^k (SpanBERT: geometric with p = 0.2, at most 10 words).
-LONGER_SPAN = tuple(1 - 0.8**words for words in range(1, MAX_SPAN_WORDS))
+# A span is of at most k words with a probability of 1 - 0.8^k (geometric with p = 0.2). SpanBERT draws none of more
+# than 10 words, so the probabilities of 1 to 10 add up to one (mean 3.80). In shards of revision 1 longer ones were cut
+# to 10 (mean 4.46).
+LONGER_CUT_SPAN = tuple(1 - 0.8**words for words in range(1, MAX_SPAN_WORDS))
+LONGER_SPAN = tuple(share / (1 - 0.8**MAX_SPAN_WORDS) for share in LONGER_CUT_SPAN)
 # Draws under an instance's key: the order of words, what happens to a position, what replaces it, lengths of spans.
 _ORDER, _ACTION, _REPLACEMENT, _SPAN_LENGTH = 1, 2, 3, 4
 # What happens to a chosen position, by a draw of 53 bits: below the first bound it becomes [MASK] (80%), from there to
@@ -48,7 +51,7 @@ def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces):
         offsets: Where each instance starts, and the end of the last.
         keys_R: Random key of each instance.
         wanted_R: How many positions to choose, at most.
-        unit: `TOKEN`, `WHOLE_WORD` or `SPAN`.
+        unit: `TOKEN`, `WHOLE_WORD`, `SPAN` or `CUT_SPAN`.
         pieces: `megabert.masking.PieceTable`; ``is_subword`` is empty where it is not needed.
     """
     ids_T, positions_M, originals_M, ends = masked
@@ -69,7 +72,7 @@ def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces):
         if unit == TOKEN:
             _choose_tokens(key, wanted_R[row], ids, specials, scratch, chosen)
         else:
-            _choose_words(unit == SPAN, key, wanted_R[row], ids, specials, is_subword, scratch, chosen)
+            _choose_words(unit, key, wanted_R[row], ids, specials, is_subword, scratch, chosen)
         first, count = count, _list_chosen(chosen, len(ids), positions_M, count)
         # 80% [MASK], 10% a random piece, 10% kept. The draws are named by the position; a span is replaced as one, by
         # the draw of its first token (SpanBERT).
@@ -77,7 +80,7 @@ def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces):
         previous, action = np.int64(-2), np.uint64(0)
         for prediction in range(first, count):
             position = np.int64(positions_M[prediction])
-            if unit != SPAN or position != previous + 1:
+            if unit < SPAN or position != previous + 1:
                 action = stream(action_key, position) >> _11
             previous, originals_M[prediction] = position, ids[position]
             ids[position] = mask if action < _MASK_BELOW else ids[position]
@@ -146,7 +149,7 @@ def _choose_tokens(key, wanted, ids, specials, scratch, chosen):
 
 
 @inlined
-def _choose_words(is_span, key, wanted, ids, specials, is_subword, scratch, chosen):
+def _choose_words(unit, key, wanted, ids, specials, is_subword, scratch, chosen):
     """Choose whole words in random order while they fit, or spans of words; drawn only as far as needed.
 
     A word that is longer than what is left of the wanted number is passed over, and the next one tried, as in
@@ -181,9 +184,9 @@ def _choose_words(is_span, key, wanted, ids, specials, is_subword, scratch, chos
         order[other] = order[index]
         # A span is as many words longer than one as there are bounds at or below one uniform draw.
         span_words = 1
-        if is_span:
+        if unit >= SPAN:
             draw = uniform(stream(length_key, index))
-            for bound in LONGER_SPAN:
+            for bound in LONGER_SPAN if unit == SPAN else LONGER_CUT_SPAN:
                 span_words += draw >= bound
         # Take its words one by one. It ends early before a word that does not fit or is chosen already, and at a [SEP].
         for word in range(first_word, min(first_word + span_words, num_words)):
