@@ -1,10 +1,11 @@
 """What the rule of LAMB changes in a small run: how far biases move, and the held-out loss.
 
-    python -m benchmarks.lamb_variants [--steps 120] [--seed 0 --seed 1 ...] [--data FOLDER] [--runs FILE] [--png FILE]
+    python -m benchmarks.lamb_variants [--peak X]... [--seed N]... [--steps 120] [--data DIR] [--runs FILE] [--png FILE]
 
 Two layers, 128 wide, on the bundled corpus: 16 instances of at most 64 tokens a step, the schedule of ``bert_large``
-(warm-up over 28.43% of the steps, decay to the power of 0.5) with two peaks, weight decay 0.01, clipping at 1. The runs
-of a seed begin with the same weights and see the same instances in the same order; only the rule and the peak differ.
+(warm-up over 28.43% of the steps, decay to the power of 0.5) with its own peak and another, weight decay 0.01, clipping
+at 1. The runs of a seed begin with the same weights and see the same instances in the same order; only the rule and the
+peak differ.
 """
 
 # T packed tokens, B sequences, M masked positions
@@ -36,7 +37,6 @@ from megabert.text_tables import render_table
 
 VARIANTS = ("apex", "nvlamb", "paper", "deepspeed")
 PEAKS = (6e-3, 2e-2)
-CASES = list(itertools.product(PEAKS, VARIANTS))
 BATCH = 16
 MEASURED_EVERY, HELD_OUT = 20, 256  # steps, instances
 COLUMNS = {
@@ -106,7 +106,7 @@ def rms(tensors: list[torch.Tensor]) -> float:
 def table(runs: list[Run]) -> str:
     """Return mean, least and greatest of the seeds at the last step, a row for each peak and variant."""
     rows = []
-    for peak, variant in CASES:
+    for peak, variant in itertools.product(sorted({run["peak"] for run in runs}), VARIANTS):
         chosen = [run for run in runs if (run["peak"], run["variant"]) == (peak, variant)]
         if chosen:
             rows.append((f"{peak:g}", variant, *(spread([run[key][-1] for run in chosen]) for key in COLUMNS.values())))
@@ -126,8 +126,11 @@ def draw(runs: list[Run], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, grid = pyplot.subplots(2, len(PEAKS), figsize=(8, 6), dpi=120, sharex=True, sharey="row")
-    for column, peak in enumerate(PEAKS):
+    peaks = sorted({run["peak"] for run in runs})
+    figure, grid = pyplot.subplots(
+        2, len(peaks), figsize=(1 + 4 * len(peaks), 6), dpi=120, sharex=True, sharey="row", squeeze=False
+    )
+    for column, peak in enumerate(peaks):
         for variant in VARIANTS:
             chosen = [run for run in runs if (run["peak"], run["variant"]) == (peak, variant)]
             for row, key in enumerate(("biases", "mlm_loss")):
@@ -149,6 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=120, help="optimizer updates (default 120)")
     parser.add_argument("--seed", type=int, action="append", help="repeatable (default: 0, 1 and 2)")
+    parser.add_argument("--peak", type=float, action="append", help="highest rate, repeatable (default: 6e-3 and 2e-2)")
     parser.add_argument("--data", type=Path, help="folder to build shards in, kept (default: a temporary one)")
     parser.add_argument("--runs", type=Path, help="file of finished runs, JSON Lines; what is in it is not run again")
     parser.add_argument("--png", type=Path, help="draw the curves into this file")
@@ -162,7 +166,7 @@ def main() -> None:
         build_shards(folder)
         shards, validation = (ShardSet.open(folder / "instances" / str(LENGTH), s) for s in ("train", "validation"))
         held_out = batches_of(validation, HELD_OUT)
-        for seed, (peak, variant) in itertools.product(seeds, CASES):
+        for seed, peak, variant in itertools.product(seeds, arguments.peak or PEAKS, VARIANTS):
             if (seed, peak, variant) in done:
                 continue
             runs.append(train(variant, peak, seed, arguments.steps, shards, held_out))
