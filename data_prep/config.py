@@ -2,13 +2,19 @@
 
 import math
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from data_prep.languages import require_language
 from megabert.config.fields import STRICT
 from megabert.tokenization import Pieces
+
+MAX_SOURCES = 65_536
+"""Sources that a build can tell apart: their numbers are stored in 16 bits."""
+MAX_LENGTH = 65_535
+Language = Annotated[str, AfterValidator(require_language)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -61,7 +67,7 @@ class CleanConfig:
     """Rule boilerplate: regular expressions of further lines to drop."""
     max_repeated_share: float = Field(default=0.3, ge=0, le=1)
     """Rule repeated_lines: documents with a larger share of their characters in repeated lines are dropped."""
-    languages: tuple[str, ...] = ()
+    languages: tuple[Language, ...] = ()
     """Rule language: ISO 639-1 codes of the languages to keep; documents in others are dropped."""
     min_paragraph_characters: int = Field(default=100, ge=1)
     """Rule duplicate_paragraphs: shorter paragraphs may repeat."""
@@ -82,19 +88,20 @@ class CleanConfig:
 class BuildConfig:
     """What to build; together with the inputs it determines every byte of the shards."""
 
-    sources: tuple[SourceConfig, ...] = Field(min_length=1)
+    sources: tuple[SourceConfig, ...] = Field(min_length=1, max_length=MAX_SOURCES)
     """Sources of the text, each counted on its own."""
     clean: CleanConfig = CleanConfig()
     """Cleaning rules and their bounds."""
     max_bad_share: float = Field(0.0, ge=0, le=1)
-    """Share of the documents that may be unreadable (wrong bytes, no JSON); at 0 the first one ends the build."""
-    language: str = "en"
-    """Language of the text for the sentence splitter, an ISO 639-1 code."""
+    """Share of the documents, and of the bytes, that may be unreadable: wrong bytes, no JSON, the end of a file that is
+    cut or damaged. At 0 the first one ends the build."""
+    language: Language = "en"
+    """Language of the text for the sentence splitter: an ISO 639-1 code, or that of a Wikipedia."""
     tokenizer: str | None = None
     """Folder of an existing tokenizer in Hugging Face form; without it a vocabulary is trained."""
     pieces: Pieces = "wordpiece"
     """Kind of vocabulary to train: wordpiece (BERT, ALBERT, ELECTRA) or byte_bpe (RoBERTa, DeBERTa)."""
-    vocab_size: int = Field(30_522, ge=64)
+    vocab_size: int = Field(30_522, ge=64, le=2_000_000)
     """Pieces of the vocabulary to train."""
     uncased: bool = False
     """Whether the vocabulary to train lower-cases and drops accents."""
@@ -110,7 +117,7 @@ class BuildConfig:
     """When tokens are masked: static (in the shards) or dynamic (again each time that the loader reads a row)."""
     mask_unit: Literal["token", "whole_word", "span"] = "token"
     """What is masked together: single tokens, all pieces of a word, or runs of words (Joshi et al. 2020, SpanBERT)."""
-    dupe_factor: int = Field(5, ge=1)
+    dupe_factor: int = Field(5, ge=1, le=10_000)
     """Passes over the training documents, each with other pairs and masks."""
     short_seq_prob: float = Field(0.1, ge=0, le=1)
     """Share of instances that are made shorter on purpose, so that the model meets short inputs as well."""
@@ -126,20 +133,34 @@ class BuildConfig:
     buckets: int | None = Field(None, ge=1, le=65_536)
     """Parts that the shuffled documents are stored in; by default one for 5 million tokens, fewer where documents are
     few."""
-    chunk_mib: float = Field(8.0, gt=0)
+    chunk_mib: float = Field(8.0, ge=1e-4, le=65_536)
     """Size of the chunks that input files are read in, as stored; small inputs are cut finer."""
 
     @model_validator(mode="after")
     def _lengths_are_usable(self) -> "BuildConfig":
         if not self.lengths or len(set(self.lengths)) != len(self.lengths):
             raise ValueError(f"lengths={self.lengths}: give one or more lengths, each once")
-        if min(self.lengths) < 16 or max(self.lengths) > 65_535:
-            raise ValueError(f"lengths={self.lengths}: allowed are 16 to 65535 tokens")
+        if min(self.lengths) < 16 or max(self.lengths) > MAX_LENGTH:
+            raise ValueError(f"lengths={self.lengths}: allowed are 16 to {MAX_LENGTH} tokens")
         counts = self.max_predictions_per_seq
-        if counts is not None and (len(counts) != len(self.lengths) or min(counts) < 1):
-            raise ValueError(f"max_predictions_per_seq={counts}: give one positive number for each of {self.lengths}")
+        if counts is not None and (len(counts) != len(self.lengths) or min(counts) < 1 or max(counts) > MAX_LENGTH):
+            raise ValueError(
+                f"max_predictions_per_seq={counts}: give one number from 1 to {MAX_LENGTH} for each of {self.lengths}"
+            )
         if self.objective != "nsp" and self.pairing == "google":
             raise ValueError(f"pairing=google is defined for objective=nsp, not {self.objective}; use balanced")
+        return self
+
+    @model_validator(mode="after")
+    def _sources_differ(self) -> "BuildConfig":
+        first: dict[tuple[str, str], int] = {}
+        for index, source in enumerate(self.sources):
+            earlier = first.setdefault((source.input, source.field), index)
+            if earlier != index:
+                raise ValueError(
+                    f"sources.{index}: input={source.input!r} is that of sources.{earlier} already. Name it once; "
+                    "weight says how often its documents are used"
+                )
         return self
 
     @property

@@ -10,13 +10,12 @@ import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from data_prep.config import BuildConfig
 from data_prep.document_set import tokenizer_of
-from data_prep.execution.build_state import lock_folder, remember
+from data_prep.execution.build_state import lock_folder, refusal_noted, remember
 from data_prep.execution.executors import Executor
-from data_prep.execution.work_units import Build, all_finished
+from data_prep.execution.work_units import Build, Counts, all_finished
 from data_prep.extract.inputs import find_files
 from data_prep.extract.opening import InputFile
 from data_prep.steps.corpus_counts import corpus_counts, require_documents, require_pairs
@@ -29,7 +28,7 @@ from data_prep.steps.step6_instances import make_instances
 from megabert.schema import Manifest, atomic_write, read_json
 from megabert.tokenization import load_tokenizer
 
-INTERMEDIATE = ("paragraphs", "extract", "tokens", "spread")
+INTERMEDIATE = ("paragraphs", "extract", "sample", "tokens", "spread")
 """Folders below ``work`` that a finished build does not need."""
 
 
@@ -51,7 +50,7 @@ class DocumentPlan:
 
     buckets: dict[str, int]
     """Number of buckets of each split."""
-    corpus: dict[str, Any]
+    corpus: Counts
     """Counts of the corpus for the manifests."""
     report: list[str]
     """Lines on how the vocabulary fits the text."""
@@ -77,7 +76,8 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
     with lock_folder(output), executor:
         state = remember(output, config, files, executor)
         begun = Build(output, config, executor, state.versions)
-        plan = _finished_documents(begun) or _make_documents(begun, files)
+        with refusal_noted(output):
+            plan = _finished_documents(begun) or _make_documents(begun, files)
         # 6. Pairs and masks, for each length and each pass over each bucket.
         manifests = make_instances(begun, plan.corpus)
         for part in INTERMEDIATE:
@@ -91,8 +91,8 @@ def _make_documents(build: Build, files: list[InputFile]) -> DocumentPlan:
     # 1. Each chunk of the input becomes a file of cleaned documents, cut into sentences.
     texts, extracted = extract_documents(build, files)
     require_documents(build.config, extracted)
-    # 2. The tokenizer, which needs a sample from the whole corpus.
-    report = train_or_copy_vocabulary(build, texts)
+    # 2. The tokenizer, trained on the whole corpus or, where that is large, on a sample of its documents.
+    report = train_or_copy_vocabulary(build, texts, extracted["characters"])
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
     # 3. Each of these files becomes one of token ids, its documents sorted by the hash of their text.
     chunks, tokenized = tokenize_documents(build, texts)
@@ -114,7 +114,7 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
     Then the intermediate files, which a finished build deletes, are not needed and not made again.
     """
     path = build.path("work", "plan.json")
-    if not path.is_file():
+    if not path.exists():
         return None
     plan = read_json(path, DocumentPlan, remedy="Delete it and run the same command again, which writes it again.")
     units = [

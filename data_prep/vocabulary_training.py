@@ -138,6 +138,11 @@ class _HeldOut:
                 self.fallback = (draw, text)
             self.trained += 1
             yield text
+        if not self.trained and self.texts:  # all of a corpus of a few documents: better trained on than refused
+            self.fallback = (0.0, self.texts[0])
+            self.trained, self.characters = len(self.texts), 0
+            yield from self.texts
+            self.texts = []
 
     def measured(self) -> list[str]:
         """Return the texts to measure: the held-out ones or, without any, the fallback."""
@@ -235,7 +240,7 @@ def require_fit(report: VocabularyReport, *, where: str) -> None:
         raise DataError(
             f"{where}: {report.unknown_words_pct:.3f}% of the words become [UNK], allowed is {MAX_UNKNOWN_WORDS_PCT}% "
             f"(frequent ones: {' '.join(report.frequent_unknown)}). No instance was made. Give the tokenizer of this "
-            "text's language and script, or leave --tokenizer out to train a vocabulary, with a new --output."
+            "text's language and script, or leave --tokenizer out to train a vocabulary."
         )
 
 

@@ -136,7 +136,8 @@ def write_plots(folder: Path, names: list[str], manifests: list[Manifest]) -> li
         step = manifest.metadata.max_seq_length / LENGTH_BINS
         middles = [(index + 0.5) * step for index in range(LENGTH_BINS)]
         axes.bar(middles, counts["length_histogram"], width=0.9 * step)
-        axes.set(xlabel="tokens", ylabel="training instances", title=f"{name}: {counts['rows']:,} instances")
+        axes.set(xlabel="tokens", ylabel="training instances")
+        axes.set_title(f"{name}: {counts['rows']:,} instances", parse_math=False)
         axes.set_yscale("log")
         paths.append(folder / f"lengths-{name}.png")
         figure.savefig(paths[-1])
@@ -147,7 +148,8 @@ def _plot_sources(folder: Path, corpus: dict[str, Any], make_figure: Any) -> Pat
     tokens = corpus["tokens_by_source"]
     figure = make_figure(figsize=(8, 1 + 0.4 * len(tokens)), layout="constrained")
     axes = figure.add_subplot()
-    axes.barh([name[-40:] for name in tokens], list(tokens.values()))
+    names = [name[-40:].replace("$", r"\$") for name in tokens]  # two dollars would set what is between as a formula
+    axes.barh(range(len(names)), list(tokens.values()), tick_label=names)
     axes.set(xlabel="tokens", title="tokens by source")
     path = folder / "sources.png"
     figure.savefig(path)

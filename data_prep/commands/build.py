@@ -1,7 +1,7 @@
 """``megabert-data build``: text to shards of pre-training instances."""
 
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,13 +11,15 @@ from data_prep.execution.executors import Executor, available_cores, executor_of
 from data_prep.execution.work_units import Counts
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import Built, build
-from megabert.command_line.program import Parser
+from data_prep.steps.corpus_counts import LOST_ENDS
+from megabert.command_line.program import Parser, positive
 from megabert.config import loading
 from megabert.config.fields import field_table
 from megabert.errors import ConfigError
 
 MAX_UNKNOWN_SHARE = 0.005
 """Share of [UNK] above which a build warns that the tokenizer does not fit the text."""
+MAX_WORKERS = 4096
 SOURCE_FIELDS = ("format", "encoding", "field")
 """Fields of a source that are also flags for all ``--input``."""
 
@@ -58,9 +60,17 @@ def add_source_arguments(parser: Parser) -> None:
 def add_worker_arguments(parser: Parser) -> None:
     """Add the options that say who does the work."""
     text = "processes (default: one a core)"
-    parser.add_argument("--workers", type=int, default=available_cores(), metavar="N", help=text)
+    parser.add_argument("--workers", type=_workers, default=available_cores(), metavar="N", help=text)
     text = "spread the work over MPI ranks; automatic under mpirun or srun with several tasks"
     parser.add_argument("--mpi", action="store_true", help=text)
+
+
+def _workers(text: str) -> int:
+    """Read a number of processes."""
+    number = positive(text)
+    if number > MAX_WORKERS:
+        raise ArgumentTypeError(f"{number} is above {MAX_WORKERS}; more than one a core gains nothing")
+    return number
 
 
 def run(options: Namespace) -> int:
@@ -82,6 +92,13 @@ def _run(options: Namespace, executor: Executor) -> int:
     if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * tokens_read(corpus):
         share_text = share(corpus["unknown_tokens"], tokens_read(corpus))
         print(f"warning: {share_text} of the tokens are [UNK]: the tokenizer does not fit the text", file=sys.stderr)
+    for name in LOST_ENDS:
+        if number := corpus["dropped"].get(name):
+            first = corpus["examples"][name][0]
+            print(
+                f"warning: {number:,} {name.replace('_', ' ')}: what follows is not in the shards: {first}",
+                file=sys.stderr,
+            )
     return 0
 
 

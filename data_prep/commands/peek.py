@@ -1,5 +1,6 @@
 """``megabert-data peek``: one instance, masks in place."""
 
+import re
 from argparse import Namespace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Print one instance."""
     path, _, row = options.place.rpartition(":")
-    if not path or not row.isdigit():
+    if not path or not re.fullmatch("[0-9]{1,18}", row):
         raise DataError(f"{options.place!r}: expected SHARD:ROW, such as train-00000-00.arrow:7.")
     batch, metadata = read_row(Path(path), int(row))
     tokenizer = load_tokenizer(options.tokenizer or Path(path).parent / "tokenizer")

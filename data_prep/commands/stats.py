@@ -1,5 +1,6 @@
 """``megabert-data stats``: what a build contains and what was dropped."""
 
+import re
 from argparse import Namespace
 from pathlib import Path
 
@@ -21,10 +22,16 @@ def run(options: Namespace) -> int:
     """Print the report."""
     folders = shard_folders(options.folder)
     manifests = [read_manifest(folder) for folder in folders]
-    print("\n".join(show_stats(folders, manifests)))
-    if options.plots is not None:
-        for path in write_plots(options.plots, [folder.name for folder in folders], manifests):
-            print(f"picture {path}")
+    try:
+        print("\n".join(show_stats(folders, manifests)))
+        if options.plots is not None:
+            for path in write_plots(options.plots, [folder.name for folder in folders], manifests):
+                print(f"picture {path}")
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:  # statistics have no types
+        raise DataError(
+            f"{options.folder}: the statistics in a manifest are damaged ({type(error).__name__}: {error}). Delete the "
+            "manifests and run the same build again."
+        ) from error
     return 0
 
 
@@ -34,9 +41,10 @@ def shard_folders(folder: Path) -> list[Path]:
     Raises:
         DataError: The folder is neither.
     """
-    if (folder / MANIFEST_NAME).is_file():
+    if (folder / MANIFEST_NAME).exists():
         return [folder]
-    folders = sorted((path for path in folder.glob("instances/*") if path.is_dir()), key=lambda path: int(path.name))
+    lengths = (path for path in folder.glob("instances/*") if re.fullmatch("[0-9]{1,18}", path.name))
+    folders = sorted((path for path in lengths if path.is_dir()), key=lambda path: int(path.name))
     if not folders:
         raise DataError(
             f"{folder}: neither a build nor a folder of shards. Name the --output of `megabert-data build`."

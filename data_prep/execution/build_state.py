@@ -23,10 +23,12 @@ from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor
 from data_prep.extract.opening import InputFile, input_sha256, is_url
 from megabert.config import loading
-from megabert.errors import ConfigError, DataError
+from megabert.errors import ConfigError, DataError, MegabertError
 from megabert.schema import atomic_write, read_json, try_lock
 
 STATE_NAME = "build.json"
+REFUSED = Path("work", "refused")
+"""File that is there while the last run's corpus was refused."""
 DECISIVE = ("megabert", "sentencex", "tokenizers")
 """Other versions of these may cut or number text differently."""
 PACKAGES = (*DECISIVE, "numpy", "pyarrow")
@@ -91,7 +93,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
         stream.write(f"host {socket.gethostname()}, process {os.getpid()}\n")
         stream.flush()
         _remove_leftovers(folder)
-        yield
+        try:
+            yield
+        except KeyboardInterrupt:  # the workers were killed over what they wrote
+            _remove_leftovers(folder)
+            raise
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -113,20 +119,70 @@ def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor
         ConfigError: The configuration is another one.
         DataError: The inputs have changed, or the record is damaged.
     """
-    path = folder / STATE_NAME
-    if not path.is_file():
-        inputs = _hash_inputs(files, [], executor)
-        state = BuildState(loading.to_dict(config), inputs, installed_versions())
+    path, now = folder / STATE_NAME, loading.to_dict(config)
+    if not path.exists():
+        state = BuildState(now, _hash_inputs(files, [], executor), installed_versions())
     else:
         remedy = "Delete the folder, or give --output a new one."
         earlier = read_json(path, BuildState, remedy=remedy)
-        _compare_config(folder, earlier.config, loading.to_dict(config))
-        inputs = _hash_inputs(files, earlier.inputs, executor)
-        _compare_inputs(folder, earlier.inputs, inputs)
-        # The stamps are new where a file was touched and still has the same content.
-        state = BuildState(earlier.config, inputs, earlier.versions)
+        if (folder / REFUSED).exists():
+            inputs = _hash_inputs(files, earlier.inputs, executor)
+            state = _follow_remedy(folder, earlier, now, inputs)
+        else:
+            _compare_config(folder, earlier.config, now)
+            inputs = _hash_inputs(files, earlier.inputs, executor)
+            _compare_inputs(folder, earlier.inputs, inputs)
+            # The stamps are new where a file was touched and still has the same content.
+            state = BuildState(earlier.config, inputs, earlier.versions)
     atomic_write(path, json.dumps(asdict(state), indent=1))
+    (folder / REFUSED).unlink(missing_ok=True)
     return state
+
+
+@contextmanager
+def refusal_noted(folder: Path) -> Iterator[None]:
+    """Note that the corpus was refused, where it is: then the next command may have other settings or other input."""
+    try:
+        yield
+    except MegabertError:
+        with suppress(OSError):
+            (folder / REFUSED).parent.mkdir(exist_ok=True)
+            (folder / REFUSED).touch()
+        raise
+
+
+def _follow_remedy(folder: Path, earlier: BuildState, config: dict[str, Any], inputs: list[InputRecord]) -> BuildState:
+    """Take over what is new since the build was refused, and delete what was made without it.
+
+    The extracted texts are kept where the input and what is done to it are as before.
+    """
+    before, now = ([(record.path, record.sha256) for record in records] for records in (earlier.inputs, inputs))
+    if before == now and not loading.differences(_complete(earlier.config), config):
+        return BuildState(earlier.config, inputs, earlier.versions)
+    is_read_alike = before == now and _reading(_complete(earlier.config)) == _reading(config)
+    kept = {"extract", "paragraphs"} if is_read_alike else set()
+    work = folder / "work"
+    others = [folder / name for name in ("tokenizer", "documents", "instances")]
+    for path in [*others, *work.glob("*"), *work.glob("records/*")]:
+        if path.name in kept or path == folder / REFUSED or (path.name == "records" and kept):
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    return BuildState(config, inputs, earlier.versions if is_read_alike else installed_versions())
+
+
+def _reading(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a configuration that decides what step 1 makes of the input."""
+    sources = [
+        {key: value for key, value in source.items() if key not in ("name", "weight")} for source in config["sources"]
+    ]
+    return {"sources": sources} | {key: config[key] for key in ("clean", "max_bad_share", "language", "chunk_mib")}
+
+
+def _complete(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a recorded configuration with the defaults of fields that an earlier version did not know."""
+    with suppress(ConfigError):
+        return loading.to_dict(loading.build(BuildConfig, config))
+    return config
 
 
 @cache
@@ -161,9 +217,7 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
 
 
 def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    with suppress(ConfigError):  # fields that an earlier version did not know get their defaults
-        old = loading.to_dict(loading.build(BuildConfig, old))
-    differences = loading.differences(old, new)
+    differences = loading.differences(_complete(old), new)
     if differences:
         lines = "\n".join(f"  {path}: {before!r} there, {now!r} now" for path, (before, now) in differences.items())
         raise ConfigError(
@@ -176,7 +230,7 @@ def _hash_inputs(files: list[InputFile], known: list[InputRecord], executor: Exe
     """Return a record of each input file; a hash is taken over from ``known`` where size and time are as they were."""
     # A URL has no time of change, so what identifies its content is asked for again.
     known_hashes = {(record.path, record.bytes, record.modified_ns): record.sha256 for record in known}
-    stamps = [(file.path, file.bytes, 0 if is_url(file.path) else os.stat(file.path).st_mtime_ns) for file in files]
+    stamps = [(file.path, file.bytes, file.modified_ns) for file in files]
     hashes = {stamp: known_hashes[stamp] for stamp in stamps if stamp in known_hashes and not is_url(stamp[0])}
     new = [stamp for stamp in stamps if stamp not in hashes]
     for index, digest in executor.run(input_sha256, [path for path, _, _ in new]):

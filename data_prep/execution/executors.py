@@ -8,6 +8,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Self
 
-from megabert.errors import ConfigError, DataError
+from megabert.errors import EXIT_INTERRUPTED, ConfigError, DataError
 
 PR_SET_PDEATHSIG = 1
 POLL_S = 0.002
@@ -36,14 +37,24 @@ class Executor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        """End the workers."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the workers; after Ctrl-C at once, for a task may take minutes, else when their tasks are done."""
+        if kind is not None and not issubclass(kind, Exception):
+            self._kill()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
+    def _kill(self) -> None:
+        """End the workers in the middle of their tasks; what they had not finished is done again by the next run."""
+
+    @property
+    def workers(self) -> int:
+        """How many tasks are done at a time."""
+        return 1
+
 
 def _in_any_order(
-    submit: Callable[..., Future], function: Callable[[Any], Any], tasks: Sequence[Any], in_flight: int
+    submit: Callable[[int, Any], Future], tasks: Sequence[Any], in_flight: int
 ) -> Iterator[tuple[int, Any]]:
     """Submit tasks and yield results as they come, with at most ``in_flight`` tasks submitted and not yet yielded.
 
@@ -55,7 +66,7 @@ def _in_any_order(
         while True:
             # For each result that was yielded, another task is submitted.
             for index, task in islice(waiting, in_flight - len(running)):
-                running[submit(function, task)] = index
+                running[submit(index, task)] = index
             if not running:
                 return
             done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -71,19 +82,55 @@ class ProcessExecutor(Executor):
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        # No process is started before the first task.
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(workers, context, _start_worker, (os.getpid(),))
+        # Memory of all workers that says who is at what: for each its process and the number of its task, from 1.
+        self._at_work = context.RawArray("q", 2 * workers)
+        # No process is started before the first task.
+        own = (os.getpid(), self._at_work, context.Value("i", 0))
+        self._pool = ProcessPoolExecutor(workers, context, _start_worker, own)
+
+    @property
+    def workers(self) -> int:
+        """How many tasks are done at a time."""
+        return self._workers
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield results as they finish. Two tasks a worker are in flight, so that none waits for the next one."""
+
+        def submit(index: int, task: Any) -> Future:
+            # The first call starts the processes, which inherit that Ctrl-C is blocked: it is left to this process,
+            # also while they import.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                return self._pool.submit(_do, function, index, task)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
         try:
-            yield from _in_any_order(self._pool.submit, function, tasks, 2 * self._workers)
+            yield from _in_any_order(submit, tasks, 2 * self._workers)
         except BrokenProcessPool as error:
             raise DataError(
-                "A worker process died without a message (killed, or out of memory?). Finished units are kept: "
-                "run the same command again, with fewer --workers if memory was short."
+                f"{self._death(tasks)}. Finished units are kept: run the same command again, with fewer --workers if "
+                "memory was short. If a worker dies again at the same file, leave that file out."
             ) from error
+
+    def _kill(self) -> None:
+        for process in list((self._pool._processes or {}).values()):
+            process.kill()
+
+    def _death(self, tasks: Sequence[Any]) -> str:
+        """Return which task a worker died at, and of what."""
+        processes = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        at_work = dict(zip(self._at_work[::2], self._at_work[1::2], strict=True))
+        # The pool ends the other workers by SIGTERM when it finds one gone.
+        ended = (None, 0, -signal.SIGTERM)
+        deaths = [
+            f"A worker process died at {tasks[at_work[process.pid] - 1]!s:.300} ({_cause(process.exitcode)})"
+            for process in processes
+            if process.exitcode not in ended and at_work.get(process.pid)
+        ]
+        return deaths[0] if deaths else "A worker process died without a message (killed, or out of memory?)"
 
 
 class MpiExecutor(Executor):
@@ -105,7 +152,16 @@ class MpiExecutor(Executor):
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield results as they finish; each rank has one task at a time."""
-        return _in_any_order(self._submit, function, tasks, self._ranks)
+        return _in_any_order(lambda _, task: self._submit(function, task), tasks, self._ranks)
+
+    @property
+    def workers(self) -> int:
+        """How many tasks are done at a time."""
+        return self._ranks
+
+    def _kill(self) -> None:
+        print("megabert-data: interrupted; the same command continues what was begun", file=sys.stderr, flush=True)
+        _mpi().COMM_WORLD.Abort(EXIT_INTERRUPTED)  # the only way to end ranks that are at work
 
     def _submit(self, function: Callable[[Any], Any], task: Any) -> Future:
         if self._own_task is None or self._own_task.done():
@@ -117,7 +173,7 @@ class MpiExecutor(Executor):
 def _asked_ranks() -> int:
     """Return how many ranks `mpirun` or `srun` was asked for, as it tells its processes; 1 without a launcher."""
     names = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-    return max((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), default=1)
+    return max((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), default=1)
 
 
 def mpi_world() -> Any:
@@ -188,8 +244,35 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _start_worker(parent: int) -> None:
-    """Die with the parent, leave Ctrl-C to it, and keep libraries to one thread a worker."""
+_slots: Any = None
+"""In a worker: the executor's memory of who is at what."""
+_slot = 0
+"""In a worker: its place there."""
+
+
+def _do(function: Callable[[Any], Any], index: int, task: Any) -> Any:
+    """Do a task in a worker, and have it noted meanwhile."""
+    _slots[_slot + 1] = index + 1
+    try:
+        return function(task)
+    finally:
+        _slots[_slot + 1] = 0
+
+
+def _cause(code: int | None) -> str:
+    """Return what ended a process, from its exit code."""
+    if code == -signal.SIGKILL:
+        return "killed; out of memory?"
+    return f"exit code {code}" if code is None or code > 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _start_worker(parent: int, slots: Any, taken: Any) -> None:
+    """Die with the parent, leave Ctrl-C to it, and take a place in the memory of who is at what."""
+    global _slots, _slot
+    with taken.get_lock():
+        _slots, _slot = slots, 2 * taken.value
+        taken.value += 1
+    _slots[_slot] = os.getpid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -9,14 +9,18 @@ is a list of units that need nothing of one another.
 import ctypes
 import json
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import pyarrow as pa
+from pydantic import AfterValidator
 from tqdm import tqdm
 
 from data_prep.config import BuildConfig
@@ -27,7 +31,33 @@ from megabert.schema import atomic_write, read_json, sha256_file
 
 INTERVAL_S = 5.0
 """Between two lines of progress."""
-Counts = dict[str, Any]
+QUIET_S = 20.0
+"""Between two lines of progress while no unit is finished."""
+WINDOW = 64
+"""Units whose finish tells how fast the others will be."""
+TEXTS = ("report", "examples")
+"""Keys of counts that hold texts; all others hold numbers."""
+
+
+def _require_numbers(counts: dict[str, Any]) -> dict[str, Any]:
+    """Return counts that can be added up.
+
+    Raises:
+        ValueError: A value is no number.
+    """
+    for key, value in counts.items():
+        if key not in TEXTS and not _holds_numbers(value):
+            raise ValueError(f"{key} holds no number")
+    return counts
+
+
+def _holds_numbers(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return all(map(_holds_numbers, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int | float)
+
+
+Counts = Annotated[dict[str, Any], AfterValidator(_require_numbers)]
 """What a unit counted: numbers, lists of numbers, texts, and mappings of these, which `add_counts` adds up."""
 
 
@@ -49,6 +79,12 @@ class Unit:
     """What ``function`` is called with."""
     versions: dict[str, str]
     """Packages that the build was begun with; a unit that is not finished needs the same ones."""
+    origin: str = ""
+    """What it reads, where a user knows it by name."""
+
+    def __str__(self) -> str:
+        """Return what the unit is, for an error."""
+        return f"{self.step} {self.name}" + (f", {self.origin}" if self.origin else "")
 
     @property
     def record(self) -> Path:
@@ -90,43 +126,72 @@ class Progress:
     On a terminal that is a bar, else a line every few seconds and one at the end; both on stderr.
     """
 
-    def __init__(self, title: str, units: int, rate: Rate | None = None) -> None:
+    def __init__(self, title: str, units: int, rate: Rate | None = None, workers: int = 1) -> None:
         """Begin a step.
 
         Args:
             title: Name of the step.
             units: How many units it has.
             rate: What to show per second.
+            workers: How many units are done at a time.
         """
-        self._title, self._units, self._rate = title, units, rate
+        self._title, self._units, self._rate, self._workers = title, units, rate, workers
         self._done = self._skipped = 0
         self._amount = 0.0
         self._start = self._shown = time.monotonic()
-        self._first_finish: float | None = None
+        self._finishes: deque[float] = deque(maxlen=WINDOW + 4 * workers)
         # With `disable=None` the bar is for terminals only.
-        self._bar = tqdm(total=units, bar_format="{desc} |{bar}|", dynamic_ncols=True, file=sys.stderr, disable=None)
+        form = "{desc} |{bar}|"
+        text = self._text(self._start)
+        self._bar = tqdm(desc=text, total=units, bar_format=form, dynamic_ncols=True, file=sys.stderr, disable=None)
+        # A unit may take minutes: without a thread nothing would move meanwhile.
+        self._lock, self._is_over = threading.Lock(), threading.Event()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the step; one that failed leaves its last line as it is."""
+        if kind is None:
+            self.close()
+        self._is_over.set()
 
     def advance(self, counts: dict[str, float], *, was_skipped: bool) -> None:
         """Count one finished unit."""
         now = time.monotonic()
-        self._done += 1
-        self._skipped += was_skipped
-        if not was_skipped:
-            self._amount += counts.get(self._rate.key, 0) if self._rate else 0
-            self._first_finish = self._first_finish or now
-        self._bar.set_description_str(self._text(now), refresh=False)
-        self._bar.update()
-        if self._bar.disable and now - self._shown >= INTERVAL_S:
-            self._shown = now
-            print(self._text(now), file=sys.stderr, flush=True)
+        with self._lock:
+            self._done += 1
+            self._skipped += was_skipped
+            if not was_skipped:
+                self._amount += counts.get(self._rate.key, 0) if self._rate else 0
+                if self._done - self._skipped >= self._workers:
+                    self._finishes.append(now)
+            self._bar.set_description_str(self._text(now), refresh=False)
+            self._bar.update()
+            self._print_after(INTERVAL_S, now)
 
     def close(self) -> None:
         """Show the final counts."""
-        text = self._text(time.monotonic())
-        if self._bar.disable:
-            print(text, file=sys.stderr, flush=True)
-        self._bar.set_description_str(text, refresh=False)
-        self._bar.close()
+        self._is_over.set()
+        with self._lock:
+            text = self._text(time.monotonic())
+            if self._bar.disable:
+                print(text, file=sys.stderr, flush=True)
+            self._bar.set_description_str(text, refresh=False)
+            self._bar.close()
+
+    def _beat(self) -> None:
+        while not self._is_over.wait(1):
+            with self._lock:
+                now = time.monotonic()
+                self._bar.set_description_str(self._text(now))
+                self._print_after(QUIET_S, now)
+
+    def _print_after(self, seconds: float, now: float) -> None:
+        if self._bar.disable and now - self._shown >= seconds:
+            self._shown = now
+            print(self._text(now), file=sys.stderr, flush=True)
 
     def _text(self, now: float) -> str:
         parts = [f"{self._title}: {self._done}/{self._units} units"]
@@ -135,11 +200,12 @@ class Progress:
         elapsed = max(now - self._start, 1e-9)
         if self._rate and self._amount:
             parts.append(f"{self._amount / elapsed / self._rate.scale:,.1f} {self._rate.label}")
-        # The time left is estimated from the units after the first: while that one is done, workers start and loops are
-        # compiled. Units of an earlier run are only checked, so they say nothing about the others.
-        counted = self._done - self._skipped - 1
-        if counted > 0 and self._first_finish is not None and self._done < self._units:
-            left = (now - self._first_finish) / counted * (self._units - self._done)
+        # The time left is estimated from the latest units, and from none before each worker has finished one: while
+        # those are done, workers start and loops are compiled. Units of an earlier run are only checked, so they say
+        # nothing about the others.
+        counted = len(self._finishes) - 1
+        if counted >= self._workers and self._done < self._units:
+            left = (self._finishes[-1] - self._finishes[0]) / counted * (self._units - self._done)
             parts.append(f"{tqdm.format_interval(left)} left")
         return ", ".join([*parts, f"{elapsed:.1f} s"])
 
@@ -161,9 +227,17 @@ class Build:
         """Return a path inside the build's folder."""
         return self.folder.joinpath(*parts)
 
-    def unit(self, step: str, name: str, function: Callable[[Any], tuple[list[Path], Counts]], argument: Any) -> Unit:
+    def unit(
+        self,
+        step: str,
+        name: str,
+        function: Callable[[Any], tuple[list[Path], Counts]],
+        argument: Any,
+        *,
+        origin: str = "",
+    ) -> Unit:
         """Return a unit of a step."""
-        return Unit(self.folder, step, name, function, argument, self.versions)
+        return Unit(self.folder, step, name, function, argument, self.versions, origin)
 
     def run(self, title: str, units: Sequence[Unit], rate: Rate | None = None) -> list[Outcome]:
         """Do the units that are not finished yet, and return the outcomes of all in the order of ``units``.
@@ -174,12 +248,11 @@ class Build:
             rate: What the line of progress tells per second.
         """
         outcomes: dict[int, Outcome] = {}
-        progress = Progress(title, len(units), rate)
         # Outcomes come in any order; sorting them here makes the result independent of the workers.
-        for index, outcome in self.executor.run(run_unit, units):
-            outcomes[index] = outcome
-            progress.advance(outcome.counts, was_skipped=outcome.was_skipped)
-        progress.close()
+        with Progress(title, len(units), rate, self.executor.workers) as progress:
+            for index, outcome in self.executor.run(run_unit, units):
+                outcomes[index] = outcome
+                progress.advance(outcome.counts, was_skipped=outcome.was_skipped)
         release_before("")
         return [outcomes[index] for index in range(len(units))]
 
@@ -238,14 +311,25 @@ def all_finished(units: Sequence[Unit], executor: Executor) -> bool:
 
 def add_counts(outcomes: Sequence[Outcome]) -> Counts:
     """Sum the counts of units: numbers are added, lists element by element, mappings key by key."""
-    return reduce(_add, (outcome.counts for outcome in outcomes), {})
+    total: Counts = {}
+    for outcome in outcomes:
+        _add_to(total, outcome.counts)
+    return total
 
 
-def _add(left: Any, right: Any) -> Any:
-    if isinstance(left, dict):
-        return left | {key: _add(left[key], value) if key in left else value for key, value in right.items()}
-    if isinstance(left, list):
-        if len(left) != len(right):
-            raise DataError("Two units counted over different bins: their records are damaged. Build in a new folder.")
-        return [a + b for a, b in zip(left, right, strict=True)]
-    return left + right
+def _add_to(total: dict[str, Any], counts: dict[str, Any]) -> None:
+    # In place: a copy of the sum for each of a million units would take time with the square of their number.
+    for key, value in counts.items():
+        earlier = total.get(key)
+        if earlier is None:
+            total[key] = deepcopy(value) if isinstance(value, dict | list) else value
+        elif isinstance(earlier, dict) and isinstance(value, dict):
+            _add_to(earlier, value)
+        elif isinstance(earlier, list) and isinstance(value, list) and len(earlier) == len(value):
+            total[key] = [a + b for a, b in zip(earlier, value, strict=True)]
+        elif isinstance(earlier, dict | list) or isinstance(value, dict | list):
+            raise DataError(
+                f"Two units counted {key} over different bins: their records are damaged. Build in a new folder."
+            )
+        else:
+            total[key] = earlier + value

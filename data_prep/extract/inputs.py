@@ -20,6 +20,7 @@ from data_prep.extract.opening import (
     InputFile,
     file_size,
     find_paths,
+    modified_ns,
     open_stored,
 )
 from data_prep.extract.text import UNCUTTABLE
@@ -71,7 +72,8 @@ def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
     files = []
     for path in paths:
         name, compression = _format_of(path, source)
-        files.append(InputFile(path, file_size(path), index, name, source.encoding, source.field, compression))
+        how = (index, name, source.encoding, source.field, compression)
+        files.append(InputFile(path, file_size(path), *how, modified_ns(path)))
     return files
 
 
@@ -112,6 +114,7 @@ def _chunks_of(file: InputFile, size: int) -> Iterator[InputChunk]:
     elif file.format == "wikipedia" and file.compression == "bz2":
         borders = [*_stream_starts(file.path, file.bytes), file.bytes]
         for group in _grouped(file, [end - start for start, end in pairwise(borders)], size):
+            _require_stream(file.path, borders[group.start])
             yield InputChunk(file, borders[group.start], borders[group.end], group.bytes)
     elif file.compression or file.format == "book" or UNCUTTABLE.match(file.encoding):
         yield InputChunk(file, 0, file.bytes, file.bytes)
@@ -166,7 +169,7 @@ def _read_index(index: str, path: str, size: int) -> list[int]:
             offset = line.split(b":", 1)[0]
             if offset != before:  # the first page of another stream
                 before = offset
-                if not offset.isdigit() or not starts[-1] < int(offset) < size:
+                if not re.fullmatch(rb"\d{1,18}", offset) or not starts[-1] < int(offset) < size:
                     raise DataError(
                         f"{index}: names the offset {offset[:20]!r}, which is not in {path} ({size} bytes). The "
                         "index belongs to another file: fetch the right one, or remove it; then the streams are "
@@ -174,6 +177,24 @@ def _read_index(index: str, path: str, size: int) -> list[int]:
                     )
                 starts.append(int(offset))
     return starts
+
+
+def _require_stream(path: str, start: int) -> None:
+    """Refuse to read from where no stream begins: nothing up to the next chunk could be decompressed.
+
+    Raises:
+        DataError: The index next to the file has wrong offsets.
+    """
+    if start == 0:
+        return
+    with open_stored(path) as stream:
+        stream.seek(start)
+        is_stream = STREAM.match(stream.read(MARK_BYTES))
+    if not is_stream:
+        raise DataError(
+            f"{path}: no bzip2 stream begins at byte {start}, where the index next to it names one. The index belongs "
+            "to another file: fetch the right one, or remove it; then the streams are searched for."
+        )
 
 
 def _scan(path: str) -> list[int]:

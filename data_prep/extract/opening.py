@@ -47,6 +47,23 @@ class InputFile:
     """JSON Lines, Parquet, Arrow: the key or column that holds the text."""
     compression: str = ""
     """``gz``, ``bz2``, ``zst``, ``xz`` or nothing."""
+    modified_ns: int = 0
+    """Time of the last change when the build began; 0 for a URL."""
+
+    def require_unchanged(self) -> None:
+        """Refuse text of a file that was replaced or written to since the build began, whose hash nobody recorded.
+
+        Raises:
+            DataError: Size or time are others now.
+        """
+        if not self.modified_ns:
+            return
+        status = os.stat(self.path)
+        if (status.st_size, status.st_mtime_ns) != (self.bytes, self.modified_ns):
+            raise DataError(
+                f"{self.path}: changed while the build read it ({self.bytes:,} bytes before, {status.st_size:,} now). "
+                "Run the same command again once nobody writes to it."
+            )
 
 
 @dataclass(frozen=True)
@@ -76,18 +93,29 @@ class Problems:
         self.is_strict = is_strict
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
+        self.lost_bytes = 0
+        """Bytes as stored behind the damage of files."""
 
     @property
     def is_cut(self) -> bool:
         """Whether the file ended too early or in damage."""
         return "cut_files" in self.counts or "damaged_files" in self.counts
 
+    def lose_end(self, kind: str, message: str, lost_bytes: int = 0) -> None:
+        """Count a file whose end cannot be read, and the stored bytes that are lost with it, as far as they are there.
+
+        Raises:
+            DataError: Where the build may not lose documents (``max_bad_share`` is 0).
+        """
+        self.require(kind, message, "Fetch the file again, or use what can be read with --max-bad-share above 0.")
+        self.lost_bytes += lost_bytes
+
     def count(self, kind: str) -> None:
         """Count something that is no problem but should be known, such as a redirect."""
         self.counts[kind] += 1
 
     def add(self, kind: str, message: str) -> None:
-        """Count a problem that is never fatal, such as a cut end, and remember the first messages."""
+        """Count a problem that is never fatal, such as a document that is too long; remember the first messages."""
         self.count(kind)
         self.give_example(kind, message)
 
@@ -163,6 +191,11 @@ def file_size(path: str) -> int:
     return Path(path).stat().st_size
 
 
+def modified_ns(path: str) -> int:
+    """Return the time of a file's last change; 0 for a URL."""
+    return 0 if is_url(path) else os.stat(path).st_mtime_ns
+
+
 def input_sha256(path: str) -> str:
     """Return the SHA-256 of a local file's bytes, or of what a URL's file system says identifies its content."""
     if is_url(path):
@@ -209,15 +242,18 @@ def content_blocks(file: InputFile, problems: Problems, start: int = 0, end: int
     """
     with open_stored(file.path) as stream:
         if file.compression == "zst":
-            yield from _zstd_blocks(file.path, stream, problems)
+            yield from _zstd_blocks(file, stream, problems)
             return
-        blocks = _stored_blocks(stream, start, file.bytes if end is None else end)
-        yield from _member_blocks(file, blocks, problems) if file.compression else blocks
+        end = file.bytes if end is None else end
+        blocks = _stored_blocks(stream, start, end)
+        yield from _member_blocks(file, blocks, problems, start, end) if file.compression else blocks
 
 
-def _member_blocks(file: InputFile, blocks: Iterator[bytes], problems: Problems) -> Iterator[bytes]:
+def _member_blocks(
+    file: InputFile, blocks: Iterator[bytes], problems: Problems, start: int, end: int
+) -> Iterator[bytes]:
     """Decompress members one after the other; ``data`` is what is left of a block."""
-    compression, read, is_open = file.compression, 0, False
+    compression, read, is_open = file.compression, start, False
     member = _MEMBERS[compression]()
     for block in blocks:
         data = block
@@ -235,11 +271,12 @@ def _member_blocks(file: InputFile, blocks: Iterator[bytes], problems: Problems)
                     yield content
                     content, data = _decompress(member, data) if not member.eof else (b"", data)
             except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-                problems.add("damaged_files", f"{file.path}: damaged {compression} before byte {read} ({error})")
+                message = f"{file.path}: damaged {compression} before byte {read} of {file.bytes} ({error})"
+                problems.lose_end("damaged_files", message, end - read + len(data))
                 return
             is_open = not member.eof
     if is_open:
-        problems.add("cut_files", f"{file.path}: its {compression} data end too early, after {read} bytes")
+        problems.lose_end("cut_files", f"{file.path}: its {compression} data end too early, after {read} bytes")
 
 
 def _decompress(member: Any, data: bytes) -> tuple[bytes, bytes]:
@@ -250,10 +287,11 @@ def _decompress(member: Any, data: bytes) -> tuple[bytes, bytes]:
     return content, getattr(member, "unconsumed_tail", b"")  # bz2 and xz keep the rest inside
 
 
-def _zstd_blocks(path: str, stream: BinaryIO, problems: Problems) -> Iterator[bytes]:
+def _zstd_blocks(file: InputFile, stream: BinaryIO, problems: Problems) -> Iterator[bytes]:
     try:
         with pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd") as content:
             while block := content.read(BLOCK_BYTES):
                 yield block
     except OSError as error:
-        problems.add("cut_files", f"{path}: its zst data are damaged or end too early ({str(error).splitlines()[0]})")
+        message = f"{file.path}: its zst data are damaged or end too early ({str(error).splitlines()[0]})"
+        problems.lose_end("cut_files", message, file.bytes - stream.tell())

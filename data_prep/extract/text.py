@@ -285,7 +285,7 @@ def _line_number(chunk: InputChunk, position: int) -> int:
     """Return the line, from 1, of a byte of the content. This reads the file from its start, so only errors do it."""
     lines, read = 1, 0
     file = chunk.file
-    blocks = content_blocks(file, Problems())
+    blocks = content_blocks(file, Problems(is_strict=False))
     if UNCUTTABLE.match(file.encoding):
         blocks = _recoded(chunk, blocks, Problems(is_strict=False))
     for block in blocks:

@@ -61,7 +61,7 @@ def wikipedia_documents(chunk: InputChunk, problems: Problems) -> Iterator[Docum
         for match in PAGE.finditer(data):
             position = offset + match.start()
             if not match[2]:
-                problems.add("cut_pages", f"{path}: the page at byte {position} has no end")
+                problems.lose_end("cut_pages", f"{path}: the page at byte {position} has no end")
                 continue
             text = _article(match[1].decode("utf-8", "replace"), site, problems, f"{path}: byte {position}")
             if text is not None:
@@ -96,7 +96,7 @@ def _article(page: str, site: Site, problems: Problems, origin: str) -> str | No
 def _site(file: InputFile) -> Site:
     """Read the names of namespaces from the head of a dump, once a process; later parts of a dump may have no head."""
     head = b""
-    for block in content_blocks(file, Problems()):
+    for block in content_blocks(file, Problems(is_strict=False)):  # damage shows where the pages are read
         head += block
         if b"</siteinfo>" in head or len(head) > BLOCK_BYTES:
             break

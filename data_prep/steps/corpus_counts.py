@@ -1,5 +1,6 @@
 """What is counted of the corpus over steps 1 to 5, and what a corpus must have before instances are made of it."""
 
+from collections import Counter
 from typing import Any
 
 from data_prep.config import BuildConfig
@@ -8,8 +9,10 @@ from data_prep.extract.opening import EXAMPLES
 from megabert.errors import DataError
 
 MAX_ONE_SENTENCE_SHARE = 0.2
-UNREADABLE = ("undecodable_documents", "bad_lines", "unparsable_pages")
-"""Problems that ``max_bad_share`` bounds; cut ends and documents above the size limit are counted only."""
+LOST_ENDS = ("cut_files", "damaged_files", "cut_pages")
+"""Problems that hide how much was lost: nobody knows what followed. Each counts as one document at least."""
+UNREADABLE = ("undecodable_documents", "bad_lines", "unparsable_pages", *LOST_ENDS)
+"""Problems that ``max_bad_share`` bounds; documents above the size limit are counted only."""
 
 
 def corpus_counts(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Counts) -> dict[str, Any]:
@@ -23,7 +26,10 @@ def corpus_counts(config: BuildConfig, extracted: Counts, tokenized: Counts, kep
     """
 
     def by_source(counts: dict[str, int]) -> dict[str, int]:
-        return {source.title: counts.get(str(index), 0) for index, source in enumerate(config.sources)}
+        named: Counter[str] = Counter()  # several sources may have one name
+        for index, source in enumerate(config.sources):
+            named[source.title] += counts.get(str(index), 0)
+        return dict(named)
 
     splits = kept["documents"]
     return {
@@ -80,13 +86,14 @@ def require_documents(config: BuildConfig, extracted: Counts) -> None:
     """
     read = sum(extracted["documents"].values())
     bad = {name: extracted["problems"][name] for name in UNREADABLE if name in extracted["problems"]}
-    lost = sum(bad.values())
-    if lost > config.max_bad_share * (read + lost):
+    lost, lost_bytes = sum(bad.values()), extracted.get("lost_bytes", 0)
+    if lost > config.max_bad_share * (read + lost) or lost_bytes > config.max_bad_share * extracted["bytes"]:
         what = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in bad.items())
         places = "\n".join(f"  {text}" for name in bad for text in _first(extracted["examples"][name]))
+        behind = f" (and with them {lost_bytes:,} of {extracted['bytes']:,} bytes)" if lost_bytes else ""
         raise DataError(
-            f"{what} of {read + lost:,} documents cannot be read; max_bad_share={config.max_bad_share} allows fewer. "
-            f"Fix or leave out the files, or allow more in a new --output. First places:\n{places}"
+            f"{what}{behind} of {read + lost:,} documents cannot be read; max_bad_share={config.max_bad_share} allows "
+            f"fewer. Fix or leave out the files, or allow more with --max-bad-share. First places:\n{places}"
         )
     if read == extracted["empty_documents"] or not extracted["sentences"]:
         names = ", ".join(source.title for source in config.sources)
@@ -110,16 +117,21 @@ def require_pairs(config: BuildConfig, corpus: Counts) -> None:
         corpus: What `corpus_counts` returned.
 
     Raises:
-        DataError: Too many documents of one sentence, or fewer than two documents.
+        DataError: All documents are held out, too many have one sentence, or there are fewer than two.
     """
+    single, documents = corpus["one_sentence_documents"], corpus["documents"]
+    if documents == corpus["validation_documents"]:
+        raise DataError(
+            f"All {documents} document(s) are held out, and none is left to train on: a hash of the text decides. "
+            f"Give more documents, or change --validation-share (now {config.validation_share}; 0 holds out none)."
+        )
     if config.objective == "none":
         return
-    single, documents = corpus["one_sentence_documents"], corpus["documents"]
     objective = config.objective
     if single > MAX_ONE_SENTENCE_SHARE * documents:
         raise DataError(
             f"{single:,} of {documents:,} documents have one sentence, which gives no pair; objective={objective} "
-            f"allows {MAX_ONE_SENTENCE_SHARE:.0%}. Use objective: none (--objective none with a new --output), or "
+            f"allows {MAX_ONE_SENTENCE_SHARE:.0%}. Use objective: none (--objective none), or "
             "fix the document borders: plain text parts documents by blank lines, and --language decides sentences."
         )
     validation = corpus["validation_documents"]
@@ -128,5 +140,5 @@ def require_pairs(config: BuildConfig, corpus: Counts) -> None:
             raise DataError(
                 f"{number} {split} document(s) of {documents}: a random next sentence comes from another document, so "
                 f"objective=nsp needs two. Give more documents, change --validation-share "
-                f"(now {config.validation_share}; 0 holds out none), or use objective: none."
+                f"(now {config.validation_share}; 0 holds out none), or use --objective none."
             )

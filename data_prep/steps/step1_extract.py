@@ -53,6 +53,10 @@ class ExtractTask:
     duplicates: Path | None = None
     """Folder of the paragraphs that occur in several chunks."""
 
+    def __str__(self) -> str:
+        """Return what is read, for an error."""
+        return f"{self.chunk.file.path} (part {self.chunk.start} to {self.chunk.end})"
+
 
 def extract_documents(build: Build, files: list[InputFile]) -> tuple[list[Path], Counts]:
     """Extract the documents of all input files.
@@ -65,7 +69,8 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[list[Path],
     if "duplicate_paragraphs" in build.config.clean.rules:
         duplicates = _find_duplicate_paragraphs(build, chunks)
     tasks = _tasks(build, "extract", chunks, duplicates)
-    outcomes = build.run("extract", [build.unit("extract", t.path.name, extract, t) for t in tasks], BYTES)
+    units = [build.unit("extract", task.path.name, extract, task, origin=str(task)) for task in tasks]
+    outcomes = build.run("extract", units, BYTES)
     return [build.folder / name for outcome in outcomes for name in sorted(outcome.files)], add_counts(outcomes)
 
 
@@ -73,7 +78,7 @@ def _find_duplicate_paragraphs(build: Build, chunks: list[InputChunk]) -> Path:
     """Return the folder of the paragraphs that occur in several chunks, each with the chunk that keeps it."""
     # First the hashes of each chunk's paragraphs.
     tasks = _tasks(build, "paragraphs", chunks)
-    units = [build.unit("paragraphs", task.path.name, hash_paragraphs, task) for task in tasks]
+    units = [build.unit("paragraphs", task.path.name, hash_paragraphs, task, origin=str(task)) for task in tasks]
     outcomes = build.run("paragraphs", units, BYTES)
     # Then the hashes of all chunks, compared range by range, so that no unit holds all of them.
     hashes = tuple(build.folder / name for outcome in outcomes for name in outcome.files)
@@ -164,6 +169,7 @@ class DocumentReader:
                 self.dropped += 1
             else:
                 yield paragraphs
+        file.require_unchanged()
 
     def report(self) -> dict[str, Any]:
         """Return counts of problems and rules, and examples under names that no other chunk uses."""
@@ -172,7 +178,8 @@ class DocumentReader:
             for rule, texts in self._problems.examples.items()
         }
         rules = {rule: dict(amounts) for rule, amounts in self._cleaner.counts.items()}
-        return {"problems": dict(self._problems.counts), "rules": rules, "examples": examples}
+        lost = {"lost_bytes": self._problems.lost_bytes} if self._problems.lost_bytes else {}
+        return {"problems": dict(self._problems.counts), "rules": rules, "examples": examples, **lost}
 
 
 @dataclass

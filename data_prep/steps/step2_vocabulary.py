@@ -1,12 +1,17 @@
-"""Step 2: the tokenizer of the build, trained on the extracted text or copied from a given folder."""
+"""Step 2: the tokenizer of the build, trained on the extracted text or copied from a given folder.
+
+Of a large corpus a sample is trained on. A hash of its text decides whether a document is in the sample, so neither the
+order of the input nor the way it is cut into files and chunks changes a piece.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
-from data_prep.arrow_files import open_mapped
+from data_prep.arrow_files import open_mapped, write_batches
 from data_prep.config import BuildConfig
 from data_prep.execution.work_units import Build, Counts, Unit
 from data_prep.vocabulary_training import (
@@ -16,12 +21,12 @@ from data_prep.vocabulary_training import (
     require_fit,
     train_vocabulary,
 )
-from megabert.randomness.keyed import mix, string_key
+from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.schema import publish_folder
 from megabert.tokenization import load_tokenizer, save_huggingface
 
 TRAINING_CHARACTERS = 200_000_000
-"""Text that a vocabulary is trained on at most: the count of different words takes memory."""
+"""Text that a vocabulary is trained on at most, about: the count of different words takes memory."""
 SAMPLE_CHARACTERS = 1_000_000
 SAMPLE_OPTIONS = VocabularyOptions(held_out_share=0.5)
 """A given tokenizer is measured on half of a sample of documents: it was trained on none of them."""
@@ -39,10 +44,46 @@ class VocabularyTask:
     """Output."""
 
 
-def train_or_copy_vocabulary(build: Build, texts: list[Path]) -> list[str]:
-    """Make the tokenizer of the build; return the lines of the report on how it fits the text."""
+@dataclass(frozen=True)
+class SampleTask:
+    """A file of extracted documents, and where those of the sample go."""
+
+    source: Path
+    share: float
+    """Share of the documents to take."""
+    path: Path
+    """Output."""
+
+
+def train_or_copy_vocabulary(build: Build, texts: list[Path], characters: int) -> list[str]:
+    """Make the tokenizer of the build; return the lines of the report on how it fits the text.
+
+    Args:
+        build: The build.
+        texts: Files of extracted documents.
+        characters: Length of all of these.
+    """
+    if build.config.tokenizer is None and characters > TRAINING_CHARACTERS:
+        share = TRAINING_CHARACTERS / characters
+        tasks = [SampleTask(path, share, build.path("work", "sample", path.name)) for path in texts]
+        build.run("vocabulary sample", [build.unit("sample", task.path.stem, sample, task) for task in tasks])
+        texts = [task.path for task in tasks]
     (outcome,) = build.run("vocabulary", [vocabulary_unit(build, texts)])
     return outcome.counts["report"]
+
+
+def sample(task: SampleTask) -> tuple[list[Path], Counts]:
+    """Write the documents of a file that are in the sample."""
+    reader = open_mapped(task.source)
+    draw = string_key("vocabulary sample")
+
+    def chosen(batch: pa.RecordBatch) -> pa.RecordBatch:
+        hashes = np.asarray(batch["document_hash"])
+        return batch.filter(pa.array(uniform(mix(hashes, draw)) < task.share))
+
+    batches = (chosen(reader.get_batch(index)) for index in range(reader.num_record_batches))
+    write_batches(task.path, reader.schema, batches, compression="lz4")
+    return [task.path], {}
 
 
 def vocabulary_unit(build: Build, texts: Sequence[Path] = ()) -> Unit:
@@ -60,18 +101,18 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
     config = task.config
     if config.tokenizer is not None:
         tokenizer = load_tokenizer(Path(config.tokenizer))
-        report = check_vocabulary(tokenizer, _sample(task.sources, SAMPLE_CHARACTERS), SAMPLE_OPTIONS)
+        report = check_vocabulary(tokenizer, _documents(task.sources, SAMPLE_CHARACTERS), SAMPLE_OPTIONS)
         require_fit(report, where=config.tokenizer)
     else:
         wanted = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
-        tokenizer, report = train_vocabulary(_sample(task.sources, TRAINING_CHARACTERS), wanted)
+        tokenizer, report = train_vocabulary(_documents(task.sources), wanted)
         require_bars(report)
     with publish_folder(task.folder) as temporary:
         save_huggingface(tokenizer, temporary)
     return sorted(path for path in task.folder.iterdir() if path.is_file()), {"report": report.lines()}
 
 
-def _sample(paths: tuple[Path, ...], most: int) -> Iterator[tuple[str, str]]:
+def _documents(paths: tuple[Path, ...], most: float = float("inf")) -> Iterator[tuple[str, str]]:
     """Yield documents until there are ``most`` characters, from files in random order, so from all over the corpus."""
     characters = 0
     for index in np.argsort(mix(string_key("vocabulary sample"), np.arange(len(paths))), kind="stable").tolist():

@@ -74,6 +74,7 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     counts = {
         "documents": np.bincount(documents.splits_D, minlength=2).tolist(),
         "tokens": len(ids),
+        "tokens_by_source": {str(sources[0]): len(ids)},  # a file holds documents of one source
         "unknown_tokens": int(np.count_nonzero(ids == tokenizer.special_ids.unk)),
         "empty_sentences": int(np.count_nonzero(~has_tokens)),
         "documents_without_tokens": len(hashes) - len(documents),

@@ -6,6 +6,7 @@ sentences and tokens are named by their number over all buckets of a split (`Doc
 """
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.schema import atomic_path
 
 BUCKET_TOKENS = 5_000_000
+MAX_BUCKET_TOKENS = 20_000_000
+"""Tokens that a bucket holds after weights, about: a worker has all of them in memory."""
 MIN_BUCKETS = 4
 DOCUMENTS_A_BUCKET = 8  # with fewer, some buckets are likely to be empty
 
@@ -61,8 +64,12 @@ def count_buckets(config: BuildConfig, counts: Counts) -> dict[str, int]:
         counts: What the tokenization counted.
     """
     train, validation = counts["documents"]
-    # One bucket for 5 million tokens and at least four, but none that is likely to stay empty.
-    automatic = max(1, min(max(MIN_BUCKETS, -(-counts["tokens"] // BUCKET_TOKENS)), train // DOCUMENTS_A_BUCKET))
+    # One bucket for 5 million tokens and at least four, but none that is likely to stay empty. Weights let a bucket
+    # grow when it is filled; large ones need more buckets.
+    weights = [source.weight for source in config.sources]
+    used = sum(weights[int(source)] * tokens for source, tokens in counts.get("tokens_by_source", {}).items())
+    wanted = max(MIN_BUCKETS, -(-counts["tokens"] // BUCKET_TOKENS), math.ceil(used / MAX_BUCKET_TOKENS))
+    automatic = max(1, min(wanted, train // DOCUMENTS_A_BUCKET))
     buckets = {"train": config.buckets or automatic}
     if validation:
         buckets["validation"] = max(1, round(buckets["train"] * config.validation_share))
