@@ -76,8 +76,10 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
     with lock_folder(output), executor:
         state = remember(output, config, files, executor)
         begun = Build(output, config, executor, state.versions)
-        with refusal_noted(output):
-            plan = _finished_documents(begun) or _make_documents(begun, files)
+        plan = _finished_documents(begun)
+        if plan is None:
+            with refusal_noted(output):
+                plan = _make_documents(begun, files)
         # 6. Pairs and masks, for each length and each pass over each bucket.
         manifests = make_instances(begun, plan.corpus)
         for part in INTERMEDIATE:

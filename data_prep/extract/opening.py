@@ -288,10 +288,12 @@ def _decompress(member: Any, data: bytes) -> tuple[bytes, bytes]:
 
 
 def _zstd_blocks(file: InputFile, stream: BinaryIO, problems: Problems) -> Iterator[bytes]:
+    read = 0
     try:
         with pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd") as content:
             while block := content.read(BLOCK_BYTES):
+                read = stream.tell()
                 yield block
     except OSError as error:
         message = f"{file.path}: its zst data are damaged or end too early ({str(error).splitlines()[0]})"
-        problems.lose_end("cut_files", message, file.bytes - stream.tell())
+        problems.lose_end("cut_files", message, file.bytes - read)

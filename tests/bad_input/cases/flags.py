@@ -17,7 +17,7 @@ NEEDS = {
 
 # command, flags added, what the message names
 ADDED = (
-    (BUILD, "--lenghts 32", "--lengths"),
+    (BUILD, "--lenghts 32", "did you mean lengths?"),
     (BUILD, "--lengths 0", "lengths"),
     (BUILD, "--lengths -5", "lengths"),
     (BUILD, "--lengths 3", "lengths"),
@@ -43,9 +43,20 @@ ADDED = (
     (BUILD, "--workers 0", "--workers"),
     (BUILD, "--workers lots", "--workers"),
     (BUILD, "--workers 100000000", "--workers"),
+    (BUILD, "--workers 1.5", "--workers"),
+    (BUILD, "--chunk-mib 1e-9", "chunk_mib"),
+    (BUILD, "--chunk-mib 1e300", "chunk_mib"),
+    (BUILD, "--max-predictions-per-seq 1000000000 --lengths 32", "max_predictions_per_seq"),
+    (BUILD, "--buckets 1000000000", "buckets"),
+    (BUILD, "--max-bad-share 2", "max_bad_share"),
+    (BUILD.replace("text.jsonl", "text.jsonl text.jsonl"), "", "sources.1"),
     (BUILD, "--objective mlm", "objective"),
     (BUILD, "--pairing best", "pairing"),
     (BUILD, "--language xx-nonsense", "language"),
+    (BUILD, "--language de-DE", "did you mean de?"),
+    (BUILD, "--language eng", "did you mean en?"),
+    (BUILD, "--language ''", "language"),
+    (BUILD, "--clean language --clean.languages [xx]", "languages"),
     (BUILD, "--format pdf", "format"),
     (BUILD, "--seed -1", "seed"),
     (BUILD, "--seed 1e30", "seed"),
@@ -186,12 +197,18 @@ RECIPES = (
     ("a control character", "name: 'a\\eb'\nmodle: 1\n", "recipe.yaml"),
 )
 
-QUICK = {"--epochs nan"}
+QUICK = {
+    "--epochs nan",
+    "--workers -3",
+    "--language xx-nonsense",
+    "--dupe-factor 1000000000",
+    "--vocab-size 1000000000000",
+}
 CASES = [
     *(
         Case(
             name=f"{' '.join(command.split()[:2])} {flags[:60]}",
-            given=(copy(*NEEDS[command]),),
+            given=(copy(*NEEDS.get(command, ("text.jsonl",))),),
             command=f"{command} {flags}",
             code=(2, 3, 4),
             says=(says,),

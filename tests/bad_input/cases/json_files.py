@@ -41,7 +41,6 @@ FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
 READERS = (
     Reader(MANIFEST, "megabert-data verify build/instances/32", BUILD, 3, "manifest.json"),
     Reader(MANIFEST, "megabert-data stats build/instances/32", BUILD, 3, "manifest.json"),
-    Reader(MANIFEST, "megabert-data peek build/instances/32/train-00000-00.arrow:0", BUILD, 3, "manifest.json"),
     Reader(MANIFEST, PRETRAIN_NEW, BUILD, 3, "manifest.json"),
     Reader(PLAN, COMMANDS["build"], BUILD, 3, "plan.json", stale=(MANIFEST,)),
     # A damaged record is one of a unit that was not finished: the unit is done again.

@@ -1,13 +1,23 @@
 import errno
+import gzip
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import textwrap
+import time
 
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep.cli import main
-from data_prep.execution.executors import ProcessExecutor
+from data_prep.config import SourceConfig
+from data_prep.execution.executors import Executor, ProcessExecutor
+from data_prep.pipeline import build
+from data_prep.vocabulary_training import VocabularyOptions, train_vocabulary
+from megabert.errors import DataError
+from megabert.tokenization import save_huggingface, train_byte_bpe
 
 SENTENCES = "The first sentence is here. The second one follows it. A third one ends the text."
 FLAGS = ["--vocab-size", "200", "--lengths", "32", "--dupe-factor", "1", "--workers", "1", "--validation-share", "0"]
@@ -44,8 +54,79 @@ def test_documents_of_one_sentence_are_refused_with_the_remedy(tmp_path, capsys)
     assert "3 of 10 documents have one sentence" in message
     assert "objective: none" in message
     assert_nothing_to_read(tmp_path)
-    shutil.rmtree(tmp_path / "out")
-    assert run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"), "--objective", "none")[0] == 0
+    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"), "--objective", "none")
+    assert code == 0
+    assert "extract: 1/1 units, 1 done before" in message  # the remedy concerns later steps
+
+
+def test_input_that_was_refused_can_be_fixed(tmp_path, capsys):
+    write_jsonl(tmp_path / "a.jsonl", [SENTENCES * (i + 1) for i in range(20)])
+    sound = (tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / "a.jsonl").write_bytes(sound + b"{broken\n")
+    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))
+    assert (code, "line 21 is no JSON" in message) == (3, True)
+    (tmp_path / "a.jsonl").write_bytes(sound)
+    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))
+    assert code == 0, message
+    # A build that was not refused is only continued as it was begun.
+    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"), "--seed", "1")
+    assert (code, "another configuration" in message) == (2, True)
+
+
+def test_lost_end_of_a_compressed_file_is_refused_or_warned_of(tmp_path, capsys):
+    texts = [f"{os.urandom(300).hex()}. {SENTENCES}\n\n" for _ in range(600)]
+    first, second = (gzip.compress("".join(texts[i::2]).encode()) for i in (0, 1))
+    packed = first + b"xx" + second[2:]
+    (tmp_path / "a.txt.gz").write_bytes(packed)
+    flags = ("--input", str(tmp_path / "a.txt.gz"), "--tokenizer", str(make_tokenizer(tmp_path)), "--lengths", "512")
+    code, message = run_build(tmp_path, capsys, *flags)
+    assert (code, "a.txt.gz: damaged gz" in message) == (3, True)
+    # What is behind the damage counts by its bytes: one damaged file may be a small share of the documents.
+    code, message = run_build(tmp_path, capsys, *flags, "--max-bad-share", "0.2")
+    assert (code, f"{len(second):,} of {len(packed):,} bytes" in message) == (3, True)
+    code, message = run_build(tmp_path, capsys, *flags, "--max-bad-share", "0.9")
+    assert code == 0, message
+    assert "warning: 1 damaged files: what follows is not in the shards" in message
+
+
+def make_tokenizer(folder):
+    """A byte-level vocabulary, which writes every text."""
+    words = " ".join(f"{os.urandom(300).hex()} {SENTENCES}" for _ in range(50))
+    save_huggingface(train_byte_bpe([words], vocab_size=300), folder / "tokenizer")
+    return folder / "tokenizer"
+
+
+def test_file_that_changes_while_it_is_read_is_refused(tmp_path, make_config, texts):
+    path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
+    config = make_config(sources=(SourceConfig(input=str(path)),), chunk_mib=0.02, lengths=(64,), dupe_factor=1)
+
+    class Changing(Executor):
+        def run(self, function, tasks):
+            for index, task in enumerate(tasks):
+                if str(task).startswith("extract 000002"):
+                    write_jsonl(path, texts[1:40])
+                yield index, function(task)
+
+    with pytest.raises(DataError, match=r"in\.jsonl: changed while the build read it"):
+        build(config, tmp_path / "out", Changing())
+    # Nothing of the other text was kept: the first one, put back, gives its own bytes.
+    write_jsonl(path, texts[:40])
+    first = build(config, tmp_path / "out", Executor())
+    second = build(config, tmp_path / "again", Executor())
+    assert [m.data_sha256 for m in first.manifests.values()] == [m.data_sha256 for m in second.manifests.values()]
+
+
+def test_single_document_is_trained_on_whatever_its_hash(tmp_path, capsys):
+    """Of 40 one-document corpora two would be held out by the vocabulary, and then have no words."""
+    for number in range(40):
+        report = train_vocabulary([(f"{number:016x}", SENTENCES)], VocabularyOptions(vocab_size=100))[1]
+        assert (report.trained_documents, report.held_out_documents) == (1, 0)
+    write_jsonl(tmp_path / "a.jsonl", [SENTENCES * 3])
+    flags = ("--input", str(tmp_path / "a.jsonl"), "--objective", "none", "--validation-share", "0.9999")
+    code, message = run_build(tmp_path, capsys, *flags)
+    assert code == 3
+    assert "All 1 document(s) are held out" in message
+    assert run_build(tmp_path, capsys, *flags[:-2])[0] == 0
 
 
 def test_few_documents_of_one_sentence_are_counted(tmp_path, capsys):
@@ -110,9 +191,38 @@ def die(task):
     os.kill(os.getpid(), 9)
 
 
-def test_dead_worker_is_reported():
-    with pytest.raises(Exception, match="run the same command again"), ProcessExecutor(2) as executor:
-        list(executor.run(die, [1, 2]))
+def die_at_three(task):
+    if task == "file three":
+        die(task)
+    time.sleep(0.2)
+
+
+def test_dead_worker_is_reported_with_its_task():
+    tasks = ["file one", "file two", "file three", "file four"]
+    with (
+        pytest.raises(
+            DataError, match=r"died at file three \(killed; out of memory\?\)\. .*run the same command again"
+        ),
+        ProcessExecutor(2) as executor,
+    ):
+        list(executor.run(die_at_three, tasks))
+
+
+def test_workers_end_at_ctrl_c_in_the_middle_of_a_task():
+    code = "import time\nfrom data_prep.execution.executors import ProcessExecutor\n" + textwrap.dedent("""
+        if __name__ == "__main__":
+            with ProcessExecutor(2) as executor:
+                print(*[pid for _, pid in executor.run(eval, ["__import__('os').getpid()"] * 9)], flush=True)
+                list(executor.run(time.sleep, [60] * 2))
+        """)
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    workers = {int(pid) for pid in child.stdout.readline().split()}
+    time.sleep(0.5)
+    child.send_signal(signal.SIGINT)
+    _, message = child.communicate(timeout=10)  # far below the task's minute
+    assert message.count("KeyboardInterrupt") == 1
+    assert workers
+    assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}")]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from data_prep.document_set import DocumentSet
 from data_prep.execution import build_state
 from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.pipeline import build
-from data_prep.steps import step4_merge_chunks
+from data_prep.steps import step2_vocabulary, step4_merge_chunks
 from megabert.config.loading import to_dict
 from megabert.errors import ConfigError, DataError
 from megabert.schema import ShardMetadata, instance_schema, read_manifest, sha256_file
@@ -193,6 +193,34 @@ def test_order_of_input_does_not_matter(built, make_config, texts, tmp_path):
     assert {k: v for k, v in first.items() if k.endswith(".arrow")} == {
         k: v for k, v in second.items() if k.endswith(".arrow")
     }
+
+
+@pytest.mark.parametrize("pieces", ["wordpiece", "byte_bpe"])
+def test_vocabulary_of_a_sample_does_not_depend_on_the_order_of_input(
+    make_config, texts, tmp_path, monkeypatch, pieces
+):
+    monkeypatch.setattr(step2_vocabulary, "TRAINING_CHARACTERS", sum(map(len, texts)) // 2)
+    inputs = [SourceConfig(input=str(write_jsonl(tmp_path / f"{i}.jsonl", texts[i::2]))) for i in (0, 1)]
+    tokenizers = []
+    for order in (1, -1):
+        config = make_config(sources=tuple(inputs[::order]), pieces=pieces, lengths=(64,), dupe_factor=1)
+        folder = build(config, tmp_path / str(order), Executor()).folder
+        assert not (folder / "work" / "sample").exists()
+        tokenizers.append(sha256_file(folder / "tokenizer" / "tokenizer.json"))
+    assert tokenizers[0] == tokenizers[1]
+    monkeypatch.undo()
+    whole = build(config, tmp_path / "whole", Executor()).folder
+    assert sha256_file(whole / "tokenizer" / "tokenizer.json") != tokenizers[0]
+
+
+def test_sources_of_one_name_are_counted_together(make_config, texts, tmp_path):
+    paths = [write_jsonl(tmp_path / f"{i}.jsonl", texts[i::3]) for i in range(3)]
+    sources = tuple(SourceConfig(input=str(path), name=name) for path, name in zip(paths, "aab", strict=True))
+    built = build(make_config(sources=sources, lengths=(64,), dupe_factor=1), tmp_path / "out", Executor())
+    corpus = built.manifests[64].statistics["corpus"]
+    assert corpus["documents_by_source"] == {"a": len(texts[::3]) + len(texts[1::3]), "b": len(texts[2::3])}
+    with pytest.raises(ValueError, match=r"sources\.1: input='.*0\.jsonl' is that of sources\.0 already"):
+        make_config(sources=(sources[0], sources[0]))
 
 
 def test_copies_of_a_document_fall_into_one_split_and_differ(make_config, texts, tmp_path):

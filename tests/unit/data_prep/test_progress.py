@@ -1,4 +1,5 @@
 import re
+import time
 
 import pytest
 
@@ -35,9 +36,29 @@ def test_units_done_before_are_counted_apart(clock, capsys):
     assert capsys.readouterr().err == "index: 3/3 units, 2 done before, 0.0 s\n"
 
 
+def test_time_left_waits_until_each_worker_has_started(clock, capsys):
+    progress = Progress("tokenize", 100, workers=2)
+    for seconds in (30.0, 10.0, 1.0, 1.0):  # both workers compile
+        clock[0] += seconds
+        progress.advance({}, was_skipped=False)
+    clock[0] += 5.0
+    progress.advance({}, was_skipped=False)
+    lines = capsys.readouterr().err.splitlines()
+    progress.close()
+    assert [line for line in lines if "left" in line] == ["tokenize: 5/100 units, 03:41 left, 47.0 s"]
+
+
+def test_long_unit_shows_that_time_passes(monkeypatch, capsys):
+    monkeypatch.setattr(work_units, "QUIET_S", 0.5)
+    with Progress("vocabulary", 1):
+        time.sleep(1.5)
+    assert re.search(r"^vocabulary: 0/1 units, 1\.\d s$", capsys.readouterr().err, re.MULTILINE)
+
+
 def test_terminal_shows_a_bar(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     progress = Progress("index", 2)
+    assert "\rindex: 0/2 units, 0.0 s |" in capsys.readouterr().err
     progress.advance({}, was_skipped=False)
     progress.advance({}, was_skipped=False)
     progress.close()

@@ -71,9 +71,9 @@ PAGES = [
 COUNTS = {"articles": 41, "redirects": 2, "pages_of_other_namespaces": 1}
 
 
-def read_all(path, chunk_bytes=1 << 30, **options):
+def read_all(path, chunk_bytes=1 << 30, is_strict=True, **options):
     files = find_files((SourceConfig(input=str(path), **options),))
-    problems = Problems()
+    problems = Problems(is_strict=is_strict)
     chunks = plan_chunks(files, chunk_bytes)
     return [text for chunk in chunks for _, text in READERS[chunk.file.format](chunk, problems)], problems, chunks
 
@@ -118,9 +118,11 @@ def test_namespaces_of_old_dumps_are_told_by_the_title(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [20, 150])
-def test_cut_end_is_counted_and_not_fatal(tmp_path, cut):
+def test_cut_end_is_refused_or_where_allowed_counted(tmp_path, cut):
     (tmp_path / "a.xml").write_text((HEAD + "".join(PAGES))[:-cut])
-    found, problems, _ = read_all(tmp_path / "a.xml")
+    with pytest.raises(DataError, match=r"a\.xml: the page at byte \d+ has no end\. .*--max-bad-share"):
+        read_all(tmp_path / "a.xml")
+    found, problems, _ = read_all(tmp_path / "a.xml", is_strict=False)
     assert len(found) == 40
     assert problems.counts["cut_pages"] == 1
 
@@ -157,6 +159,15 @@ def test_index_of_another_dump_is_refused(multistream, tmp_path):
     (tmp_path / "dewiki-pages-articles-multistream-index.txt").write_text(lines + "999999999:1:X\n")
     with pytest.raises(DataError, match="index belongs to another file"):
         read_all(path)
+
+
+def test_index_with_offsets_inside_streams_is_refused(multistream, tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1)
+    path, lines = multistream
+    wrong = "".join(f"{int(line.split(':')[0]) + 40}:1:X\n" for line in lines.splitlines())
+    (tmp_path / "dewiki-pages-articles-multistream-index.txt").write_text(wrong)
+    with pytest.raises(DataError, match=r"no bzip2 stream begins at byte \d+, where the index next to it names one"):
+        read_all(path, chunk_bytes=1)
 
 
 def test_page_that_the_parser_cannot_take_is_counted(tmp_path, monkeypatch):
