@@ -61,7 +61,7 @@ def wikipedia_documents(chunk: InputChunk, problems: Problems) -> Iterator[Docum
         for match in PAGE.finditer(data):
             position = offset + match.start()
             if not match[2]:
-                problems.lose_end("cut_pages", f"{path}: the page at byte {position} has no end")
+                problems.add("cut_pages", f"{path}: the page at byte {position} has no end")
                 continue
             text = _article(match[1].decode("utf-8", "replace"), site, problems, f"{path}: byte {position}")
             if text is not None:

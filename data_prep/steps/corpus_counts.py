@@ -9,10 +9,11 @@ from data_prep.extract.opening import EXAMPLES
 from megabert.errors import DataError
 
 MAX_ONE_SENTENCE_SHARE = 0.2
-LOST_ENDS = ("cut_files", "damaged_files", "cut_pages")
-"""Problems that hide how much was lost: nobody knows what followed. Each counts as one document at least."""
-UNREADABLE = ("undecodable_documents", "bad_lines", "unparsable_pages", *LOST_ENDS)
+UNREADABLE = ("undecodable_documents", "bad_lines", "unparsable_pages", "cut_files", "damaged_files")
 """Problems that ``max_bad_share`` bounds; documents above the size limit are counted only."""
+LOST_ENDS = ("cut_files", "damaged_files", "cut_pages")
+"""Problems that hide how much was lost. A page that is cut in a file which is whole otherwise is warned of: extracts of
+dumps, such as enwik8, end like that."""
 
 
 def corpus_counts(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Counts) -> dict[str, Any]:
