@@ -21,7 +21,7 @@ from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs, require_latest
 from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
-from megabert.schema import MAX_BATCH_ROWS, Manifest, ShardEntry, ShardMetadata, read_manifest
+from megabert.schema import MAX_BATCH_ROWS, Manifest, ShardEntry, ShardMetadata, read_batch, read_manifest
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def check_shard(task: ShardTask) -> list[str]:
         ]
     try:
         return _check_content(task, content)
-    except (DataError, pa.ArrowInvalid) as error:
+    except (DataError, pa.ArrowException, OSError, SystemError) as error:
         return [f"{task.path}: {str(error).removeprefix(f'{task.path}: ').splitlines()[0]}"]
 
 
@@ -127,7 +127,7 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
     totals, problems, first = np.zeros(3, np.int64), [], 0
     # Batch by batch, so that no more than one is held decoded.
     for index in range(reader.num_record_batches):
-        batch = Batch.of(reader.get_batch(index))
+        batch = Batch.of(read_batch(reader, index))
         rows = len(batch.label_R)
         if rows > MAX_BATCH_ROWS:
             problems.append(f"{task.path}: batch {index} has {rows} rows; allowed are {MAX_BATCH_ROWS}")

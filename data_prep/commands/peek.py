@@ -10,7 +10,7 @@ import pyarrow as pa
 from data_prep.arrow_files import open_mapped
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
-from megabert.schema import ShardMetadata
+from megabert.schema import ShardMetadata, find_nonsense, read_batch
 from megabert.tokenization import Tokenizer, load_tokenizer
 
 
@@ -46,9 +46,16 @@ def read_row(path: Path, row: int) -> tuple[pa.RecordBatch, ShardMetadata]:
     metadata = ShardMetadata.from_arrow(reader.schema, str(path))
     remaining = row
     for index in range(reader.num_record_batches):
-        batch = reader.get_batch(index)
+        try:
+            batch = read_batch(reader, index)
+        except DataError as error:
+            raise DataError(f"{path}: {error}. Copy the shard again, or build it again.") from error
         if remaining < batch.num_rows:
-            return batch.slice(remaining, 1), metadata
+            chosen = batch.slice(remaining, 1)
+            nonsense = find_nonsense(chosen, metadata)
+            if nonsense is not None:
+                raise DataError(f"{path}: row {row}: {nonsense[1]}. Build the shards again.")
+            return chosen, metadata
         remaining -= batch.num_rows
     rows = row - remaining
     raise DataError(f"{path}: has {rows:,} rows; row {row} is not among 0 to {rows - 1}.")

@@ -83,7 +83,7 @@ class CheckpointManifest:
     """ZeRO stage that wrote it. Any stage can read it."""
     files: dict[str, StoredFile]
     parameters: dict[str, StoredParameter]
-    engine_state: dict[str, Any]
+    engine_state: dict[str, dict[str, bool | int | float]]
     """State of the loss scaler (`Engine.state`)."""
     trainer_state: dict[str, Any]
     """Counters and data position (`TrainerState.to_dict`)."""
@@ -94,7 +94,9 @@ class CheckpointManifest:
     def run(self) -> RunSummary:
         """How far the run was."""
         names = {f.name for f in fields(RunSummary)}
-        return RunSummary(**{name: value for name, value in self.trainer_state.items() if name in names})
+        content = json.dumps({name: value for name, value in self.trainer_state.items() if name in names})
+        where, remedy = f"trainer state of step {self.step}", "Use another step."
+        return parse_json(content, RunSummary, where=where, remedy=remedy, error=CheckpointError)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from megabert.data.packing import InstanceStatistics
 from megabert.errors import DataError
-from megabert.schema import Manifest, ShardEntry, ShardMetadata, publish_folder, read_manifest, sha256_file, token_type
+from megabert.schema import (
+    Manifest,
+    ShardEntry,
+    ShardMetadata,
+    find_nonsense,
+    publish_folder,
+    read_batch,
+    read_manifest,
+    sha256_file,
+    token_type,
+)
 
 _OPEN_SHARDS = 64
 """Memory maps that are held open at once."""
@@ -124,14 +134,16 @@ class ShardSet:
             max_masked=max(1, self.metadata.max_predictions_per_seq),
         )
 
-    def verify(self, indices: Iterable[int] | None = None) -> None:
-        """Hash shards, at about 2 GB/s, and compare with the manifest.
+    def verify(self, indices: Iterable[int] | None = None, *, with_content: bool = True) -> None:
+        """Hash shards and compare with the manifest, then check what is in them.
 
         Args:
-            indices: The shards to hash; all by default. Ranks can share the work: ``range(rank, len(shards), size)``.
+            indices: The shards to check; all by default. Ranks can share the work: ``range(rank, len(shards), size)``.
+            with_content: Whether to decode the shards as well. Where bytes with this hash were found sound before, the
+                hash suffices.
 
         Raises:
-            DataError: For the first shard whose bytes differ.
+            DataError: For the first shard whose bytes differ, or that holds instances which nobody can train on.
         """
         for index in range(len(self.shards)) if indices is None else indices:
             shard = self.shards[index]
@@ -142,6 +154,21 @@ class ShardSet:
                     "damaged or replaced. Copy it again, or delete it and run the same `megabert-data build` command.",
                     see="a-shard-is-missing-or-damaged",
                 )
+            if with_content:
+                self._check_content(index)
+
+    def _check_content(self, index: int) -> None:
+        """Decode a shard and count, batch by batch: a manifest may vouch for bytes that make no sense."""
+        shard, (reader, batch_starts) = self.shards[index], self._open(index)
+        batches = (self._read(index, reader, number, int(first)) for number, first in enumerate(batch_starts[:-1]))
+        counts = [(len(batch["input_ids"].flatten()), len(batch["masked_lm_ids"].flatten())) for batch in batches]
+        tokens, masked = np.array(counts, np.int64).reshape(-1, 2).sum(axis=0).tolist()
+        if (tokens, masked) != (shard.tokens, shard.masked_tokens):
+            raise self._damaged(
+                index,
+                f"it has {tokens} tokens, {masked} of them to predict; the manifest says {shard.tokens} and "
+                f"{shard.masked_tokens}",
+            )
 
     def copy_tokenizer(self, destination: Path) -> None:
         """Copy the tokenizer's folder from next to the shards, whole or not at all; an existing copy is kept.
@@ -180,17 +207,12 @@ class ShardSet:
         b_starts, labels = np.empty(rows, np.int64), np.empty(rows, np.int64)
         row = 0
         for batch in (batch for first, stop in spans for batch in self._batches(first, stop)):
-            try:
-                tokens.append(batch.column("input_ids"))
-                positions.append(batch.column("masked_lm_positions"))
-                ids.append(batch.column("masked_lm_ids"))
-            except ValueError as error:
-                raise self._contradicts(spans, str(error)) from None
+            tokens.append(batch.column("input_ids"))
+            positions.append(batch.column("masked_lm_positions"))
+            ids.append(batch.column("masked_lm_ids"))
             b_starts[row : row + len(batch)] = batch.column("segment_b_start")
             labels[row : row + len(batch)] = batch.column("next_sentence_label")
             row += len(batch)
-        if not np.array_equal(positions.starts, ids.starts):
-            raise self._contradicts(spans, "masked_lm_positions and masked_lm_ids differ in length")
         return Columns(
             input_ids=tokens.values,
             token_starts=tokens.starts,
@@ -202,9 +224,6 @@ class ShardSet:
             rows=np.concatenate([np.arange(first, stop) for first, stop in spans]),
         )
 
-    def _contradicts(self, spans: tuple[tuple[int, int], ...], what: str) -> DataError:
-        return DataError(f"{self.folder}: rows {spans}: {what}. Run `megabert-data verify` and build the shards again.")
-
     def _batches(self, first: int, stop: int) -> Iterable[pa.RecordBatch]:
         """Yield the record batches, cut to size, that hold a range of global rows."""
         while first < stop:
@@ -215,12 +234,20 @@ class ShardSet:
             number = int(np.searchsorted(batch_starts, local, side="right")) - 1
             begin = local - int(batch_starts[number])
             count = min(stop - first, int(batch_starts[number + 1]) - local)
-            try:
-                batch = reader.get_batch(number)
-            except (pa.ArrowException, OSError) as error:
-                raise self._damaged(index, f"record batch {number} cannot be read ({error})") from error
-            yield batch.slice(begin, count)
+            yield self._read(index, reader, number, int(batch_starts[number])).slice(begin, count)
             first += count
+
+    def _read(self, index: int, reader: pa.RecordBatchFileReader, number: int, first: int) -> pa.RecordBatch:
+        """Return a record batch whose first row is row ``first`` of its shard, once it is known to make sense."""
+        try:
+            batch = read_batch(reader, number)
+        except DataError as error:
+            raise self._damaged(index, str(error)) from error
+        nonsense = find_nonsense(batch, self.metadata)
+        if nonsense is not None:
+            remedy = "Build the shards again, or correct the program that wrote them (docs/instances.md)."
+            raise self._damaged(index, f"row {first + nonsense[0]}: {nonsense[1]}", remedy)
+        return batch
 
     def _open(self, index: int) -> tuple[pa.RecordBatchFileReader, NDArray[np.int64]]:
         """Return a shard's reader and the rows, within the shard, at which its batches start."""
@@ -229,22 +256,29 @@ class ShardSet:
             source = pa.memory_map(str(path))
             # One thread decodes: the ranks of a node share its cores, and the loader has a whole step's time.
             reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
+            metadata = ShardMetadata.from_arrow(reader.schema, str(path))
             labels = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[_LABEL_COLUMN]))
             sizes = [labels.get_batch(number).num_rows for number in range(labels.num_record_batches)]
-        except (pa.ArrowException, OSError) as error:
-            raise self._damaged(index, f"it cannot be read as an Arrow file ({error})") from error
-        metadata = ShardMetadata.from_arrow(reader.schema, str(path))
-        if metadata != self.metadata:
-            raise self._damaged(index, f"its metadata {metadata} differ from the manifest's {self.metadata}")
+        except (pa.ArrowException, OSError, SystemError) as error:
+            raise self._damaged(index, f"it cannot be read as an Arrow file ({str(error).splitlines()[0]})") from error
+        other = [name for name, value in vars(metadata).items() if value != getattr(self.metadata, name)]
+        if other:
+            raise self._damaged(
+                index,
+                f"its metadata differ from the manifest's: {other[0]} is {getattr(metadata, other[0])!r} and "
+                f"{getattr(self.metadata, other[0])!r}",
+            )
         if sum(sizes) != self.shards[index].rows:
             raise self._damaged(index, f"it has {sum(sizes)} rows, the manifest says {self.shards[index].rows}")
         return reader, np.cumsum([0, *sizes])
 
-    def _damaged(self, index: int, what: str) -> DataError:
-        return DataError(
-            f"{self.folder / self.shards[index].file}: {what}. Copy the shard again, or delete it and run the same "
-            "`megabert-data build` command."
-        )
+    def _damaged(
+        self,
+        index: int,
+        what: str,
+        remedy: str = "Copy the shard again, or delete it and run the same `megabert-data build` command.",
+    ) -> DataError:
+        return DataError(f"{self.folder / self.shards[index].file}: {what}. {remedy}")
 
 
 def _recent(cache: OrderedDict[Key, Value], key: Key, make: Callable[[Key], Value], most: int) -> Value:
@@ -263,20 +297,13 @@ class _Lists:
     def __init__(self, rows: int, longest: int, dtype: type) -> None:
         """Reserve the room that the column may need; memory that is never written is never taken from the system."""
         self._values: NDArray = np.empty(rows * longest, dtype)
-        self._longest = longest
         self.starts: NDArray[np.int64] = np.zeros(rows + 1, np.int64)
         """Index at which each row's values start, and the end."""
         self._rows = 0
 
     def append(self, column: pa.ListArray) -> None:
-        """Copy the lists of a batch.
-
-        Raises:
-            ValueError: The lists are longer than the manifest allows.
-        """
+        """Copy the lists of a batch, which are known to be no longer than the manifest allows."""
         values, offsets, end = column.flatten(), column.offsets.to_numpy(), self.starts[self._rows]
-        if end + len(values) > len(self._values):
-            raise ValueError(f"a list column holds more than {self._longest} values a row")
         self._values[end : end + len(values)] = values
         # A slice of a batch keeps the offsets of the whole: they count from its first one.
         np.add(offsets[1:], end - offsets[0], out=self.starts[self._rows + 1 : self._rows + len(offsets)])

@@ -6,6 +6,7 @@ import shlex
 import sys
 from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 PACKAGES = (
@@ -32,7 +33,7 @@ def package_versions() -> dict[str, str]:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return versions, host and devices as values for JSON."""
+    """Return versions, host, working folder and devices as values for JSON."""
     import torch
 
     cuda = torch.cuda.is_available()
@@ -40,6 +41,7 @@ def describe_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": platform.node(),
+        "folder": str(Path.cwd()),
         "cpus": os.cpu_count(),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else ["cpu"],
         "packages": package_versions(),

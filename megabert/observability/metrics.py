@@ -3,15 +3,18 @@
 import json
 import math
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from megabert.errors import CheckpointError, MegabertError
 from megabert.observability.logs import logger
-from megabert.schema import atomic_write
+from megabert.schema import atomic_write, parse_json
 
 Histogram = list[float]
 Value = float | int | str | Histogram
+Row = dict[str, int | float | str | dict[str, float] | None]
 
 
 class MetricWriter:
@@ -95,27 +98,58 @@ class MetricWriter:
         # Imported here: TensorBoard takes a second, which --help should not pay.
         from torch.utils.tensorboard import SummaryWriter
 
+        if threading.excepthook is not _without_tensorboard:
+            threading.excepthook = _without_tensorboard
         self._tensorboard = SummaryWriter(str(self._events), purge_step=purge_step, flush_secs=30)
 
 
+def _without_tensorboard(failure: threading.ExceptHookArgs) -> None:
+    """Show what ended a thread, unless it was TensorBoard's on a full disk: our next call gets that error as well."""
+    module = type(failure.thread).__module__
+    if not (module.startswith("tensorboard.") and issubclass(failure.exc_type, OSError)):
+        threading.__excepthook__(failure)
+
+
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's ``metrics.jsonl``, without lines that were cut off."""
+    """Return the rows of a run's ``metrics.jsonl``; lines that were cut off or damaged are left out, with a warning.
+
+    Raises:
+        CheckpointError: No line of the file is a row of metrics.
+    """
     path = run_dir / "metrics.jsonl"
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    return [row for _, row in _read_rows(path)] if path.exists() else []
+
+
+def _read_rows(path: Path) -> list[tuple[bytes, Row]]:
+    """Return each line of a file of metrics that is whole, with what it says."""
+    *lines, last = path.read_bytes().split(b"\n")
+    rows, damaged = [], []
+    for number, line in enumerate([*lines, last] if last else lines, 1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
+            row = parse_json(line, Row, where="", remedy="")
+            if not isinstance(row.get("step"), int):
+                raise CheckpointError("a row has a step")
+            rows.append((line, row))
+        except MegabertError:
+            damaged.append(number)
+    # The run that writes the file may be in the middle of its last line.
+    if last and damaged and damaged[-1] == len(lines) + 1:
+        damaged.pop()
+    if damaged and not rows:
+        raise CheckpointError(
+            f"{path}: line {damaged[0]} is no row of metrics, nor is any other: the file is damaged or another "
+            "program's. Copy it again, or name another run."
+        )
+    if damaged:
+        logger.warning("%s: %d damaged lines are left out, the first is line %d", path, len(damaged), damaged[0])
     return rows
 
 
 def _drop_rows_after(path: Path, step: int) -> None:
+    """Cut the file back to the whole rows up to a step: the steps after it are made, and written, again."""
     if not path.exists():
         return
-    # The steps after the checkpoint are made again, and write their rows again.
-    known = read_metrics(path.parent)
-    rows = [row for row in known if row["step"] <= step]
-    if len(rows) == len(known):
-        return
-    atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
+    # A kill may have cut off the last row; the next one would be glued to what is left.
+    kept = b"".join(line + b"\n" for line, row in _read_rows(path) if row["step"] <= step)  # type: ignore[operator]
+    if kept != path.read_bytes():
+        atomic_write(path, kept)

@@ -17,6 +17,8 @@ from megabert.training.run.folder import read_config
 
 COMPARED = ("train/", "eval/")
 """Prefixes of the tags that a run's data and arithmetic decide. Rates and memory depend on the machine instead."""
+NOT_COMPARED = ("train/failed_checkpoints",)
+"""Tags that tell of the machine, whatever their prefix."""
 RATES = ("perf/sequences_per_s", "perf/tokens_per_s", "perf/mfu_pct")
 
 
@@ -73,13 +75,14 @@ def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Compar
     Raises:
         CheckpointError: A folder is no run folder, or has logged nothing.
     """
+    config = differences(to_dict(read_config(first)), to_dict(read_config(second)))  # says which is no run folder
     # Runs may log at different steps or have been stopped: only steps and tags that both have are compared.
     tables = [_table(run_dir) for run_dir in (first, second)]
     steps = [{step for step, _ in table} for table in tables]
-    tags = sorted({tag for _, tag in tables[0].keys() & tables[1].keys() if tag.startswith(COMPARED)})
+    tags = sorted({tag for _, tag in tables[0].keys() & tables[1].keys() if _is_compared(tag)})
     return Comparison(
         run_dirs=(first, second),
-        config=differences(to_dict(read_config(first)), to_dict(read_config(second))),
+        config=config,
         steps=(len(steps[0]), len(steps[1])),
         common_steps=len(steps[0] & steps[1]),
         tags=tuple(_compare_tag(tag, tables[0], tables[1], tolerance) for tag in tags),
@@ -122,12 +125,19 @@ def render_comparison(comparison: Comparison) -> str:
 
 
 def relative_difference(a: float, b: float) -> float:
-    """Return |a - b| over the greater of both; 0 for equal values, two NaNs included; inf where one is not finite."""
-    if a == b or (math.isnan(a) and math.isnan(b)):
-        return 0.0
+    """Return |a - b| over the greater of both; inf where one is not finite.
+
+    Two NaNs differ as well: two runs that have diverged are no proof that a change is harmless.
+    """
     if not (math.isfinite(a) and math.isfinite(b)):
         return math.inf
+    if a == b:
+        return 0.0
     return abs(a - b) / max(abs(a), abs(b))
+
+
+def _is_compared(tag: str) -> bool:
+    return tag.startswith(COMPARED) and tag not in NOT_COMPARED
 
 
 Table = Mapping[tuple[int, str], float]
@@ -143,7 +153,9 @@ def _table(run_dir: Path) -> Table:
                 if isinstance(number, int | float):
                     table[row["step"], f"{tag}.{part}" if part else tag] = float(number)
     if not table:
-        raise CheckpointError(f"{run_dir}: has logged no step yet. Let it run, then compare again.")
+        raise CheckpointError(
+            f"{run_dir / 'metrics.jsonl'}: no step has been logged yet. Let it run, then compare again."
+        )
     return table
 
 
@@ -158,7 +170,7 @@ def _compare_tag(tag: str, a: Table, b: Table, tolerance: float) -> TagDifferenc
 def _one_sided(a: Table, b: Table, steps: Set[int]) -> dict[str, tuple[int, int]]:
     """Count, for each tag, at how many of the given steps only one of the runs has a value."""
     only_a, only_b = (
-        Counter(tag for step, tag in keys if step in steps and tag.startswith(COMPARED))
+        Counter(tag for step, tag in keys if step in steps and _is_compared(tag))
         for keys in (a.keys() - b.keys(), b.keys() - a.keys())
     )
     return {tag: (only_a[tag], only_b[tag]) for tag in sorted(only_a | only_b)}

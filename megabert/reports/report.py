@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from megabert.config.loading import phase_data, phase_name
+from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
 from megabert.data.dynamic_masking import make_masker
 from megabert.data.packing import shape_for
@@ -21,7 +21,7 @@ from megabert.errors import CheckpointError
 from megabert.export.sources import open_source
 from megabert.observability.metrics import read_metrics
 from megabert.text_tables import render_table
-from megabert.training.run.folder import read_config
+from megabert.training.run.folder import read_config, run_data
 
 _SPAN_ROWS = 65_536
 
@@ -106,12 +106,14 @@ def report_run(run_dir: Path) -> list[PhaseReport]:
     config, rows = read_config(run_dir), read_metrics(run_dir)
     by_phase = [[row for row in rows if row.get("phase") == index + 1] for index in range(len(config.phases))]
     reports = [
-        _report_phase(config, index, own)
+        _report_phase(run_dir, config, index, own)
         for index, own in enumerate(by_phase)
         if any("eval/mlm_loss" in row for row in own) and any("train/mlm_loss" in row for row in own)
     ]
     if not reports:
-        raise CheckpointError(f"{run_dir}: no phase has been validated yet. Let the run continue, then ask again.")
+        raise CheckpointError(
+            f"{run_dir / 'metrics.jsonl'}: no phase has been validated yet. Let the run continue, then ask again."
+        )
     return reports
 
 
@@ -141,9 +143,9 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}%"
 
 
-def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> PhaseReport:
+def _report_phase(run_dir: Path, config: RunConfig, index: int, rows: list[dict[str, Any]]) -> PhaseReport:
     phase = config.phases[index]
-    folder = phase_data(config, phase)
+    folder = run_data(run_dir, config, phase)
     held_out = ShardSet.open(folder, "validation")
     limit = config.validation.max_instances
     train_rows = [row for row in rows if "train/mlm_loss" in row]
@@ -186,7 +188,7 @@ def render_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> 
         checkpoint: ``last``, ``best`` or a step.
     """
     config = read_config(run_dir)
-    shards = ShardSet.open(phase_data(config, config.phases[report.index]), "validation")
+    shards = ShardSet.open(run_data(run_dir, config, config.phases[report.index]), "validation")
     model = open_source(str(run_dir), checkpoint).build_model().eval()
     shape = shape_for(
         shards.statistics,

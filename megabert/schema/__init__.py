@@ -1,5 +1,6 @@
 """The contract between ``data_prep`` and ``megabert``: Arrow schema, shard manifest, atomic files."""
 
+from megabert.schema.batches import find_nonsense, read_batch
 from megabert.schema.files import (
     atomic_path,
     atomic_write,
@@ -32,9 +33,11 @@ __all__ = [
     "ShardMetadata",
     "atomic_path",
     "atomic_write",
+    "find_nonsense",
     "instance_schema",
     "parse_json",
     "publish_folder",
+    "read_batch",
     "read_json",
     "read_manifest",
     "replace_folder",

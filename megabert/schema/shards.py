@@ -10,22 +10,25 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import pyarrow as pa
+from pydantic import NonNegativeInt
 
 from megabert.errors import DataError
-from megabert.schema.files import atomic_write, parse_json
+from megabert.schema.files import atomic_write, parse_json, read_json
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
 MAX_BATCH_ROWS = 8192  # reading one row decompresses a whole batch
 PREFIX = "megabert."  # of the keys of a shard's schema metadata
+MAX_SEQ_LENGTH = 65_535  # a position is stored in 16 bits
+MAX_VOCAB_SIZE = 2**24  # some hundred times the largest that was ever trained
 SPECIAL_TOKENS = ("pad", "unk", "cls", "sep", "mask")
-NOT_STORED_AT_FIRST = {"masked_lm_prob", "revision"}
-"""Fields of the metadata that shards of earlier versions lack."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardMetadata:
     """Properties of every instance of a set of shards, stored in each shard's Arrow schema metadata."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     objective: Literal["nsp", "sop", "none"]
     """Meaning of ``next_sentence_label``: next sentence prediction, sentence order prediction, or none."""
@@ -57,6 +60,14 @@ class ShardMetadata:
     """Version of this schema."""
 
     def __post_init__(self) -> None:
+        # Annotations are checked where JSON is read. Sizes that no shard can have would end in a lack of memory.
+        bounds = {
+            "max_seq_length": (3, MAX_SEQ_LENGTH),
+            "max_predictions_per_seq": (0, MAX_SEQ_LENGTH),
+            "masked_lm_prob": (0, 1),
+            "vocab_size": (len(SPECIAL_TOKENS), MAX_VOCAB_SIZE),
+            **{f"special_ids.{name}": (0, self.vocab_size - 1) for name in self.special_ids},
+        }
         for member in fields(self):
             allowed, value = member.type, getattr(self, member.name)
             if get_origin(allowed) is Literal and value not in get_args(allowed):
@@ -65,6 +76,10 @@ class ShardMetadata:
         missing = [name for name in SPECIAL_TOKENS if name not in self.special_ids]
         if missing:
             raise DataError(f"Shard metadata: special_ids lacks {', '.join(missing)}; it needs {SPECIAL_TOKENS}.")
+        values = {**vars(self), **{f"special_ids.{name}": number for name, number in self.special_ids.items()}}
+        for name, (low, high) in bounds.items():
+            if not low <= values[name] <= high:
+                raise DataError(f"Shard metadata: {name}={values[name]}; allowed: {low} to {high}.")
 
     @property
     def latest_revision(self) -> Literal[1, 2]:
@@ -84,14 +99,15 @@ class ShardMetadata:
             where: The file, or whatever else the values come from; errors name it.
 
         Raises:
-            DataError: The format version is another one, or fields are missing or unknown.
+            DataError: The format version is another one, or fields are missing, unknown or impossible.
         """
         check_version(values, where)
-        names = {member.name for member in fields(cls)}
-        wrong = sorted((names ^ set(values)) - (NOT_STORED_AT_FIRST - set(values)))
-        if wrong:
-            raise DataError(f"{where}: missing or unknown fields {', '.join(wrong)}. Build the shards again.")
-        return cls(**values)
+        try:
+            # What the first shards did not store (masked_lm_prob, revision) has a default.
+            parse_json(json.dumps(values), cls, where=where, remedy="Build the shards again.")
+        except DataError as error:
+            raise DataError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
+        return cls(**values)  # not what was parsed: an integer that became a float would change ``data_sha256``
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema, where: str = "shard") -> "ShardMetadata":
@@ -100,15 +116,31 @@ class ShardMetadata:
         Raises:
             DataError: The schema is not that of an instance shard of this version.
         """
-        stored = {key.decode(): value for key, value in (schema.metadata or {}).items()}
-        values = {key.removeprefix(PREFIX): json.loads(v) for key, v in stored.items() if key.startswith(PREFIX)}
+        stored = {key.decode(errors="replace"): value for key, value in (schema.metadata or {}).items()}
+        remedy = "Copy the shard again, or build the shards again."
+        values = {
+            key.removeprefix(PREFIX): parse_json(value, Any, where=f"{where}: {key}", remedy=remedy)
+            for key, value in stored.items()
+            if key.startswith(PREFIX)
+        }
         if not values:
             raise DataError(
                 f"{where}: not an instance shard (no megabert metadata). Name a shard of a build's instances."
             )
         metadata = cls.from_dict(values, where)
-        if not schema.remove_metadata().equals(instance_schema(metadata).remove_metadata()):
-            raise DataError(f"{where}: its columns are not those of an instance shard:\n{schema.remove_metadata()}")
+        try:
+            theirs = [(column.name, column.type) for column in schema]
+        except UnicodeDecodeError as error:
+            raise DataError(f"{where}: the name of a column is damaged ({error}). {remedy}") from None
+        ours = [(column.name, column.type) for column in instance_schema(metadata)]
+        if ours != theirs:
+            name, type_ = next(column for index, column in enumerate(ours) if theirs[index : index + 1] != [column])
+            actual = ", ".join(f"{name} ({type_})" for name, type_ in theirs)
+            raise DataError(
+                f"{where}: its columns have to be {', '.join(name for name, _ in ours)}, in this order and with the "
+                f"types of docs/instances.md, here {type_} for {name}. They are {actual}. Write them so, or build the "
+                "shards again."
+            )
         return metadata
 
 
@@ -152,11 +184,11 @@ class ShardEntry:
     """Name of the file in the manifest's folder."""
     split: Literal["train", "validation"]
     """The split; instances of held-out documents are ``validation``."""
-    rows: int
+    rows: NonNegativeInt
     """Number of instances."""
-    tokens: int
+    tokens: NonNegativeInt
     """Number of tokens in all instances, special ones counted."""
-    masked_tokens: int
+    masked_tokens: NonNegativeInt
     """Number of positions to predict; 0 if masking is dynamic."""
     sha256: str
     """SHA-256 of the file's bytes."""
@@ -230,46 +262,51 @@ def read_manifest(folder: Path | str) -> Manifest:
         DataError: The manifest is missing (an unfinished build), damaged, of another format version or without
             shards; a shard file is missing; or the totals are not the sums over the shards.
     """
-    path = Path(folder) / MANIFEST_NAME
-    values = _load(path)
-    check_version(values, str(path))
-    missing = [key for key in ("metadata", "shards", "totals") if key not in values]
-    if missing:
-        raise DataError(f"{path}: lacks {', '.join(missing)}. Build the shards again.")
-    content = json.dumps(values["shards"])
-    shards = parse_json(content, list[ShardEntry], where=f"{path}: shards", remedy="Build the shards again.")
-    if not shards:
+    path, remedy = Path(folder) / MANIFEST_NAME, "Build the shards again."
+    _check_exists(path)
+    values = read_json(path, dict[str, Any], remedy=remedy)
+    check_version(values, str(path))  # before the types: a later version may have other fields
+    content = parse_json(json.dumps(values), _Content, where=str(path), remedy=remedy)
+    if not content.shards:
         raise DataError(f"{path}: lists no shards. Build them again with `megabert-data build`.")
     # A name with a folder in it could make a reader open files outside the folder of shards.
-    for index, entry in enumerate(shards):
+    for index, entry in enumerate(content.shards):
         _check_file(path, index, entry)
     manifest = Manifest(
-        metadata=ShardMetadata.from_dict(values["metadata"], str(path)),
-        shards=shards,
-        **{key: values.get(key, {}) for key in ("config", "versions", "statistics")},
+        metadata=ShardMetadata.from_dict(content.metadata, str(path)),
+        shards=content.shards,
+        config=content.config,
+        versions=content.versions,
+        statistics=content.statistics,
     )
-    if manifest.totals() != values["totals"]:
-        raise DataError(f"{path}: its totals are not the sums over its shards; it was edited. Build the shards again.")
+    if manifest.totals() != content.totals:
+        raise DataError(f"{path}: its totals are not the sums over its shards; it was edited. {remedy}")
     return manifest
 
 
-def _load(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        # The outermost folder that does not exist tells a mistyped path from an unfinished build.
-        missing = next((folder for folder in reversed(path.parents) if not folder.exists()), None)
-        remedy = "Run the same `megabert-data build` command again: it continues where it stopped."
-        if missing is not None:
-            remedy = f"There is no {missing}: check the path, or build such shards with `megabert-data build`."
-        raise DataError(
-            f"{path}: not there, so {path.parent} is no finished folder of shards. {remedy}", see="there-are-no-shards"
-        )
-    try:
-        values = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise DataError(f"{path}: damaged JSON ({error}). Build the shards again.") from error
-    if not isinstance(values, dict):
-        raise DataError(f"{path}: not a JSON object. Build the shards again.")
-    return values
+@dataclass(frozen=True, kw_only=True)
+class _Content:
+    """What ``manifest.json`` holds, but for its format version."""
+
+    metadata: dict[str, Any]
+    shards: list[ShardEntry]
+    totals: dict[str, dict[str, int]]
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    statistics: dict[str, Any] = field(default_factory=dict)
+
+
+def _check_exists(path: Path) -> None:
+    if path.exists():
+        return
+    # The outermost folder that does not exist tells a mistyped path from an unfinished build.
+    missing = next((folder for folder in reversed(path.parents) if not folder.exists()), None)
+    remedy = "Run the same `megabert-data build` command again: it continues where it stopped."
+    if missing is not None:
+        remedy = f"There is no {missing}: check the path, or build such shards with `megabert-data build`."
+    raise DataError(
+        f"{path}: not there, so {path.parent} is no finished folder of shards. {remedy}", see="there-are-no-shards"
+    )
 
 
 def _check_file(path: Path, index: int, entry: ShardEntry) -> None:

@@ -85,7 +85,9 @@ def _run(
     start = run_on_main_rank(world, lambda: find_start(run_dir, inputs, status))
     state = start.state
     if not state.is_done(config):
-        run_on_all_ranks(world, lambda: _verify_share(inputs.shards, world))
+        # A run that has a checkpoint began with these very shards, and decoded them all then.
+        is_new = not start.has_own_checkpoint
+        run_on_all_ranks(world, lambda: _verify_share(inputs.shards, world, with_content=is_new))
     watchdog = Watchdog(config.watchdog, run_dir, world.rank, record=status.hung, size=world.size)
     with logging_to_file(run_dir, world.rank), watchdog:
         if state.is_done(config):
@@ -131,11 +133,11 @@ def _build_engine(
     return engine, replace(start.state, budgets=budgets)
 
 
-def _verify_share(shards: tuple[tuple[ShardSet, ShardSet], ...], world: World) -> None:
-    """Compare the SHA-256 of this rank's share of all shards; together the ranks read each shard once."""
+def _verify_share(shards: tuple[tuple[ShardSet, ShardSet], ...], world: World, *, with_content: bool) -> None:
+    """Check this rank's share of all shards against the manifest; together the ranks read each shard once."""
     for splits in shards:
         for split in splits:
-            split.verify(range(world.rank, len(split.shards), world.size))
+            split.verify(range(world.rank, len(split.shards), world.size), with_content=with_content)
 
 
 def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_dir: Path, world: World) -> None:
@@ -153,6 +155,10 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
         inputs.zero_stage,
         ", ".join(map(str, state.budgets.tokens)),
     )
+    for index in range(state.phase + 1, len(config.phases)):
+        if state.data_sha256[index] in state.data_sha256[:index]:
+            where = "at the first instance, as when this run began" if state.left_at is None else "where that one ends"
+            logger.info("%s reads the shards of an earlier phase: it begins %s", phase_name(config, index), where)
     if manifest is None:
         logger.info("new run in %s", run_dir)
         return

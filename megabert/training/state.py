@@ -113,6 +113,9 @@ class TrainerState:
     """Size of each phase's micro-batches, as set or as measured by trying."""
     data_sha256: tuple[str, ...] = ()
     """Identity of each phase's shards."""
+    left_at: dict[str, DataPosition] | None = None
+    """Where earlier phases left their shards, by the shards' identity; a phase that reads them again continues there.
+    None where each phase has shards of its own, and in runs that began when every phase began at the first instance."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Held-out metrics of the phase's latest validation."""
     metrics_step: int | None = None
@@ -197,13 +200,19 @@ class TrainerState:
         state also the loader, the pace that the watchdog has learned, and the throughput meter.
 
         What continues: weights, moments, AdamW's bias correction, the loss scale, ``batches`` (no dropout mask comes
-        twice), and the counts of samples, skips and rollbacks.
+        twice), the counts of samples, skips and rollbacks, and the data where an earlier phase read the same shards.
         """
+        left_at, position = self.left_at, BEGINNING
+        if left_at is not None:
+            old, new = self.data_sha256[self.phase : self.phase + 2]
+            left_at = {**left_at, old: self.position}
+            position = left_at.get(new, BEGINNING)
         return replace(
             self,
             phase=self.phase + 1,
             phase_step=0,
-            position=BEGINNING,
+            position=position,
+            left_at=left_at,
             recent_losses=(),
             spikes_in_a_row=0,
             bad_data=BlamedData(),
@@ -250,7 +259,10 @@ class TrainerState:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, as a checkpoint manifest holds them."""
-        return to_json(self)  # type: ignore[no-any-return]
+        values: dict[str, Any] = to_json(self)
+        if self.left_at is None:  # earlier versions have no such field
+            del values["left_at"]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainerState":

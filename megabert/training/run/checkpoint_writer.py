@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.saving import Snapshot, prune, snapshot_of, write_snapshot
 from megabert.config.run import RunConfig
 from megabert.distributed.process_group import World
@@ -172,7 +173,8 @@ class CheckpointWriter:
             self._failure = error
             self.counts.failures += 1
             if _is_unwritten(error) and self._world.is_main:
-                logger.warning("CHECKPOINT NOT WRITTEN, the last good one stays: %s", error)
+                earlier = "the last good one stays" if steps_in(self._folder) else "and there is no earlier one"
+                logger.warning("CHECKPOINT NOT WRITTEN, %s: %s", earlier, error)
 
     def _prune(self, state: TrainerState) -> None:
         rule = self._config.checkpoint

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from megabert.checkpoints.format import steps_in
-from megabert.config.loading import build, differences, to_dict, to_yaml
-from megabert.config.run import RunConfig, is_science
-from megabert.errors import CheckpointError
+from megabert.config.loading import build, differences, phase_data, to_dict, to_yaml
+from megabert.config.run import PhaseConfig, RunConfig, is_science
+from megabert.errors import CheckpointError, DataError
 from megabert.observability.environment import command_line, describe_environment
-from megabert.schema import atomic_write
+from megabert.schema import atomic_write, read_json
 
 CONFIG_NAME = "config.yaml"
+ENVIRONMENT_NAME = "environment.json"
 
 
 def checkpoints_dir(run_dir: Path) -> Path:
@@ -39,6 +40,29 @@ def read_config(run_dir: Path) -> RunConfig:
     if not path.is_file():
         raise CheckpointError(f"{run_dir}: has no {CONFIG_NAME}, so it is no run folder. Name one: runs/NAME.")
     return build(RunConfig, path)
+
+
+def run_data(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> Path:
+    """Return the folder of a phase's shards for a command that may run in another folder than the run was started in.
+
+    Raises:
+        DataError: The configuration names it relative to a folder that is not known.
+    """
+    folder = phase_data(config, phase)
+    if folder.is_absolute() or folder.exists():
+        return folder
+    try:
+        environment = read_json(run_dir / ENVIRONMENT_NAME, dict[str, Any], remedy="")
+    except DataError:
+        environment = {}
+    started_in = environment.get("folder")  # runs of earlier versions did not record it
+    if isinstance(started_in, str) and (Path(started_in) / folder).exists():
+        return Path(started_in) / folder
+    raise DataError(
+        f"{folder}: the shards of {run_dir} are not there, seen from {Path.cwd()}. Call this in the folder where the "
+        "run was started, or copy the shards back.",
+        see="there-are-no-shards",
+    )
 
 
 def changes_since(run_dir: Path, config: RunConfig) -> list[str]:
@@ -92,7 +116,7 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
     atomic_write(run_dir / CONFIG_NAME, to_yaml(config))
     with (run_dir / "command.txt").open("a", encoding="utf-8") as file:
         file.write(command_line() + "\n")
-    atomic_write(run_dir / "environment.json", json.dumps(describe_environment(), indent=2) + "\n")
+    atomic_write(run_dir / ENVIRONMENT_NAME, json.dumps(describe_environment(), indent=2) + "\n")
     atomic_write(run_dir / "deepspeed.json", json.dumps(deepspeed, indent=2) + "\n")
 
 

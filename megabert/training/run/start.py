@@ -124,7 +124,8 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     is_own = has_checkpoint(checkpoints_dir(run_dir))
     # A new run: step 1, from random or given weights.
     if not is_own and config.fork is None:
-        return RunStart(state=TrainerState(data_sha256=inputs.data_sha256))
+        data_sha256 = inputs.data_sha256
+        return RunStart(state=TrainerState(data_sha256=data_sha256, left_at={} if shares_data(data_sha256) else None))
     # Otherwise with everything that the run, or the one that it is a fork of, had at a checkpoint.
     if is_own:
         status.open()  # what goes wrong from here on is this run's own failure
@@ -142,6 +143,11 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     return RunStart(
         state=state, checkpoint=checkpoint, manifest=manifest, has_own_checkpoint=is_own, changes=tuple(changes)
     )
+
+
+def shares_data(data_sha256: tuple[str, ...]) -> bool:
+    """Whether several phases read the same shards."""
+    return len(set(data_sha256)) < len(data_sha256)
 
 
 def find_fork(fork: str) -> Path:
@@ -185,6 +191,7 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
         position=stored.position if has_same_data else BEGINNING,
         budgets=stored.budgets,
         data_sha256=data_sha256,
+        left_at=(stored.left_at or {}) if shares_data(data_sha256) else None,
     )
 
 

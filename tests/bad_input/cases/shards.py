@@ -1,10 +1,12 @@
 """Shards whose manifest vouches for their bytes, but whose content makes no sense: another program wrote them."""
 
+import ctypes
 import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from bad_input.given import copy, make, only
 from bad_input.harness import Case
@@ -35,7 +37,7 @@ def sign(folder: Path) -> None:
     manifest = json.loads(path.read_text())
     for entry in manifest["shards"]:
         content = (folder / SHARDS / entry["file"]).read_bytes()
-        entry["sha256"], entry["bytes"] = hashlib.sha256(content).hexdigest(), len(content)
+        entry["sha256"] = hashlib.sha256(content).hexdigest()
     path.write_text(json.dumps(manifest))
 
 
@@ -70,26 +72,127 @@ CONTENTS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "a missing column": lambda table: table.drop_columns([table.column_names[0]]),
     "a surplus row": lambda table: pa.concat_tables([table, table.slice(0, 1)]),
     "no rows": lambda table: table.slice(0, 0),
-    "columns of another type": lambda table: table.cast(
-        pa.schema(
-            [
-                (field.name, pa.list_(pa.int64()) if pa.types.is_list(field.type) else pa.int64())
-                for field in table.schema
-            ]
-        )
-    ),
+    "columns of another type": lambda table: retyped(table, pa.list_(pa.int64()), pa.int64()),
+    "large lists": lambda table: retyped(table, pa.large_list(pa.uint16()), None),
+    "columns in another order": lambda table: table.select(table.column_names[::-1]),
+    "a null row": lambda table: column(table, "input_ids", lambda rows: [None, *rows[1:]]),
+    "a null in a row": lambda table: column(table, "input_ids", first_row(lambda row: [None, *row[1:]])),
+    "a null label": lambda table: column(table, "next_sentence_label", lambda rows: [None, *rows[1:]]),
+    "an offset behind the values": lambda table: offsets(table, {5: 2**30}),
+    "a negative offset": lambda table: offsets(table, {5: -(2**30)}),
+    "offsets that do not ascend": lambda table: offsets(table, {5: -3}),
+    "a last offset behind the values": lambda table: offsets(table, {-1: 2**20}),
+    "metadata that are no JSON": lambda table: described(table, b"vocab_size", b"{"),
+    "metadata of another vocabulary": lambda table: described(table, b"vocab_size", b"500"),
+    "metadata with a word for a number": lambda table: described(table, b"vocab_size", b'"400"'),
+    "metadata that are missing": lambda table: table.replace_schema_metadata(None),
+    "metadata of a column too many": lambda table: described(table, b"colour", b'"red"'),
 }
-READERS = {"train": PRETRAIN, "verify": f"megabert-data verify {SHARDS}"}
+READERS = {
+    "train": PRETRAIN,
+    "verify": f"megabert-data verify {SHARDS}",
+    "peek": f"megabert-data peek {SHARDS}/train-00000-00.arrow:0",
+}
+NOT_OF_ONE_ROW = {"a surplus row", "no rows", "metadata of another vocabulary"}
+"""What ``peek`` need not notice, or says in another way: it looks at one row and has no manifest."""
+QUICK = {
+    "verify": {"an offset behind the values", "a label behind the vocabulary", "a null in a row"},
+    "peek": {"a masked position behind the instance", "large lists"},
+}
+
+SIZES: dict[str, Callable[[dict], None]] = {
+    "a vocabulary of a thousand million": lambda manifest: manifest["metadata"].update(vocab_size=10**9),
+    "a vocabulary of no pieces": lambda manifest: manifest["metadata"].update(vocab_size=0),
+    "a length of a million": lambda manifest: manifest["metadata"].update(max_seq_length=10**6),
+    "predictions below none": lambda manifest: manifest["metadata"].update(max_predictions_per_seq=-1),
+    "a [MASK] behind the vocabulary": lambda manifest: manifest["metadata"]["special_ids"].update(mask=400),
+    "a [MASK] in words": lambda manifest: manifest["metadata"]["special_ids"].update(mask="4"),
+    "a share above all": lambda manifest: manifest["metadata"].update(masked_lm_prob=15),
+    "rows below none": lambda manifest: manifest["shards"][0].update(rows=-5),
+    "metadata that are a list": lambda manifest: manifest.update(metadata=[]),
+    "a configuration that is a list": lambda manifest: manifest.update(config=[]),
+    "tokens that are not there": lambda manifest: more_tokens(manifest),
+}
+
+
+def retyped(table: pa.Table, lists: pa.DataType, numbers: pa.DataType | None) -> pa.Table:
+    """Give list columns one type, and the others another if one is given."""
+    types = [lists if pa.types.is_list(field.type) else numbers or field.type for field in table.schema]
+    fields = zip(table.column_names, types, strict=True)
+    return table.cast(pa.schema(list(fields), metadata=table.schema.metadata))
+
+
+def offsets(table: pa.Table, moves: dict[int, int]) -> pa.Table:
+    """Move offsets of the input ids behind pyarrow's back."""
+    ids = table.column("input_ids").combine_chunks()
+    assert ids.offset == 0
+    shifted = np.frombuffer(ids.buffers()[1], np.int32)[: len(ids) + 1].copy()
+    for index, move in moves.items():
+        shifted[index] += move
+    where = np.asarray(ids.offsets).ctypes.data
+    ctypes.memmove(where, shifted.ctypes.data, shifted.nbytes)
+    place = table.schema.get_field_index("input_ids")
+    return table.set_column(place, table.schema.field("input_ids"), ids)
+
+
+def described(table: pa.Table, name: bytes, value: bytes) -> pa.Table:
+    """Change the metadata of the table's schema."""
+    return table.replace_schema_metadata({**table.schema.metadata, b"megabert." + name: value})
+
+
+def more_tokens(manifest: dict) -> None:
+    """Let manifest and totals agree on tokens that the shard does not have."""
+    entry = manifest["shards"][0]
+    entry["tokens"] += 1
+    manifest["totals"][entry["split"]]["tokens"] += 1
+
+
+def edit_manifest(how: Callable[[dict], None]) -> Callable[[Path], None]:
+    """Return what changes the manifest of the shards."""
+
+    def change(folder: Path) -> None:
+        path = folder / SHARDS / "manifest.json"
+        manifest = json.loads(path.read_text())
+        how(manifest)
+        path.write_text(json.dumps(manifest))
+
+    return change
+
 
 CASES = [
+    *(
+        Case(
+            name=f"{verb} on shards with {name}",
+            given=(copy("build"), make(rewrite(how))),
+            command=command,
+            says=("train-00000-00.arrow",),
+            quick=name in QUICK.get(verb, ()),
+        )
+        for verb, command in READERS.items()
+        for name, how in CONTENTS.items()
+        if (verb, name) not in {("peek", other) for other in NOT_OF_ONE_ROW}
+    ),
+    *(
+        Case(
+            name=f"{verb} on shards whose manifest has {name}",
+            given=(copy("build"), make(edit_manifest(how))),
+            command=command,
+            says=("train-" if how is SIZES["tokens that are not there"] else "manifest.json",),
+            quick=verb == "verify" and name == "a vocabulary of a thousand million",
+        )
+        for verb, command in list(READERS.items())[:2]
+        for name, how in SIZES.items()
+    ),
     Case(
-        name=f"{verb} on shards with {name}",
-        given=(copy("build"), make(rewrite(how))),
-        command=command,
-        code=3,
-        says=("train-00000-00.arrow",),
-        quick=False,
-    )
-    for verb, command in READERS.items()
-    for name, how in CONTENTS.items()
+        name="report on a run whose shards were replaced by some with a label behind the vocabulary",
+        given=(copy("build", "run"), make(rewrite(CONTENTS["a label behind the vocabulary"]))),
+        command="megabert report run",
+        says=("train-00000-00.arrow", "row 0", "60000", "400"),
+    ),
+    Case(
+        name="report away from the folder where the run was started",
+        given=(copy("run"),),
+        command="megabert report run",
+        says=("build/instances/32", "in the folder where the run was started"),
+    ),
 ]

@@ -1,6 +1,7 @@
 """Rows read from shards, and shards that are damaged."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
+from megabert.schema import sha256_file
 
 
 def _row(columns, i):
@@ -68,6 +70,28 @@ def test_intact_shards_verify(shard_folder):
     ShardSet.open(shard_folder).verify()
 
 
+@pytest.mark.parametrize("content", ["offsets behind the values", "null rows"])
+def test_what_arrow_takes_for_granted_is_checked(shard_folder, tmp_path, content):
+    folder = shutil.copytree(shard_folder, tmp_path / "copy")
+    path = folder / "train-00001.arrow"
+    with pa.ipc.open_file(path.read_bytes()) as reader:
+        batch = reader.get_batch(0)
+    if content == "null rows":
+        ids = pa.array([None, *batch["input_ids"].to_pylist()[1:]], batch["input_ids"].type)
+    else:  # a segmentation fault where the offset is followed
+        offsets = np.asarray(batch["input_ids"].offsets).copy()
+        offsets[5] += 2**30
+        buffers = [None, pa.py_buffer(offsets)]
+        ids = pa.Array.from_buffers(batch["input_ids"].type, len(batch), buffers, children=[batch["input_ids"].values])
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(pa.record_batch([ids, *batch.columns[1:]], schema=batch.schema))
+    shards = ShardSet.open(folder)
+    index = [shard.file for shard in shards.shards].index(path.name)
+    shards.shards[index] = replace(shards.shards[index], rows=len(batch), sha256=sha256_file(path))
+    with pytest.raises(DataError, match=r"00001\.arrow: record batch 0.*(cannot be read|null values)"):
+        shards.verify()
+
+
 def test_cut_shard_is_named(shard_folder, tmp_path):
     folder = shutil.copytree(shard_folder, tmp_path / "copy")
     path = folder / "train-00001.arrow"
@@ -96,7 +120,7 @@ def test_shard_of_another_build_is_named(shard_folder, tmp_path):
 
 def test_longer_instances_than_the_metadata_say_are_named(make, tmp_path):
     folder = make.shards(tmp_path / "long", {"train": [make.instances(50, 32, 1000, seed=3)]}, length=16)
-    with pytest.raises(DataError, match=r"rows .*more than 16 values a row.*megabert-data verify"):
+    with pytest.raises(DataError, match=r"0\.arrow: row \d+: the length of input_ids is \d+, allowed is 5 to 16"):
         ShardSet.open(folder).columns(((0, 50),))
 
 

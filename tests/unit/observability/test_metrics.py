@@ -6,6 +6,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from megabert.config.model import ModelConfig
+from megabert.errors import CheckpointError
 from megabert.observability import metrics
 from megabert.observability.flops import peak_flops, training_flops
 from megabert.observability.metrics import MetricWriter, read_metrics
@@ -34,6 +35,32 @@ def test_resume_drops_rows_behind_the_checkpoint(tmp_path):
     write(tmp_path, 2, [3, 4])
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3, 4]
     assert all(json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+
+
+def test_row_that_was_cut_off_is_dropped_even_where_no_step_is(tmp_path):
+    write(tmp_path, 0, [1, 2])
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-1])  # only the end of the line: the row is whole
+    write(tmp_path, 2, [3])
+    path.write_bytes(path.read_bytes() + b'{"step": 4, "tra')
+    write(tmp_path, 3, [4])
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
+
+
+def test_damaged_rows_are_left_out_with_a_warning(tmp_path, caplog):
+    write(tmp_path, 0, [1, 2])
+    path = tmp_path / "metrics.jsonl"
+    damaged = [b'{"step": 3, "tra{"step": 3}', b"[]", b"null", b'{"step": "3"}', b"{}", b"[" * 100_000, b"9" * 5000]
+    path.write_bytes(b"\n".join(damaged) + b"\n" + path.read_bytes() + b'{"step": 3, "tr')
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+    assert "7 damaged lines are left out, the first is line 1" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"There is no JSON here.\n", b"\xff\xfe\x00\n", b"{}\n[]\n"])
+def test_file_without_any_row_is_refused(tmp_path, content):
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: line 1 is no row of metrics.*Copy it again"):
+        read_metrics(tmp_path)
 
 
 def test_tensorboard_shows_each_step_once(tmp_path):
@@ -84,6 +111,24 @@ def test_full_disk_keeps_rows_until_there_is_space(tmp_path, monkeypatch):
     writer.write(4, {"train/loss": 4.0})
     writer.close()
     assert [(row["step"], row["train/loss"]) for row in read_metrics(tmp_path)] == [(n, float(n)) for n in (1, 2, 3, 4)]
+
+
+def test_full_disk_under_tensorboards_thread_is_one_warning(tmp_path, monkeypatch, caplog, capsys):
+    writer = MetricWriter(tmp_path, resumed_step=0)
+    monkeypatch.setattr("threading.excepthook", metrics._without_tensorboard)  # pytest has put its own there
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", full)
+        for step in range(1, 4):
+            writer.write(step, {"train/loss": 1.0})
+            writer.flush()
+    writer.close()
+    assert "Traceback" not in capsys.readouterr().err
+    assert caplog.text.count("cannot be written") == 1
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3]
 
 
 def test_tensorboard_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch):

@@ -6,6 +6,8 @@ from unit.reports.run_folders import eval_row, train_row, write_run
 from megabert.cli.main import main
 from megabert.reports.compare import compare_runs, relative_difference
 
+TROUBLE = {"a": {}, "b": {"train/failed_checkpoints": 3}}
+
 
 def rows(*losses: float) -> list[dict]:
     return [train_row(step, loss) for step, loss in enumerate(losses, start=1)]
@@ -66,6 +68,22 @@ def test_tag_of_one_run_alone_makes_them_different(tmp_path, capsys):
     assert "eval/loss: at 1 of these steps in A alone, at 1 in B alone" in capsys.readouterr().out
 
 
+def test_diverged_runs_are_not_equal(tmp_path, capsys):
+    a, b = (write_run(tmp_path / name, rows(8.0, float("nan"))) for name in "ab")
+    assert main(["compare", str(a), str(b)]) == 6
+    assert "first difference: step 2, train/loss: nan and nan" in capsys.readouterr().out
+
+
+def test_checkpoints_that_a_disk_refused_do_not_make_runs_different(tmp_path):
+    a, b = (write_run(tmp_path / name, [train_row(1, 8.0, **more)]) for name, more in TROUBLE.items())
+    assert compare_runs(a, b).are_equal
+
+
+def test_folder_that_is_missing_is_named(tmp_path, capsys):
+    assert main(["compare", str(tmp_path / "no"), str(tmp_path / "no")]) == 4
+    assert "no: has no config.yaml, so it is no run folder" in capsys.readouterr().err
+
+
 def test_rates_do_not_make_runs_different(tmp_path):
     a = write_run(tmp_path / "a", rows(8.0))
     b = write_run(tmp_path / "b", [train_row(1, 8.0, **{"perf/sequences_per_s": 32.0})])
@@ -74,9 +92,9 @@ def test_rates_do_not_make_runs_different(tmp_path):
     assert found.rates["perf/sequences_per_s"] == (64.0, 32.0)
 
 
-def test_nan_is_equal_to_nan_and_far_from_numbers():
+def test_what_is_not_finite_equals_nothing():
     nan = float("nan")
-    assert relative_difference(nan, nan) == 0
+    assert relative_difference(nan, nan) == relative_difference(float("inf"), float("inf")) == float("inf")
     assert relative_difference(nan, 1.0) == float("inf")
     assert relative_difference(-2.0, 2.0) == 2
 
@@ -84,4 +102,4 @@ def test_nan_is_equal_to_nan_and_far_from_numbers():
 def test_folder_without_steps_is_refused(tmp_path, capsys):
     a = write_run(tmp_path / "a", [])
     assert main(["compare", str(a), str(a)]) == 4
-    assert "has logged no step" in capsys.readouterr().err
+    assert "no step has been logged" in capsys.readouterr().err

@@ -38,6 +38,12 @@ def test_other_shards_are_read_from_their_beginning():
     assert state_after_fork(STORED, CONFIG, data_sha256=("c", "b")).position == DataPosition(0, 40)
 
 
+def test_fork_is_a_new_run_whose_phases_share_data():
+    end = replace(STORED, step=10, phase=0, phase_step=10, data_sha256=("a", "a"))
+    assert state_after_fork(end, CONFIG, data_sha256=("a", "a")).next_phase().position == DataPosition(0, 40)
+    assert state_after_fork(end, CONFIG, data_sha256=("a", "b")).next_phase().position == BEGINNING
+
+
 def test_end_of_a_phase_can_be_forked_to_begin_the_next_one_again():
     end = replace(STORED, step=10, phase=0, phase_step=10)
     state = state_after_fork(end, CONFIG, data_sha256=("a", "b"))

@@ -1,0 +1,90 @@
+"""Record batches of instances that any program may have written, checked before a reader follows their numbers.
+
+A hash in a manifest vouches for bytes, not for sense. Arrow believes what a file says, so that an offset behind its
+values makes a reader take foreign memory, and an id behind the vocabulary ends in an index error far from its cause.
+"""
+
+# T tokens, M predictions, R rows
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megabert.errors import DataError
+from megabert.schema.shards import ShardMetadata
+
+
+def read_batch(reader: pa.RecordBatchFileReader, number: int) -> pa.RecordBatch:
+    """Return a record batch of a shard in which no offset is outside and no value is missing.
+
+    Args:
+        reader: Reads a file whose schema is that of a shard (`ShardMetadata.from_arrow`).
+        number: Index of the batch.
+
+    Raises:
+        DataError: The batch is damaged; the message is a clause that the caller completes with the file.
+    """
+    try:
+        batch = reader.get_batch(number)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, SystemError) as error:
+        raise DataError(f"record batch {number} cannot be read ({str(error).splitlines()[0]})") from error
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        # A null of a list or in one: what is stored there is anything.
+        inner = column.values if pa.types.is_list(column.type) else column
+        if column.null_count or inner.null_count:
+            raise DataError(f"record batch {number}: {name} has null values, where every instance needs one")
+    return batch
+
+
+def find_nonsense(batch: pa.RecordBatch, metadata: ShardMetadata) -> tuple[int, str] | None:
+    """Return the first row of a batch that no reader can use, and why; None where all can be used.
+
+    This is what training relies on. Whether instances are as a build makes them (words masked whole, the right number
+    of predictions, special tokens in their places) is for `megabert-data verify` to say.
+    """
+    ids_T, starts = _flat(batch["input_ids"])
+    positions_M, position_starts = _flat(batch["masked_lm_positions"])
+    originals_M, original_starts = _flat(batch["masked_lm_ids"])
+    length_R, count_R = np.diff(starts), np.diff(position_starts)
+    has_pairs = metadata.objective != "none"
+    most = metadata.max_predictions_per_seq if metadata.masking == "static" else 0
+    # [CLS] A [SEP] B [SEP] with a token at least on each side; without B it starts after the end.
+    first_b, last_b = (3, length_R - 2) if has_pairs else (length_R, length_R)
+    limits = (
+        ("the length of input_ids", length_R, 5 if has_pairs else 3, metadata.max_seq_length),
+        ("segment_b_start", np.asarray(batch["segment_b_start"]), first_b, last_b),
+        ("next_sentence_label", np.asarray(batch["next_sentence_label"]), 0, int(has_pairs)),
+        ("the length of masked_lm_positions", count_R, 0, most),
+        ("the length of masked_lm_ids", np.diff(original_starts), count_R, count_R),
+    )
+    for name, values, low, high in limits:
+        outside = (values < low) | (values > high)
+        if outside.any():
+            row = int(outside.argmax())
+            low, high = (int(np.broadcast_to(limit, len(values))[row]) for limit in (low, high))
+            return row, f"{name} is {values[row]}, allowed is {low if low == high else f'{low} to {high}'}"
+    for name, ids, ends in (("input_ids", ids_T, starts), ("masked_lm_ids", originals_M, original_starts)):
+        if len(ids) and ids.max() >= metadata.vocab_size:
+            index = int(ids.argmax())
+            return _row(ends, index), f"{name} has {ids[index]}, the vocabulary has {metadata.vocab_size} pieces"
+    # Each row's positions ascend, so that its last one is the greatest.
+    is_wrong = positions_M >= np.repeat(length_R, count_R)
+    is_first = np.zeros(len(positions_M) + 1, bool)
+    is_first[position_starts] = True
+    is_wrong[1:] |= (positions_M[1:] <= positions_M[:-1]) & ~is_first[1:-1]
+    if is_wrong.any():
+        index = int(is_wrong.argmax())
+        row = _row(position_starts, index)
+        return row, f"masked_lm_positions has {positions_M[index]}, they have to ascend and be below {length_R[row]}"
+    return None
+
+
+def _flat(column: pa.ListArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+    """Return a list column's values end to end, and where each row's start, from 0."""
+    offsets = np.asarray(column.offsets).astype(np.int64)
+    return np.asarray(column.flatten()), offsets - offsets[0]
+
+
+def _row(starts: NDArray[np.int64], index: int) -> int:
+    return int(np.searchsorted(starts, index, side="right")) - 1
