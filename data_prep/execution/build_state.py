@@ -24,7 +24,7 @@ from data_prep.execution.executors import Executor
 from data_prep.extract.opening import InputFile, input_sha256, is_url
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError, MegabertError
-from megabert.schema import atomic_write, read_json, try_lock
+from megabert.schema import atomic_write, is_temporary, open_lock, read_json, try_lock
 
 STATE_NAME = "build.json"
 REFUSED = Path("work", "refused")
@@ -71,16 +71,15 @@ def lock_folder(folder: Path) -> Iterator[None]:
         raise DataError(f"{folder}: is a file. Give --output a folder.")
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     # A build that was killed while it first wrote its state leaves a temporary file alone.
-    foreign = [name for name in names if name != ".lock" and not (name.startswith(".") and name.endswith(".tmp"))]
+    foreign = [name for name in names if name != ".lock" and not is_temporary(Path(name))]
     if foreign and not (folder / STATE_NAME).is_file():
         raise DataError(f"{folder}: holds other files ({', '.join(sorted(foreign)[:3])}). Give --output a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    # The file is opened for appending, so that whoever holds the lock can still be read when this fails.
-    with open(folder / ".lock", "a+", encoding="utf-8") as stream:
+    # The file keeps its content until the lock is ours, so that whoever holds it can be read.
+    with open_lock(folder / ".lock") as stream:
         try:
             is_locked = try_lock(stream, fcntl.LOCK_EX)
         except BlockingIOError:
-            stream.seek(0)
             raise DataError(
                 f"{folder}: another build is at work here ({stream.read().strip() or 'unknown process'}). "
                 "Wait for it, end it, or give --output another folder."
@@ -103,7 +102,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
 def _remove_leftovers(folder: Path) -> None:
     """Delete the temporary files and folders of a build that was killed; the lock says that nobody writes them."""
     for path in [*folder.rglob(".*.tmp"), *folder.rglob(".*.tmp.old")]:
-        if path.is_dir():
+        if not is_temporary(path):  # somebody else's, such as .mine.tmp
+            continue
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)

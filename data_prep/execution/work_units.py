@@ -26,6 +26,7 @@ from tqdm import tqdm
 from data_prep.config import BuildConfig
 from data_prep.execution.build_state import require_versions
 from data_prep.execution.executors import Executor
+from megabert.command_line.terminal import unfiltered
 from megabert.errors import DataError
 from megabert.schema import atomic_write, read_json, sha256_file
 
@@ -143,7 +144,8 @@ class Progress:
         # With `disable=None` the bar is for terminals only.
         form = "{desc} |{bar}|"
         text = self._text(self._start)
-        self._bar = tqdm(desc=text, total=units, bar_format=form, dynamic_ncols=True, file=sys.stderr, disable=None)
+        file = unfiltered(sys.stderr)
+        self._bar = tqdm(desc=text, total=units, bar_format=form, dynamic_ncols=True, file=file, disable=None)
         # A unit may take minutes: without a thread nothing would move meanwhile.
         self._lock, self._is_over = threading.Lock(), threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()

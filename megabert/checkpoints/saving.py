@@ -11,6 +11,7 @@ incomplete.
 import logging
 import os
 import platform
+import re
 import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ Result = TypeVar("Result")
 TEMPORARY = ".tmp_"
 """Begins every name in the folder that is no checkpoint yet, or no longer."""
 _REPLACED = f"{TEMPORARY}replaced_"
+_OURS = re.compile(rf"{re.escape(TEMPORARY)}({LATEST}|(replaced_|deleted_)?step_\d+)")
 """Begins the name that a checkpoint has while another one of the same step takes its place."""
 _HEADER_BYTES_PER_TENSOR = 512  # generous: a name and two numbers, in the file's header and in the manifest
 
@@ -203,7 +205,7 @@ def _complete(
 
 def recover(checkpoints_dir: Path) -> None:
     """Give back its name to a checkpoint that a run had set aside when it was killed; rank 0 calls it at the start."""
-    for aside in checkpoints_dir.glob(f"{_REPLACED}*"):
+    for aside in checkpoints_dir.glob(f"{_REPLACED}step_*"):
         target = checkpoints_dir / aside.name.removeprefix(_REPLACED)
         if not target.exists():
             aside.rename(target)
@@ -213,6 +215,8 @@ def remove_temporaries(checkpoints_dir: Path) -> None:
     """Remove what a failed or killed write left, after `recover` has given back what is worth keeping."""
     recover(checkpoints_dir)
     for path in checkpoints_dir.glob(f"{TEMPORARY}*"):
+        if not _OURS.fullmatch(path.name):  # somebody else's
+            continue
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 

@@ -6,14 +6,19 @@ little memory) is one sentence with place and remedy. Everything else is a bug: 
 
 import errno
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 
+from megabert.command_line.terminal import safe_output
 from megabert.errors import EXIT_INTERRUPTED, ConfigError, DataError, Echo, MegabertError
 
 EXIT_READER_GONE = 128 + signal.SIGPIPE
+
+_TOO_LONG, _SHOWN = re.compile(r"\S{500,}"), 150
+"""Words of a message that are shown in part, such as a path of 6,000 characters or a value of 5,000 digits."""
 
 _REMEDIES = {
     errno.EACCES: "Change its permissions or owner, or name another place.",
@@ -37,6 +42,7 @@ def as_user_error(error: BaseException) -> MegabertError | None:
             return error
         case OSError():
             place, what = error.filename or "a file", error.strerror or str(error)
+            place = os.fsdecode(place) if isinstance(place, bytes) else place
             return DataError(f"{place}: {what}. {_REMEDIES.get(error.errno or 0, _OTHER_REMEDY)}")
         case UnicodeEncodeError():
             return DataError(
@@ -47,6 +53,9 @@ def as_user_error(error: BaseException) -> MegabertError | None:
             return DataError(f"a file is not in the encoding that is expected ({error}). Convert it to UTF-8.")
         case RecursionError():
             return DataError("a file is nested too deeply to be read. Look for one that is damaged.")
+        case BaseException(__class__=kind) if kind.__name__ == "PanicException":  # a library in Rust gave up
+            what = " ".join(str(error).split())[:300]
+            return DataError(f"a file, perhaps of the tokenizer, cannot be read by its library ({what}). Replace it.")
         case MemoryError():
             return ConfigError("memory is used up. Take fewer workers or smaller batches, or a larger machine.")
     return None
@@ -71,23 +80,42 @@ def guarded(run: Callable[[], int | None], *, program: str, rank_label: Callable
     Returns:
         Exit code.
     """
+    with safe_output():
+        try:
+            code = run() or 0
+            sys.stdout.flush()  # else a closed pipe or a full disk shows only at Python's end
+            return code
+        except BaseException as error:
+            _drop_output()
+            return _reported(error, program=program, rank_label=rank_label)
+
+
+def _drop_output() -> None:
+    """Write out what was printed; where nobody takes it, drop it, or Python complains once more at its end."""
     try:
-        code = run() or 0
-        sys.stdout.flush()  # else a closed pipe shows only at Python's end
-        return code
-    except BrokenPipeError:  # the reader, such as head, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
-        return EXIT_READER_GONE
-    except KeyboardInterrupt:
-        print(f"{program}: interrupted; the same command continues what was begun", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except Echo as echo:  # another rank reports it
-        return echo.exit_code
-    except Exception as error:
-        label, known = rank_label(), as_user_error(error)
-        if known is None:
-            print(f"{label}{program}: a bug:", file=sys.stderr)
-            traceback.print_exc()
-            return 1
-        print(f"{label}{program}: {type(known).__name__}: {known}", file=sys.stderr)
-        return known.exit_code
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _reported(error: BaseException, *, program: str, rank_label: Callable[[], str]) -> int:
+    """Print the error that ended a command, and return its exit code."""
+    match error:
+        case BrokenPipeError():  # the reader, such as head, has enough
+            return EXIT_READER_GONE
+        case KeyboardInterrupt():
+            print(f"{program}: interrupted; the same command continues what was begun", file=sys.stderr)
+            return EXIT_INTERRUPTED
+        case Echo():  # another rank reports it
+            return error.exit_code
+        case SystemExit() | GeneratorExit():
+            raise error
+        case _:
+            label, known = rank_label(), as_user_error(error)
+            if known is None:
+                print(f"{label}{program}: a bug:", file=sys.stderr)
+                traceback.print_exception(error)
+                return 1
+            text = _TOO_LONG.sub(lambda word: f"{word[0][:_SHOWN]}...{word[0][-_SHOWN:]}", str(known))
+            print(f"{label}{program}: {type(known).__name__}: {text}", file=sys.stderr)
+            return known.exit_code

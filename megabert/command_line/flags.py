@@ -9,10 +9,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import yaml
-
 from megabert.config.fields import FieldRow
 from megabert.config.loading import nearest
+from megabert.config.yaml_text import parse_yaml
 from megabert.errors import ConfigError
 
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
@@ -86,7 +85,7 @@ def nest(flags: Sequence[Flag]) -> dict[str, Any]:
 
 
 def _pattern(path: str) -> str:
-    return ".".join("N" if part.isdigit() else part for part in path.split("."))
+    return ".".join("N" if part.isdecimal() else part for part in path.split("."))
 
 
 def _take_values(words: deque[str], *, several: bool) -> list[str]:
@@ -112,6 +111,7 @@ def _scalar(flag: str, text: str, *, is_text: bool) -> Any:
     if not text or (is_text and text not in _NULLS and text[0] not in "\"'"):
         return text
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{flag}: {text!r} is no YAML value ({error}). Quote it: '\"{text}\"'.") from None
+        return parse_yaml(text)
+    except ValueError as error:
+        shown = text if len(text) < 100 else f"{text[:100]}..."
+        raise ConfigError(f"{flag}: {shown!r} is no YAML value ({error}). Quote it: '\"{shown}\"'.") from None

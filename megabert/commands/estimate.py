@@ -48,9 +48,10 @@ def run(options: Namespace) -> int:
     """Estimate, print."""
     config = load_run_config(options.recipe, options.config, options.fields)
     gpu = gpu_by_name(options.gpu)
-    for flag, value in (("--nodes", options.nodes), ("--gpus", options.gpus), ("--hours", options.hours)):
-        if value is not None and value <= 0:
-            raise ConfigError(f"{flag} {value:g} must be above 0.")
+    for flag in ("nodes", "gpus", "hours", "instances"):
+        value = getattr(options, flag)
+        if value is not None and not 0 < value < float("inf"):  # neither is NaN
+            raise ConfigError(f"--{flag} {value:g} must be above 0 and finite.")
     if options.efficiency is not None and not 0 < options.efficiency <= 1:
         raise ConfigError(f"--efficiency {options.efficiency:g} is a share of the peak: above 0, at most 1.")
 

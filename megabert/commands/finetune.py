@@ -49,6 +49,8 @@ task of GLUE that --data holds, each in a process of its own, and prints the tab
 def run(options: Namespace) -> int:
     """Train, print."""
     with before_ranks_meet():
+        if options.task != "glue":
+            find_task(options.task)  # before the settings: without a task their errors say little
         config = build(FinetuneConfig, *options.config, options.fields)
         task = None if options.task == "glue" else find_task(options.task, config)
     if options.print_config:
@@ -56,7 +58,7 @@ def run(options: Namespace) -> int:
         return 0
     if task is None:
         return _run_glue(options, Path(config.data))
-    output_dir = Path(options.output_dir or f"runs/{options.task}")
+    output_dir = Path(f"runs/{options.task}" if options.output_dir is None else options.output_dir)
     if options.dry_run:
         from megabert.finetuning.setup import prepare
 
@@ -90,6 +92,7 @@ def _run_glue(options: Namespace, data: Path) -> int:
     words += ["--device", options.device, *(["--dry-run"] if options.dry_run else [])]
     # Each task has a --data of its own; the other flags go to all of them as they were given.
     words += [word for flag in options.field_flags if flag.path != "data" for word in flag.words]
-    summaries = run_glue(data, Path(options.output_dir or "runs/glue"), words, launcher=options.launcher or "")
+    output_dir = Path("runs/glue" if options.output_dir is None else options.output_dir)
+    summaries = run_glue(data, output_dir, words, launcher=options.launcher or "")
     print(glue_table(summaries) if summaries else "every task can start; nothing was written")
     return 0

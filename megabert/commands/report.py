@@ -50,7 +50,7 @@ def run(options: Namespace) -> int:
     if options.html or options.png:
         curves = draw_page(run_dir, reports)
     if options.png:
-        options.png.write_bytes(curves)
+        atomic_write(options.png, curves)
         print(f"curves: {options.png}")
     if options.html:
         atomic_write(options.html, render_page(run_dir, curves, tables))

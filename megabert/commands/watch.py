@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser
+from megabert.command_line.terminal import unfiltered
 from megabert.errors import ConfigError
 
 CLEAR = "\x1b[H\x1b[J"
@@ -36,7 +37,9 @@ def run(options: Namespace) -> int:
     is_repeated = sys.stdout.isatty() and not options.once
     while True:
         snapshot = take_snapshot(options.run_dir)
-        print((CLEAR if is_repeated else "") + render_snapshot(snapshot), flush=True)
+        if is_repeated:
+            unfiltered(sys.stdout).write(CLEAR)
+        print(render_snapshot(snapshot), flush=True)
         if not is_repeated or snapshot.verdict.startswith(FINAL):
             return 0
         time.sleep(options.interval)

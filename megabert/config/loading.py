@@ -11,9 +11,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from megabert.config.fields import field_table
 from megabert.config.run import PhaseConfig, RunConfig
+from megabert.config.yaml_text import parse_yaml
 from megabert.errors import ConfigError
 
 Config = TypeVar("Config")
+MAX_FILE_BYTES = 4 << 20
+"""No configuration is longer; a device or a wrong file has no end, or takes minutes to parse."""
+
+
+class FileValues(dict[str, Any]):
+    """What a file of the user's holds, and its path, for errors that are found after layers were merged."""
+
+    path: Path
 
 
 def build(cls: type[Config], *layers: Mapping[str, Any] | Path) -> Config:
@@ -31,12 +40,15 @@ def build(cls: type[Config], *layers: Mapping[str, Any] | Path) -> Config:
         ConfigError: All problems at once, each with its field, the value found and what is allowed.
     """
     merged: dict[str, Any] = {}
-    for layer in layers:
-        merged = _merge(merged, read_yaml(layer) if isinstance(layer, Path) else layer, where="")
+    read = [read_yaml(layer) if isinstance(layer, Path) else layer for layer in layers]
+    for layer in read:
+        merged = _merge(merged, layer, where="")
     try:
         return TypeAdapter(cls).validate_python(merged)
     except ValidationError as error:
-        lines = [f"  {_describe(problem, cls)}" for problem in _innermost(error.errors())]
+        lines = [
+            f"  {_describe(problem, cls)}{_origin(problem['loc'], read)}" for problem in _innermost(error.errors())
+        ]
         raise ConfigError("\n".join([f"The configuration has {len(lines)} problem(s):", *lines])) from None
 
 
@@ -47,7 +59,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: The file is missing, is no YAML, or holds something else.
     """
     wanted = "a mapping of fields to values"
-    return read_mapping(path, yaml.safe_load, "YAML", wanted=wanted, remedy="Give the path of a YAML file.")
+    return read_mapping(path, parse_yaml, "YAML", wanted=wanted, remedy="Give the path of a YAML file.")
 
 
 def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, wanted: str, remedy: str) -> dict[str, Any]:
@@ -64,13 +76,22 @@ def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, want
         ConfigError: The file is missing, cannot be parsed, or holds something else.
     """
     try:
-        values = parse(path.read_text(encoding="utf-8"))
+        with open(path, "rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigError(f"{path}: has more than {MAX_FILE_BYTES >> 20} MiB, so it is no configuration. {remedy}")
+        parsed = parse(content.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
-    except (ValueError, yaml.YAMLError) as error:  # JSON's errors and those of the encoding are ValueErrors
-        raise ConfigError(f"{path}: is not valid {language}: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: holds a {type(values).__name__}, not {wanted}.")
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply to be read. {remedy}") from None
+    except ValueError as error:  # JSON's errors and those of the encoding, too
+        raise ConfigError(f"{path}: is not valid {language}: {error}. Correct it there.") from None
+    if not isinstance(parsed, dict):
+        kind = "nothing" if parsed is None else f"a {type(parsed).__name__}"
+        raise ConfigError(f"{path}: holds {kind}, not {wanted}. {remedy}")
+    values = FileValues(parsed)
+    values.path = path
     return values
 
 
@@ -194,7 +215,7 @@ def split_fork(fork: str) -> tuple[Path, int]:
         ConfigError: It is not of that form.
     """
     run_dir, _, step = fork.rpartition("@")
-    if not run_dir or not step.isdigit():
+    if not run_dir or not step.isdecimal():
         raise ConfigError(f"--fork {fork}: allowed is RUN@STEP, for example runs/large@4000.")
     return Path(run_dir), int(step)
 
@@ -226,7 +247,7 @@ def _merge(base: Any, update: Any, where: str) -> Any:
     if isinstance(base, list) and isinstance(update, Mapping):
         result = list(base)
         for key, value in update.items():
-            if not str(key).isdigit() or int(key) >= len(result):
+            if not str(key).isdecimal() or int(key) >= len(result):
                 raise ConfigError(f"{where[:-1]}: there is no element {key!r}; it has {len(result)} (counted from 0).")
             result[int(key)] = _merge(result[int(key)], value, f"{where}{key}.")
         return result
@@ -241,13 +262,26 @@ def _innermost(problems: list[Any]) -> list[Any]:
     return [p for p in problems if not any(len(q) > len(p["loc"]) and q[: len(p["loc"])] == p["loc"] for q in paths)]
 
 
+def _origin(loc: Sequence[Any], layers: Sequence[Mapping[str, Any]]) -> str:
+    """Return the file that a field's value comes from, as the end of a line; nothing for flags and defaults."""
+    for layer in reversed(layers):
+        inner: Any = layer
+        try:
+            for part in loc:
+                inner = inner[part]
+        except (LookupError, TypeError):
+            continue
+        return f", in {layer.path}" if isinstance(layer, FileValues) else ""
+    return ""
+
+
 def _describe(problem: Any, cls: type) -> str:
     path = ".".join(str(part) for part in problem["loc"])
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         section, _, name = path.rpartition(".")
         known = [row.path for row in field_table(cls)]
         # Suggest from the fields of the same section; in the table an element of a list is numbered N.
-        prefix = "".join(f"{'N' if part.isdigit() else part}." for part in section.split(".") if part)
+        prefix = "".join(f"{'N' if part.isdecimal() else part}." for part in section.split(".") if part)
         names = sorted({row[len(prefix) :].split(".")[0] for row in known if row.startswith(prefix)})
         others = "" if section else " (flags that are no fields, such as --run-dir, are in --help)"
         return f"{path}: unknown field{nearest(name, names)}{others}"

@@ -215,5 +215,5 @@ The folders of the data are free because the shards themselves are compared by t
 
 def is_science(path: str) -> bool:
     """Whether a change of the field at this dotted path makes it another experiment."""
-    pattern = ".".join("*" if part.isdigit() else part for part in path.split("."))
+    pattern = ".".join("*" if part.isdecimal() else part for part in path.split("."))
     return not any(pattern == field or pattern.startswith(f"{field}.") for field in ENGINE_FIELDS)

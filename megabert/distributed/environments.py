@@ -126,7 +126,7 @@ def describe_rank(environment: Mapping[str, str] = os.environ) -> dict[str, str]
     }
     origins = (launcher.rank, launcher.size, launcher.local_rank)
     for (name, value), variable in zip(variables.items(), origins, strict=True):
-        if not value.isdigit():
+        if not value.isdecimal():
             raise ConfigError(f"{variable}={value!r} in the environment ({launcher.name}) must be a number: {name}.")
     # Where to meet: as the user set it, or as the launcher's variables tell. A rank that is alone meets nobody.
     if variables["WORLD_SIZE"] != "1":

@@ -20,7 +20,7 @@ from typing import Any
 
 from megabert.distributed.process_group import World, run_on_all_ranks
 from megabert.errors import CheckpointError, DataError
-from megabert.schema import parse_json, to_json, try_lock
+from megabert.schema import open_lock, parse_json, to_json, try_lock
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class RunLock:
 
     def _open(self) -> None:
         # One descriptor for everything: over NFS, closing any other of this file would drop the lock.
-        self._file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+")
+        self._file = open_lock(self.path)
 
     def _lock(self, mode: int, holder: Holder) -> None:
         try:

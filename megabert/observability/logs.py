@@ -15,6 +15,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from megabert.command_line.terminal import printable, unfiltered
+
 logger = logging.getLogger("megabert")
 
 _LIBRARIES = ("DeepSpeed", "py.warnings")
@@ -81,7 +83,7 @@ class _Terminal(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            with tqdm.external_write_mode(file=sys.stderr):
+            with tqdm.external_write_mode(file=unfiltered(sys.stderr)):
                 print(self.format(record), file=sys.stderr, flush=True)
         except Exception:
             self.handleError(record)
@@ -103,7 +105,8 @@ class Progress:
         self._title, self._total, self._is_main = title, total, is_main
         self._bar: tqdm[Any] | None = None
         if is_main and sys.stderr.isatty():
-            self._bar = tqdm(desc=title, initial=done, total=total, unit="step", dynamic_ncols=True, file=sys.stderr)
+            file, title = unfiltered(sys.stderr), printable(title)
+            self._bar = tqdm(desc=title, initial=done, total=total, unit="step", dynamic_ncols=True, file=file)
 
     def advance(self) -> None:
         """Count one step."""

@@ -9,9 +9,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from megabert.command_line.terminal import printable
 from megabert.observability.metrics import read_metrics
 from megabert.reports.report import PhaseReport
 from megabert.reports.watch import render_snapshot, take_snapshot
+from megabert.schema import atomic_path
 
 CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
     # Label of the axis; then for each curve its tag, its name in the legend, and a factor.
@@ -45,7 +47,8 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     _plot_losses(axes, read_metrics(run_dir), reports)
     axes.set_xlabel("step")
     figure.tight_layout()
-    figure.savefig(path)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png")
 
 
 def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
@@ -112,7 +115,9 @@ def _plot_losses(axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseR
         axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label="" if begin else "unigram")
         if begin:
             axes.axvline(begin, color="black", linewidth=0.5)
-        axes.annotate(report.name, ((begin + end) / 2, 1.01), xycoords=("data", "axes fraction"), ha="center")
+        # A name is no formula, whatever dollars and underscores it has.
+        place = ((begin + end) / 2, 1.01)
+        axes.annotate(printable(report.name), place, xycoords=("data", "axes fraction"), ha="center", parse_math=False)
         begin = end
     axes.set_ylabel("masked-LM loss (nats)")
     if train or held_out:

@@ -2,6 +2,7 @@
 
 # T packed tokens, M masked positions, V vocabulary
 
+import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,12 +160,12 @@ def _report_phase(run_dir: Path, config: RunConfig, index: int, rows: list[dict[
         first_mlm_loss=train_rows[0]["train/mlm_loss"],
         last_mlm_loss=train_rows[-1]["train/mlm_loss"],
         held_out_mlm_loss=last_eval["eval/mlm_loss"],
-        held_out_mlm_accuracy=last_eval["eval/mlm_accuracy"],
+        held_out_mlm_accuracy=last_eval.get("eval/mlm_accuracy", math.nan),
         unigram=fit_unigram(ShardSet.open(folder, "train"), held_out, max_instances=limit),
         nsp_accuracy=last_eval.get("eval/nsp_accuracy"),
         nsp_chance=max(share, 1 - share),
         rtd_auc=last_eval.get("eval/rtd_auc"),
-        sequences_per_s=statistics.median_high(row["perf/sequences_per_s"] for row in train_rows),
+        sequences_per_s=statistics.median_high(row.get("perf/sequences_per_s", math.nan) for row in train_rows),
     )
 
 

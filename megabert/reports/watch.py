@@ -1,9 +1,11 @@
 """The progress of a run, read from the files that it writes: for a terminal, while it runs or afterwards."""
 
+import math
 import os
 import socket
 import statistics
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from megabert.config.run import RunConfig
 from megabert.observability.metrics import read_metrics
 from megabert.training.recovery.heartbeat import read_beats, slowest_ranks
 from megabert.training.run.folder import checkpoints_dir, read_config
-from megabert.training.run.status import StatusRecord, read_status
+from megabert.training.run.status import StatusRecord, check_status
 
 RECENT_ROWS = 20
 """How many of the newest rows the rate is the median of, so that one slow interval does not move it."""
@@ -56,13 +58,14 @@ def take_snapshot(run_dir: Path) -> Snapshot:
     Raises:
         CheckpointError: The folder is no run folder.
     """
-    config, rows, status = read_config(run_dir), read_metrics(run_dir), read_status(run_dir)
+    config, rows, status = read_config(run_dir), read_metrics(run_dir), check_status(run_dir)
     train = [row for row in rows if "train/mlm_loss" in row]
     last = train[-1] if train else {}
     # A run that has logged nothing is in the phase that its status names, or in the first one.
-    index = min(int(last.get("phase", status.phase or 1)), len(config.phases)) - 1
+    index = max(1, min(last.get("phase", status.phase or 1), len(config.phases))) - 1
     phase = config.phases[index]
-    rates = [row["perf/sequences_per_s"] for row in train[-RECENT_ROWS:] if row["phase"] == last["phase"]]
+    recent = [row for row in train[-RECENT_ROWS:] if row.get("phase") == last.get("phase")]
+    rates = [row["perf/sequences_per_s"] for row in recent if row.get("perf/sequences_per_s")]
     rate = statistics.median_high(rates) if rates else None
     verdict = _verdict(status)
     return Snapshot(
@@ -115,11 +118,13 @@ def render_snapshot(snapshot: Snapshot) -> str:
 
 
 def _numbers(snapshot: Snapshot) -> list[str]:
-    row, held_out = snapshot.last, snapshot.held_out
+    # A tag that a row lacks is shown as nan.
+    row, held_out = defaultdict(lambda: math.nan, snapshot.last), defaultdict(lambda: math.nan, snapshot.held_out)
+    rate = snapshot.sequences_per_s or math.nan
     lines = [
         f"loss             {row['train/loss']:.4f} (masked-LM {row['train/mlm_loss']:.4f})",
         f"learning rate    {row['train/lr']:.3e}, gradient norm {row['train/grad_norm']:.3f}",
-        f"rate             {snapshot.sequences_per_s:,.0f} sequences/s, {row['perf/tokens_per_s']:,.0f} tokens/s"
+        f"rate             {rate:,.0f} sequences/s, {row['perf/tokens_per_s']:,.0f} tokens/s"
         + (f", MFU {row['perf/mfu_pct']:.1f}%" if "perf/mfu_pct" in row else "")
         + f", waiting for data {row['perf/data_wait_pct']:.1f}%",
     ]
@@ -141,7 +146,8 @@ def _curve(losses: list[float]) -> list[str]:
     low, high = min(means), max(means)
     span = high - low if high > low else 1.0
     top = len(_CURVE_LEVELS) - 1
-    drawn = "".join(_CURVE_LEVELS[round(top * (mean - low) / span)] if mean == mean else "?" for mean in means)
+    shares = [(mean - low) / span for mean in means]
+    drawn = "".join(_CURVE_LEVELS[round(top * share)] if math.isfinite(share) else "?" for share in shares)
     return [f"masked-LM loss   |{drawn}| {means[0]:.3f} to {means[-1]:.3f}"]
 
 
@@ -186,7 +192,7 @@ def _checkpoint_step(run_dir: Path) -> int | None:
 
 def _starts(run_dir: Path) -> int:
     path = run_dir / "command.txt"
-    return len(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else 0
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
 def _age(path: Path) -> str:

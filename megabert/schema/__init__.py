@@ -4,6 +4,8 @@ from megabert.schema.batches import find_nonsense, read_batch
 from megabert.schema.files import (
     atomic_path,
     atomic_write,
+    is_temporary,
+    open_lock,
     parse_json,
     publish_folder,
     read_json,
@@ -35,6 +37,8 @@ __all__ = [
     "atomic_write",
     "find_nonsense",
     "instance_schema",
+    "is_temporary",
+    "open_lock",
     "parse_json",
     "publish_folder",
     "read_batch",

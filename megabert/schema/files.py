@@ -9,10 +9,12 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -24,6 +26,9 @@ from megabert.errors import DataError, MegabertError
 Content = TypeVar("Content")
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp(\.old)?", re.DOTALL)
+_SHOWN = 40
+"""Characters of a name that its temporary name begins with; a whole name and a suffix may be too long together."""
 
 
 def sha256_file(path: Path | str) -> str:
@@ -84,20 +89,71 @@ def try_lock(stream: IO[Any], mode: int) -> bool:
     return True
 
 
+def open_lock(path: Path) -> IO[str]:
+    """Open a lock file for reading and writing; make it where there is none.
+
+    Raises:
+        DataError: There is a symbolic link or a device, and what is behind it is not ours to write to.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise
+        is_file = False
+    if not is_file:
+        raise DataError(f"{path}: is a link, a folder or a device, where our lock file belongs. Remove it.")
+    return os.fdopen(descriptor, "r+", encoding="utf-8", errors="replace")
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a name is one that `atomic_path` and `publish_folder` give to what they have not finished."""
+    return _TEMPORARY.fullmatch(path.name) is not None
+
+
+def _temporary(path: Path) -> Path:
+    """Return a new name next to a path. It is random, so two writers (threads, hosts, containers) never share one."""
+    return path.with_name(f".{path.name[:_SHOWN]}.{secrets.token_hex(4)}.tmp")
+
+
+def _written_through(path: Path, *, is_folder: bool) -> Path:
+    """Return what an output is written to: the path itself, or what it links to, so that the link stays.
+
+    Only nothing, or something of the same kind, is ever replaced: never a device such as /dev/null.
+    """
+    wanted = "folder" if is_folder else "file"
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):  # the first write tells what is missing
+        mode = None
+    except OSError as error:  # a loop of links, a name too long, a closed folder
+        raise DataError(f"{path}: cannot be written ({error.strerror}). Name another {wanted}.") from None
+    if mode is not None and not (stat.S_ISDIR if is_folder else stat.S_ISREG)(mode):
+        kind = "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "device or pipe"
+        raise DataError(f"{path}: is a {kind}. Name a {wanted}{' in it' if kind == 'folder' else ''}.")
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _named_by_user(error: OSError, temporary: Path, path: Path) -> None:
+    """Let an error name the path that the user knows in place of its temporary name."""
+    if str(error.filename) == str(temporary):
+        error.filename = str(path)
+
+
 @contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path next to ``path``; on success sync it and rename it to ``path``.
 
-    On any error the temporary file is removed and ``path`` is as it was. The temporary name holds random bits, so two
-    writers (threads, hosts, containers) never share one.
+    On any error the temporary file is removed and ``path`` is as it was. What a symbolic link names is written, and the
+    link stays.
 
     Raises:
-        DataError: ``path`` is a folder, or the disk is full; the message names the folder and its free space.
+        DataError: ``path`` is a folder, a device or a loop of links, or the disk is full; the message names the folder
+            and its free space.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder. Name a file in it.")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    path = _written_through(Path(path), is_folder=False)
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -105,9 +161,12 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in NO_SPACE:
-            raise disk_full(path) from error
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            if error.errno in NO_SPACE:
+                raise disk_full(path) from error
+            _named_by_user(error, temporary, path)
         raise
 
 
@@ -120,10 +179,11 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
     ``folder`` is as it was.
 
     Raises:
-        DataError: The disk is full; the message names the folder and its free space.
+        DataError: ``folder`` is a file, a device or a loop of links, or the disk is full; the message names the folder
+            and its free space.
     """
-    folder = Path(folder)
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    folder = _written_through(Path(folder), is_folder=True)
+    temporary = _temporary(folder)
     try:
         temporary.mkdir(parents=True)
         yield temporary
@@ -134,6 +194,7 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
     except OSError as error:
         if error.errno in NO_SPACE:
             raise disk_full(folder) from error
+        _named_by_user(error, temporary, folder)
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

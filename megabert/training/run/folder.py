@@ -14,7 +14,7 @@ from megabert.config.loading import build, differences, phase_data, to_dict, to_
 from megabert.config.run import PhaseConfig, RunConfig, is_science
 from megabert.errors import CheckpointError, DataError
 from megabert.observability.environment import command_line, describe_environment
-from megabert.schema import atomic_write, read_json
+from megabert.schema import atomic_write, is_temporary, read_json
 
 CONFIG_NAME = "config.yaml"
 ENVIRONMENT_NAME = "environment.json"
@@ -122,4 +122,4 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
 
 def _has_only_own_beginnings(run_dir: Path) -> bool:
     """Whether the folder is that of a start that was killed before it wrote its configuration."""
-    return all(path.name in (".lock", "logs", "heartbeats") or path.suffix == ".tmp" for path in run_dir.iterdir())
+    return all(path.name in (".lock", "logs", "heartbeats") or is_temporary(path) for path in run_dir.iterdir())

@@ -14,7 +14,7 @@ from typing import Literal
 from megabert.command_line.failures import exit_code_of
 from megabert.distributed.failure_propagation import RankFailed
 from megabert.distributed.process_group import World
-from megabert.errors import EXIT_HOPELESS, EXIT_HUNG, DataError, Echo
+from megabert.errors import EXIT_HOPELESS, EXIT_HUNG, CheckpointError, DataError, Echo
 from megabert.observability.logs import logger
 from megabert.schema import atomic_write, read_json, to_json
 
@@ -63,9 +63,22 @@ class StatusRecord:
 def read_status(run_dir: Path) -> StatusRecord:
     """Return what a run recorded; a file that is missing or damaged counts as "not started"."""
     try:
-        return read_json(run_dir / STATUS_NAME, StatusRecord, remedy="")
-    except DataError:
+        return check_status(run_dir)
+    except CheckpointError:
         return StatusRecord()
+
+
+def check_status(run_dir: Path) -> StatusRecord:
+    """Return what a run recorded, for those who look at it; "not started" where there is nothing.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    path = run_dir / STATUS_NAME
+    if not path.exists():
+        return StatusRecord()
+    remedy = "The run writes it anew: remove it, or wait for the next checkpoint."
+    return read_json(path, StatusRecord, remedy=remedy, error=CheckpointError)
 
 
 class RunStatus:

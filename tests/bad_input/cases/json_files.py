@@ -38,6 +38,8 @@ PLAN, RECORD = "build/work/plan.json", "build/work/records/instances-32/train-00
 CHECKPOINT = "run/checkpoints/step_00000006/manifest.json"
 FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
 
+UNHARMED = frozenset({"cut", "numbers for words"})  # rows of metrics before a cut one are shown; they hold no words
+
 READERS = (
     Reader(MANIFEST, "megabert-data verify build/instances/32", BUILD, 3, "manifest.json"),
     Reader(MANIFEST, "megabert-data stats build/instances/32", BUILD, 3, "manifest.json"),
@@ -46,10 +48,12 @@ READERS = (
     # A damaged record is one of a unit that was not finished: the unit is done again.
     Reader(RECORD, COMMANDS["build"], BUILD, (0, 3), "", stale=(MANIFEST,), leaves=(MANIFEST, RECORD)),
     Reader("build/build.json", COMMANDS["build"], BUILD, 3, "build.json", stale=(MANIFEST,)),
-    Reader("run/status.json", "megabert watch run --once", RUN, 4, "status.json"),
-    Reader("run/metrics.jsonl", "megabert report run", RUN, 4, "metrics.jsonl"),
-    Reader("run/metrics.jsonl", "megabert compare run run", RUN, 4, "metrics.jsonl"),
-    Reader("run/metrics.jsonl", "megabert watch run --once", RUN, 4, "metrics.jsonl"),
+    # Every field of the status has a default.
+    Reader("run/status.json", "megabert watch run --once", RUN, 4, "status.json", accepts=frozenset({"empty object"})),
+    # A run that has just begun has no rows.
+    Reader("run/metrics.jsonl", "megabert report run", RUN, 4, "metrics.jsonl", accepts=UNHARMED),
+    Reader("run/metrics.jsonl", "megabert compare run run", RUN, 4, "metrics.jsonl", accepts=UNHARMED),
+    Reader("run/metrics.jsonl", "megabert watch run --once", RUN, 4, "metrics.jsonl", accepts=UNHARMED | {"empty"}),
     Reader(CHECKPOINT, "megabert export run --to out", RUN, 4, "manifest.json"),
     Reader(CHECKPOINT, "megabert fill-mask --model run 'a [MASK] b'", RUN, 4, "manifest.json"),
     Reader("hf/config.json", "megabert fill-mask --model hf 'a [MASK] b'", HF, (2, 3), "config.json"),

@@ -1,7 +1,9 @@
 import errno
 import hashlib
 import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,8 @@ from megabert.errors import CheckpointError, DataError
 from megabert.schema import (
     atomic_path,
     atomic_write,
+    is_temporary,
+    open_lock,
     parse_json,
     publish_folder,
     read_json,
@@ -144,3 +148,59 @@ def test_a_missing_file_raises_the_error_that_was_asked_for(tmp_path):
 def test_text_from_elsewhere_is_named_by_its_source():
     with pytest.raises(DataError, match="shard 3"):
         parse_json("{}", Whole, where="shard 3", remedy="Build it again.")
+
+
+def test_what_a_link_names_is_written_and_the_link_stays(tmp_path):
+    (tmp_path / "link").symlink_to("file")
+    atomic_write(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "text"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "loop", "folder"])
+def test_only_a_file_is_replaced_by_a_file(tmp_path, kind):
+    path = tmp_path / kind
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "loop":
+        path.symlink_to(path)
+    else:
+        path.mkdir()
+    with pytest.raises(DataError, match=kind):
+        atomic_write(path, "text")
+    assert [entry.name for entry in tmp_path.iterdir()] == [kind]
+    if kind != "folder":
+        with pytest.raises(DataError, match=kind), publish_folder(path):
+            pass
+    assert [entry.name for entry in tmp_path.iterdir()] == [kind]
+
+
+def test_a_folder_does_not_replace_a_file(tmp_path):
+    (tmp_path / "name").write_text("precious")
+    with pytest.raises(DataError, match="is a file"), publish_folder(tmp_path / "name"):
+        pass
+    assert (tmp_path / "name").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "\u00e9" * 127])
+def test_the_longest_names_can_be_written(tmp_path, name):
+    atomic_write(tmp_path / name, "text")
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_a_lock_is_no_link_and_no_pipe(tmp_path):
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "link").symlink_to("precious")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(DataError, match=name):
+            open_lock(tmp_path / name)
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [(".out.0a1b2c3d.tmp", True), (".out.0a1b2c3d.tmp.old", True), (".mine.tmp", False), (".out.tmp", False)],
+)
+def test_temporaries_of_others_are_told_from_ours(name, ours):
+    assert is_temporary(Path(name)) is ours

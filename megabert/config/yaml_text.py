@@ -1,0 +1,94 @@
+"""Reading YAML of users: recipes, build configurations and values of flags.
+
+PyYAML reads YAML 1.1, in which ``0100`` is 64, ``1:30`` is 90 and ``2001-01-01`` a date. Here numbers are those that
+both versions of YAML read alike. Everything else stays text: the configuration's types read a number from it where they
+want one (``0100`` is 100, as YAML 1.2 has it), and a name such as ``0100`` keeps its zero.
+"""
+
+import re
+from typing import Any
+
+import yaml
+
+MAX_DEPTH = 50
+MAX_NODES = 100_000
+"""How many values a file may come to once every alias is the value that it repeats: a few aliases of aliases in a file
+of 1 kB come to gigabytes."""
+_UNREAD = ("int", "float", "timestamp", "value")
+"""YAML 1.1's types whose words mean something else, or nothing, in YAML 1.2."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads plain mappings, lists, texts, numbers, truth values and nothing else."""
+
+    # Without those four types, by the first character of the words that they match.
+    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's own name and form
+        first: [(tag, word) for tag, word in resolvers if tag.rpartition(":")[2] not in _UNREAD]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._nodes = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a value, within bounds of depth and size, and without tags, which may name any type."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        is_alias = isinstance(event, yaml.AliasEvent)
+        if getattr(event, "tag", None):
+            raise _problem(event, f"the tag {event.tag} is not read; leave it out")
+        if self._depth >= MAX_DEPTH:
+            raise _problem(event, f"values are nested more than {MAX_DEPTH} deep")
+        before = self._nodes
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias and id(node) not in self._sizes:
+            raise _problem(event, f"*{event.anchor} is inside the value that it repeats")
+        # Where an alias repeats a value, it counts as much as that one.
+        self._nodes += self._sizes[id(node)] if is_alias else 1
+        if self._nodes > MAX_NODES:
+            raise _problem(event, f"there are more than {MAX_NODES:,} values, those counted that aliases (*) repeat")
+        self._sizes.setdefault(id(node), self._nodes - before)
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """Compose a mapping; refuse a key that is there twice, of which PyYAML takes the last in silence."""
+        node = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call]
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _problem(key, "a key is a list or a mapping; write a word")
+            if key.value in lines:
+                raise _problem(key, f"{key.value} is there twice (also in line {lines[key.value]}); remove one of them")
+            lines[key.value] = key.start_mark.line + 1
+        return node
+
+
+# A number of more digits than any field takes stays text, which the field then refuses by its name.
+_INT = r"[-+]?(?:0|[1-9][0-9]{0,30}|0x[0-9a-fA-F]{1,30})$"
+_FLOAT = r"(?:[-+]?[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(_INT), "-+0123456789")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), "-+0123456789.")
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value that a YAML text holds.
+
+    Raises:
+        ValueError: It is not YAML, or more than a configuration needs; the message names the line.
+    """
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(f"{place}{error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+
+
+def _problem(item: Any, text: str) -> yaml.MarkedYAMLError:
+    """Return the error for a node or event, which knows its place."""
+    return yaml.MarkedYAMLError(problem=text, problem_mark=item.start_mark)
