@@ -62,7 +62,7 @@ def take_snapshot(run_dir: Path) -> Snapshot:
     train = [row for row in rows if "train/mlm_loss" in row]
     last = train[-1] if train else {}
     # A run that has logged nothing is in the phase that its status names, or in the first one.
-    index = max(1, min(last.get("phase", status.phase or 1), len(config.phases))) - 1
+    index = max(1, min(int(last.get("phase", status.phase or 1)), len(config.phases))) - 1
     phase = config.phases[index]
     recent = [row for row in train[-RECENT_ROWS:] if row.get("phase") == last.get("phase")]
     rates = [row["perf/sequences_per_s"] for row in recent if row.get("perf/sequences_per_s")]
