@@ -16,6 +16,7 @@ from data_prep.document_set import tokenizer_of
 from data_prep.execution.build_state import lock_folder, refusal_noted, remember
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Build, Counts, all_finished
+from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files
 from data_prep.extract.opening import InputFile
 from data_prep.steps.corpus_counts import corpus_counts, require_documents, require_pairs
@@ -71,6 +72,7 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
         DataError: Input, tokenizer or corpus are unfit; the message says where and what helps.
     """
     files = find_files(config.sources)
+    warn_of_likely_mistakes(files)
     if config.tokenizer is not None:
         load_tokenizer(Path(config.tokenizer))  # an unfit one is refused before anything is written
     with lock_folder(output), executor:

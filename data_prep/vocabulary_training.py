@@ -283,7 +283,7 @@ def _count_words(tokenizer: Tokenizer, texts: list[str]) -> Counter[str]:
     """Count the words of all texts; what is between spaces is counted first, since splitting it is the slow part."""
     spaced: Counter[str] = Counter()
     for text in texts:
-        spaced.update(text.split())
+        spaced.update(tokenizer.split_spans(text))
     words: Counter[str] = Counter()
     for part, count in spaced.items():
         for word in tokenizer.split_words(part):

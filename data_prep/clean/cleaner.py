@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
 
+from data_prep.clean.bounds import excess_of
 from data_prep.config import CleanConfig
 from data_prep.extract.opening import Problems
 from megabert.errors import ConfigError
@@ -33,6 +34,10 @@ SIGNS = re.compile(
 _SPECIALS = "".join(bytes([byte]).decode("cp1252", "ignore") for byte in range(0x80, 0xA0))
 PAIR = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{_SPECIALS}]")
 """How any sequence of two bytes or more looks; a text without one is as it should be."""
+# A word in capitals may end in such a letter before a mark that is no letter: "AMANH\u00c3\u00bb" in Portuguese. In a
+# short word it may be either, so only what else is in the text can tell.
+CAPITALS = re.compile("([^\\W\\d_]{2,})[\u00a0\u00ab\u00bb" + "".join(c for c in _SPECIALS if not c.isalpha()) + "]")
+SURE_CAPITALS = 3
 MANY = 3
 """Characters beyond ASCII that a repair without any of ``SIGNS`` has to bring: less may be a coincidence."""
 MAX_ROUNDS = 3
@@ -112,15 +117,23 @@ def repair(text: str) -> str | None:
     for _ in range(MAX_ROUNDS):
         if PAIR.search(text) is None:
             return text
-        is_marked = SIGNS.search(text) is not None
+        rest = _without_capitals(text, SURE_CAPITALS)
+        if PAIR.search(rest) is None:
+            return text
+        is_marked = SIGNS.search(rest) is not None
         repaired = _undo(text)
         if repaired is None:
-            return None if is_marked else text
+            return None if is_marked and SIGNS.search(_without_capitals(text, 2)) else text
         # Without a sure sign the text may be meant as it is; then the repair has to look like text, too.
         if not is_marked and (sum(character > "\x7f" for character in repaired) < MANY or RARE.search(repaired)):
             return text
         text = repaired
     return None
+
+
+def _without_capitals(text: str, letters: int) -> str:
+    """Return a text without the words in capitals, of so many letters or more, that are sound before a mark."""
+    return CAPITALS.sub(lambda m: " " if len(m[1]) >= letters and m[1].isupper() else m[0], text)
 
 
 def _undo(text: str) -> str | None:
@@ -167,6 +180,9 @@ class Cleaner:
             around = text[max(0, control.start() - 30) : control.end() + 30]
             self._count("control_characters", around, origin, characters=len(text) - len(cleaned))
             text = cleaned
+        if excess := excess_of(text):  # no rule: neither the rules below nor the sentences could be had in time
+            self._problems.add("excessive_documents", f"{origin}: {excess}")
+            return None
         # Rules on paragraphs. Unicode is composed first (NFC), so that equal texts are equal.
         paragraphs = paragraphs_of(compose(text))
         if "boilerplate" in rules:

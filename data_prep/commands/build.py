@@ -9,6 +9,7 @@ from data_prep.checks.stats import describe_corpus, describe_split, share, token
 from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfig
 from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
 from data_prep.execution.work_units import Counts
+from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import Built, build
 from data_prep.steps.corpus_counts import LOST_ENDS
@@ -89,16 +90,13 @@ def _run(options: Namespace, executor: Executor) -> int:
     built = build(config, options.output, executor)
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     print("\n".join(_summary(built, corpus)))
+    for kind, places in corpus.get("examples", {}).items():
+        if number := corpus["dropped"].get(kind):
+            lost = "what follows is not in the shards" if kind in LOST_ENDS else "not in the shards"
+            print(f"warning: {number:,} {kind.replace('_', ' ')}: {lost}: {places[0]}", file=sys.stderr)
     if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * tokens_read(corpus):
         share_text = share(corpus["unknown_tokens"], tokens_read(corpus))
         print(f"warning: {share_text} of the tokens are [UNK]: the tokenizer does not fit the text", file=sys.stderr)
-    for name in LOST_ENDS:
-        if number := corpus["dropped"].get(name):
-            first = corpus["examples"][name][0]
-            print(
-                f"warning: {number:,} {name.replace('_', ' ')}: what follows is not in the shards: {first}",
-                file=sys.stderr,
-            )
     return 0
 
 
@@ -123,6 +121,7 @@ def make_config(options: Namespace) -> BuildConfig:
 
 def _show_plan(config: BuildConfig) -> int:
     files = find_files(config.sources)
+    warn_of_likely_mistakes(files)
     for file in files:
         kind = f"{file.compression} {file.format}".strip()
         print(f"{file.path}: {file.bytes:,} bytes, {kind}, {file.encoding}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from data_prep.commands.build import add_source_arguments, make_config
 from data_prep.config import BuildConfig
 from data_prep.document_set import hash_text
+from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
@@ -34,7 +35,9 @@ def run(options: Namespace) -> int:
     if options.output.exists() and any(options.output.iterdir()):
         raise DataError(f"{options.output}: is not empty. Give --output a new folder.")
     wanted = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
-    chunks = plan_chunks(find_files(config.sources), config.chunk_bytes)
+    files = find_files(config.sources)
+    warn_of_likely_mistakes(files)
+    chunks = plan_chunks(files, config.chunk_bytes)
     tokenizer, report = train_vocabulary(_texts(config, chunks), wanted)
     require_bars(report)
     with publish_folder(options.output) as temporary:

@@ -5,12 +5,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data_prep.extract.opening import InputChunk, InputFile, Problems, is_url, open_stored
+from data_prep.extract.opening import MAX_DOCUMENT_BYTES, InputChunk, InputFile, Problems, is_url, open_stored
 from megabert.errors import DataError
 
-ROWS_A_BATCH = 1024
+ROWS_A_BATCH = 64
+"""Rows of Parquet that are decoded at once. A text that repeats is stored once, so few bytes may become many rows."""
 
 
 def part_sizes(file: InputFile) -> list[int]:
@@ -35,56 +37,98 @@ def column_documents(chunk: InputChunk, problems: Problems) -> Iterator[tuple[in
 
     Args:
         chunk: Some row groups or record batches of a file.
-        problems: Unused: a column is typed, so its texts are readable or the whole file is damaged.
+        problems: Counts texts that are too long.
 
     Raises:
         DataError: The file is damaged, or has no such column of strings.
     """
+    row = 0
     with _source(chunk.file) as source:
-        columns = _columns(chunk.file, source, chunk.start, chunk.end)
-        yield from enumerate(text or "" for column in columns for text in column.to_pylist())
+        for column in _columns(chunk.file, source, chunk.start, chunk.end, problems):
+            # One text after the other becomes a Python string: a table may repeat a long one in every row.
+            for text, size in zip(column, _sizes(column), strict=True):
+                if (size or 0) > MAX_DOCUMENT_BYTES:
+                    problems.oversized(chunk.file.path, f"in row {row} of part {chunk.start}")
+                else:
+                    yield row, text.as_py() or ""
+                row += 1
+
+
+def _sizes(column: pa.Array) -> list[int | None]:
+    """Return the bytes of each text."""
+    if pa.types.is_dictionary(column.type):
+        return pc.binary_length(column.dictionary).take(column.indices).to_pylist()
+    return pc.binary_length(column).to_pylist()
 
 
 @contextmanager
 def _source(file: InputFile) -> Iterator[Any]:
     """Hold a local file, mapped, or a remote one, opened; whatever is wrong in it is an error that names it."""
-    source = pa.PythonFile(open_stored(file.path), mode="r") if is_url(file.path) else pa.memory_map(file.path)
-    with source:
-        try:
+    try:
+        with (
+            pa.PythonFile(open_stored(file.path), mode="r") if is_url(file.path) else pa.memory_map(file.path) as source
+        ):
             yield source
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{file.path}: cannot be read as {file.format} ({str(error).splitlines()[0]}). Copy the file again, or "
-                "leave it out."
-            ) from error
+    except (pa.ArrowException, OSError, SystemError, ValueError, OverflowError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"{file.path}: cannot be read as {file.format} ({reason}). Copy the file again, or leave it out."
+        ) from error
 
 
-def _columns(file: InputFile, source: Any, start: int, end: int) -> Iterator[pa.Array]:
-    """Yield the column that holds the text, in arrays of bounded length."""
+def _columns(file: InputFile, source: Any, start: int, end: int, problems: Problems) -> Iterator[pa.Array]:
+    """Yield the column that holds the text, batch by batch, each fully checked before it is used."""
     batches: Iterable[pa.RecordBatch]
     if file.format == "parquet":
-        table = pq.ParquetFile(source)
-        groups, names = list(range(start, end)), table.schema_arrow.names
-        batches = table.iter_batches(ROWS_A_BATCH, row_groups=groups, columns=[file.field], use_threads=False)
+        batches = _row_groups(file, source, start, end, problems)
     else:
-        try:
-            reader = pa.ipc.open_file(source)
-            batches = map(reader.get_batch, range(start, end))
-        except pa.ArrowInvalid:  # a stream has no footer, by which a file is recognized
-            source.seek(0)
-            batches = reader = pa.ipc.open_stream(source)
-        names = reader.schema.names
+        batches = _record_batches(file, source, start, end)
+    for batch in batches:
+        column = batch.column(0)
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise DataError(
+                f"{file.path}: the column {file.field!r} holds {kind}, not text. Choose another one with --field."
+            )
+        # Arrow believes the offsets that a file holds, and would follow them out of it.
+        column.validate(full=True)
+        yield column
+
+
+def _row_groups(file: InputFile, source: Any, start: int, end: int, problems: Problems) -> Iterator[pa.RecordBatch]:
+    table = pq.ParquetFile(source)
+    names = table.schema_arrow.names
+    _require_field(file, names)
+    for number in range(start, end):
+        group = table.metadata.row_group(number)
+        columns = map(group.column, range(group.num_columns))
+        size = sum(column.total_uncompressed_size for column in columns if column.path_in_schema == file.field)
+        # A page is decompressed as a whole, so cells that are known to be too long have to be left out unread.
+        if size > MAX_DOCUMENT_BYTES * max(1, group.num_rows):
+            problems.oversized(file.path, f"in row group {number} ({group.num_rows} rows, {size >> 20} MiB of text)")
+        else:
+            yield from table.iter_batches(ROWS_A_BATCH, row_groups=[number], columns=[file.field], use_threads=False)
+
+
+def _record_batches(file: InputFile, source: Any, start: int, end: int) -> Iterable[pa.RecordBatch]:
+    try:
+        names = pa.ipc.open_file(source).schema.names
+        is_stream = False
+    except pa.ArrowInvalid:  # a stream has no footer, by which a file is recognized
+        source.seek(0)
+        names, is_stream = pa.ipc.open_stream(source).schema.names, True
+    _require_field(file, names)
+    # The other columns are not read: they may be large.
+    options = pa.ipc.IpcReadOptions(included_fields=[names.index(file.field)], use_threads=False)
+    source.seek(0)
+    if is_stream:
+        return pa.ipc.open_stream(source, options=options)
+    return map(pa.ipc.open_file(source, options=options).get_batch, range(start, end))
+
+
+def _require_field(file: InputFile, names: list[str]) -> None:
     if file.field not in names:
         shown = ", ".join(names[:8]) or "none"
         raise DataError(f"{file.path}: has no column {file.field!r} (columns: {shown}). Choose one with --field.")
-    for batch in batches:
-        for first in range(0, batch.num_rows, ROWS_A_BATCH):
-            column = batch[file.field].slice(first, ROWS_A_BATCH)
-            if pa.types.is_dictionary(column.type):  # writers may store texts that repeat as indices into one
-                column = column.dictionary_decode()
-            if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-                raise DataError(
-                    f"{file.path}: the column {file.field!r} holds {column.type}, not text. Choose another one with "
-                    "--field."
-                )
-            yield column
+    if names.count(file.field) > 1:
+        raise DataError(f"{file.path}: has two columns {file.field!r}. Rename one, and choose with --field.")

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 
 from data_prep.config import SourceConfig
 from data_prep.extract.columns import part_sizes
+from data_prep.extract.first_look import refuse_other_kinds, unknown_format
 from data_prep.extract.opening import (
     BLOCK_BYTES,
     COMPRESSIONS,
@@ -50,11 +51,13 @@ def find_files(sources: tuple[SourceConfig, ...]) -> list[InputFile]:
     """Expand the sources' globs, in order, each source's files sorted by name.
 
     Raises:
-        DataError: A glob matches nothing, a format cannot be told, an encoding is unknown, or all files are empty.
+        DataError: A glob matches nothing, a format cannot be told or is not what it is said to be, an encoding is
+            unknown, or all files are empty.
     """
     files = [file for index, source in enumerate(sources) for file in _files_of(index, source)]
     if not sum(file.bytes for file in files):
         raise DataError(f"The corpus is empty: {len(files)} file(s) of 0 bytes. Give --input files that hold text.")
+    refuse_other_kinds(files)
     return files
 
 
@@ -89,7 +92,7 @@ def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
     is_dump = re.search(r"pages-articles.*\.xml", name.name)
     file_format = "wikipedia" if is_dump else FORMATS.get(name.suffix.lower())
     if file_format is None:
-        raise DataError(f"{path}: cannot tell the format from the name. Say --format, such as --format text.")
+        raise unknown_format(path, name.suffix.lower())
     if file_format in ("parquet", "arrow"):  # which compress their columns themselves
         compression = ""
     return file_format, compression

@@ -18,6 +18,8 @@ from megabert.errors import ConfigError, DataError
 from megabert.schema import sha256_file
 
 BLOCK_BYTES = 1 << 20
+MAX_DOCUMENT_BYTES = 32 << 20
+"""Longer documents are left out and counted: they would take a worker's memory."""
 EXAMPLES = 3
 MAX_EXAMPLE_CHARACTERS = 300
 COMPRESSIONS = {".gz": "gz", ".bz2": "bz2", ".zst": "zst", ".xz": "xz"}
@@ -119,11 +121,19 @@ class Problems:
         self.count(kind)
         self.give_example(kind, message)
 
+    def oversized(self, path: str, where: str) -> None:
+        """Count a document above ``MAX_DOCUMENT_BYTES``."""
+        self.add("oversized_documents", f"{path}: the document {where} is above {MAX_DOCUMENT_BYTES >> 20} MiB")
+
     def give_example(self, kind: str, message: str) -> None:
         """Remember a message, where it is one of the first of its kind."""
         examples = self.examples.setdefault(kind, [])
         if len(examples) < EXAMPLES:
             examples.append(message[:MAX_EXAMPLE_CHARACTERS])
+
+    def shows(self, kind: str) -> bool:
+        """Return whether the next problem of a kind would be shown."""
+        return self.is_strict or len(self.examples.get(kind, ())) < EXAMPLES
 
     def require(self, kind: str, message: str, remedy: str) -> None:
         """Count a document that cannot be read.

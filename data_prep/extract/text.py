@@ -12,10 +12,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import BinaryIO
 
-from data_prep.extract.opening import InputChunk, InputFile, Problems, content_blocks, open_stored
+from data_prep.extract.opening import MAX_DOCUMENT_BYTES, InputChunk, InputFile, Problems, content_blocks, open_stored
 
-MAX_DOCUMENT_BYTES = 32 << 20
-"""Longer documents are left out and counted: they would take a worker's memory."""
 NEAR_END_BYTES = 4096
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 SCAN_BYTES = 1 << 20
@@ -55,7 +53,7 @@ def book_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     for block in content_blocks(chunk.file, problems):
         size += len(block)
         if size > MAX_DOCUMENT_BYTES:
-            problems.add("oversized_documents", f"{chunk.file.path}: above {MAX_DOCUMENT_BYTES >> 20} MiB")
+            problems.oversized(chunk.file.path, "that is the file")
             return
         blocks.append(block)
     data = b"".join(blocks)
@@ -80,9 +78,10 @@ def jsonl_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]
                 continue
             problem, content = _text_of(line, chunk.file.field)
             if problem:
-                line_number = _line_number(chunk, offset) + number
+                # The number is counted from the start of the file, so only for the lines that are shown.
+                where = f"line {_line_number(chunk, offset) + number}" if problems.shows("bad_lines") else "a line"
                 remedy = "Fix or remove the line; the key is chosen with --field, and --format text reads plain text."
-                problems.require("bad_lines", f"{chunk.file.path}: line {line_number} {problem}", remedy)
+                problems.require("bad_lines", f"{chunk.file.path}: {where} {problem}", remedy)
             else:
                 yield position, content
 
@@ -203,8 +202,7 @@ def grouped(chunk: InputChunk, offset: int, blocks: Iterator[bytes], problems: P
             yield offset, held[:cut]
             offset, held = offset + cut, held[cut:]
         if len(held) > MAX_DOCUMENT_BYTES:
-            size = f"above {MAX_DOCUMENT_BYTES >> 20} MiB"
-            problems.add("oversized_documents", f"{chunk.file.path}: the document at byte {offset} is {size}")
+            problems.oversized(chunk.file.path, f"at byte {offset}")
             cut = len(held) - BORDER_BYTES
             offset, held, is_skipping = offset + cut, held[cut:], True
     # What is left is the last document. In a cut file it may be half of one; a dump counts it as a cut page.
@@ -255,9 +253,10 @@ def _decode_what_can_be(chunk: InputChunk, offset: int, data: bytes, problems: P
             yield from _decode_each(chunk, offset, data, problems)
             return
         position = offset + error.start
+        line = _line_number(chunk, position) if problems.shows("undecodable_documents") else "unknown"
         problems.require(
             "undecodable_documents",
-            f"{file.path}: not {file.encoding} at byte {position} (line {_line_number(chunk, position)}; bytes "
+            f"{file.path}: not {file.encoding} at byte {position} (line {line}; bytes "
             f"{data[error.start : error.start + 4].hex(' ')}: {error.reason})",
             "Give the file's real encoding, such as --encoding cp1252, or fix or leave out the file.",
         )

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from data_prep.extract.markup_cost import excess_of
 from data_prep.extract.opening import BLOCK_BYTES, InputChunk, InputFile, Problems, content_blocks
 from data_prep.extract.text import Document, chunk_blocks, grouped
 from megabert.errors import ConfigError
 
-NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]+)</namespace>')
+NAMESPACE = re.compile(r'<namespace key="(-?\d{1,9})"[^<>]*>([^<]+)</namespace>')
 PAGE = re.compile(rb"<page>(.*?)(</page>|\Z)", re.DOTALL)
-TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 PAGE_NAMESPACE = re.compile(r"<ns>(-?\d+)</ns>")
-TEXT = re.compile(r"<text\b[^>]*>(.*?)</text>", re.DOTALL)
-REDIRECT = re.compile(r"<redirect\b|<text\b[^>]*>\s*#\s*[^\W\d_]+[^\[\n]{0,20}\[\[", re.IGNORECASE)
+REDIRECT = re.compile(r"<redirect\b", re.IGNORECASE)
+REDIRECT_TEXT = re.compile(r"\s*#\s*[^\W\d_]+[^\[\n]{0,20}\[\[")
 FILE_NAMESPACE, CATEGORY_NAMESPACE = 6, 14
 """Numbers that all wikis give these namespaces."""
 _PROSE_TAGS = """abbr b bdi big blockquote center cite del div em font i ins noinclude nowiki onlyinclude p poem q s
@@ -70,26 +70,38 @@ def wikipedia_documents(chunk: InputChunk, problems: Problems) -> Iterator[Docum
 
 def _article(page: str, site: Site, problems: Problems, origin: str) -> str | None:
     """Return the text of a page, or None where it is no article."""
-    title_match = TITLE.search(page)
-    title = html.unescape(title_match[1]) if title_match else ""
+    title = html.unescape(_element(page, "title") or "")
     namespace = PAGE_NAMESPACE.search(page)
     # Old dumps do not number the namespace. There the prefix of the title tells it.
     is_article = namespace[1] == "0" if namespace else title.partition(":")[0].lower() not in site.namespaces
     if not is_article:
         problems.count("pages_of_other_namespaces")
         return None
-    if REDIRECT.search(page):
+    content = _element(page, "text")
+    if REDIRECT.search(page) or (content is not None and REDIRECT_TEXT.match(content)):
         problems.count("redirects")
         return None
-    content = TEXT.search(page)
     problems.count("articles")
     if content is None:
         return ""
+    markup = html.unescape(content)
+    if excess := excess_of(markup):
+        problems.add("excessive_documents", f"{origin}: {title!r}: {excess}")
+        return None
     try:
-        return plain_text(html.unescape(content[1]), site)
+        return plain_text(markup, site)
     except Exception as error:  # the parser's own errors, and RecursionError
         problems.add("unparsable_pages", f"{origin}: {title!r} ({type(error).__name__}: {error})")
         return None
+
+
+def _element(page: str, name: str) -> str | None:
+    """Return the content of the first element of a name, as in the file; None if it is missing or not closed."""
+    # No pattern: one that fails tries every begin of an element again, to the end of the page.
+    tag = re.search(rf"<{name}\b", page)
+    start = page.find(">", tag.end()) + 1 if tag else 0
+    end = page.find(f"</{name}>", start) if start else -1
+    return page[start:end] if end >= 0 else None
 
 
 @lru_cache(maxsize=4)

@@ -1,7 +1,9 @@
 """What a tokenizer of BERT's family is made of: kind, special pieces, text options; and its `tokenizers` object."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -17,8 +19,29 @@ SPACE_BYTE = "\u0120"
 """The character that byte-level BPE writes for a space: a piece that begins with it begins a word."""
 SPACE_MARK = "\u2581"
 """The character that SentencePiece writes for a space."""
+_LONG_SPAN = 1000
+# Marks that BERT makes words of their own whatever is around them; long spans are cut at them before they are counted.
+_MARKS = "!-/:-@\\[-`{-~\u00ab\u00bb\u2010-\u2027\u2030-\u2043\u3001-\u3003\u3008-\u3011"
+_AT_MARKS = re.compile(f"[{_MARKS}]|[^{_MARKS}]+")
 Pieces = Literal["wordpiece", "byte_bpe"]
 """Kinds that can be trained; ``unigram`` is only read."""
+
+
+@contextmanager
+def panics_as_errors(where: str) -> Iterator[None]:
+    """Turn a panic of `tokenizers` into an error; Rust's is a BaseException, which nothing else would stop.
+
+    Raises:
+        DataError: There was one.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DataError(
+            f"{where}: `tokenizers` broke down on it ({error}). Fetch the tokenizer's files again, or give another one."
+        ) from error
 
 
 class SpecialNames(NamedTuple):
@@ -141,6 +164,19 @@ class TextOptions:
     compose: bool = False
     """Compose again (NFC) after stripping accents; otherwise Hangul stays split into jamo. It is the only option that
     transformers' BertTokenizer class cannot express."""
+
+
+def split_spans(text: str) -> Iterator[str]:
+    """Yield what is between white space; of very long spans, the parts between marks, which give the same words.
+
+    Millions of quotation marks without a space are counted in the time of reading them, instead of being handed to
+    `tokenizers` and back one by one.
+    """
+    for span in text.split():
+        if len(span) <= _LONG_SPAN:
+            yield span
+        else:
+            yield from _AT_MARKS.findall(span)
 
 
 def build_normalizer(options: TextOptions) -> normalizers.Normalizer:

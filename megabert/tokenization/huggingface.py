@@ -20,6 +20,7 @@ from megabert.tokenization.backend import (
     find_special_ids,
     kind_of,
     options_of,
+    panics_as_errors,
 )
 from megabert.tokenization.tokenizer import Tokenizer
 
@@ -53,8 +54,9 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     settings = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
     for name, read in _READERS.items():
         if (folder / name).is_file():
-            backend, kind = read(folder / name, settings)
-            return Tokenizer(backend, names=_names(settings, kind, backend.get_vocab()), where=str(folder / name))
+            with panics_as_errors(str(folder / name)):
+                backend, kind = read(folder / name, settings)
+                return Tokenizer(backend, names=_names(settings, kind, backend.get_vocab()), where=str(folder / name))
     remedy = (
         "This SentencePiece model has no tokenizer.json; transformers, with sentencepiece and protobuf, makes it: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"

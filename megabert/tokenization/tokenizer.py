@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -22,6 +22,8 @@ from megabert.tokenization.backend import (
     kind_of,
     mark_special,
     options_of,
+    panics_as_errors,
+    split_spans,
 )
 from megabert.tokenization.span_cache import AsciiPieces, SpanCache
 
@@ -128,7 +130,8 @@ class Tokenizer:
         return np.fromiter(chain.from_iterable(id_lists), np.int32, offsets[-1]), offsets
 
     def _encode_lists(self, texts: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+        with panics_as_errors(self.where):
+            return [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Tokenize texts into one int32 array of ids each."""
@@ -155,7 +158,8 @@ class Tokenizer:
             For each text its ids, and offsets of shape (ids, 2): piece i came from ``text[start:end]``, counted in
             characters of the text as given, before any normalisation.
         """
-        encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        with panics_as_errors(self.where):
+            encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
         return [
             (np.array(encoding.ids, dtype=np.int32), np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2))
             for encoding in encodings
@@ -163,11 +167,17 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """Join ids into text, special pieces shown; words are separated by single spaces."""
-        return self._backend.decode([int(index) for index in ids], skip_special_tokens=False)
+        with panics_as_errors(self.where):
+            return self._backend.decode([int(index) for index in ids], skip_special_tokens=False)
 
     def normalize(self, text: str) -> str:
         """Return the text as the model's vocabulary sees it: cleaned, and lower-cased if the tokenizer does so."""
-        return self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
+        with panics_as_errors(self.where):
+            return self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
+
+    def split_spans(self, text: str) -> Iterable[str]:
+        """Return parts of a text that are cut into words independently of each other."""
+        return text.split() if self._options is None else split_spans(text)
 
     def split_words(self, text: str) -> list[str]:
         """Normalise a text and cut it into the words that are then cut into pieces."""

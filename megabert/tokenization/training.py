@@ -25,11 +25,16 @@ from megabert.tokenization.backend import (
     build_backend,
     build_byte_bpe,
     build_normalizer,
+    panics_as_errors,
+    split_spans,
 )
 from megabert.tokenization.tokenizer import Tokenizer
 
 DEFAULT_VOCAB_SIZE = 30_522
 _MIN_FREQUENCY = 2  # pairs of pieces that occur less often are not merged
+_MAX_BPE_WORD = 5000  # learning merges takes time that grows with the square of a word's length
+# What byte-level BPE takes as a word is a run of one of these at most: letters and numbers, or everything else.
+_RUNS = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
 _FEED_WORDS = 4096  # occurrences of a word in one line of the text for the trainer
 MIN_COVERAGE = 0.9995
 """Least share of a text's characters that a vocabulary must be able to write."""
@@ -52,6 +57,7 @@ def compose(text: str) -> str:
     return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
 
 
+@panics_as_errors("vocabulary")
 def train_wordpiece(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE, cased: bool = True) -> Tokenizer:
     """Train a BERT vocabulary (WordPiece: Schuster and Nakajima 2012; Wu et al. 2016, section 4.1).
 
@@ -74,7 +80,7 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZ
     # Counting whitespace-separated spans first keeps the text itself out of memory.
     spans: Counter[str] = Counter()
     for text in texts:
-        spans.update(compose(text).split())
+        spans.update(split_spans(compose(text)))
     options = TextOptions(
         do_lower_case=not cased, strip_accents=not cased, compose=not cased and any(map(has_hangul, spans))
     )
@@ -89,6 +95,7 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZ
     return Tokenizer(build_backend(vocabulary, options), where="trained vocabulary")
 
 
+@panics_as_errors("vocabulary")
 def train_byte_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     """Train a byte-level BPE vocabulary (Sennrich et al. 2016; Radford et al. 2019), special pieces as in RoBERTa.
 
@@ -119,12 +126,21 @@ def train_byte_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     )
     trained = tokenizers.Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trained.train_from_iterator((" ".join(compose(text).split()) for text in texts), trainer)
+    trained.train_from_iterator((" ".join(_without_endless_words(compose(text))) for text in texts), trainer)
     model = json.loads(trained.to_str())["model"]
     if not model["merges"]:
         raise DataError("vocabulary: the text has no words that repeat. Give documents that hold more text.")
     backend = build_byte_bpe(model["vocab"], [tuple(pair) for pair in model["merges"]], names, add_prefix_space=False)
     return Tokenizer(backend, where="trained vocabulary")
+
+
+def _without_endless_words(text: str) -> Iterator[str]:
+    """Yield what is between white space, without words of thousands of characters."""
+    for span in text.split():
+        if len(span) <= _MAX_BPE_WORD:
+            yield span
+        else:
+            yield _RUNS.sub(lambda match: "" if len(match[0]) > _MAX_BPE_WORD else match[0], span)
 
 
 def _split_words(spans: Counter[str], options: TextOptions) -> dict[str, int]:

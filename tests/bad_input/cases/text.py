@@ -65,6 +65,14 @@ def zipped(**files: str) -> bytes:
     return sink.getvalue()
 
 
+def twice(name: str) -> bytes:
+    sink = io.BytesIO()
+    batch = pa.record_batch([pa.array([SENTENCES])] * 2, names=[name] * 2)
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
 TEXT = (SENTENCES * 5 + "\n\n") * 40
 NOISE = random.Random(7).randbytes(50_000)
 WIKI = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/"><siteinfo/>{}</mediawiki>'
@@ -92,7 +100,8 @@ REFUSED = (
     Corpus("cut xz", "a.txt.xz", lzma.compress(TEXT.encode())[:-60], 3, "a.txt.xz"),
     Corpus("cut Parquet", "a.parquet", parquet(lambda content: content[:-30]), 3, "a.parquet"),
     Corpus("cut Arrow", "a.arrow", arrow(lambda content: content[: len(content) // 2]), 3, "a.arrow"),
-    Corpus("Arrow with offsets outside", "a.arrow", arrow(bad_offsets), 3, "a.arrow"),
+    Corpus("Arrow with offsets outside", "a.arrow", arrow(bad_offsets), 3, "a.arrow", quick=True),
+    Corpus("Arrow of the same name twice", "a.arrow", twice("text"), 3, "two columns"),
     Corpus("Parquet without text", "a.parquet", parquet(lambda content: content, words=[["a"]] * 9), 3, "words"),
     Corpus("Parquet with numbers as text", "a.parquet", parquet(lambda content: content, text=[1, 2, 3]), 3, "text"),
     Corpus("Parquet without rows", "a.parquet", parquet(lambda content: content, text=pa.array([], pa.string())), 3),
@@ -103,13 +112,18 @@ REFUSED = (
     Corpus("JSON lines of strings", "a.jsonl", jsonl(*[SENTENCES] * 30), 3, "a.jsonl"),
     Corpus("JSON lines too deep", "a.jsonl", "[" * 100_000 + "\n", 3, "a.jsonl"),
     Corpus("a JSON document", "a.json", json.dumps([{"text": SENTENCES}] * 30, indent=1), 3, "a.json"),
-    Corpus("CSV", "a.csv", "id,text\n" + "".join(f"{i},{SENTENCES}\n" for i in range(50)), 3, "csv"),
-    Corpus("CSV as text", "a.csv", "id,text\n" + "1,word\n" * 50, (0, 3), flags="--format text"),
+    Corpus("CSV", "a.csv", "id,text\n" + "".join(f"{i},{SENTENCES}\n" for i in range(50)), 3, "read_csv", quick=True),
+    Corpus("CSV as text", "a.csv", "id,text\n" + "1,word\n" * 50, (0, 3), "read_csv", "--format text"),
     Corpus("PDF", "a.pdf", b"%PDF-1.7\n" + NOISE, 3, "PDF"),
     Corpus("PDF as text", "a.pdf", b"%PDF-1.7\n" + NOISE, 3, "PDF", "--format text"),
-    Corpus("PDF named as text", "a.txt", b"%PDF-1.7\n" + NOISE, 3, "PDF"),
+    Corpus("PDF named as text", "a.txt", b"%PDF-1.7\n" + NOISE, 3, "pdftotext a.txt", quick=True),
+    Corpus("PDF in gzip", "a.txt.gz", gzip.compress(b"%PDF-1.7\n" + NOISE), 3, "PDF"),
     Corpus("DOCX", "a.docx", zipped(**{"word/document.xml": "<w/>"}), 3, "docx"),
-    Corpus("DOCX as text", "a.docx", zipped(**{"word/document.xml": "<w/>"}), 3, flags="--format text"),
+    Corpus("DOCX as text", "a.docx", zipped(**{"word/document.xml": "<w/>"}), 3, "pandoc", flags="--format text"),
+    Corpus("HTML named as text", "a.txt", f"<!DOCTYPE html>\n<html><p>{TEXT}</p></html>", 3, "HTML"),
+    Corpus("Parquet as text", "a.txt", parquet(lambda content: content), 3, "--format parquet"),
+    Corpus("gzip that is not named so", "a.txt", gzip.compress(TEXT.encode()), 3, ".gz"),
+    Corpus("UTF-16 with a mark", "a.txt", TEXT.encode("utf-16"), 3, "--encoding utf-16"),
     Corpus("ZIP", "a.zip", zipped(**{"a.txt": TEXT}), 3, "a.zip"),
     Corpus("HTML", "a.html", f"<html><body><p>{TEXT}</p></body></html>", 3, "a.html"),
     Corpus("an unknown format", "a.dat", TEXT, 3, "--format"),
@@ -139,6 +153,14 @@ TAKEN = (  # odd, and no reason to refuse: within bounds of time and memory
     Corpus(
         "one line of JSON of 60 MB", "a.jsonl", jsonl({"text": SENTENCES * 600_000}, *[{"text": SENTENCES}] * 9), (0, 3)
     ),
+    Corpus(
+        "one cell of 200 MB",
+        "a.parquet",
+        parquet(lambda content: content, text=[SENTENCES * 2_000_000] + [SENTENCES * 2] * 9),
+        (0, 3),
+        "oversized",
+    ),
+    Corpus("backticks that open only", "a.txt", "`a. 'b. " * (MEGABYTE // 8) + "\n\n" + TEXT, 0, "excessive"),
     Corpus("mojibake without end", "a.txt", "\u00c3\u00a9" * MEGABYTE + "\n\n" + TEXT, (0, 3)),
     Corpus(
         "surrogates in JSON",
@@ -159,6 +181,20 @@ TAKEN = (  # odd, and no reason to refuse: within bounds of time and memory
         "unclosed braces",
         "a.xml",
         WIKI.format(PAGE.format("A", "{{a|" * 200_000) + PAGE.format("B", TEXT)),
+        (0, 3),
+        flags="--format wikipedia",
+    ),
+    Corpus(
+        "unclosed titles and texts",
+        "a.xml",
+        WIKI.format("<page>" + "<title><text" * 200_000 + "</page>" + PAGE.format("B", TEXT)),
+        (0, 3),
+        flags="--format wikipedia",
+    ),
+    Corpus(
+        "references that cross templates",
+        "a.xml",
+        WIKI.format(PAGE.format("A", "{{a|&lt;ref&gt;}}&lt;/ref&gt;" * 50_000) + PAGE.format("B", TEXT)),
         (0, 3),
         flags="--format wikipedia",
     ),
@@ -212,6 +248,8 @@ TAKEN = (  # odd, and no reason to refuse: within bounds of time and memory
         flags="--format wikipedia",
     ),
 )
+WRAPPED = "The ship had left the harbour before the dawn and\nnobody on the quay had slept, so that it was noon\n"
+WRAPPED = (WRAPPED * 6 + "when they heard of it. The sea was calm.\n\n") * 20
 DONE = ("out", "out/*")
 
 CASES = [
@@ -236,6 +274,22 @@ CASES = [
             leaves=DONE,
         )
         for corpus in REFUSED
+    ),
+    *(
+        Case(
+            name=f"hard-wrapped text: {verb}",
+            given=(write("a.txt", WRAPPED), write("b.txt", WRAPPED.replace("ship", "boat"))),
+            command=f"megabert-data {command}",
+            code=(0, 3),
+            says=("the lines look wrapped", "--format book"),
+            leaves=DONE,
+            quick=verb == "dry run",
+        )
+        for verb, command in {
+            "build": f"build --input '*.txt' {FLAGS}",
+            "vocabulary": "vocab --input '*.txt' --output out --vocab-size 300",
+            "dry run": "build --input '*.txt' --output out --dry-run",
+        }.items()
     ),
     Case(
         name="the input is also the output",

@@ -28,6 +28,10 @@ GOOD = [
     "\u00c9t\u00e9 \u00e0 la mer, caf\u00e9\u2026\u201d dit-il.",
     "JOS\u00c9\u2014 said",
     "S\u00c3O PAULO",
+    "\u00abAT\u00c9 AMANH\u00c3\u00bb, disse ele \u00e0 m\u00e3e.",
+    "AT\u00c9 AMANH\u00c3\u00bb",
+    "IRM\u00c3\u2026 IRM\u00c3\u2026 IRM\u00c3\u2026",
+    "\u00abL\u00c3\u00bb e algod\u00e3o",
     "\uc548\ub155\ud558\uc138\uc694",
     "\u03b1\u03b2\u03b3 \u00ab\u00bb",
 ]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.config import SourceConfig
-from data_prep.extract import inputs
+from data_prep.extract import columns, inputs, opening
 from data_prep.extract import text as text_module
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import Problems, find_paths
@@ -168,3 +168,29 @@ def test_folder_without_permission_is_named(tmp_path):
         finally:
             os._exit(found)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_texts_of_a_table_above_the_limit_are_left_out(tmp_path, monkeypatch):
+    for module in (columns, opening):
+        monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 1 << 20)
+    table = pa.table({"text": [*TEXTS[:5], "x" * (2 << 20), *TEXTS[5:9]]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    encoded = pa.table({"text": table["text"].dictionary_encode()})
+    with pa.ipc.new_file(tmp_path / "b.arrow", encoded.schema) as writer:
+        writer.write_table(encoded)
+    pq.write_table(pa.table({"text": ["x" * (8 << 20)]}), tmp_path / "c.parquet")  # is not even decompressed
+    problems = Problems()
+    assert read_all(tmp_path / "a.parquet", problems) == TEXTS[:9]
+    assert read_all(tmp_path / "b.arrow", problems) == TEXTS[:9]
+    assert read_all(tmp_path / "c.parquet", problems) == []
+    assert problems.counts == {"oversized_documents": 3}
+
+
+def test_line_numbers_of_bad_lines_are_counted_for_those_that_are_shown(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(text_module, "_line_number", lambda chunk, position: asked.append(position) or 1)
+    (tmp_path / "a.jsonl").write_bytes(b"no JSON\n" * 1000)
+    problems = Problems(is_strict=False)
+    assert read_all(tmp_path / "a.jsonl", problems) == []
+    assert problems.counts == {"bad_lines": 1000}
+    assert len(asked) == len(problems.examples["bad_lines"]) == 3

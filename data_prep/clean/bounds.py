@@ -1,0 +1,67 @@
+"""Documents on which a library's time would grow with the square of their length: they are left out, and counted.
+
+Nobody writes such text, but broken programs do. Every bound depends on the text alone, never on a clock, so that slow
+machines build the same bytes.
+"""
+
+import re
+import unicodedata
+
+MAX_COMBINING = 500
+"""Combining characters in a row. Unicode's stream-safe format allows 30; putting n in order takes n^2 steps (NFC)."""
+MAX_QUOTE_STEPS = 500_000_000
+"""Characters that sentencex may search for the ends of quotations that are never closed, about a second."""
+QUOTES = (
+    ("\u00ab", "\u00bb"),
+    ("\u00bb", "\u00ab"),
+    ("\u2018", "\u2019"),
+    ("\u201c", "\u201d"),
+    ("\u201e", "\u201c"),
+    ("\u2039", "\u203a"),
+    ("\u300a", "\u300b"),
+    ("\u300c", "\u300d"),
+    ("``", "''"),
+)
+"""Opening and closing marks of sentencex that differ; of those that do not, each closes the one before it."""
+# The typewriter's marks are apostrophes as well: what may open and what may close depends on the letters around them.
+SINGLE_OPENS, SINGLE_CLOSES = re.compile(r"(?<!\w)'"), re.compile(r"(?<=\S)'(?!\w)")
+SINGLE_RUNS = re.compile(r"[`']{3,}")
+MIN_CLOSED_SHARE = 0.5
+
+
+def excess_of(text: str) -> str:
+    """Return what makes a document too slow to process; "" for every other one."""
+    if not text.isascii() and _has_long_run_of_marks(text):
+        return f"more than {MAX_COMBINING} combining characters in a row"
+    longest = max(map(len, text.splitlines()), default=0)
+    # Each mark of a paragraph may be searched for to the end of it, so short ones need no closer look.
+    if longest * longest > MAX_QUOTE_STEPS:
+        steps = sum(map(_quote_steps, text.splitlines()))
+        if steps > MAX_QUOTE_STEPS:
+            return "quotation marks that open again and again and never close"
+    return ""
+
+
+def _has_long_run_of_marks(text: str) -> bool:
+    # Any run of twice the stride has a whole stretch between two samples, so few characters are looked at.
+    for start in range(0, len(text), MAX_COMBINING):
+        if unicodedata.combining(text[start]):
+            stretch = text[start : start + MAX_COMBINING]
+            if len(stretch) == MAX_COMBINING and all(map(unicodedata.combining, stretch)):
+                return True
+    return False
+
+
+def _quote_steps(paragraph: str) -> int:
+    """Return how many characters are searched for closing marks that do not come, about and at most."""
+    length, steps = len(paragraph), 0
+    for opening, closing in QUOTES:
+        last = paragraph.rfind(closing) + 1
+        steps += paragraph.count(opening, last) * (length - last)
+    closed = [match.end() for match in SINGLE_CLOSES.finditer(paragraph)]
+    last = closed[-1] if closed else 0
+    steps += paragraph.count("`", last) * (length - last)
+    opened = sum(1 for _ in SINGLE_OPENS.finditer(paragraph))
+    if len(closed) < MIN_CLOSED_SHARE * opened:
+        steps += opened * length
+    return steps + length * sum(len(run) for run in SINGLE_RUNS.findall(paragraph))

@@ -1,0 +1,175 @@
+"""A first look at input files, before anything is built: what is no text at all, and text whose lines are wrapped."""
+
+import codecs
+import re
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import PurePosixPath
+
+from data_prep.extract.opening import BLOCK_BYTES, InputFile, Problems, content_blocks, is_url
+from data_prep.extract.text import UNCUTTABLE
+from megabert.errors import DataError
+
+HEAD_BYTES = 1 << 18
+LOOKS_A_SOURCE = 64
+"""Files of a source that are looked at for wrapped lines, the first ones; of remote files, all that are looked at."""
+_PANDOC = (
+    "Extract its text first (`pandoc -t plain --wrap=none FILE -o FILE.txt`) and give that, one book or article a "
+)
+_PANDOC += "file, with --format book"
+_UNPACK = "Unpack it first, and give the files that are in it"
+_TO_COLUMNS = (
+    "Make a table of it first: python -c \"from pyarrow import csv, parquet; parquet.write_table(csv.read_csv('FILE'), "
+    "'FILE.parquet')\", and choose the column with --field (for tabs: csv.ParseOptions(delimiter='\\t'))"
+)
+_RENAME = "Give it the suffix {}, by which it is told, or unpack it"
+TABLES = (".csv", ".tsv")
+OTHER_KINDS = {
+    "CSV": (TABLES, _TO_COLUMNS),
+    "PDF": ((".pdf",), "Extract its text first (`pdftotext FILE`, of poppler), and give that with --format book"),
+    "DOCX": ((".docx", ".doc", ".odt", ".rtf"), _PANDOC),
+    "EPUB": ((".epub", ".mobi"), _PANDOC),
+    "HTML": ((".html", ".htm", ".xhtml"), _PANDOC.replace("-t plain", "-f html -t plain")),
+    "an archive": ((".zip", ".tar", ".tgz", ".7z", ".rar"), _UNPACK),
+    "a spreadsheet": ((".xlsx", ".xls", ".ods"), "Save its table as CSV. " + _TO_COLUMNS),
+    "JSON": (
+        (".json",),
+        "JSON Lines are read, one object a line: `jq -c '.[]' FILE > FILE.jsonl` makes them of a list",
+    ),
+}
+"""Kinds of files that are not read: suffixes, and what to do."""
+_ARCHIVE = f"{_UNPACK}; of a DOCX, EPUB or ODT, {_PANDOC[0].lower()}{_PANDOC[1:]}"
+SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
+    (b"%PDF-", "PDF", OTHER_KINDS["PDF"][1]),
+    (b"PK\x03\x04", "a ZIP archive (a DOCX, EPUB, ODT or XLSX is one)", _ARCHIVE),
+    (b"\xd0\xcf\x11\xe0", "an old Office document", "Convert it to plain text with the program that wrote it"),
+    (b"{\\rtf", "RTF", _PANDOC),
+    (b"PAR1", "Parquet", "Say --format parquet"),
+    (b"ARROW1", "Arrow", "Say --format arrow"),
+    (b"\x1f\x8b", "gzip", _RENAME.format(".gz")),
+    (b"BZh", "bzip2", _RENAME.format(".bz2")),
+    (b"\xfd7zXZ", "xz", _RENAME.format(".xz")),
+    (b"\x28\xb5\x2f\xfd", "Zstandard", _RENAME.format(".zst")),
+    (b"SQLite format 3", "a database", "Export its text as JSON Lines"),
+    (b"\x89PNG", "a picture", "Leave it out"),
+    (b"\xff\xd8\xff", "a picture", "Leave it out"),
+    (b"\x7fELF", "a program", "Leave it out"),
+)
+"""First bytes of files that are not text, whatever they are named: what they are, and what to do."""
+_MARKUP = re.compile(rb"\s*(<!doctype html|<html[\s>])", re.IGNORECASE)
+_ENDS = frozenset(".!?:;\u2026\"'\u201c\u201d\u2019\u00bb\u00ab)]\u3002\uff01\uff1f\u300d\u300f\u0964\u06d4\u061f*=-_|")
+MIN_WIDTH, MAX_WIDTH = 40, 120
+"""Characters of a line that was wrapped by a program, about."""
+MIN_LINES = 50
+MIN_WRAPPED_SHARE = 0.5
+
+
+def unknown_format(path: str, suffix: str) -> DataError:
+    """Return the error for a file whose name tells no format that is read."""
+    for kind, (suffixes, remedy) in OTHER_KINDS.items():
+        if suffix in suffixes:
+            return DataError(f"{path}: {kind} ({suffix}) is not read. {_for(path, remedy)}.")
+    return DataError(
+        f"{path}: the name tells no format ({suffix!r} is not known). Say --format text, where blank lines part "
+        "documents, --format book, where a file is one, or jsonl, parquet, arrow or wikipedia."
+    )
+
+
+def refuse_other_kinds(files: Sequence[InputFile]) -> None:
+    """Look at the first bytes of each file that is said to be text.
+
+    Raises:
+        DataError: A file is of a kind that holds no plain text, or in another encoding than is said.
+    """
+    remote = 0
+    for file in files:
+        remote += is_url(file.path)
+        if file.format in ("parquet", "arrow") or not file.bytes or (is_url(file.path) and remote > LOOKS_A_SOURCE):
+            continue
+        head = _head(file, 1 << 10)
+        for signature, kind, remedy in SIGNATURES:
+            if head.startswith(signature):
+                raise DataError(f"{file.path}: is {kind}, not {file.format}. {_for(file.path, remedy)}.")
+        if file.format in ("text", "book") and _MARKUP.match(head):
+            raise DataError(f"{file.path}: is HTML, not {file.format}. {_for(file.path, OTHER_KINDS['HTML'][1])}.")
+        if not UNCUTTABLE.match(file.encoding) and (encoding := _wide_encoding(head)):
+            raise DataError(
+                f"{file.path}: is not {file.encoding}, it looks like {encoding}. Say --encoding {encoding}."
+            )
+
+
+def _wide_encoding(head: bytes) -> str:
+    """Return the UTF-16 that bytes are in: by their mark, or because every other byte is zero; else nothing."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    zeros = head[0::2].count(0), head[1::2].count(0)
+    half = len(head) // 2
+    if half and max(zeros) > half // 2 > 0 and min(zeros) < half // 8:
+        return "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
+    return ""
+
+
+def warn_of_likely_mistakes(files: Sequence[InputFile]) -> None:
+    """Say on stderr which sources of plain text are tables, or have most of their line ends inside of sentences.
+
+    Where blank lines part documents, such a text falls apart: its paragraphs become documents, and half of the
+    sentences end in the middle.
+    """
+    by_source: dict[int, list[InputFile]] = {}
+    for file in files:
+        if file.format == "text":
+            by_source.setdefault(file.source, []).append(file)
+    for texts in by_source.values():
+        if table := next((file.path for file in texts if PurePosixPath(file.path).suffix.lower() in TABLES), None):
+            print(
+                f"warning: {table}: is read as plain text, with the commas and numbers of its table. "
+                f"{_for(table, OTHER_KINDS['CSV'][1])}.",
+                file=sys.stderr,
+            )
+        wrapped, inside, ends = [], 0, 0
+        for file in texts[:LOOKS_A_SOURCE]:
+            own_inside, own_ends = count_wrapped(_head(file, HEAD_BYTES).decode(file.encoding, "replace"))
+            if own_inside > MIN_WRAPPED_SHARE * own_ends:
+                wrapped.append(file.path)
+                inside, ends = inside + own_inside, ends + own_ends
+        if ends < MIN_LINES:
+            continue
+        others = f" (and {len(wrapped) - 1} more files)" if len(wrapped) > 1 else ""
+        print(
+            f"warning: {wrapped[0]}{others}: the lines look wrapped: {inside:,} of {ends:,} line ends that were looked "
+            "at are inside a sentence. With --format text each line is a paragraph and a blank line ends a document: "
+            "paragraphs become documents and sentences are cut. Where a file is one document, say --format book, which "
+            "joins the lines of a paragraph; else write each paragraph on one line, with blank lines between documents "
+            "only.",
+            file=sys.stderr,
+        )
+
+
+def count_wrapped(text: str) -> tuple[int, int]:
+    """Return how many line ends of a text are inside a sentence, and how many have another line below.
+
+    Args:
+        text: The begin of a text, in which blank lines part paragraphs or documents.
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    inside = ends = 0
+    for line, following in pairwise(lines):
+        if not line or not following:
+            continue
+        ends += 1
+        # A small letter continues a sentence; in scripts without case any letter may.
+        is_continued = following[0].islower() or (following[0].isalpha() and not following[0].isupper())
+        inside += MIN_WIDTH <= len(line) <= MAX_WIDTH and line[-1] not in _ENDS and is_continued
+    return inside, ends
+
+
+def _head(file: InputFile, size: int) -> bytes:
+    """Return the first bytes of a file's content; fewer where it is damaged."""
+    stored = BLOCK_BYTES if file.compression else size
+    return next(content_blocks(file, Problems(is_strict=False), 0, min(file.bytes, stored)), b"")[:size]
+
+
+def _for(path: str, remedy: str) -> str:
+    name = PurePosixPath(path).name
+    return remedy.replace("FILE", name)
