@@ -1,8 +1,12 @@
-"""``python -m data_prep``: the same as ``megabert-data``."""
+"""``megabert-data`` and ``python -m data_prep``."""
 
 import sys
 
-from data_prep.cli import main
+from megabert.command_line.safe_path import leave_out_working_folder
+
+leave_out_working_folder()
+
+from data_prep.cli import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from megabert.command_line.program import Program
+from megabert.command_line.safe_path import leave_out_working_folder
 
 PROGRAM = Program(
     name="megabert-data",
@@ -26,4 +27,6 @@ PROGRAM = Program(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code that the shell sees."""
+    if argv is None:  # a process of its own, not a call from Python
+        leave_out_working_folder()
     return PROGRAM.run(list(sys.argv[1:] if argv is None else argv))

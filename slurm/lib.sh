@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What the scripts share: `prepare FLAGS...`, `pretrain FLAGS...` and `finetune FLAGS...` check on a login node and run
 # in a job. Read by all: DEVICE CHECK VENV CONTAINER IMAGE MOUNTS SUBMIT_OPTIONS; by those that train: RUN_DIR DOCTOR; by
-# prepare: CONFIG INPUT OUTPUT DATA_FLAGS MPI, by pretrain: RECIPE DATA, by finetune: TASK MODEL FINETUNE_DATA.
+# prepare: CONFIG INPUT OUTPUT DATA_FLAGS MPI, by pretrain: RECIPE DATA GPU, by finetune: TASK MODEL FINETUNE_DATA.
 
 # Exit codes after which the same command resumes the run (docs/slurm.md): 75, a checkpoint was saved on SIGTERM or
 # SIGUSR1; 76, the watchdog ended a hung step.
@@ -31,7 +31,27 @@ choose_environment() {
   [ "$CONTAINER" = bare ] || [ -n "$IMAGE" ] || fail "CONTAINER=$CONTAINER needs IMAGE: docker/ makes one."
 }
 
-# check PROGRAM FLAGS...: PROGRAM with `arguments` and --dry-run, and whether SLURM takes the job.
+# ranks_of_job: how many tasks the job will have, by this script's #SBATCH lines and SUBMIT_OPTIONS, where later ones count.
+ranks_of_job() {
+  local word option='' nodes=1 per_node=1 all=''
+  for word in $(sed -n 's/^#SBATCH //p' "$0") $SUBMIT_OPTIONS; do
+    case $word in
+      --*=*) option=${word%%=*} word=${word#*=} ;;
+      -[Nn][0-9]*) option=${word:0:2} word=${word:2} ;;
+      -*) option=$word && continue ;;
+    esac
+    word=${word%%[!0-9]*} # of a range of nodes, 2-4, its least
+    case $option in
+      -N | --nodes) nodes=${word:-1} ;;
+      --ntasks-per-node) per_node=${word:-1} all='' ;;
+      -n | --ntasks) all=$word ;;
+    esac
+    option=''
+  done
+  echo "${all:-$((nodes * per_node))}"
+}
+
+# check PROGRAM FLAGS...: PROGRAM with `arguments`, `plan` and --dry-run, and whether SLURM takes the job.
 check() {
   local program launch
   choose_environment "$1"
@@ -41,7 +61,7 @@ check() {
   else
     command -v "${program[0]}" >/dev/null ||
       fail "${program[0]} is not there. Install it (make install), or name its virtualenv: VENV=..."
-    "${program[@]}" "${arguments[@]}" --dry-run
+    "${program[@]}" "${arguments[0]}" "${plan[@]}" "${arguments[@]:1}" --dry-run
   fi
   command -v sbatch >/dev/null || fail "sbatch is not there: this is no login node of a SLURM cluster."
   # shellcheck disable=SC2086  # several options in one variable
@@ -120,7 +140,7 @@ is_job() { [ -n "${SLURM_JOB_ID:-}" ] && [ -z "$CHECK" ]; }
 
 # prepare FLAGS...: the job's work in a job, checks elsewhere. FLAGS go to `megabert-data build`.
 prepare() {
-  local arguments=(build --output "$OUTPUT")
+  local arguments=(build --output "$OUTPUT") plan=()
   [ -n "$CONFIG$INPUT" ] || fail "neither INPUT nor CONFIG is set. Name texts: INPUT='texts/*.txt', or a file: CONFIG=..."
   [ -z "$CONFIG" ] || arguments+=(--config "$CONFIG")
   [ -z "$INPUT" ] || arguments+=(--input "$INPUT")
@@ -142,13 +162,17 @@ pretrain() {
     [ -d "$DATA/instances" ] ||
       fail "DATA=$DATA holds no shards. Make them: OUTPUT=$DATA INPUT='texts/*.txt' sbatch slurm/prepare_data.sh" \
         "(or: megabert-data build --input 'texts/*.txt' --output $DATA), or name others: DATA=..."
+    # The job's ranks and GPUs, which a login node has not.
+    local plan=(--world-size "$(ranks_of_job)")
+    [ "$DEVICE" = cpu ] || plan+=(--gpu "$GPU")
+    say "planned for ${plan[*]}; SUBMIT_OPTIONS='--nodes=...' and GPU=... name others"
     check megabert "$@"
   fi
 }
 
 # finetune FLAGS...: the job's work in a job, checks elsewhere. FLAGS go to `megabert finetune`.
 finetune() {
-  local arguments=(finetune "$TASK" --model "$MODEL" --data "$FINETUNE_DATA" --output-dir "$RUN_DIR" "$@")
+  local plan=() arguments=(finetune "$TASK" --model "$MODEL" --data "$FINETUNE_DATA" --output-dir "$RUN_DIR" "$@")
   if is_job; then
     run
   else

@@ -25,6 +25,7 @@ RECIPE=${RECIPE:-bert_large}
 DATA=${DATA:-data/prepared}         # what prepare_data.sh wrote, on a file system that all nodes share
 RUN_DIR=${RUN_DIR:-runs/$RECIPE}    # likewise shared; a job that finds a run there resumes it
 DEVICE=${DEVICE:-cuda}              # cuda | cpu
+GPU=${GPU:-h200}                    # the nodes' GPUs, a name of `megabert estimate --help`: what the check plans for
 CHECK=${CHECK:-}                    # set: only check, even inside a job
 DOCTOR=${DOCTOR:-yes}               # yes | no: devices, limits, disk and an all-reduce before training
 VENV=${VENV:-.venv}                 # virtualenv of a bare environment

@@ -173,7 +173,8 @@ class MpiExecutor(Executor):
 def _asked_ranks() -> int:
     """Return how many ranks `mpirun` or `srun` was asked for, as it tells its processes; 1 without a launcher."""
     names = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-    return max((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), default=1)
+    sizes = [os.environ.get(name, "") for name in names]
+    return max((int(size) for size in sizes if size.isdecimal() and len(size) < 10), default=1)
 
 
 def mpi_world() -> Any:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from megabert.command_line.program import Program
+from megabert.command_line.safe_path import leave_out_working_folder
 from megabert.distributed.environments import before_ranks_meet, own_rank
 
 
@@ -54,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit code, as docs/troubleshooting.md lists them.
     """
+    if argv is None:  # a process of its own, not a call from Python
+        leave_out_working_folder()
     return PROGRAM.run(_without_local_rank(list(sys.argv[1:] if argv is None else argv)))
 
 

@@ -7,9 +7,13 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from megabert.distributed.parent_death import SET_BY_SCRIPTS, SET_BY_SRUN
 from megabert.errors import ConfigError, Echo
 
 _SCONTROL_TIMEOUT_S = 60.0
+_MOST_DIGITS = 18
+_SHOWN = 40
+_REMEDY = "Launchers (torchrun, deepspeed, srun) set it; where a script or a shell does, correct it there or unset it."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +64,14 @@ def _port_of_step(environment: Mapping[str, str]) -> str:
 
     It is below 32768, where Linux begins to hand out ports to whoever connects: one of those could be taken already.
     """
-    job, step = (int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    job, step = (_number(environment, name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     return str(12_000 + (job * 16 + step) % 20_000)
 
 
 LAUNCHERS = (
     Launcher(
         name="torchrun, deepspeed, or a script that sets RANK",
-        needs=("RANK", "WORLD_SIZE"),
+        needs=SET_BY_SCRIPTS,
         rank="RANK",
         size="WORLD_SIZE",
         local_rank="LOCAL_RANK",
@@ -76,8 +80,7 @@ LAUNCHERS = (
     ),
     Launcher(
         name="srun, one task a rank",
-        # A batch script itself has SLURM_PROCID as well, but is no task of a step.
-        needs=("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"),
+        needs=SET_BY_SRUN,
         rank="SLURM_PROCID",
         size="SLURM_STEP_NUM_TASKS",
         local_rank="SLURM_LOCALID",
@@ -94,9 +97,39 @@ def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher | Non
 
 
 def own_rank(environment: Mapping[str, str] = os.environ) -> str:
-    """Return this process's rank as its launcher wrote it, "0" for a process that is alone."""
+    """Return this process's rank, "0" for one that is alone or whose launcher wrote no rank: it has to speak up."""
     launcher = find_launcher(environment)
-    return "0" if launcher is None else environment[launcher.rank]
+    rank = "0" if launcher is None else environment[launcher.rank].strip()
+    return rank.lstrip("0") or "0" if _is_number(rank) else "0"
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a whole number that is not negative; Python's ``isdigit`` takes a superscript two."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
+def _number(
+    environment: Mapping[str, str],
+    name: str,
+    default: str | None = None,
+    *,
+    least: int = 0,
+    below: tuple[str, int] | None = None,
+) -> int:
+    """Return a launcher's variable as a number.
+
+    Raises:
+        ConfigError: It is none, or is outside of ``least`` and ``below`` (what the bound is, and its value).
+    """
+    text = environment.get(name, default)
+    place = f"{name}={(text or '')[:_SHOWN]!a} in the environment"
+    if text is None or not _is_number(text.strip()):
+        raise ConfigError(f"{place}: a whole number is wanted. {_REMEDY}")
+    value = int(text)
+    if value < least or (below and value >= below[1]):
+        bound = f" and below {below[1]:,} ({below[0]})" if below else ""
+        raise ConfigError(f"{place}: it has to be at least {least}{bound}. {_REMEDY}")
+    return value
 
 
 @contextlib.contextmanager
@@ -119,17 +152,15 @@ def describe_rank(environment: Mapping[str, str] = os.environ) -> dict[str, str]
     launcher = find_launcher(environment)
     if launcher is None:
         return {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    size = _number(environment, launcher.size, least=1)
     variables = {
-        "RANK": environment[launcher.rank],
-        "WORLD_SIZE": environment[launcher.size],
-        "LOCAL_RANK": environment.get(launcher.local_rank, "0"),
+        "RANK": str(_number(environment, launcher.rank, below=(launcher.size, size))),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(_number(environment, launcher.local_rank, "0", below=(launcher.size, size))),
     }
-    origins = (launcher.rank, launcher.size, launcher.local_rank)
-    for (name, value), variable in zip(variables.items(), origins, strict=True):
-        if not value.isdecimal():
-            raise ConfigError(f"{variable}={value!r} in the environment ({launcher.name}) must be a number: {name}.")
     # Where to meet: as the user set it, or as the launcher's variables tell. A rank that is alone meets nobody.
     if variables["WORLD_SIZE"] != "1":
         variables["MASTER_ADDR"] = environment.get("MASTER_ADDR") or launcher.address(environment)
         variables["MASTER_PORT"] = environment.get("MASTER_PORT") or launcher.port(environment)
+        _number(variables, "MASTER_PORT", least=1, below=("the number of ports", 65_536))
     return variables

@@ -1,55 +1,151 @@
 """Ranks die with their launcher: an orphan would continue to write into a run folder that is started again.
 
-Linux offers PR_SET_PDEATHSIG: the kernel sends a process a signal when its parent dies. That covers torchrun and srun,
-which start the ranks themselves. The ``deepspeed`` command does not: it starts ``deepspeed.launcher.launch``, which
-starts the ranks and outlives the command that the user killed. So below ``deepspeed`` a thread also waits for the
-grandparent's end.
+``die_with_launcher`` is the first thing that a rank does, before imports that take seconds; so this file imports
+little. A launcher can be killed at any moment, and each of these closes a gap that the others leave:
+
+- PR_SET_PDEATHSIG: the kernel sends a process a signal when its parent dies (Linux).
+- The parent need not be the launcher. Below ``deepspeed`` it is ``deepspeed.launcher.launch``, which outlives the
+  command that the user killed; below any launcher it may be a script that starts the rank. A thread waits for them.
+- Launchers may die before the rank gets here. An orphan is adopted without notice, mostly by process 1; but its new
+  parent belongs to another session. So does the new parent of an orphaned ``deepspeed.launcher.launch``, which starts
+  its ranks seconds later.
+- torchrun gives each rank a session of its own. But it listens where its ranks are to meet before it starts them: if a
+  connection is refused there, torchrun is gone. (Torch's own client would try again for half an hour.)
 """
 
 import contextlib
 import ctypes
 import os
-import select
-import signal
-import threading
-from pathlib import Path
+import sys
+
+from megabert.errors import EXIT_KILLED
+
+SET_BY_SCRIPTS = ("RANK", "WORLD_SIZE")
+"""Variables that torchrun, deepspeed and scripts give their ranks."""
+SET_BY_SRUN = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS")
+"""Variables of a task of srun. A batch script itself has SLURM_PROCID as well, but is no task of a step."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_SIGKILL = 9
+_MOST_ANCESTORS = 16
+_CONNECT_S = 5.0
+_UNSEEN = -1
+
+_arranged_for: int | None = None  # pid: a forked child has to arrange for itself
+
+
+def is_launched() -> bool:
+    """Return whether a launcher started this process."""
+    return any(all(name in os.environ for name in names) for names in (SET_BY_SCRIPTS, SET_BY_SRUN))
 
 
 def die_with_launcher() -> None:
-    """Arrange for SIGKILL when the launcher of this rank dies, however it dies (Linux; elsewhere nothing happens)."""
+    """Arrange for SIGKILL when the launcher of this rank dies, however it dies, or end at once if it is dead.
+
+    Linux only; elsewhere nothing happens. A second call does nothing.
+    """
+    global _arranged_for
+    if _arranged_for == os.getpid() or not sys.platform.startswith("linux"):
+        return
+    _arranged_for = os.getpid()
     parent = os.getppid()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # the parent died before the call took effect
-        os.kill(os.getpid(), signal.SIGKILL)
-    runner = _deepspeed_runner(parent)
-    if runner is not None:
-        threading.Thread(target=_die_with, args=(runner,), name="launcher-death", daemon=True).start()
+    with contextlib.suppress(OSError, AttributeError):  # a C library without it: the thread watches the parent as well
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    launchers, is_orphan = _launchers()
+    if os.getppid() != parent or is_orphan:
+        _end("its launcher ended before it had started")
+    if _torchrun_is_gone():
+        _end("torchrun has ended: nothing listens at MASTER_ADDR and MASTER_PORT")
+    if launchers:
+        import threading
+
+        threading.Thread(target=_die_with, args=(launchers,), name="launcher-death", daemon=True).start()
 
 
-def _deepspeed_runner(parent: int) -> int | None:
-    """Return the pid of the ``deepspeed`` command where ``parent`` is its per-node launcher."""
+def _launchers() -> tuple[list[int], bool]:
+    """Return the ancestors without which this rank must not run, and whether one of them has been orphaned."""
+    launchers: list[int] = []
+    # Scripts that set RANK by themselves may well put their ranks into the background and end.
+    is_known = "TORCHELASTIC_RUN_ID" in os.environ or "CROSS_SIZE" in os.environ  # torchrun, deepspeed
+    child = os.getpid()
+    while len(launchers) < _MOST_ANCESTORS:
+        parent, session = _parent_and_session(child)
+        session_of_parent = _parent_and_session(parent)[1]
+        if session_of_parent == _UNSEEN:
+            break
+        # A process that leads no session got its session from the process that started it.
+        if is_known and session not in (child, session_of_parent):
+            return launchers, True
+        launchers.append(parent)
+        is_wrapper = is_known and _has_own_rank(parent)
+        if not is_wrapper and not _is_launch_of_deepspeed(parent):
+            break
+        child = parent
+    return launchers, False
+
+
+def _parent_and_session(pid: int) -> tuple[int, int]:
+    """Return the parent and the session of a process; of one that has ended or is outside of a container, _UNSEEN."""
+    # The second field is the command in brackets, which may hold spaces and brackets.
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return (int(fields[1]), int(fields[3])) if len(fields) > 3 else (_UNSEEN, _UNSEEN)
+
+
+def _has_own_rank(pid: int) -> bool:
+    """Return whether a process was started with this rank's variables: a script between the launcher and the rank."""
+    return os.fsencode(f"RANK={os.environ.get('RANK')}") in _read(f"/proc/{pid}/environ").split(b"\0")
+
+
+def _is_launch_of_deepspeed(pid: int) -> bool:
+    """Return whether a process is the one that ``deepspeed`` starts on a node; not where it was started by hand."""
+    if b"deepspeed.launcher.launch" not in _read(f"/proc/{pid}/cmdline"):
+        return False
+    parent, session = _parent_and_session(pid)
+    is_orphan = session not in (pid, _parent_and_session(parent)[1])
+    return is_orphan or b"deepspeed" in _read(f"/proc/{parent}/cmdline")
+
+
+def _read(path: str) -> bytes:
     try:
-        if b"deepspeed.launcher.launch" not in Path(f"/proc/{parent}/cmdline").read_bytes():
-            return None
-        # The second field is the command in brackets, which may hold spaces; the parent's pid is the second after it.
-        status = Path(f"/proc/{parent}/stat").read_text(encoding="ascii", errors="replace")
-        runner = int(status.rsplit(")", 1)[1].split()[1])
-        return runner if b"deepspeed" in Path(f"/proc/{runner}/cmdline").read_bytes() else None
-    except (OSError, ValueError, IndexError):
-        return None
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
-def _die_with(pid: int) -> None:
-    """Wait for the end of a process that is not a child, then end this one."""
+def _torchrun_is_gone() -> bool:
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not address or not port.isdecimal():
+        return False
+    import socket
+
     try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:  # already gone, or a kernel without pidfd
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, 0)
-            return
+        socket.create_connection((address, int(port)), timeout=_CONNECT_S).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, OverflowError, ValueError):  # a name or a network that fails is reported where the ranks meet
+        return False
+    return False
+
+
+def _die_with(launchers: list[int]) -> None:
+    """Wait for the end of any of these processes, then end this one."""
+    import select
+
+    poll = select.poll()
+    try:
+        for pid in launchers:
+            poll.register(os.pidfd_open(pid), select.POLLIN)  # readable once the process has ended
+    except ProcessLookupError:
+        pass
+    except OSError:  # a kernel without pidfd
+        return
     else:
-        select.select([descriptor], [], [])  # readable once the process has ended
-    os.kill(os.getpid(), signal.SIGKILL)
+        if _launchers() == (launchers, False):  # else one has ended, and its number may be another's by now
+            poll.poll()
+    os.kill(os.getpid(), _SIGKILL)
+
+
+def _end(why: str) -> None:
+    print(f"megabert: this rank ends: {why}.", file=sys.stderr, flush=True)
+    os._exit(EXIT_KILLED)

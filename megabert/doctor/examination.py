@@ -4,13 +4,12 @@ Torch is imported only after ``check_torch`` has tried to: a machine without it 
 """
 
 import contextlib
-import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megabert.distributed.environments import find_launcher, step_hosts
+from megabert.distributed.environments import describe_rank, find_launcher, own_rank, step_hosts
 from megabert.doctor.finding import Finding, failure, listing, merge
 from megabert.doctor.machine import check_disk, check_limits, check_slurm, check_torch, check_versions, existing
 from megabert.errors import ConfigError
@@ -47,7 +46,7 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
     broken = check_torch()
     if broken:
         # Without torch the ranks cannot meet. Rank 0 reports what it can; another rank can only say what it lacks.
-        if launcher is not None and os.environ[launcher.rank] != "0":
+        if own_rank() != "0":
             raise ConfigError(f"{socket.gethostname()}: {broken[0].text}. Install it there: {broken[0].remedy}.")
         return check_versions() + broken + check_limits() + check_disk(run_dir, is_quick=is_quick) + check_slurm()
 
@@ -62,9 +61,9 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
         ranks = max(2, torch.cuda.device_count()) if kind == "cpu" else torch.cuda.device_count()
         return findings + judge(probe_locally(ranks, device=kind), expected_hosts=())
     # A job: every rank examines its own host, then they exchange findings and all-reduce.
-    local_rank = int(os.environ.get(launcher.local_rank, "0"))
-    findings = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=local_rank)
-    with _shared_file(run_dir, is_main=os.environ[launcher.rank] == "0") as is_seen:
+    rank = describe_rank()
+    findings = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=int(rank["LOCAL_RANK"]))
+    with _shared_file(run_dir, rank) as is_seen:
         answers = probe_world([vars(finding) for finding in findings], device=kind, checks={SHARED: is_seen})
     by_rank = [(answer.host, [Finding(**values) for values in answer.local]) for answer in answers if answer.has_come]
     return merge(by_rank) + judge(answers, expected_hosts=_expected_hosts())
@@ -131,9 +130,9 @@ def _examine_here(run_dir: Path, device: str, kind: str, *, is_quick: bool, loca
 
 
 @contextlib.contextmanager
-def _shared_file(run_dir: Path, *, is_main: bool) -> Iterator[Callable[[], None]]:
+def _shared_file(run_dir: Path, rank: Mapping[str, str]) -> Iterator[Callable[[], None]]:
     """Have rank 0 create a file where the run will be; yield a check that raises on a rank that does not see it."""
-    path = existing(run_dir) / f".megabert-doctor-{os.environ.get('MASTER_PORT') or os.environ.get('SLURM_JOB_ID')}"
+    path, is_main = existing(run_dir) / f".megabert-doctor-{rank.get('MASTER_PORT', 'alone')}", rank["RANK"] == "0"
 
     def is_seen() -> None:
         if not path.exists():

@@ -135,7 +135,7 @@ def check_slurm(environment: Mapping[str, str] = os.environ) -> list[Finding]:
     tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", "?")
     text = f"job {job}, {environment.get('SLURM_JOB_NUM_NODES', '?')} node(s): {nodes}, {tasks} task(s)"
     asked, given = environment.get("SLURM_CPUS_PER_TASK", ""), len(os.sched_getaffinity(0))
-    is_given = not asked.isdecimal() or given >= int(asked)
+    is_given = not asked.isdecimal() or len(asked) > 9 or given >= int(asked)
     text += "" if is_given else f"; a task has {given} of the {asked} cores that it asked for"
     remedy = "From SLURM 22.05 on srun needs --cpus-per-task itself; the scripts in slurm/ pass it."
     return [verdict_on("slurm", is_given, text, remedy)]

@@ -10,6 +10,8 @@ EXIT_HUNG = 76
 """EX_PROTOCOL: the watchdog ended a hang; the same command continues at the last checkpoint."""
 EXIT_INTERRUPTED = 130
 """Ctrl-C, as a shell reports SIGINT."""
+EXIT_KILLED = 137
+"""SIGKILL, as a shell reports it: a rank whose launcher is dead."""
 
 
 class MegabertError(Exception):

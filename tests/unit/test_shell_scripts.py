@@ -1,5 +1,6 @@
 """Shell scripts: bash reads them, and shellcheck finds nothing."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -46,3 +47,34 @@ def shellcheck() -> str:
 def test_shellcheck_finds_nothing(script, shellcheck):
     done = run(shellcheck, "-x", script)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "planned"),
+    [
+        ({}, "--world-size 64 --gpu h200"),
+        ({"SUBMIT_OPTIONS": "-N2 --partition=long --ntasks-per-node 4", "GPU": "a100"}, "--world-size 8 --gpu a100"),
+        ({"SUBMIT_OPTIONS": "--nodes=2-4 --ntasks=3", "DEVICE": "cpu"}, "--world-size 3"),
+    ],
+)
+def test_login_node_plans_for_the_ranks_and_gpus_of_the_job(tmp_path, settings, planned):
+    programs = tmp_path / "bin"
+    (tmp_path / "data" / "instances").mkdir(parents=True)
+    programs.mkdir()
+    for name, script in (("megabert", 'echo "$@"'), ("sbatch", "true")):
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "VENV": str(tmp_path), **settings}
+    environment |= {"DATA": str(tmp_path / "data"), "CHECK": "yes"}
+    done = subprocess.run(
+        ["bash", "slurm/pretrain_large.sh", "--seed", "7"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"pretrain {planned} --recipe bert_large ")
+    assert done.stdout.endswith("--seed 7 --dry-run\n")

@@ -106,6 +106,7 @@ def test_login_node_checks_and_starts_nothing(job):
     done = check_only(job)
     assert done.returncode == 0, done.stderr
     assert "8 steps of 12 instances" in done.stdout
+    assert "fp32, ZeRO-1, 2 rank(s)" in done.stdout
     assert re.search(r"Job \d+ to start at", done.stderr)
     assert not job.run.run_dir.exists()
     assert job.ask("squeue", "-h") == ""

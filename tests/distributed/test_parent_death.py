@@ -1,0 +1,95 @@
+"""Ranks whose launcher is dead before they come to life, or is not their parent."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from test_run_lock import is_running, wait_for
+
+RANK = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+DEEPSPEED = {**RANK, "CROSS_SIZE": "1"}
+TORCHRUN = {**RANK, "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1"}
+RANK_COMMAND = [sys.executable, "-m", "megabert", "pretrain", "--help"]
+
+# What ``deepspeed`` starts on a node, which starts a rank once the command itself has ended.
+ORPHANED_LAUNCHER = """
+import os, subprocess, sys, time
+runner = os.getppid()
+print("started", flush=True)
+while os.getppid() == runner:
+    time.sleep(0.01)
+variables = {"CROSS_SIZE": "1", "RANK": "0", "WORLD_SIZE": "2"}
+done = subprocess.run(sys.argv[2:], env=os.environ | variables, capture_output=True)
+with open(sys.argv[1], "w") as file:
+    print(done.returncode, done.stderr.decode(), file=file, flush=True)
+"""
+
+
+def test_rank_of_a_launcher_that_deepspeed_left_behind_ends_at_once(tmp_path):
+    launcher, outcome = tmp_path / "deepspeed.launcher.launch", tmp_path / "outcome"
+    launcher.write_text(ORPHANED_LAUNCHER)
+    runner = tmp_path / "deepspeed"
+    runner.write_text("import subprocess, sys\nsubprocess.run([sys.executable, *sys.argv[1:]])\n")
+    process = subprocess.Popen(
+        [sys.executable, str(runner), str(launcher), str(outcome), *RANK_COMMAND],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout.readline() == b"started\n"
+        process.kill()
+        process.wait()
+        text = wait_for(lambda: outcome.read_text() if outcome.exists() and "\n" in outcome.read_text() else None)
+        assert text.startswith("137 megabert: this rank ends: its launcher ended"), text
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_rank_looks_whether_torchrun_still_listens(is_there):
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        if is_there:
+            listening.listen()
+        environment = {**os.environ, **TORCHRUN, "MASTER_PORT": str(listening.getsockname()[1])}
+        done = subprocess.run(RANK_COMMAND, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == (0 if is_there else 137)
+    assert ("torchrun has ended" in done.stderr) is not is_there
+
+
+SLEEPING_RANK = """
+import os, sys, time
+import megabert.command_line.safe_path
+from megabert.distributed.parent_death import die_with_launcher
+die_with_launcher()
+heavy = [name for name in ("torch", "numpy", "pydantic", "yaml", "deepspeed") if name in sys.modules]
+open(sys.argv[1], "w").write(f"{os.getpid()} {' '.join(heavy)}")
+time.sleep(60)
+"""
+
+
+def test_rank_below_a_script_dies_with_the_launcher(tmp_path):
+    rank, pid_file = tmp_path / "rank.py", tmp_path / "pid"
+    rank.write_text(SLEEPING_RANK)
+    environment = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "2"}
+    shell = ["sh", "-c", '"$@"; exit', "-", sys.executable, str(rank), str(pid_file)]
+    start = f"import os, subprocess; subprocess.run({shell}, env=os.environ | {environment})"
+    launcher = subprocess.Popen([sys.executable, "-c", start], start_new_session=True)
+    try:
+        pid, *heavy = wait_for(lambda: pid_file.read_text().split() if pid_file.exists() else None)
+        time.sleep(0.2)  # the watching thread has started
+        assert not heavy, "what takes seconds to import comes later"
+        launcher.kill()
+        launcher.wait()
+        assert wait_for(lambda: not is_running(int(pid)))
+    finally:
+        os.killpg(launcher.pid, signal.SIGKILL)
+
+
+def test_rank_whose_launcher_lives_is_left_alone():
+    done = subprocess.run(RANK_COMMAND, env={**os.environ, **DEEPSPEED}, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
