@@ -28,6 +28,7 @@ from megabert.checkpoints.saving import run_explained
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError
+from megabert.models.convert import check_signal, is_finite
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,11 @@ class SliceReader:
         if filled != target.numel():
             raise CheckpointError(
                 f"{self.folder}: {kind} of {parameter} has {filled} of the {target.numel()} elements from {start} on"
+            )
+        if kind == "master" and not is_finite(target):
+            raise CheckpointError(
+                f"{self.folder}: {parameter} holds NaN or infinite numbers, with which nothing can be computed. Use an "
+                "earlier step"
             )
 
 
@@ -90,7 +96,9 @@ def has_checkpoint(checkpoints_dir: Path) -> bool:
     return bool(steps_in(checkpoints_dir)) or (checkpoints_dir / LATEST).exists()
 
 
-def find_checkpoint(checkpoints_dir: Path, which: str | int = "last", *, at_most: int | None = None) -> Path:
+def find_checkpoint(
+    checkpoints_dir: Path, which: str | int = "last", *, at_most: int | None = None, falls_back: bool = True
+) -> Path:
     """Return a verified checkpoint.
 
     Args:
@@ -99,6 +107,8 @@ def find_checkpoint(checkpoints_dir: Path, which: str | int = "last", *, at_most
             lowest held-out loss of the last phase; anything else a step.
         at_most: Where ``last`` begins to look: at the newest checkpoint that is not above this step. Above it only if
             there is no other.
+        falls_back: Whether ``last`` may be an older one. A run that resumes loses some steps by it; who asks for the
+            last model to use it must not get another one unasked.
 
     Raises:
         CheckpointError: There is no checkpoint, all of them are damaged, or the one asked for is.
@@ -106,10 +116,13 @@ def find_checkpoint(checkpoints_dir: Path, which: str | int = "last", *, at_most
     steps = steps_in(checkpoints_dir)
     if not steps:
         raise CheckpointError(f"{checkpoints_dir}: no checkpoint. Start a run with a new --run-dir.")
+    if which in ("last", "best"):
+        _warn_of_lost_checkpoint(checkpoints_dir, steps[0])
     if which == "last":
-        return _newest_good(checkpoints_dir, [step for step in steps if at_most is None or step <= at_most] or steps)
+        steps = [step for step in steps if at_most is None or step <= at_most] or steps
+        return _newest_good(checkpoints_dir, steps, falls_back=falls_back)
     if which == "best":
-        newest = _newest_good(checkpoints_dir, steps)
+        newest = _newest_good(checkpoints_dir, steps, falls_back=falls_back)
         step = read_checkpoint_manifest(newest).run.best_step
         if step is None:
             raise CheckpointError(
@@ -145,15 +158,32 @@ def read_masters(folder: Path) -> dict[str, Tensor]:
             reader.fill("master", name, 0, masters[name].view(-1))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be read ({error}). Try again, or name another checkpoint.") from error
+    check_signal(masters, str(folder))
     return masters
 
 
-def _newest_good(checkpoints_dir: Path, steps: list[int]) -> Path:
+def _warn_of_lost_checkpoint(checkpoints_dir: Path, newest: int) -> None:
+    """Say so where ``latest`` names a later checkpoint than there is: somebody deleted it, or a copy is not whole."""
+    try:
+        name = (checkpoints_dir / LATEST).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError):
+        return  # nothing depends on the pointer
+    if name > folder_name(newest) and not (checkpoints_dir / name[:255]).exists():
+        text = "%s names %.40r, which is not there; the newest checkpoint is %s"
+        logger.warning(text, checkpoints_dir / LATEST, name, checkpoints_dir / folder_name(newest))
+
+
+def _newest_good(checkpoints_dir: Path, steps: list[int], *, falls_back: bool) -> Path:
     problems: list[str] = []
     for step in steps:
         folder = checkpoints_dir / folder_name(step)
         problem = find_damage(folder)
         if problem is None:
+            if problems and not falls_back:
+                raise CheckpointError(
+                    f"{'; '.join(problems).rstrip('.')}. The last checkpoint is damaged; take the newest good one with "
+                    f"--checkpoint {step}."
+                )
             if problems:
                 logger.warning(
                     "damaged checkpoint: %s; continuing with the previous good one, %s", "; ".join(problems), folder

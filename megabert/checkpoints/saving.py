@@ -40,7 +40,7 @@ from megabert.checkpoints.format import (
 from megabert.distributed.process_group import World, run_on_all_ranks
 from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError, Echo
-from megabert.schema.files import NO_SPACE, replace_folder, sync_folder, write_durably
+from megabert.schema.files import NO_SPACE, atomic_write, replace_folder, sync_folder, write_durably
 
 logger = logging.getLogger(__name__)
 
@@ -256,6 +256,8 @@ def forget_after(checkpoints_dir: Path, step: int) -> list[int]:
     """Delete the checkpoints newer than the one that a run returns to; rank 0 calls it, and gets their steps."""
     newer = [candidate for candidate in steps_in(checkpoints_dir) if candidate > step]
     _delete(checkpoints_dir, newer)
+    if newer:  # after: deleting makes room on a full disk
+        atomic_write(checkpoints_dir / LATEST, f"{folder_name(step)}\n")
     return newer
 
 

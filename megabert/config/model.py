@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.config.families import FAMILIES, Family, FamilyName
@@ -11,6 +11,12 @@ from megabert.config.fields import STRICT
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 PositionScore = Literal["c2p", "p2c"]
+# Sizes far above any model's: a number beyond them is damage, which would otherwise end in a lack of memory or time.
+Layers = Annotated[int, Field(ge=1, le=1024)]
+Width = Annotated[int, Field(ge=1, le=1 << 20)]
+Positions = Annotated[int, Field(ge=2, le=1 << 20)]
+Pieces = Annotated[int, Field(ge=1, le=1 << 24)]
+Rows = Annotated[int, Field(ge=0, le=1 << 16)]
 
 # Layers and width: Turc et al. 2019 (tiny to medium), Devlin et al. 2019 (base, large); heads are 64 wide.
 PRESETS: dict[str, dict[str, int]] = {
@@ -43,24 +49,24 @@ class ModelConfig:
     """Architecture; it also sets the defaults that are usual for the family (docs/families)."""
     preset: Literal["tiny", "mini", "small", "medium", "base", "large"] | None = None
     """Sets layers, width, heads and feed-forward width at once; a size that is given as well overrides it."""
-    vocab_size: int | Literal["auto"] = "auto"
+    vocab_size: Pieces | Literal["auto"] = "auto"
     """Number of pieces in the tokenizer's vocabulary; auto takes it from the shards, or from the imported model."""
-    embedding_size: PositiveInt | None = None
+    embedding_size: Width | None = None
     """Width of the embeddings (ALBERT: 128). Where it differs from ``hidden_size`` a dense layer projects them; none
     means ``hidden_size``."""
-    hidden_size: PositiveInt = 768
+    hidden_size: Width = 768
     """Width of a token's hidden state."""
-    num_hidden_layers: PositiveInt = 12
+    num_hidden_layers: Layers = 12
     """Number of transformer layers."""
-    num_hidden_groups: PositiveInt | None = None
+    num_hidden_groups: Layers | None = None
     """How many layers have weights of their own. Each set of weights is shared by equally many consecutive layers
     (ALBERT: 1 set for all); none means that no layer shares."""
     generator_size: Annotated[float, Field(gt=0, le=1)] | None = None
     """ELECTRA only: width, feed-forward width and heads of the generator, as a share of the discriminator's
     (ELECTRA-Small: 0.25). none trains a generator alone, that is, a masked LM."""
-    num_attention_heads: PositiveInt = 12
+    num_attention_heads: Width = 12
     """Number of attention heads; it must divide ``hidden_size``."""
-    intermediate_size: PositiveInt = 3072
+    intermediate_size: Width = 3072
     """Width of the feed-forward layer."""
     hidden_act: Literal["gelu", "gelu_new"] = "gelu"
     """Activation of the feed-forward layer: gelu is the erf form, gelu_new its tanh approximation (Hendrycks & Gimpel
@@ -69,26 +75,26 @@ class ModelConfig:
     """Dropout probability after embeddings, attention output and feed-forward output."""
     attention_probs_dropout_prob: Probability = 0.1
     """Dropout probability of attention's probabilities."""
-    max_position_embeddings: Annotated[int, Field(ge=2)] = 512
+    max_position_embeddings: Positions = 512
     """Length in tokens of the longest sequence that the model has positions for."""
-    type_vocab_size: NonNegativeInt = 2
+    type_vocab_size: Rows = 2
     """Number of segment embeddings: 2 for A and B, 1 where there are no segments (RoBERTa), 0 where there is no
     embedding for them either (DeBERTa)."""
     pos_att_type: tuple[PositionScore, ...] = ()
     """DeBERTa only: which scores attention adds to those between contents: c2p between content and relative position,
     p2c between relative position and content."""
-    max_relative_positions: PositiveInt | None = None
+    max_relative_positions: Width | None = None
     """DeBERTa only: greater distances are treated as this one; none means ``max_position_embeddings``."""
     position_biased_input: bool = True
     """Add embeddings of absolute positions to the input (DeBERTa does not)."""
-    position_buckets: PositiveInt | None = None
+    position_buckets: Width | None = None
     """DeBERTa 2 only: number of relative positions to each side. Distances up to half of it have one each, greater ones
     share the others in logarithmic steps; none gives every distance its own."""
     share_att_key: bool = False
     """DeBERTa 2 only: project relative positions with the weights of queries and keys instead of their own."""
     norm_rel_ebd: Literal["none", "layer_norm"] = "none"
     """DeBERTa 2 only: whether a LayerNorm follows the embeddings of relative positions."""
-    conv_kernel_size: PositiveInt | None = None
+    conv_kernel_size: Width | None = None
     """DeBERTa 2 only: width in tokens, an odd number, of a convolution parallel to the first layer (xlarge: 3); none
     leaves it out."""
     conv_act: Literal["tanh", "gelu", "gelu_new"] = "tanh"

@@ -3,17 +3,20 @@
 Both have BERT's fields under the same names. The table ``EXCHANGES`` says, for each family, in what else they differ.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 import megabert
 from megabert.config.families import FAMILIES, Objective
+from megabert.config.loading import build
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError
 from megabert.models.convert import unused_positions
+from megabert.schema import read_json
 from megabert.tokenization import SpecialIds
 
 OURS = "megabert_version"
@@ -35,6 +38,19 @@ RELATIVE = {"relative_attention": True, "is_decoder": False, "pooler_dropout": 0
 
 REQUIRED = {"position_embedding_type": "absolute", "is_decoder": False}
 """What a config.json must say or leave out: other values are other models. These are transformers' defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Typed:
+    """Fields of a foreign config.json that are read here; ``ModelConfig`` checks the types of those that it has."""
+
+    model_type: str | None = None
+    hidden_act: str | None = None
+    architectures: tuple[str, ...] | None = None
+    pad_token_id: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
+    pos_att_type: str | tuple[str, ...] | None = None
+    id2label: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], str | int | float | bool | None] | None = None
+    megabert_task: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,15 +193,17 @@ def read_config_json(folder: Path) -> ModelConfig:
     if activation not in ACTIVATIONS:
         raise ConfigError(f"{path}: hidden_act={activation!r}; supported are {', '.join(ACTIVATIONS)}.")
     # Our own default is "auto", which only shards resolve.
-    if "vocab_size" not in content:
+    if content.get("vocab_size") in (None, "auto"):
         raise ConfigError(f"{path}: states no vocab_size. Give a complete Hugging Face folder.")
+    generator = folder / GENERATOR_FOLDER
     try:
         config = _model_config({**content, "family": family, "hidden_act": ACTIVATIONS[activation]}, exchange)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    generator = folder / GENERATOR_FOLDER
-    if config.generator_size is not None and (generator / "config.json").is_file():
-        return replace(config, generator_size=read_config_json(generator).hidden_size / config.hidden_size)
+        if config.generator_size is not None and (generator / "config.json").is_file():
+            share = read_config_json(generator).hidden_size / config.hidden_size
+            config = build(ModelConfig, vars(config), {"generator_size": share})
+    except ConfigError as error:
+        problems = "; ".join(line.strip() for line in str(error).splitlines()[1:])
+        raise ConfigError(f"{path}: {problems}. Give a whole Hugging Face folder of a BERT model.") from None
     return config
 
 
@@ -198,10 +216,10 @@ def _model_config(content: dict[str, Any], exchange: Exchange) -> ModelConfig:
     shape |= {name: None for name, none in exchange.optional.items() if shape[name] in (none, 0)}
     if isinstance(shape.get("pos_att_type"), str):
         shape["pos_att_type"] = [part.strip() for part in shape["pos_att_type"].lower().split("|")]
-    config = ModelConfig(**shape)
+    config = build(ModelConfig, shape)
     # RoBERTa counts positions from behind the padding id; its table has rows that no token reaches.
     unused = unused_positions(config, content.get("pad_token_id") or 0)
-    return replace(config, max_position_embeddings=config.max_position_embeddings - unused)
+    return build(ModelConfig, shape, {"max_position_embeddings": config.max_position_embeddings - unused})
 
 
 def config_path(folder: Path) -> Path:
@@ -224,12 +242,6 @@ def read_object(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: The file is missing or damaged.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: not found. Give a Hugging Face folder of a BERT model.") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}. Fetch the folder again.") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: is not a JSON object. Fetch the folder again.")
-    return content
+    remedy = "Give a whole Hugging Face folder of a BERT model."
+    read_json(path, _Typed, remedy=remedy, error=ConfigError)
+    return read_json(path, dict[str, Any], remedy=remedy, error=ConfigError)

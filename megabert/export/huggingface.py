@@ -2,9 +2,9 @@
 
 import errno
 import json
-import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,11 +17,28 @@ from torch import Tensor
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError, DataError
-from megabert.export.config_json import EXCHANGES, GENERATOR_FOLDER, config_json, is_ours, read_config_json
+from megabert.export.config_json import (
+    EXCHANGES,
+    GENERATOR_FOLDER,
+    config_json,
+    config_path,
+    is_ours,
+    read_config_json,
+    read_object,
+)
 from megabert.export.model_card import ModelCard, render_card
-from megabert.models.convert import from_huggingface, join_generator, split_generator, to_huggingface
-from megabert.models.key_maps import to_theirs
-from megabert.schema import publish_folder
+from megabert.models.convert import (
+    ENCODER,
+    UNREAD_POSITIONS,
+    check_signal,
+    from_huggingface,
+    is_finite,
+    join_generator,
+    split_generator,
+    to_huggingface,
+)
+from megabert.models.key_maps import to_ours, to_theirs
+from megabert.schema import publish_folder, read_json
 from megabert.tokenization import SpecialIds, Tokenizer, load_tokenizer
 from megabert.tokenization.huggingface import TOKENIZER_FILES
 
@@ -44,6 +61,14 @@ class HuggingFaceModel(NamedTuple):
     """Our names of those parameters of pooler and heads that the folder lacks."""
     unused: dict[str, Tensor]
     """Weights that a pre-training model has no parameter for, such as a task's head, by Hugging Face's names."""
+
+
+@dataclass(frozen=True)
+class _Index:
+    """What an index of weights in several files holds."""
+
+    weight_map: dict[str, str]
+    """File of each weight."""
 
 
 class TaskHead(NamedTuple):
@@ -72,7 +97,10 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
     """
     config = read_config_json(folder)
     weights = _read_weights(folder)
-    state, missing, unexpected = from_huggingface(weights, config, objective=objective)
+    try:
+        state, missing, unexpected = from_huggingface(weights, config, objective=objective)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}") from None
     # Heads may be missing, the encoder may not.
     lost = [name for name in missing if not name.startswith(HEADS)]
     if lost:
@@ -80,10 +108,29 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
             f"{folder}: config.json says {config.family}, but the weights lack {len(lost)} parameters of such an "
             f"encoder, as {to_theirs(lost[0], config.family)}. Give a folder whose weights fit its config.json."
         )
+    surplus = [name for name in unexpected if to_ours(name, config.family).startswith(ENCODER)]
+    if surplus:
+        raise CheckpointError(
+            f"{folder}: the weights hold {surplus[0]}, which the encoder of config.json does not have "
+            f"({len(surplus)} such weights are too many). Give a folder whose weights fit its config.json."
+        )
     if config.generator_size is not None and (folder / GENERATOR_FOLDER / "config.json").is_file():
         state = join_generator(state, read_huggingface(folder / GENERATOR_FOLDER).state)
         missing = [name for name in missing if name not in state]
+    check_signal(state, str(folder))
+    if UNREAD_POSITIONS in state:
+        _check_positions(folder, config.max_position_embeddings + len(state[UNREAD_POSITIONS]))
     return HuggingFaceModel(config, state, missing, {name: weights[name] for name in unexpected})
+
+
+def _check_positions(folder: Path, rows: int) -> None:
+    """Refuse a table of positions that is longer than config.json says: which of its rows count is not known then."""
+    stated = read_object(config_path(folder)).get("max_position_embeddings", rows)
+    if rows != stated:
+        raise CheckpointError(
+            f"{folder}: config.json says max_position_embeddings={stated}, the weights have {rows} positions. Give a "
+            "folder whose weights fit its config.json."
+        )
 
 
 def write_huggingface(
@@ -111,8 +158,9 @@ def write_huggingface(
         ConfigError: The folder holds something else.
         DataError: The tokenizer does not fit the model, or the disk is full.
     """
-    folder = Path(os.path.abspath(folder))
+    folder = folder.resolve()  # what a link names is replaced, not the link
     _check_replaceable(folder)
+    check_links(tokenizer_dir)
     special_ids = load_fitting_tokenizer(tokenizer_dir, config).special_ids
     own, generator = split_generator(state, config)
     write = partial(_write_model, tokenizer_dir=tokenizer_dir, special_ids=special_ids, card=card, task=task)
@@ -186,11 +234,38 @@ def _check_replaceable(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise ConfigError(f"{folder}: is a file. Choose another folder.")
-    names = {path.name for path in folder.iterdir()}
-    foreign = sorted(names - EXPORTED_FILES)
-    if foreign or (names and not is_ours(folder)):
+    foreign = sorted(_foreign_names(folder))
+    if foreign or (any(folder.iterdir()) and not is_ours(folder)):
         what = f"holds {foreign[0]}" if foreign else "was not exported by megabert"
         raise ConfigError(f"{folder}: {what}, so it is left alone. Choose a new folder, or an earlier export.")
+
+
+def _foreign_names(folder: Path) -> Iterator[str]:
+    """Yield what an export does not write: other names, folders under its names, and what is within these."""
+    for path in folder.iterdir():
+        if path.name == GENERATOR_FOLDER and path.is_dir() and not path.is_symlink():
+            yield from (f"{path.name}/{name}" for name in _foreign_names(path))
+        elif path.name not in EXPORTED_FILES or not path.is_file():
+            yield path.name
+
+
+def check_links(tokenizer_dir: Path) -> None:
+    """Refuse a tokenizer some of whose files are links to files elsewhere: copies of these would be published.
+
+    Links within the folder are fine, and so are those of Hugging Face's cache, whose folders are made of them.
+
+    Raises:
+        DataError: There is such a link.
+    """
+    folder = tokenizer_dir.resolve()
+    roots = [folder, *([folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else [])]
+    for name in TOKENIZER_FILES:
+        target = (folder / name).resolve()
+        if not any(target.is_relative_to(root) for root in roots):
+            raise DataError(
+                f"{tokenizer_dir / name}: is a link to {target}, outside of its folder, and would be copied into the "
+                "new model. Put the file itself there, or remove the link."
+            )
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
@@ -213,18 +288,34 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _parts(index: Path) -> list[str]:
-    try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index}: is no index of weights: {error!r}. Fetch the file again.") from None
+    remedy = "Fetch the file again."
+    parts = set(read_json(index, _Index, remedy=remedy, error=CheckpointError).weight_map.values())
+    outside = sorted(part for part in parts if Path(part).name != part)
+    if outside:
+        raise CheckpointError(f"{index}: names {outside[0]!r}, which is not a file next to it. {remedy}")
+    return sorted(parts)
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)  # without it, a pickle may run any code
+            content = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)  # else a pickle may run any code
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}. Fetch the file again.") from None
     except Exception as error:  # pickle.UnpicklingError: the file holds other objects than tensors
         raise CheckpointError(f"{path}: holds more than weights: {error}. Convert it to safetensors.") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: holds a {type(content).__name__}, not weights by name. Give a model's weights.")
+    # Files of the authors of DeBERTa hold their configuration as well.
+    weights = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    for name, value in weights.items():
+        if value.layout != torch.strided or value.nbytes > value.untyped_storage().nbytes():
+            raise CheckpointError(f"{path}: {name} is no plain tensor of its size. Convert the file to safetensors.")
+        if value.is_floating_point() and not is_finite(value.float()):
+            raise CheckpointError(
+                f"{path}: {name} holds NaN or infinite numbers, with which nothing can be computed. Fetch the file "
+                "again, or take another checkpoint of that model."
+            )
+    return weights

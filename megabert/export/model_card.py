@@ -1,5 +1,6 @@
 """The model card: a README.md with the YAML header that model hubs read."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,7 +76,7 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
     task = "replaced-token detection" if architecture == DISCRIMINATOR else card.pipeline
     blocks = [
         f"---\n{_header(card, config.family, task)}---",
-        f"# {card.name}",
+        f"# {_plain(card.name)}",
         card.description,
         _usage(card, architecture),
     ]
@@ -126,5 +127,15 @@ def _table(rows: Mapping[str, Any]) -> str:
     lines = ["| | |", "|---|---|"]
     for name, value in rows.items():
         shown = f"{value:.4f}" if isinstance(value, float) and 1e-3 <= abs(value) < 1e6 else str(value)
-        lines.append(f"| {name} | {shown} |".replace("\n", " "))
+        lines.append(f"| {_plain(name)} | {_plain(shown)} |")
     return "\n".join(lines)
+
+
+_MARKS = re.compile(r"[<|`*]|(?<=\])[(\[]|&(?=#|\w+;)")
+"""What would become HTML, a column, code, stress, a link or an image in a text that says none of these."""
+
+
+def _plain(text: str) -> str:
+    """Return a name or label as Markdown that shows it as it is, on one line: it may come from anybody."""
+    words = " ".join("".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in text).split())
+    return _MARKS.sub(lambda mark: f"&#{ord(mark[0])};", words)

@@ -30,7 +30,7 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last") -> int:
         CheckpointError, ConfigError, DataError: There is no such run or checkpoint, or the folder holds something else.
     """
     config = read_config(run_dir)
-    path = find_checkpoint(checkpoints_dir(run_dir), checkpoint)
+    path = find_checkpoint(checkpoints_dir(run_dir), checkpoint, falls_back=False)
     run = read_checkpoint_manifest(path).run
     write_huggingface(
         folder,

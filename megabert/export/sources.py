@@ -1,6 +1,7 @@
 """The models that a command line can name: a run folder, or a Hugging Face folder."""
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -11,8 +12,11 @@ from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import config_path, read_config_json
 from megabert.export.huggingface import load_fitting_tokenizer, read_huggingface
 from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
+from megabert.models.key_maps import DECODER
 from megabert.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
+
+logger = logging.getLogger(__name__)
 
 MASKED_LM = ("cls.predictions.", "generator.")
 """Beginnings of the names of the parameters that fill masks."""
@@ -40,10 +44,14 @@ class Source:
             fills_masks: Whether the masked-LM head is needed.
 
         Raises:
-            CheckpointError: The masked-LM head is needed, and the weights lack it.
+            CheckpointError: The masked-LM head is needed, and the weights lack it or have one of another kind.
         """
+        # Read first: weights that do not fit the sizes are refused before these sizes take their memory.
+        state = self.weights.read()
+        needed = {name: value for name, value in state.items() if fills_masks or not name.endswith(DECODER)}
         model = self.build_untrained_model()
-        lacking = [name for name in load_initial_weights(model, self.weights) if name.startswith(MASKED_LM)]
+        new = load_initial_weights(model, replace(self.weights, read=lambda: needed))
+        lacking = [name for name in new if name.startswith(MASKED_LM)]
         if fills_masks and lacking:
             raise CheckpointError(
                 f"{self.weights.source}: the weights have no head that guesses pieces ({lacking[0]} is missing). Give "
@@ -85,8 +93,11 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
 
     def read() -> dict[str, Tensor]:
         if is_run:
-            return read_masters(find_checkpoint(checkpoints_dir(folder), checkpoint))
-        return read_huggingface(folder).state
+            return read_masters(find_checkpoint(checkpoints_dir(folder), checkpoint, falls_back=False))
+        content = read_huggingface(folder)
+        if content.unused:
+            logger.warning("%s: these weights are not used here: %s", folder, ", ".join(content.unused))
+        return content.state
 
     weights = InitialWeights(source=str(folder), tokenizer_sha256=load_tokenizer(pieces).sha256, read=read)
     return Source(model=model, tokenizer_dir=pieces, weights=weights, seed=seed)

@@ -13,11 +13,11 @@ from torch import Tensor
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import build, nearest
 from megabert.data.batch import MicroBatch
-from megabert.errors import ConfigError
+from megabert.errors import CheckpointError, ConfigError
 from megabert.export.huggingface import load_fitting_tokenizer
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.families import FAMILIES, Example, Family, Prediction
-from megabert.finetuning.saved_model import SCORING_SETTINGS, SavedModel, read_saved_model
+from megabert.finetuning.saved_model import KEY, SCORING_SETTINGS, SavedModel, read_saved_model
 from megabert.finetuning.setup import bind_family, find_file, subset
 from megabert.finetuning.tasks import find_task
 
@@ -73,6 +73,11 @@ def evaluate(
                 ends = np.cumsum(features.rows[items])[:-1]
                 for item, rows in zip(items, np.split(logits, ends), strict=True):
                     logits_of_items[item] = rows
+    if not all(np.isfinite(rows).all() for rows in logits_of_items):
+        raise CheckpointError(
+            f"{data.name}: the model's outputs are NaN or infinite: its weights are damaged, or have diverged. Take "
+            "another model, or a lower learning_rate."
+        )
     predictions = family.predict(logits_of_items, data.examples, features)
     return Evaluation(predictions=predictions, metrics=family.score(predictions, data.examples))
 
@@ -129,7 +134,13 @@ def _settings(saved: SavedModel, changes: Mapping[str, Any]) -> FinetuneConfig:
     unknown = [setting for setting in changes if setting not in CHANGEABLE]
     if unknown:
         raise ConfigError(f"{unknown[0]}: no setting of an evaluation{nearest(unknown[0], CHANGEABLE)}")
-    return build(FinetuneConfig, {"model": str(saved.folder), "data": "", **saved.settings}, changes)
+    recorded = {"model": str(saved.folder), "data": "", **saved.settings}
+    try:
+        build(FinetuneConfig, recorded)
+    except ConfigError as error:
+        problems = "; ".join(line.strip() for line in str(error).splitlines()[1:])
+        raise ConfigError(f"{saved.folder}/config.json: {KEY}: {problems}. Fetch the folder again.") from None
+    return build(FinetuneConfig, recorded, changes)
 
 
 def _find_device(name: str) -> torch.device:

@@ -31,6 +31,7 @@ from megabert.finetuning.setup import Prepared, prepare
 from megabert.finetuning.tasks import Task
 from megabert.finetuning.trainer import TaskTrainer
 from megabert.models.build import InitialWeights, initial_value, initialize, load_initial_weights
+from megabert.models.convert import UNREAD_POSITIONS
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer
@@ -108,8 +109,7 @@ def finetune(
         with RunLock(output_dir, world):
             run_on_main_rank(world, lambda: claim_folder(output_dir, prepared))
             seeds = range(config.seed, config.seed + config.seeds)
-            results = {seed: seed_folder(output_dir, seed) / RESULT_NAME for seed in seeds}
-            pending = run_on_main_rank(world, lambda: [seed for seed in seeds if not results[seed].is_file()])
+            pending = run_on_main_rank(world, lambda: [seed for seed in seeds if not has_finished(output_dir, seed)])
             if pending:
                 with logging_to_file(output_dir, world.rank):
                     _train_seeds(prepared, pending, output_dir, world)
@@ -154,11 +154,22 @@ def seed_folder(output_dir: Path, seed: int) -> Path:
     return output_dir / f"seed_{seed}"
 
 
+def has_finished(output_dir: Path, seed: int) -> bool:
+    """Tell whether a seed has its result and its model; where the model is gone, the seed is trained again."""
+    folder = seed_folder(output_dir, seed)
+    if not (folder / RESULT_NAME).is_file():
+        return False
+    gone = [name for name in ("config.json", "model.safetensors") if not (folder / "model" / name).is_file()]
+    if gone:
+        logger.warning("%s is gone: seed %d is trained again", folder / "model" / gone[0], seed)
+    return not gone
+
+
 def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: World) -> None:
     """Build model and engine once, and train one seed after the other with them."""
     family, config = prepared.family, prepared.family.config
     share_host(world)
-    model, given = _build_model(prepared, world)
+    model, given, kept = _build_model(prepared, world)
     # Each seed starts from these weights and from the optimizer and loss scale of a new engine.
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _build_engine(model, config, world)
@@ -181,10 +192,10 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
     for seed in seeds:
         start_over(engine, _weights_of_seed(start, given, seed, prepared))
         engine.load_state(first_state)
-        _train_seed(trainer, prepared, seed, seed_folder(output_dir, seed))
+        _train_seed(trainer, prepared, seed, seed_folder(output_dir, seed), kept)
 
 
-def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Path) -> None:
+def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Path, kept: Mapping[str, Tensor]) -> None:
     """Train one seed, score every evaluation set with its best weights, and write predictions, model and result."""
     world = trainer.world
     run_on_main_rank(world, lambda: folder.mkdir(parents=True, exist_ok=True))
@@ -198,7 +209,7 @@ def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Pat
         if world.is_main:
             stem = folder / f"predictions_{data.name}"
             files += [path.name for path in prepared.family.write(evaluation.predictions, evaluation.metrics, stem)]
-    state = whole_masters(trainer.engine, world)
+    state = {**whole_masters(trainer.engine, world), **kept}
 
     def write() -> None:
         write_model(folder / "model", prepared, state, metrics, training)
@@ -208,8 +219,10 @@ def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Pat
     run_on_main_rank(world, write)
 
 
-def _build_model(prepared: Prepared, world: World) -> tuple[TaskModel, set[str]]:
-    """Return the model, and the names of the weights that it was given: they do not depend on the seed."""
+def _build_model(prepared: Prepared, world: World) -> tuple[TaskModel, set[str], dict[str, Tensor]]:
+    """Return the model, the names of the weights that it was given, which do not depend on the seed, and the weights
+    that no text reaches, which are written as they were.
+    """
     family, config = prepared.family, prepared.family.config
     model = TaskModel(
         prepared.model,
@@ -221,12 +234,13 @@ def _build_model(prepared: Prepared, world: World) -> tuple[TaskModel, set[str]]
     initialize(model, config.seed)
     if config.random_weights:
         logger.info("random weights: %s gives shape and tokenizer alone", config.model)
-        return model, set()
-    return model, run_on_all_ranks(world, lambda: _load_weights(model, prepared.source.weights))
+        return model, set(), {}
+    state = run_on_all_ranks(world, lambda: _load_weights(model, prepared.source.weights))
+    return model, set(state), {name: value for name, value in state.items() if name == UNREAD_POSITIONS}
 
 
-def _load_weights(model: TaskModel, source: InitialWeights) -> set[str]:
-    """Load the encoder and return the names of its parameters; what the source lacks is drawn by seed."""
+def _load_weights(model: TaskModel, source: InitialWeights) -> dict[str, Tensor]:
+    """Load the encoder and return the source's weights; what it lacks is drawn by seed."""
     state = source.read()
     load_initial_weights(model, replace(source, read=lambda: state))
     lacking = [name for name, _ in model.named_parameters() if name not in state]
@@ -236,7 +250,7 @@ def _load_weights(model: TaskModel, source: InitialWeights) -> set[str]:
             f"{source.source}: the weights lack {len(encoder)} parameters of the encoder, such as {encoder[0]}. Give "
             "a complete model."
         )
-    return set(state)
+    return state
 
 
 def _weights_of_seed(start: Mapping[str, Tensor], given: set[str], seed: int, prepared: Prepared) -> dict[str, Tensor]:
@@ -267,6 +281,10 @@ def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary
     remedy = "Delete it to train this seed again."
     paths = [seed_folder(output_dir, seed) / RESULT_NAME for seed in seeds]
     results = [read_json(path, SeedResult, remedy=remedy, error=CheckpointError) for path in paths]
+    names = [{part: sorted(metrics) for part, metrics in result.metrics.items()} for result in results]
+    for path, own in zip(paths, names, strict=True):
+        if own != names[0]:
+            raise CheckpointError(f"{path}: damaged or edited (its metrics are {own}, not {names[0]}). {remedy}")
     best = max(results, key=lambda result: result.score).seed
     summary = Summary(
         task=task_name,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megabert.distributed.environments import describe_rank, find_launcher
-from megabert.errors import ConfigError, DataError, MegabertError
+from megabert.errors import CheckpointError, ConfigError, DataError, MegabertError
 from megabert.finetuning.finetune import Summary, read_summary
 from megabert.finetuning.tasks import GLUE, TASKS, Task
 from megabert.observability.logs import logger
@@ -50,7 +50,13 @@ def run_glue(data: Path, output_dir: Path, flags: Sequence[str], *, launcher: st
         _run_task(task, data, output_dir / task.name, flags, launcher)
     if "--dry-run" in flags:
         return {}
-    return {task.name: read_summary(output_dir / task.name) for task in present}
+    summaries = {task.name: read_summary(output_dir / task.name) for task in present}
+    for name, summary in summaries.items():
+        if any(metric not in means for means in summary.mean.values() for metric in TASKS[name].metrics):
+            raise CheckpointError(
+                f"{output_dir / name}: its results lack a metric of {name}. Run the same command again."
+            )
+    return summaries
 
 
 def _run_task(task: Task, data: Path, folder: Path, flags: Sequence[str], launcher: str) -> None:

@@ -179,14 +179,17 @@ def read_saved_model(folder: Path) -> SavedModel:
         raise ConfigError(f"{folder}: no config.json. {hint}")
     content = read_huggingface(folder)
     fields = read_object(folder / "config.json")
-    settings = dict(fields.get(KEY) or {})
+    recorded = fields.get(KEY) or {}
+    settings = {name: value for name, value in recorded.items() if name in SCORING_SETTINGS}
+    if not isinstance(recorded.get("task", ""), str):
+        raise ConfigError(f"{folder}/config.json: {KEY}.task is no name of a task. Fetch the folder again.")
     # Names that transformers made up say nothing: the labels of the task or of the file are taken instead.
     names = fields.get("id2label")
     labels = tuple(str(names[key]) for key in sorted(names, key=int)) if names else ()
     return SavedModel(
         folder=folder,
         model=replace(content.config, generator_size=None),
-        task_name=settings.pop("task", None),
+        task_name=recorded.get("task"),
         settings=settings,
         labels=None if all(PLACEHOLDER.fullmatch(label) for label in labels) else labels,
         encoder=content.state,

@@ -10,12 +10,14 @@ import numpy as np
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError, DataError
+from megabert.export.huggingface import check_links
 from megabert.export.sources import Source, open_source
 from megabert.finetuning.batches import Features
 from megabert.finetuning.families import FAMILIES, Example, Family
 from megabert.finetuning.model import architecture_of
 from megabert.finetuning.tables import SUFFIXES
 from megabert.finetuning.tasks import Task
+from megabert.models.build import InitialWeights
 from megabert.schema.files import sha256_file
 from megabert.tokenization import Tokenizer
 
@@ -52,18 +54,22 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     Raises:
         ConfigError: The model cannot be fine-tuned, or a setting does not fit it.
         DataError: A file, a label or the tokenizer is wrong.
+        CheckpointError: The weights are damaged or senseless.
     """
     source = open_source(config.model, config.checkpoint)
     # Refuses, before hours of training, a model whose result transformers could not load.
     architecture_of(source.model.family, FAMILIES[task.family].head.architecture)
     tokenizer = source.load_tokenizer()
+    check_links(source.tokenizer_dir)  # now, since the result gets a copy of it
     train_path, evaluation_paths = find_files(task, config)
     train, evaluation = _read_examples(task, config, train_path, evaluation_paths)
     # Read even where the task names its labels: examples with a single label are refused, there is nothing to learn.
     labels = FAMILIES[task.family].labels_of(train)
     family = bind_family(task, config, source.model, tokenizer, task.labels or labels)
+    encoded = family.encode(train, is_training=True)
+    evaluated = tuple((name, examples, family.encode(examples, is_training=False)) for name, examples in evaluation)
     return Prepared(
-        source=source,
+        source=source if config.random_weights else replace(source, weights=_read_now(source.weights)),
         model=replace(
             source.model,
             hidden_dropout_prob=config.hidden_dropout_prob,
@@ -71,14 +77,20 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
             generator_size=None,  # of an ELECTRA only the discriminator is fine-tuned
         ),
         family=family,
-        train=family.encode(train, is_training=True),
-        evaluation=tuple((name, examples, family.encode(examples, is_training=False)) for name, examples in evaluation),
+        train=encoded,
+        evaluation=evaluated,
         identity={
             "tokenizer": tokenizer.sha256,
             "training file": sha256_file(train_path),
             **{f"evaluation file {path.name}": sha256_file(path) for path in evaluation_paths},
         },
     )
+
+
+def _read_now(weights: InitialWeights) -> InitialWeights:
+    """Read weights, so that bad ones are refused here; they are held until they are used for the first time."""
+    held = [weights.read()]
+    return replace(weights, read=lambda: held.pop() if held else weights.read())
 
 
 def _read_examples(

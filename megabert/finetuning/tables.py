@@ -1,7 +1,6 @@
 """Tables with named columns: TSV, CSV, JSON Lines, Parquet. Every row remembers the line it came from."""
 
 import csv
-import json
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 
 from megabert.errors import DataError
 from megabert.observability.logs import logger
+from megabert.schema import parse_json
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".txt")
 """Suffixes of tables, in the order in which a folder is searched for them."""
@@ -56,6 +56,8 @@ def as_text(value: Any, where: str) -> str:
         raise DataError(
             f"{where} holds a {type(value).__name__}, expected text or a number: {value!r:.40}. Convert it."
         )
+    if isinstance(value, str) and "\0" in value:
+        raise DataError(f"{where} holds a NUL character, as damaged or binary files do. Fix the row, or leave it out.")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -177,13 +179,7 @@ def json_object(text: str, where: str) -> dict[str, Any]:
     Raises:
         DataError: The text is something else.
     """
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{where}: is not valid JSON: {error}. One object a line is expected.") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{where}: holds a {type(value).__name__}, expected a JSON object.")
-    return value
+    return parse_json(text, dict[str, Any], where=where, remedy="A JSON object is expected on every line.")
 
 
 def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, list[Any]]]:
@@ -192,11 +188,12 @@ def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[in
             yield 0, file.schema_arrow.names
             row = 0
             for batch in file.iter_batches():
+                batch.validate(full=True)  # what is read from a damaged file may point outside of its memory
                 for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     row += 1
                     yield row, list(values)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{path}: is not Parquet: {error}. Name another file.") from None
+    except (pa.ArrowException, OverflowError) as error:
+        raise DataError(f"{path}: is damaged or not Parquet: {error}. Name another file.") from None
 
 
 _READERS = {

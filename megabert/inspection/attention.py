@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from megabert.data.batch import pack_sequences
-from megabert.inspection.encode_text import encode_text, evaluating
+from megabert.inspection.encode_text import check_outputs, encode_text, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.models.deberta import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
@@ -84,7 +84,7 @@ def record_attention(
     has_segments = model.config.type_vocab_size > 1
     batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start] if has_segments else None)
     with evaluating(model), _observing(model) as seen:
-        model.bert(batch.to(next(model.parameters()).device))
+        check_outputs(model.bert(batch.to(next(model.parameters()).device))[0])
     heads = model.config.num_attention_heads
     qkv_LS3NH = torch.stack(seen.qkv_TC).float().cpu().unflatten(-1, (3, heads, -1))
     q_LNSH, k_LNSH, v_LNSH = qkv_LS3NH.permute(2, 0, 3, 1, 4).unbind(0)

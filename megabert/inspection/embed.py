@@ -1,18 +1,19 @@
 """Vectors for the lines of a file, streamed: a gigabyte of text takes no more memory than a megabyte.
 
-Lines are read and tokenized in blocks. A group of lines whose vectors fit a fixed budget is sorted by length, packed,
-and put back into the file's order; each group is written before the next one is computed: to Parquet, or to ``.npy``,
-whose header gets the number of rows at the end.
+Lines are read and tokenized in blocks, and of a line no more than the model can have a use for. A group of lines whose
+vectors fit a fixed budget is sorted by length, packed, and put back into the file's order; each group is written before
+the next one is computed: to Parquet, or to ``.npy``, whose header gets the number of rows at the end.
 """
 
 # T packed tokens, S tokens of one text, D hidden, which is the width of a vector
 
+import codecs
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeVar
+from typing import BinaryIO, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError, DataError
-from megabert.inspection.encode_text import evaluating
+from megabert.inspection.encode_text import check_outputs, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.schema.files import atomic_path
 from megabert.tokenization import Tokenizer
@@ -35,6 +36,8 @@ Write = Callable[[Sequence[NDArray[np.integer]], Sequence[NDArray[np.float32]]],
 BLOCK_LINES = 4096
 BLOCK_BYTES = 1 << 20
 """Size of a block of text, which ends with the line that reaches it."""
+MAX_LINE_BYTES = 1 << 20
+"""So much of a line is tokenized: two thousand bytes for each of BERT's 512 positions."""
 GROUP_BYTES = 1 << 26
 """Memory for the vectors of a group."""
 
@@ -85,8 +88,8 @@ def embed_file(
         torch.inference_mode(),
         open_vectors(output, width=width, pieces=tokenizer.pieces if pooling == "tokens" else None) as write,
     ):
-        for texts in read_blocks(path):
-            sequences = _encode(tokenizer, texts, limit, counts)
+        for lines in read_blocks(path):
+            sequences = _encode(tokenizer, lines, limit, counts)
             sizes = [4 * width * (len(ids) if pooling == "tokens" else 1) for ids in sequences]
             for group in _runs(sequences, sizes, GROUP_BYTES):
                 write(group, _vectors(model, group, pooling, batch_tokens))
@@ -95,41 +98,72 @@ def embed_file(
     return counts
 
 
-def read_blocks(path: Path) -> Iterator[list[str]]:
+class Line(NamedTuple):
+    """A line of a file, without its end."""
+
+    text: str
+    is_whole: bool
+    """Whether the text is all of the line: of a very long one it is the beginning, up to a space if there is one."""
+
+
+def read_blocks(path: Path) -> Iterator[list[Line]]:
     """Yield the lines of a UTF-8 file, a block at a time.
 
     Raises:
         DataError: The file cannot be read, or a line is not UTF-8.
     """
-    number = 0
+    number = size = 0
+    block: list[Line] = []
     try:
         with open(path, "rb") as stream:
-            while lines := stream.readlines(BLOCK_BYTES):
-                for first in range(0, len(lines), BLOCK_LINES):
-                    block = lines[first : first + BLOCK_LINES]
-                    yield [_decode(line, path, number + index) for index, line in enumerate(block, 1)]
-                    number += len(block)
+            while start := stream.readline(MAX_LINE_BYTES):
+                number += 1
+                block.append(_read_line(start, stream, path, number))
+                size += len(start)
+                if len(block) == BLOCK_LINES or size >= BLOCK_BYTES:
+                    yield block
+                    block = []
+                if size >= BLOCK_BYTES:
+                    size = 0
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
+    if block:
+        yield block
 
 
-def _decode(line: bytes, path: Path, number: int) -> str:
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8 ({error.reason}). "
-            "Convert the file, such as with: iconv -f ENCODING -t UTF-8"
-        ) from None
+def _read_line(start: bytes, stream: BinaryIO, path: Path, number: int) -> Line:
+    """Decode a line and read to its end; what is too long is checked, but not kept."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig" if number == 1 else "utf-8")()
+    part, text, done = start, "", 0
+    while True:
+        is_end = part.endswith(b"\n") or len(part) < MAX_LINE_BYTES
+        try:
+            decoded = decoder.decode(part, final=is_end)
+        except UnicodeDecodeError as error:
+            # The decoder counts from the bytes of a character that the part before had begun.
+            byte = done - (len(error.object) - len(part)) + error.start + 1
+            raise DataError(
+                f"{path}:{number}: byte {byte} of the line is not UTF-8 ({error.reason}). "
+                "Convert the file, such as with: iconv -f ENCODING -t UTF-8"
+            ) from None
+        text = text or decoded
+        done += len(part)
+        if is_end:
+            break
+        part = stream.readline(MAX_LINE_BYTES)
+    if done == len(start):
+        return Line(text.rstrip("\r\n"), True)
+    # Cut between two words, so that the pieces of the last one are those that it has in the whole line.
+    return Line(text[: text.rfind(" ") + 1] or text, False)
 
 
-def _encode(tokenizer: Tokenizer, texts: list[str], limit: int, counts: Embedded) -> list[NDArray[np.int64]]:
-    """Return ``[CLS] text [SEP]`` of each text, cut to the model's positions, and count lines and tokens."""
+def _encode(tokenizer: Tokenizer, lines: list[Line], limit: int, counts: Embedded) -> list[NDArray[np.int64]]:
+    """Return ``[CLS] text [SEP]`` of each line, cut to the model's positions, and count lines and tokens."""
     cls, sep = tokenizer.special_ids.cls, tokenizer.special_ids.sep
     sequences = []
-    for ids in tokenizer.encode_batch(texts):
+    for line, ids in zip(lines, tokenizer.encode_batch([line.text for line in lines]), strict=True):
         counts.lines += 1
-        if len(ids) > limit - 2:
+        if len(ids) > limit - 2 or not line.is_whole:
             counts.truncated += 1
             counts.first_truncated = counts.first_truncated or counts.lines
         sequences.append(np.array([cls, *ids[: limit - 2], sep], np.int64))
@@ -146,7 +180,7 @@ def _vectors(model: PretrainingModel, group: list[NDArray], pooling: Pooling, ba
     shortest_first = np.argsort(lengths, kind="stable").tolist()
     for chosen in _runs(shortest_first, [lengths[index] for index in shortest_first], batch_tokens):
         hidden_TD, _ = model.bert(pack_sequences([group[index] for index in chosen]).to(device))
-        hidden_TD = hidden_TD.float()
+        hidden_TD = check_outputs(hidden_TD.float())
         for index, hidden_SD in zip(chosen, hidden_TD.split([lengths[index] for index in chosen]), strict=True):
             # Without the copy, a view of one row would keep the whole batch in memory.
             vectors[index] = _POOL[pooling](hidden_SD).cpu().numpy().copy()

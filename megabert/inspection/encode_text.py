@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from megabert.errors import ConfigError
+from megabert.errors import CheckpointError, ConfigError
+from megabert.models.convert import is_finite
 from megabert.tokenization import Tokenizer
 
 
@@ -43,6 +44,20 @@ def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, l
     if len(ids) > limit:
         raise ConfigError(f"the text has {len(ids)} tokens, the model positions for {limit}. Shorten the text.")
     return Encoded(np.array(ids, dtype=np.int64), segment_b_start)
+
+
+def check_outputs(values: Tensor) -> Tensor:
+    """Return what a model computed.
+
+    Raises:
+        CheckpointError: It holds NaN or infinite numbers, which say nothing.
+    """
+    if not is_finite(values):
+        raise CheckpointError(
+            "the model's outputs for this text are NaN or infinite: its weights are damaged, or have diverged. Take "
+            "another model or checkpoint."
+        )
+    return values
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError
 from megabert.export.sources import open_source
-from megabert.inspection.encode_text import encode_text, evaluating
+from megabert.inspection.encode_text import check_outputs, encode_text, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.text_tables import render_table
 from megabert.tokenization import Tokenizer
@@ -52,7 +52,7 @@ def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k
     batch = pack_sequences([ids], mask_id=tokenizer.special_ids.mask).to(next(model.parameters()).device)
     with evaluating(model):
         # A model may have more rows than the vocabulary has pieces; padded rows are no guesses.
-        logits_MV = model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size]
+        logits_MV = check_outputs(model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size])
     probabilities_MV = torch.softmax(logits_MV.float(), -1).cpu().numpy()
     return [_best(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
 

@@ -85,7 +85,7 @@ def nearest(
         mean_D = embeddings_VD[ids].mean(axis=0)
         total_D += sign * mean_D / np.linalg.norm(mean_D)
     length = np.linalg.norm(total_D)
-    if length < 1e-6:
+    if not length >= 1e-6:  # NaN where a word's embedding is zero
         raise ConfigError(f"{query}: the words cancel out, nothing is left to compare with. Use different words.")
     # All rows have length 1, so one product is the cosine with every piece (Mikolov et al. 2013, section 4.1).
     cosine_V = unit_VD @ (total_D / length)

@@ -20,7 +20,7 @@ from megabert.config.run import OpsConfig
 from megabert.errors import CheckpointError, DataError
 from megabert.models.bert import BertForPreTraining
 from megabert.models.electra import ElectraForPreTraining
-from megabert.models.key_maps import VOCABULARY_ROWS
+from megabert.models.key_maps import DECODER, VOCABULARY_ROWS
 
 logger = logging.getLogger(__name__)
 
@@ -126,10 +126,17 @@ def load_initial_weights(model: nn.Module, initial: InitialWeights) -> list[str]
         Sorted names of the parameters that stayed random, such as a new head.
 
     Raises:
-        CheckpointError: A tensor has another shape, or the two have no parameter in common.
+        CheckpointError: A tensor has another shape, the two have no parameter in common, or the model has a masked-LM
+            head and the source's has a decoder of its own.
     """
     parameters = dict(model.named_parameters())
     state = initial.read()
+    if any(name.endswith(DECODER) and name.replace("weight", "bias") in parameters for name in state):
+        raise CheckpointError(
+            f"{initial.source}: its masked-LM head has a decoder of its own (tie_word_embeddings: false). Here the "
+            "decoder is the word embeddings, so its guesses would be others. Give a model whose decoder is tied; "
+            "embed, similar, attention and finetune take this one, since they do without the head."
+        )
     given = {name: tensor for name, tensor in state.items() if name in parameters}
     if not given:
         raise CheckpointError(f"{initial.source}: no parameter of this model was found there.")

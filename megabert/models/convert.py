@@ -5,6 +5,7 @@ three there. Our vocabulary is padded to a multiple of 64 rows. Our positions be
 of the padding.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 
@@ -15,24 +16,30 @@ from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError
 from megabert.models.build import build_model
-from megabert.models.key_maps import VOCABULARY_ROWS, to_ours, to_theirs
+from megabert.models.key_maps import DECODER, VOCABULARY_ROWS, to_ours, to_theirs
 
 # Our names and theirs of the attention projections, after ``key_maps``.
 FUSED = re.compile(r"^(.*\.attention\.self)\.qkv\.(weight|bias)$")
 SPLIT = re.compile(r"^(.*\.attention\.self)\.(query|key|value)\.(weight|bias)$")
 BY_HEAD = re.compile(r"^(.*\.attention\.self)\.in_proj\.(weight)$")
 """DeBERTa's first version: one parameter with queries, keys and values of the first head, then of the second, ..."""
+logger = logging.getLogger(__name__)
+
 PARTS = ("query", "key", "value")
 """The order of the three in our fused parameter."""
 
 POSITIONS = "bert.embeddings.position_embeddings.weight"
 """Our table begins with position 0; theirs may begin with rows that no token reads."""
+UNREAD_POSITIONS = f"{POSITIONS}.unread"
+"""Those rows, for a model that is written again. They are no parameter: a pre-training leaves them behind."""
 
 GENERATOR = "generator."
 """Prefix of ELECTRA's generator, which shares the embeddings of the discriminator."""
 
-POSITION_IDS, DECODER = "bert.embeddings.position_ids", "cls.predictions.decoder.weight"
-"""Entries of some files that hold no weights of their own: a counter, and (usually) the tied word embeddings again."""
+POSITION_IDS = "bert.embeddings.position_ids"
+"""An entry of some files that holds no weights: a counter."""
+ENCODER = ("bert.encoder.", "bert.embeddings_project.", "bert.embeddings.word_embeddings.")
+"""Beginnings of names of which every tensor is needed: one too many belongs to another encoder than config.json's."""
 
 
 def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig, *, pad_id: int = 0) -> dict[str, Tensor]:
@@ -48,11 +55,15 @@ def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig, *, pad_id: 
     """
     result: dict[str, Tensor] = {}
     for name, value in state.items():
+        if name == UNREAD_POSITIONS:
+            continue
         if name.endswith(VOCABULARY_ROWS):
             value = value[: config.vocab_size]
         if name == POSITIONS:  # RoBERTa: rows in front, up to the padding's id, that no token reads
-            unused = value.new_zeros(unused_positions(config, pad_id), value.shape[1])
-            value = torch.cat([unused, value])
+            unread = value.new_zeros(unused_positions(config, pad_id), value.shape[1])
+            if UNREAD_POSITIONS in state and state[UNREAD_POSITIONS].shape == unread.shape:
+                unread = state[UNREAD_POSITIONS]
+            value = torch.cat([unread, value])
         fused = FUSED.match(name)
         if fused and not config.traits.has_key_bias:  # DeBERTa's first version: rows by head, then by Q, K, V
             theirs = to_theirs(f"{fused[1]}.in_proj.{fused[2]}", config.family)
@@ -79,26 +90,44 @@ def from_huggingface(
 
     Returns:
         Float32 parameters by our names, the vocabulary padded with zeros; our names that the weights lack (such as
-        heads); their names that the model has no parameter for.
+        heads); their names that the model has no parameter for. Not parameters, but among them where the weights have
+        them: ``UNREAD_POSITIONS``, and a ``DECODER`` of its own.
 
     Raises:
-        CheckpointError: A weight has another shape than ``config`` says, or one of Q, K and V is missing.
+        CheckpointError: A weight has another shape than ``config`` says or holds no fractions, or one of Q, K and V is
+            missing.
     """
     # Rename, fuse, and take what the model has; the rest is reported, but for what carries no weights of its own.
-    renamed = {to_ours(name, config.family): (name, value) for name, value in state.items()}
-    values = _fuse({name: value for name, (_, value) in renamed.items()}, config)
+    renamed: dict[str, tuple[str, Tensor]] = {}
+    for theirs, value in state.items():
+        name = to_ours(theirs, config.family)
+        if name in renamed and not _equal(renamed[name][1], value):
+            logger.warning("%s is used and %s, which differs from it, is not", theirs, renamed[name][0])
+        renamed[name] = (theirs, value)
     expected = parameter_shapes(config, objective=objective)
+    for name, (theirs, value) in renamed.items():
+        if _fused_name(name) in expected and not value.is_floating_point():
+            raise CheckpointError(
+                f"{theirs}: its numbers are of type {value.dtype}, such as those of a quantised model, which megabert "
+                "does not read. Give the model's weights in float32, float16 or bfloat16."
+            )
+    values = _fuse({name: value for name, (_, value) in renamed.items()}, config)
     result = {
-        name: _fit(name, values[name].to(torch.float32), expected[name], config)
-        for name in sorted(expected.keys() & values.keys())
+        name: _fit(name, values[name], expected[name], config) for name in sorted(expected.keys() & values.keys())
     }
-    derived = {POSITION_IDS}
-    if DECODER in values and torch.equal(values[DECODER], values["bert.embeddings.word_embeddings.weight"]):
-        derived.add(DECODER)
     unexpected = [
-        theirs for name, (theirs, _) in renamed.items() if _fused_name(name) not in result and name not in derived
+        theirs
+        for name, (theirs, _) in renamed.items()
+        if _fused_name(name) not in result and name not in (POSITION_IDS, DECODER)
     ]
-    return result, sorted(expected.keys() - result.keys()), sorted(unexpected)
+    missing = sorted(expected.keys() - result.keys())
+    # What is no parameter, but must not be lost in silence.
+    words = values.get("bert.embeddings.word_embeddings.weight")
+    if DECODER in values and (words is None or not _equal(values[DECODER], words)):
+        result[DECODER] = values[DECODER].to(torch.float32)
+    if POSITIONS in result and config.traits.positions_after_padding:
+        result[UNREAD_POSITIONS] = values[POSITIONS][: -len(result[POSITIONS])].to(torch.float32)
+    return result, missing, sorted(unexpected)
 
 
 def split_generator(
@@ -146,6 +175,28 @@ def parameter_shapes(config: ModelConfig, *, objective: Objective | None = None)
     return {name: parameter.shape for name, parameter in model.named_parameters()}
 
 
+def is_finite(values: Tensor) -> bool:
+    """Tell whether no element is NaN or infinite."""
+    return not values.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(values.detach()))).all())
+
+
+def check_signal(state: Mapping[str, Tensor], where: str) -> None:
+    """Refuse weights that let nothing of a text through, as a conversion that failed leaves them.
+
+    A layer's matrices may be zero, since its input is added to its output; word embeddings and gains may not.
+
+    Raises:
+        CheckpointError: All word embeddings, or all gains of a LayerNorm of the encoder, are zero.
+    """
+    for name, value in state.items():
+        must_differ = name.startswith("bert.") and name.endswith(("word_embeddings.weight", "LayerNorm.weight"))
+        if must_differ and not value.any():
+            raise CheckpointError(
+                f"{where}: all of {name} is zero, so that every text would give the same. Fetch or convert the model "
+                "again."
+            )
+
+
 def count_parameters(config: ModelConfig) -> int:
     """Return the size of encoder and pooler, as papers state it: without heads and the vocabulary's padding."""
     shapes = parameter_shapes(config)
@@ -166,6 +217,7 @@ def load_parameters(model: nn.Module, state: Mapping[str, Tensor], *, may_lack: 
         CheckpointError: Names or shapes differ.
     """
     # Everything is checked before anything is copied: a model is never left half loaded.
+    state = {name: value for name, value in state.items() if name != UNREAD_POSITIONS}
     parameters = dict(model.named_parameters())
     missing = sorted(parameters.keys() - state.keys() - set(may_lack))
     unexpected = sorted(state.keys() - parameters.keys())
@@ -181,6 +233,10 @@ def load_parameters(model: nn.Module, state: Mapping[str, Tensor], *, may_lack: 
         )
     for name, value in state.items():
         parameters[name].copy_(value)
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a.float(), b.float())
 
 
 def _fused_name(name: str) -> str:
@@ -202,7 +258,7 @@ def _fuse(values: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor
         if split := SPLIT.match(name):
             prefix, part, kind = split.groups()
             parts.setdefault(f"{prefix}.qkv.{kind}", {})[part] = value
-        elif BY_HEAD.match(name) and len(value) == 3 * config.hidden_size:
+        elif BY_HEAD.match(name) and value.dim() == 2 and len(value) == 3 * config.hidden_size:
             result[_fused_name(name)] = _swap(value, config.num_attention_heads, 3)
         else:
             result[_fused_name(name)] = value
@@ -210,15 +266,20 @@ def _fuse(values: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor
         if len(tensors) < len(PARTS):
             lacking = ", ".join(part for part in PARTS if part not in tensors)
             raise CheckpointError(f"{name}: the weights lack {lacking}. Export them again; the file is incomplete.")
+        shapes = {part: tuple(tensors[part].shape) for part in PARTS}
+        if len(set(shapes.values())) > 1 or () in shapes.values():
+            shown = ", ".join(f"{part} {shape}" for part, shape in shapes.items())
+            raise CheckpointError(f"{name}: the parts differ in shape: {shown}. Give weights that fit config.json.")
         result[name] = torch.cat([tensors[part] for part in PARTS])
     return result
 
 
 def _fit(name: str, value: Tensor, shape: torch.Size, config: ModelConfig) -> Tensor:
-    """Pad the vocabulary, cut unused positions, and check the shape."""
+    """Make float32, pad the vocabulary, cut unused positions, and check the shape."""
+    value = value.to(torch.float32)
     if name == POSITIONS and config.traits.positions_after_padding:
-        value = value[-shape[0] :]
-    if name.endswith(VOCABULARY_ROWS) and value.shape[0] == config.vocab_size:
+        value = value[-shape[0] :] if value.dim() else value
+    if name.endswith(VOCABULARY_ROWS) and value.shape == (config.vocab_size, *shape[1:]):
         value = torch.cat([value, value.new_zeros(shape[0] - value.shape[0], *shape[1:])])
     if value.shape != shape:
         raise CheckpointError(

@@ -19,6 +19,10 @@ Pairs = tuple[tuple[str, str], ...]
 VOCABULARY_ROWS = ("embeddings.word_embeddings.weight", "cls.predictions.decoder.bias")
 """How the names of our parameters end that have one row a piece, padded to a multiple of 64 rows."""
 
+DECODER = "cls.predictions.decoder.weight"
+"""The matrix that turns the masked-LM head's output into logits: the word embeddings, so no parameter of its own. Where
+a file's differs from these, it is read under this name, and what needs the head refuses it."""
+
 
 def _encoder(prefix: str) -> Pairs:
     """Return the pairs of layers named as in BERT; only biases that a fused op adds are in other modules with us."""

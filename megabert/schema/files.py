@@ -25,6 +25,10 @@ from megabert.errors import DataError, MegabertError
 
 Content = TypeVar("Content")
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+UNFINISHED = ".unfinished"
+"""Marks a temporary folder as ours, and is locked for as long as its process lives."""
+_ASIDE = "previous"
+"""The name, in a temporary folder, of what its content replaces."""
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp(\.old)?", re.DOTALL)
 _SHOWN = 40
@@ -176,7 +180,7 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
 
     A folder that is already there is moved aside for the moment of the exchange and removed afterwards, so a reader
     sees the previous content or the new one, never half of either. On any error the temporary folder is removed and
-    ``folder`` is as it was.
+    ``folder`` is as it was. What a killed process left of its own is removed by the next one.
 
     Raises:
         DataError: ``folder`` is a file, a device or a loop of links, or the disk is full; the message names the folder
@@ -185,12 +189,16 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
     folder = _written_through(Path(folder), is_folder=True)
     temporary = _temporary(folder)
     try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        for path in temporary.rglob("*"):
-            sync_file(path)
-        sync_folder(temporary)
-        replace_folder(temporary, folder)
+        _remove_unfinished(folder)
+        new = temporary / "new"
+        new.mkdir(parents=True)
+        with open(temporary / UNFINISHED, "wb") as mark:
+            try_lock(mark, fcntl.LOCK_EX)
+            yield new
+            for path in new.rglob("*"):
+                sync_file(path)
+            sync_folder(new)
+            replace_folder(new, folder, aside=temporary / _ASIDE)
     except OSError as error:
         if error.errno in NO_SPACE:
             raise disk_full(folder) from error
@@ -198,6 +206,21 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes left of ``publish_folder``: marked as ours, and locked by nobody who still lives."""
+    pattern = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}\.tmp")
+    for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
+        if pattern.fullmatch(path.name) and not path.is_symlink() and (path / UNFINISHED).is_file():
+            try:
+                with open(path / UNFINISHED, "r+b") as mark:
+                    if try_lock(mark, fcntl.LOCK_EX):
+                        if (path / _ASIDE).is_dir() and not folder.exists():  # killed in the moment of the exchange
+                            (path / _ASIDE).rename(folder)
+                        shutil.rmtree(path, ignore_errors=True)
+            except OSError:  # another process is writing it, or may write where we may not
+                continue
 
 
 def replace_folder(new: Path, folder: Path, *, aside: Path | None = None) -> None:

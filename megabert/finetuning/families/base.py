@@ -129,8 +129,8 @@ class Family(ABC, Generic[E]):
         """
         if label not in self.ids:
             raise DataError(
-                f"{where}: label {label!r} is not one of those trained on: {', '.join(self.labels)}. Fix the label, "
-                "or train on examples that have it."
+                f"{where}: label {label!r:.80} is not one of those trained on: {', '.join(self.labels):.400}. Fix the "
+                "label, or train on examples that have it."
             )
         return self.ids[label]
 

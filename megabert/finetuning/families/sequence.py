@@ -81,7 +81,7 @@ class Classification(_SequenceFamily):
                 "two labels or more; is --label-column right?"
             )
         # By value, so that 10 comes after 9. Equal numbers, such as 1 and 01, are ordered by their text.
-        are_numbers = all(re.fullmatch(r"-?\d+", label) for label in labels)
+        are_numbers = all(re.fullmatch(r"-?\d{1,1000}", label) for label in labels)
         return tuple(sorted(labels, key=lambda label: (int(label) if are_numbers else 0, label)))
 
     def _labels(self, examples: Sequence[LabelledText]) -> NDArray:
@@ -144,6 +144,7 @@ def _number(example: LabelledText) -> float:
         value = float(example.label)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise DataError(f"{example.where}: {example.label!r} is not a number. Fix it, or name another --label-column.")
+    if not math.isfinite(value) or "_" in example.label:
+        shown = f"{example.label!r:.80}"
+        raise DataError(f"{example.where}: {shown} is not a number. Fix it, or name another --label-column.")
     return value

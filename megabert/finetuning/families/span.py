@@ -19,25 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megabert.errors import DataError
 from megabert.finetuning.batches import Features, TaskBatch
-from megabert.finetuning.families.base import Example, Family, Head, Logits, Prediction
+from megabert.finetuning.families.base import Family, Head, Logits, Prediction
+from megabert.finetuning.families.questions import SpanQuestion, read_questions
 from megabert.finetuning.metrics import Gold, best_null_threshold, score_answers
-from megabert.finetuning.tables import as_text, json_object, read_table, reading
-from megabert.finetuning.tasks import Task, refuse_columns
+from megabert.finetuning.tasks import Task
 from megabert.ops.cross_entropy.api import cross_entropy
-from megabert.schema.files import atomic_write
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpanQuestion(Example):
-    """A question, its context, and its answers: the character of the context at which each begins, and its text."""
-
-    identity: str
-    question: str
-    context: str
-    answers: tuple[tuple[int, str], ...]
-
+from megabert.schema import atomic_write
 
 _Scores = tuple[float, float, float]
 """Sum of the two logits of an answer, that of its start, that of its end."""
@@ -73,16 +61,7 @@ class Span(Family[SpanQuestion]):
     @classmethod
     def read(cls, task: Task, path: Path) -> list[SpanQuestion]:
         """Read SQuAD's JSON, or JSON Lines or Parquet with the columns id, question, context, answers."""
-        examples = list(_read_squad(task, path) if path.suffix == ".json" else _read_rows(task, path))
-        if not examples:
-            raise DataError(f"{path}: holds no examples. Name a file with questions.")
-        identities = set()
-        for example in examples:
-            _check_answers(example, task)
-            if example.identity in identities:
-                raise DataError(f"{example.where}: id {example.identity!r} is used twice. Give each question its own.")
-            identities.add(example.identity)
-        return examples
+        return read_questions(task, path)
 
     @classmethod
     def labels_of(cls, examples: Sequence[SpanQuestion]) -> tuple[str, ...]:
@@ -126,19 +105,14 @@ class Span(Family[SpanQuestion]):
             starts.append(starts[-1] + min(room, self.config.doc_stride))
         stops = [min(start + room, tokens) for start in starts]
         # A token is scored in the window that gives it the most context, as in google-research/bert: what counts is the
-        # smaller number of tokens on either side, and a hundredth of the window's length decides between equals.
-        index = np.arange(tokens)
-        context = np.stack(
-            [
-                np.where(
-                    (index >= start) & (index < stop),
-                    np.minimum(index - start, stop - 1 - index) + 0.01 * (stop - start),
-                    -np.inf,
-                )
-                for start, stop in zip(starts, stops, strict=True)
-            ]
-        )
-        best = context.argmax(0) if tokens else index
+        # smaller number of tokens on either side, and a hundredth of the window's length decides between equals. Each
+        # window is compared with the best one so far: a table of all tokens in all windows would be their product.
+        best, most = np.zeros(tokens, np.int64), np.full(tokens, -np.inf)
+        for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+            index = np.arange(start, stop)
+            context = np.minimum(index - start, stop - 1 - index) + 0.01 * (stop - start)
+            is_better = context > most[start:stop]
+            best[start:stop][is_better], most[start:stop][is_better] = number, context[is_better]
         for number, (start, stop) in enumerate(zip(starts, stops, strict=True)):
             yield start, stop, best[start:stop] == number
 
@@ -270,64 +244,3 @@ def _token_span(offsets: NDArray[np.int32], example: SpanQuestion) -> tuple[int,
     start, text = example.answers[0]
     overlapping = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < start + len(text)))
     return (int(overlapping[0]), int(overlapping[-1])) if overlapping.size else None
-
-
-def _check_answers(example: SpanQuestion, task: Task) -> None:
-    """Refuse answers that are not where the example says, and an example without one unless the task allows it."""
-    for start, text in example.answers:
-        there = example.context[start : start + len(text)] if start >= 0 else ""
-        if there != text or not text:
-            raise DataError(
-                f"{example.where}: question {example.identity!r}: the answer {text!r} is not at character {start} of "
-                f"its context; {there!r} is. Fix answer_start, which counts characters, not bytes."
-            )
-    if not example.answers and not task.may_be_unanswerable:
-        raise DataError(
-            f"{example.where}: question {example.identity!r} has no answer. Leave it out, or use the task squad2."
-        )
-
-
-def _read_squad(task: Task, path: Path) -> Iterator[SpanQuestion]:
-    refuse_columns(task, path)
-    with reading(path):
-        content = json_object(path.read_text(encoding="utf-8-sig"), str(path))
-    where = str(path)
-    try:
-        for i, article in enumerate(content["data"]):
-            for j, paragraph in enumerate(article["paragraphs"]):
-                for k, row in enumerate(paragraph["qas"]):
-                    where = f"{path}: data[{i}].paragraphs[{j}].qas[{k}]"
-                    answers = [] if row.get("is_impossible") else row["answers"]
-                    yield SpanQuestion(
-                        where=where,
-                        identity=str(row["id"]),
-                        question=as_text(row["question"], f"{where}: question"),
-                        context=as_text(paragraph["context"], f"{where}: context"),
-                        answers=tuple(
-                            (int(answer["answer_start"]), as_text(answer["text"], f"{where}: answer"))
-                            for answer in answers
-                        ),
-                    )
-    except (KeyError, TypeError, ValueError) as error:
-        name = f"no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{where}: is not in SQuAD's form: {name}. Expected data[].paragraphs[].qas[].") from None
-
-
-def _read_rows(task: Task, path: Path) -> Iterator[SpanQuestion]:
-    assert task.pair is not None
-    for row in read_table(path, ["id", task.text, task.pair, task.label]):
-        answers = row.values[task.label]
-        try:
-            pairs = tuple(zip(map(int, answers["answer_start"]), map(str, answers["text"]), strict=True))
-        except (KeyError, TypeError, ValueError):
-            raise DataError(
-                f"{row.where}: {task.label} must be an object of two lists of one length, text and "
-                f"answer_start (found {answers!r:.80})."
-            ) from None
-        yield SpanQuestion(
-            where=row.where,
-            identity=row.text("id"),
-            question=row.text(task.text),
-            context=row.text(task.pair),
-            answers=pairs,
-        )

@@ -42,7 +42,8 @@ FILES = (
     ("classification", "twice.tsv", SOUND.replace("text\tlabel", "text\ttext"), "twice.tsv"),
     ("classification", "prose.jsonl", "No JSON here.\n", "prose.jsonl"),
     ("classification", "list.jsonl", rows([1, 2]), "list.jsonl"),
-    ("classification", "numbers.jsonl", rows(GOOD, BAD, {"text": 5, "label": "good"}), "numbers.jsonl"),
+    ("classification", "nans.jsonl", rows(GOOD, BAD, {"text": "a", "label": float("nan")}), "nans.jsonl"),
+    ("classification", "halves.jsonl", '{"text": "a\\ud800", "label": "good"}\n', "halves.jsonl"),
     ("classification", "nulls.jsonl", rows(GOOD, BAD, {"text": None, "label": None}), "nulls.jsonl"),
     ("classification", "lists.jsonl", rows(GOOD, BAD, {"text": ["a"], "label": {"b": 1}}), "lists.jsonl"),
     ("classification", "missing.jsonl", rows(GOOD, BAD, {"text": "a"}), "missing.jsonl"),
@@ -79,9 +80,16 @@ FILES = (
     ("mnli", "columns.tsv", SOUND, "columns.tsv"),
     ("stsb", "columns.tsv", SOUND, "columns.tsv"),
 )
-QUICK: set[str] = set()
+QUICK = {"nulls.jsonl", "id.json"}
 
 CASES = [
+    Case(
+        name="finetune classification: numbers are texts",
+        given=(copy("hf"), write("numbers.jsonl", rows(*[GOOD, BAD, {"text": 2012, "label": "good"}] * 4))),
+        command=f"megabert finetune classification --data numbers.jsonl --eval-data numbers.jsonl {FLAGS}",
+        code=0,
+        leaves=("new", "new/*"),
+    ),
     *(
         Case(
             name=f"finetune {task}: {file}",

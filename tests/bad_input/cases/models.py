@@ -8,16 +8,17 @@ from pathlib import Path
 import torch
 from bad_input.given import change, copy, make, remove, set_json, write
 from bad_input.harness import Case, Step
-from bad_input.material import run_flags
+from bad_input.material import RUN_FLAGS, run_flags
 from safetensors.torch import load_file, save_file
 
+SIZES = [name for name in RUN_FLAGS if name.startswith("model.") and "dropout" not in name]
 COMMANDS = {
     "fill-mask": "megabert fill-mask --model hf 'the [MASK] ship'",
     "embed": "megabert embed lines.txt --model hf",
     "similar": "megabert similar --model hf ship",
     "attention": "megabert attention --model hf --output page.html 'the ship'",
     "finetune": "megabert finetune classification --model hf --data labels.tsv --output-dir new --epochs 1",
-    "pretrain": f"megabert pretrain {run_flags()} --run-dir new --init-from hf",
+    "pretrain": f"megabert pretrain {run_flags(**dict.fromkeys(SIZES))} --run-dir new --init-from hf",
 }
 NEEDS = ("hf", "labels.tsv", "lines.txt", "build")
 
@@ -64,6 +65,24 @@ def other_shape(content: dict[str, torch.Tensor]) -> None:
     content[name] = torch.zeros(7, 5)
 
 
+def quantise(content: dict[str, torch.Tensor]) -> None:
+    name = next(name for name in content if name.endswith("query.weight"))
+    content[name] = content[name].to(torch.int8)
+
+
+def silence(content: dict[str, torch.Tensor]) -> None:
+    content["bert.embeddings.LayerNorm.weight"].zero_()
+
+
+def narrow_words(content: dict[str, torch.Tensor]) -> None:
+    name = "bert.embeddings.word_embeddings.weight"
+    content[name] = content[name][:, :7]
+
+
+def untie(content: dict[str, torch.Tensor]) -> None:
+    content["cls.predictions.decoder.weight"] = content["bert.embeddings.word_embeddings.weight"] + 1
+
+
 def header(text: bytes) -> Callable[[bytes], bytes]:
     """Return what replaces the header of a safetensors file."""
     return lambda content: struct.pack("<Q", len(text)) + text + content[8 + struct.unpack("<Q", content[:8])[0] :]
@@ -96,6 +115,11 @@ DAMAGES: dict[str, tuple[tuple[Step, ...], str]] = {
     "a layer missing": ((tensors(drop_layer),), "layer.1"),
     "a layer too many": ((tensors(add_layer),), "layer.2"),
     "another shape": ((tensors(other_shape),), "query"),
+    "zeros everywhere": ((fill(0.0),), "zero"),
+    "a gain of zero": ((tensors(silence),), "bert.embeddings.LayerNorm.weight"),
+    "whole numbers": ((tensors(quantise),), "query"),
+    "narrow words": ((tensors(narrow_words),), "word_embeddings"),
+    "a large number": ((fill(1e30),), "NaN"),
     "weights of nothing": ((tensors(lambda content: content.clear()),), ""),
     "without config.json": ((remove("hf/config.json"),), "config.json"),
     "layers of another number": ((set_json("hf/config.json", "num_hidden_layers", 5),), "layer"),
@@ -122,10 +146,9 @@ DAMAGES: dict[str, tuple[tuple[Step, ...], str]] = {
     ),
     "pieces with ids outside": ((set_json("hf/tokenizer.json", "model.vocab", {"a": 1 << 40}),), "tokenizer.json"),
 }
-QUICK: set[str] = set()
-UNREAD = {  # what a command has no need to notice
-    "similar": {"another family"},
-}
+QUICK = {"one NaN", "a layer too many", "a billion layers", "zeros everywhere"}
+UNSEEN = {("similar", "a large number"), ("pretrain", "a large number"), ("finetune", "a large number")}
+"""What a command has no need to notice, or notices in its course."""
 
 CASES = [
     *(
@@ -135,10 +158,12 @@ CASES = [
             command=command,
             code=(2, 3, 4),
             says=(says,) if says else (),
+            leaves=("new", "new/*") if verb == "pretrain" else (),  # weights are read when the run has begun
             quick=name in QUICK and verb == "fill-mask",
         )
         for verb, command in COMMANDS.items()
         for name, (steps, says) in DAMAGES.items()
+        if (verb, name) not in UNSEEN
     ),
     *(
         Case(
@@ -147,12 +172,13 @@ CASES = [
             command=command,
             code=4,
             says=(says,),
+            leaves=("run/status.json",),
             quick=name == "cut rank file" and verb == "export",
         )
         for verb, command in {
             "export": "megabert export run --to out",
             "fill-mask of a run": "megabert fill-mask --model run 'the [MASK] ship'",
-            "resume": f"megabert pretrain {run_flags(**{'phases.1.steps': 3})} --run-dir run",
+            "resume": f"megabert pretrain {run_flags()} --run-dir run",
         }.items()
         for name, (steps, says) in {
             "cut rank file": (
@@ -169,8 +195,84 @@ CASES = [
                 ),
                 "rank_00000.safetensors",
             ),
-            "latest names nothing": ((write("run/checkpoints/latest", "step_99999999\n"),), "step_99999999"),
         }.items()
+    ),
+    *(
+        Case(
+            name=f"{verb}: latest names nothing",
+            given=(copy("run", "build"), write("run/checkpoints/latest", "step_99999999\n")),
+            command=command,
+            code=0,
+            says=("step_99999999", "the newest checkpoint is run/checkpoints/step_00000006"),
+            leaves=("out", "out/*", "run/*"),
+        )
+        for verb, command in {
+            "export": "megabert export run --to out",
+            "fill-mask of a run": "megabert fill-mask --model run 'the [MASK] ship'",
+        }.items()
+    ),
+    *(
+        Case(
+            name=f"{verb}: the last checkpoint's {file} is damaged",
+            given=(copy("run"), change(f"run/checkpoints/step_00000006/{file}", lambda content: content[:-9])),
+            command=command,
+            code=4,
+            says=(file, "--checkpoint 4"),
+            quick=verb == "export" and file == "manifest.json",
+        )
+        for verb, command in {
+            "export": "megabert export run --to out",
+            "fill-mask of a run": "megabert fill-mask --model run 'the [MASK] ship'",
+            "embed with a run": "megabert embed lines.txt --model run",
+        }.items()
+        for file in ("manifest.json", "rank_00000.safetensors")
+    ),
+    Case(
+        name="export: a link to a private file",
+        given=(
+            copy("run"),
+            write("private", "secret"),
+            make(lambda folder: (folder / "run/tokenizer/merges.txt").symlink_to(folder / "private")),
+        ),
+        command="megabert export run --to out",
+        code=3,
+        says=("merges.txt", "private"),
+    ),
+    Case(
+        name="finetune: a link to a private file",
+        given=(
+            copy(*NEEDS),
+            write("private", "secret"),
+            make(lambda folder: (folder / "hf/merges.txt").symlink_to(folder / "private")),
+        ),
+        command=COMMANDS["finetune"],
+        code=3,
+        says=("merges.txt", "private"),
+    ),
+    Case(
+        name="export: into a folder that holds more",
+        given=(copy("run"), copy("hf"), write("hf/generator/notes.txt", "mine")),
+        command="megabert export run --to hf",
+        code=2,
+        says=("generator/notes.txt",),
+    ),
+    *(
+        Case(
+            name=f"{verb}: a decoder of its own",
+            given=(copy(*NEEDS), tensors(untie)),
+            command=COMMANDS[verb],
+            code=4,
+            says=("tie_word_embeddings",),
+            leaves=("new", "new/*"),
+        )
+        for verb in ("fill-mask", "pretrain")
+    ),
+    Case(
+        name="embed: a decoder of its own",
+        given=(copy(*NEEDS), tensors(untie)),
+        command=COMMANDS["embed"],
+        code=0,
+        leaves=("lines.parquet",),
     ),
 ]
 

@@ -16,6 +16,7 @@ import transformers
 from unit.finetuning.conftest import sentence
 
 from megabert.cli.main import main
+from megabert.finetuning.finetune import has_finished
 
 ROOT = Path(__file__).parents[3]
 FLAGS = "--epochs 3 --learning-rate 3e-3 --max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu".split()  # noqa: SIM905
@@ -136,6 +137,16 @@ def test_killed_seed_starts_anew_and_ends_alike_and_finished_ones_stay(finished,
     assert (kept.st_mtime_ns, kept.st_ino) == (after.st_mtime_ns, after.st_ino)
     assert losses(out / "seed_6") == before
     assert json.loads((out / "seed_6" / "result.json").read_text())["metrics"] == result["metrics"]
+
+
+def test_seed_whose_model_is_gone_is_trained_again(finished, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr("megabert.finetuning.finetune.logger.warning", lambda *words: said.append(words[0] % words[1:]))
+    out = shutil.copytree(finished[0], tmp_path / "out")
+    assert has_finished(out, 5)
+    shutil.rmtree(out / "seed_5" / "model")
+    assert not has_finished(out, 5)
+    assert said == [f"{out}/seed_5/model/config.json is gone: seed 5 is trained again"]
 
 
 def test_two_ranks_under_zero_train_like_one(finished, glue, model_dir, tmp_path):

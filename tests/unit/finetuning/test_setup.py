@@ -36,7 +36,7 @@ def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_d
     assert prepared.model.family == encoder
     assert prepared.family.has_segments is (ENCODERS[encoder].get("type_vocab_size", 2) > 1)
     model = TaskModel(prepared.model, head=prepared.family.head, num_outputs=2)
-    given = _load_weights(model, prepared.source.weights)
+    given = set(_load_weights(model, prepared.source.weights))
     new = {name for name, _ in model.named_parameters()} - given
     has_pooler = encoder in ("bert", "albert")
     expected = {"classifier.weight", "classifier.bias"}

@@ -70,7 +70,7 @@ def test_blocks_hold_every_line_once(tmp_path, monkeypatch):
     path = tmp_path / "lines.txt"
     path.write_bytes("\ufeff".encode() + "\r\n".join(lines).encode())  # a byte order mark, no newline at the end
     blocks = list(read_blocks(path))
-    assert [line for block in blocks for line in block] == lines
+    assert [line.text for block in blocks for line in block] == lines
     assert max(map(len, blocks)) == 3
 
 

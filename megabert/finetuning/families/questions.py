@@ -1,0 +1,135 @@
+"""Files of questions with answers in a context: SQuAD's JSON, and tables of its columns."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from megabert.errors import DataError
+from megabert.finetuning.families.base import Example
+from megabert.finetuning.tables import read_table, reading
+from megabert.finetuning.tasks import Task, refuse_columns
+from megabert.schema import parse_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanQuestion(Example):
+    """A question, its context, and its answers: the character of the context at which each begins, and its text."""
+
+    identity: str
+    question: str
+    context: str
+    answers: tuple[tuple[int, str], ...]
+
+
+def read_questions(task: Task, path: Path) -> list[SpanQuestion]:
+    """Read SQuAD's JSON, or JSON Lines or Parquet with the columns id, question, context, answers.
+
+    Raises:
+        DataError: Something in the file is wrong; the message names file, question and remedy.
+    """
+    examples = list(_read_squad(task, path) if path.suffix == ".json" else _read_rows(task, path))
+    if not examples:
+        raise DataError(f"{path}: holds no examples. Name a file with questions.")
+    identities = set()
+    for example in examples:
+        _check_answers(example, task)
+        if example.identity in identities:
+            raise DataError(f"{example.where}: id {example.identity!r} is used twice. Give each question its own.")
+        identities.add(example.identity)
+    return examples
+
+
+def _check_answers(example: SpanQuestion, task: Task) -> None:
+    """Refuse answers that are not where the example says, and an example without one unless the task allows it."""
+    for start, text in example.answers:
+        there = example.context[start : start + len(text)] if start >= 0 else ""
+        if there != text or not text:
+            raise DataError(
+                f"{example.where}: question {example.identity!r}: the answer {text!r:.80} is not at character {start} "
+                f"of its context; {there!r:.80} is. Fix answer_start, which counts characters, not bytes."
+            )
+    if not example.answers and not task.may_be_unanswerable:
+        raise DataError(
+            f"{example.where}: question {example.identity!r} has no answer. Leave it out, or use the task squad2."
+        )
+
+
+@dataclass(frozen=True)
+class _Answer:
+    answer_start: int
+    text: str
+
+
+@dataclass(frozen=True)
+class _Row:
+    id: str | int
+    question: str
+    answers: list[_Answer] | None = None
+    is_impossible: bool = False
+
+
+@dataclass(frozen=True)
+class _Paragraph:
+    context: str
+    qas: list[_Row]
+
+
+@dataclass(frozen=True)
+class _Article:
+    paragraphs: list[_Paragraph]
+
+
+@dataclass(frozen=True)
+class _Squad:
+    """A file of SQuAD, as far as it is read."""
+
+    data: list[_Article]
+
+
+@dataclass(frozen=True)
+class _AnswerLists:
+    """The answers of a row of a table."""
+
+    answer_start: list[int]
+    text: list[str]
+
+
+def _read_squad(task: Task, path: Path) -> Iterator[SpanQuestion]:
+    refuse_columns(task, path)
+    with reading(path):
+        text = path.read_text(encoding="utf-8-sig")
+    content = parse_json(text, _Squad, where=str(path), remedy="Expected SQuAD's form: data[].paragraphs[].qas[].")
+    for i, article in enumerate(content.data):
+        for j, paragraph in enumerate(article.paragraphs):
+            for k, row in enumerate(paragraph.qas):
+                answers = [] if row.is_impossible else row.answers or []
+                yield SpanQuestion(
+                    where=f"{path}: data[{i}].paragraphs[{j}].qas[{k}]",
+                    identity=str(row.id),
+                    question=row.question,
+                    context=paragraph.context,
+                    answers=tuple((answer.answer_start, answer.text) for answer in answers),
+                )
+
+
+def _read_rows(task: Task, path: Path) -> Iterator[SpanQuestion]:
+    assert task.pair is not None
+    lists = TypeAdapter(_AnswerLists)
+    for row in read_table(path, ["id", task.text, task.pair, task.label]):
+        try:
+            answers = lists.validate_python(row.values[task.label])
+            pairs = tuple(zip(answers.answer_start, answers.text, strict=True))
+        except ValueError:  # pydantic's errors are some
+            raise DataError(
+                f"{row.where}: {task.label} must be an object of two lists of one length, text and "
+                f"answer_start (found {row.values[task.label]!r:.80})."
+            ) from None
+        yield SpanQuestion(
+            where=row.where,
+            identity=row.text("id"),
+            question=row.text(task.text),
+            context=row.text(task.pair),
+            answers=pairs,
+        )
