@@ -102,7 +102,9 @@ def test_damaged_file_is_made_anew(built, own_copy, make_config, part):
     assert hashes(own_copy) == hashes(built.folder)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"files": {}}', b'{"files": [], "counts": {}}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"files": {}}', b'{"files": [], "counts": {}}', b'{"files": {}, "counts": {"rows": "9"}}']
+)
 def test_unit_with_a_damaged_record_is_done_again(built, own_copy, make_config, content):
     record = next((own_copy / "work" / "records" / "instances-64").glob("train-*.json"))
     before = record.read_bytes()

@@ -6,7 +6,9 @@ from unit.data_prep.conftest import pair_options
 
 import data_prep.document_set as documents_module
 from data_prep.arrow_files import gather, offsets_of
+from data_prep.config import SourceConfig
 from data_prep.document_set import DocumentSet, release_pages, tokenizer_of
+from data_prep.steps.step5_bucket import count_buckets
 from data_prep.steps.step6_instances import make_pairs
 
 
@@ -29,6 +31,20 @@ def test_documents_are_those_of_the_corpus(built, texts):
         found += [tuple(flat[a:b].tolist()) for a, b in pairwise(starts)]
     assert len(found) == len(texts)
     assert set(found) == expected
+
+
+def test_large_weights_need_more_buckets(make_config):
+    """A worker has a bucket in memory after weights: documents that are used 60 times fill it 60 times as far."""
+
+    def buckets(*weights):
+        sources = tuple(SourceConfig(input=str(index), weight=weight) for index, weight in enumerate(weights))
+        by_source = {str(index): 4_000_000 for index in range(len(weights))}
+        tokens = sum(by_source.values())
+        counts = {"documents": [9000, 0], "tokens": tokens, "tokens_by_source": by_source}
+        return count_buckets(make_config(sources=sources), counts)["train"]
+
+    assert buckets(1, 1) == buckets(2, 4) == 4  # as before: nothing changes for usual weights
+    assert buckets(60, 1) == 13
 
 
 def test_tokens_of_any_bucket_are_copied(built):
