@@ -52,7 +52,7 @@ def test_quotes_in_tsv_are_text(tmp_path):
         ("t.tsv", "text\tlabel\na\t1\nb\n", ["t.tsv:3", "1 columns, the header has 2"]),
         ("t.tsv", "sentence\tlabel\na\t1\n", ["no column 'text'", "'sentence', 'label'", "--text-column"]),
         ("t.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', ["t.jsonl:2", "no column 'label'"]),
-        ("t.jsonl", '{"text": "a", "label": 1}\n{"text": \n', ["t.jsonl:2", "not valid JSON"]),
+        ("t.jsonl", '{"text": "a", "label": 1}\n{"text": \n', ["t.jsonl:2", "Invalid JSON"]),
         ("t.jsonl", "[1]\n", ["t.jsonl:1", "holds a list"]),
         ("t.csv", 'text,label\n"a"b,1\n', ["t.csv:2", "is not CSV"]),
         ("t.parquet", "PAR", ["not Parquet"]),
