@@ -53,7 +53,7 @@ def test_quotes_in_tsv_are_text(tmp_path):
         ("t.tsv", "sentence\tlabel\na\t1\n", ["no column 'text'", "'sentence', 'label'", "--text-column"]),
         ("t.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', ["t.jsonl:2", "no column 'label'"]),
         ("t.jsonl", '{"text": "a", "label": 1}\n{"text": \n', ["t.jsonl:2", "Invalid JSON"]),
-        ("t.jsonl", "[1]\n", ["t.jsonl:1", "holds a list"]),
+        ("t.jsonl", "[1]\n", ["t.jsonl:1", "Input should be an object"]),
         ("t.csv", 'text,label\n"a"b,1\n', ["t.csv:2", "is not CSV"]),
         ("t.parquet", "PAR", ["not Parquet"]),
         ("t.csv", "text,label,label\na,1,2\n", ["t.csv: column 'label' is there twice"]),
