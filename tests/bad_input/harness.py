@@ -33,7 +33,7 @@ class Case:
 
     name: str
     command: str
-    """As in a shell, run in the case's folder."""
+    """A line for the shell, run in the folder of the case."""
     given: tuple[Step, ...] = ()
     """What makes the folder, in order."""
     code: int | tuple[int, ...] = 3

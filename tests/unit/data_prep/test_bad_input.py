@@ -117,7 +117,7 @@ def test_file_that_changes_while_it_is_read_is_refused(tmp_path, make_config, te
 
 
 def test_single_document_is_trained_on_whatever_its_hash(tmp_path, capsys):
-    """Of 40 one-document corpora two would be held out by the vocabulary, and then have no words."""
+    """Two of 40 one-document corpora would be held out by the vocabulary, and then have no words."""
     for number in range(40):
         report = train_vocabulary([(f"{number:016x}", SENTENCES)], VocabularyOptions(vocab_size=100))[1]
         assert (report.trained_documents, report.held_out_documents) == (1, 0)
