@@ -66,7 +66,8 @@ STARTING_PYTHON = (
     ("doctor", "megabert doctor --quick --device cpu --run-dir new", ()),
     (
         "build",
-        "megabert-data build --input text.jsonl --output new --vocab-size 400 --lengths 32 --workers 2 --dupe-factor 1",
+        "megabert-data build --input text.jsonl --output new --vocab-size 400 --lengths 32 --workers 2 --dupe-factor 1 "
+        "--validation-share 0.2",
         ("text.jsonl",),
     ),
     (
