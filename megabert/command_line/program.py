@@ -86,6 +86,13 @@ class Program:
         return "\n".join([*lines, "", f"{self.name} COMMAND --help says more. Example:", f"  {self.example}"])
 
 
+def _path_of(word: str) -> Path:
+    """Return the path that a word names; ``Path("")`` would be the working folder."""
+    if not word:
+        raise argparse.ArgumentTypeError("the path is empty; name a file or folder, or set the variable that holds it")
+    return Path(word)
+
+
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that also reads configuration fields by their path.
 
@@ -95,6 +102,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, add_help=False, allow_abbrev=False)
+        self.register("type", Path, _path_of)
         self.examples: list[str] = []
         """Command lines shown at the end of the help."""
         self.notes = ""

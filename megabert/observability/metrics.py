@@ -133,7 +133,7 @@ def _read_rows(path: Path) -> list[tuple[bytes, Row]]:
         except MegabertError:
             damaged.append(number)
     # The run that writes the file may be in the middle of its last line.
-    if last and damaged and damaged[-1] == len(lines) + 1:
+    if damaged and damaged[-1] == len(lines) + 1 and last.startswith(b"{") and not last.endswith(b"}"):
         damaged.pop()
     if damaged and not rows:
         raise CheckpointError(

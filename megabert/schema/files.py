@@ -210,7 +210,7 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
 
 def _remove_unfinished(folder: Path) -> None:
     """Remove what killed processes left of ``publish_folder``: marked as ours, and locked by nobody who still lives."""
-    pattern = re.compile(rf"\.{re.escape(folder.name)}\.[0-9a-f]{{8}}\.tmp")
+    pattern = re.compile(rf"\.{re.escape(folder.name[:_SHOWN])}\.[0-9a-f]{{8}}\.tmp")
     for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
         if pattern.fullmatch(path.name) and not path.is_symlink() and (path / UNFINISHED).is_file():
             try:
