@@ -1,11 +1,13 @@
 """Flags that set fields of a configuration."""
 
 from collections import deque
+from pathlib import Path
 
 import pytest
 
 from data_prep.config import BuildConfig
 from megabert.command_line.flags import nest, take_flag
+from megabert.command_line.program import Parser
 from megabert.config.fields import field_table
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.run import RunConfig
@@ -81,3 +83,10 @@ def test_malformed_flags_are_refused(words, message):
 
 def test_unknown_fields_are_left_to_the_configuration_which_names_all_problems_at_once():
     assert read(RunConfig, "--seeed", "1", "--phases.0.stepz=2") == {"seeed": 1, "phases": {"0": {"stepz": 2}}}
+
+
+def test_empty_path_is_refused():
+    parser = Parser("megabert look")
+    parser.add_argument("--output", type=Path)
+    with pytest.raises(ConfigError, match="--output: the path is empty"):
+        parser.parse(["--output", ""])
