@@ -82,7 +82,7 @@ def test_killed_build_leaves_no_worker_and_continues_to_the_same_bytes(built, ma
     finally:
         process.kill()
         process.wait()
-    (output / "work" / ".rest.arrow.1.tmp").write_text("left by the killed build")
+    (output / "work" / ".rest.arrow.89abcdef.tmp").write_text("left by the killed build")
     build(config, output, Executor())  # the lock is free: it went with its holder
     assert not list(output.rglob("*.tmp"))
     assert hashes(output) == hashes(built.folder)
@@ -293,7 +293,7 @@ def test_other_versions_are_refused_where_units_are_left(own_copy, make_config, 
 
 def test_state_file_cut_off_by_a_kill_is_no_foreign_file(make_config, tmp_path):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / ".build.json.1234.tmp").write_text("{")
+    (tmp_path / "out" / ".build.json.0123abcd.tmp").write_text("{")
     with pytest.raises(KeyboardInterrupt):
         build(make_config(), tmp_path / "out", Stopping(0))
     assert not list((tmp_path / "out").glob(".*.tmp"))
