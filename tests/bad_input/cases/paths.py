@@ -104,6 +104,14 @@ def _precious(folder: Path) -> None:
 
 
 CASES = [
+    Case(
+        name="output of attention: foreign folders are named as temporaries",
+        given=(copy("hf"), make(_precious)),
+        command="megabert attention --model hf --output page.html text",
+        code=0,
+        leaves=("page.html",),
+        quick=True,
+    ),
     *(
         Case(
             name=f"output of {name}: {kind}",
