@@ -113,7 +113,7 @@ def test_login_node_checks_and_starts_nothing(job):
 
 
 def test_slurm_takes_every_script(job):
-    scripts = [path for path in (ROOT / "slurm").glob("*.sh") if "#SBATCH" in path.read_text()]
+    scripts = [path for path in (ROOT / "slurm").glob("*.sh") if "\n#SBATCH" in path.read_text()]
     assert len(scripts) >= 2
     for script in scripts:
         job.ask("sbatch", "--test-only", *TWO_NODES, str(script))
