@@ -5,6 +5,7 @@ from bad_input.material import COMMANDS, run_flags
 
 BUILD_FLAGS = "--output out --workers 1 --vocab-size 300 --lengths 32 --validation-share 0 --dupe-factor 1"
 BUILD = ("build", "text.jsonl")
+STATE = "build/work"
 STALE = ("build/instances/*/manifest.json",)
 DRY_RUN = f"megabert pretrain {run_flags()} --run-dir new --dry-run"
 FILL_MASK = "megabert fill-mask --model hf 'the [MASK] ship'"
@@ -32,10 +33,10 @@ FORMATS = (
         BUILD,
         is_json=True,
     ),
-    Format("plan of a build", "build/work/plan.json", COMMANDS["build"], BUILD, is_json=True, removed=STALE),
+    Format("plan of a build", f"{STATE}/plan.json", COMMANDS["build"], BUILD, is_json=True, removed=STALE),
     Format(
         "record of a unit",
-        "build/work/records/documents/train-00000.json",
+        f"{STATE}/records/documents/train-00000.json",
         COMMANDS["build"],
         BUILD,
         is_json=True,

@@ -34,7 +34,8 @@ RUN, BUILD, HF, TUNED = (
     ("tuned", "labels.tsv"),
 )
 MANIFEST = "build/instances/32/manifest.json"
-PLAN, RECORD = "build/work/plan.json", "build/work/records/instances-32/train-00000-00.json"
+STATE = "build/work"
+PLAN, RECORD = f"{STATE}/plan.json", f"{STATE}/records/instances-32/train-00000-00.json"
 CHECKPOINT = "run/checkpoints/step_00000006/manifest.json"
 FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
 
