@@ -58,13 +58,6 @@ def single_batch(path: Path) -> pa.RecordBatch:
     return reader.get_batch(0) if reader.num_record_batches else pa.RecordBatch.from_pylist([], schema=reader.schema)
 
 
-def flat_list(column: pa.Array) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
-    """Return the values and the offsets (length + 1, from 0) of a list column, without copying values."""
-    offsets = np.asarray(column.offsets)
-    values = np.asarray(column.values)[offsets[0] : offsets[-1]] if len(column) else np.asarray(column.values)[:0]
-    return values, np.subtract(offsets, offsets[:1], dtype=np.int64)
-
-
 def make_list(values: NDArray[np.integer], offsets: NDArray[np.integer]) -> pa.ListArray:
     """Make a list column from flat values and offsets."""
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))

@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import flat_list, gather, make_list, offsets_of, single_batch, write_batches
+from data_prep.arrow_files import gather, make_list, offsets_of, single_batch, write_batches
 from megabert.randomness.keyed import mix
-from megabert.schema import token_type
+from megabert.schema import flat_list, token_type
 from megabert.tokenization import load_tokenizer
 
 SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import flat_list
-from megabert.schema import ShardMetadata
+from megabert.schema import ShardMetadata, flat_list
 
 LENGTH_BINS = 16
 """Even ranges of lengths that instances are counted in."""

@@ -16,8 +16,8 @@ LOOKS_A_SOURCE = 64
 """Files of a source that are looked at for wrapped lines, the first ones; of remote files, all that are looked at."""
 _PANDOC = (
     "Extract its text first (`pandoc -t plain --wrap=none FILE -o FILE.txt`) and give that, one book or article a "
+    "file, with --format book"
 )
-_PANDOC += "file, with --format book"
 _UNPACK = "Unpack it first, and give the files that are in it"
 _TO_COLUMNS = (
     "Make a table of it first: python -c \"from pyarrow import csv, parquet; parquet.write_table(csv.read_csv('FILE'), "

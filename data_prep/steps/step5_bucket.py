@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import flat_list, single_batch
+from data_prep.arrow_files import single_batch
 from data_prep.config import BuildConfig
 from data_prep.document_set import INDEX_PARTS, SPLITS, bucket_path, document_schema, hash_range, index_path, read_range
 from data_prep.execution.work_units import TOKENS, Build, Counts, Unit, add_counts
 from data_prep.steps.step4_merge_chunks import TokenFile
 from megabert.randomness.keyed import mix, string_key, uniform
-from megabert.schema import atomic_path
+from megabert.schema import atomic_path, flat_list
 
 BUCKET_TOKENS = 5_000_000
 MAX_BUCKET_TOKENS = 20_000_000

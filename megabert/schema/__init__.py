@@ -1,6 +1,6 @@
 """The contract between ``data_prep`` and ``megabert``: Arrow schema, shard manifest, atomic files."""
 
-from megabert.schema.batches import find_nonsense, read_batch
+from megabert.schema.batches import find_nonsense, flat_list, read_batch
 from megabert.schema.files import (
     atomic_path,
     atomic_write,
@@ -36,6 +36,7 @@ __all__ = [
     "atomic_path",
     "atomic_write",
     "find_nonsense",
+    "flat_list",
     "instance_schema",
     "is_temporary",
     "open_lock",

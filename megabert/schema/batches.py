@@ -43,9 +43,9 @@ def find_nonsense(batch: pa.RecordBatch, metadata: ShardMetadata) -> tuple[int, 
     This is what training relies on. Whether instances are as a build makes them (words masked whole, the right number
     of predictions, special tokens in their places) is for `megabert-data verify` to say.
     """
-    ids_T, starts = _flat(batch["input_ids"])
-    positions_M, position_starts = _flat(batch["masked_lm_positions"])
-    originals_M, original_starts = _flat(batch["masked_lm_ids"])
+    ids_T, starts = flat_list(batch["input_ids"])
+    positions_M, position_starts = flat_list(batch["masked_lm_positions"])
+    originals_M, original_starts = flat_list(batch["masked_lm_ids"])
     length_R, count_R = np.diff(starts), np.diff(position_starts)
     has_pairs = metadata.objective != "none"
     most = metadata.max_predictions_per_seq if metadata.masking == "static" else 0
@@ -80,10 +80,11 @@ def find_nonsense(batch: pa.RecordBatch, metadata: ShardMetadata) -> tuple[int, 
     return None
 
 
-def _flat(column: pa.ListArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
-    """Return a list column's values end to end, and where each row's start, from 0."""
-    offsets = np.asarray(column.offsets).astype(np.int64)
-    return np.asarray(column.flatten()), offsets - offsets[0]
+def flat_list(column: pa.ListArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+    """Return the values and the offsets (length + 1, from 0) of a list column, without copying values."""
+    offsets = np.asarray(column.offsets)
+    values = np.asarray(column.values)[offsets[0] : offsets[-1]] if len(column) else np.asarray(column.values)[:0]
+    return values, np.subtract(offsets, offsets[:1], dtype=np.int64)
 
 
 def _row(starts: NDArray[np.int64], index: int) -> int:
