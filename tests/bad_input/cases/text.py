@@ -140,6 +140,19 @@ REFUSED = (
     Corpus("a file of another format", "a.jsonl", TEXT, 3, "a.jsonl"),
 )
 
+HOSTILE_PAGES = {  # what comes before a sound page in a dump
+    "unclosed tables": PAGE.format("A", "{|\n| a\n" * 100_000),
+    "unclosed braces": PAGE.format("A", "{{a|" * 200_000),
+    "unclosed titles and texts": "<page>" + "<title><text" * 200_000 + "</page>",
+    "references that cross templates": PAGE.format("A", "{{a|&lt;ref&gt;}}&lt;/ref&gt;" * 50_000),
+    "unclosed references": PAGE.format("A", "&lt;ref&gt;a " * 100_000),
+    "unclosed links": PAGE.format("A", "[[a|" * 200_000),
+    "titles without end": PAGE.format("A", "=" * MEGABYTE),
+    "headings that never close": PAGE.format("A", "== a " * 200_000),
+    "apostrophes without end": PAGE.format("A", "'" * MEGABYTE),
+    "entities in entities": PAGE.format("A", "&amp;amp;" * 200_000),
+    "a title of a megabyte": PAGE.format("t" * MEGABYTE, TEXT),
+}
 TAKEN = (  # odd, and no reason to refuse: within bounds of time and memory
     Corpus("quotation marks without end", "a.txt", '"' * (4 * MEGABYTE) + "\n\n" + TEXT, (0, 3)),
     Corpus("quotes that open only", "a.txt", ("\u201c" * 1000 + "word. ") * 1000 + "\n\n" + TEXT, (0, 3)),
@@ -170,82 +183,9 @@ TAKEN = (  # odd, and no reason to refuse: within bounds of time and memory
     ),
     Corpus("null bytes", "a.txt", "a\x00b. " * 1000 + "\n\n" + TEXT, (0, 3)),
     Corpus("escape sequences", "a.txt", "\x1b[31mred\x1b[0m. " * 1000 + "\n\n" + TEXT, (0, 3)),
-    Corpus(
-        "unclosed tables",
-        "a.xml",
-        WIKI.format(PAGE.format("A", "{|\n| a\n" * 100_000) + PAGE.format("B", TEXT)),
-        (0, 3),
-        flags="--format wikipedia",
-    ),
-    Corpus(
-        "unclosed braces",
-        "a.xml",
-        WIKI.format(PAGE.format("A", "{{a|" * 200_000) + PAGE.format("B", TEXT)),
-        (0, 3),
-        flags="--format wikipedia",
-    ),
-    Corpus(
-        "unclosed titles and texts",
-        "a.xml",
-        WIKI.format("<page>" + "<title><text" * 200_000 + "</page>" + PAGE.format("B", TEXT)),
-        (0, 3),
-        flags="--format wikipedia",
-    ),
-    Corpus(
-        "references that cross templates",
-        "a.xml",
-        WIKI.format(PAGE.format("A", "{{a|&lt;ref&gt;}}&lt;/ref&gt;" * 50_000) + PAGE.format("B", TEXT)),
-        (0, 3),
-        flags="--format wikipedia",
-    ),
-    Corpus(
-        "unclosed references",
-        "a.xml",
-        WIKI.format(PAGE.format("A", "&lt;ref&gt;a " * 100_000) + PAGE.format("B", TEXT)),
-        (0, 3),
-        flags="--format wikipedia",
-    ),
-    Corpus(
-        "unclosed links",
-        "a.xml",
-        WIKI.format(PAGE.format("A", "[[a|" * 200_000) + PAGE.format("B", TEXT)),
-        (0, 3),
-        flags="--format wikipedia",
-    ),
-    Corpus(
-        "titles without end",
-        "a.xml",
-        WIKI.format(PAGE.format("A", "=" * MEGABYTE) + PAGE.format("B", TEXT)),
-        (0, 3),
-        flags="--format wikipedia",
-    ),
-    Corpus(
-        "headings that never close",
-        "a.xml",
-        WIKI.format(PAGE.format("A", "== a " * 200_000) + PAGE.format("B", TEXT)),
-        (0, 3),
-        flags="--format wikipedia",
-    ),
-    Corpus(
-        "apostrophes without end",
-        "a.xml",
-        WIKI.format(PAGE.format("A", "'" * MEGABYTE) + PAGE.format("B", TEXT)),
-        (0, 3),
-        flags="--format wikipedia",
-    ),
-    Corpus(
-        "entities in entities",
-        "a.xml",
-        WIKI.format(PAGE.format("A", "&amp;amp;" * 200_000) + PAGE.format("B", TEXT)),
-        (0, 3),
-        flags="--format wikipedia",
-    ),
-    Corpus(
-        "a title of a megabyte",
-        "a.xml",
-        WIKI.format(PAGE.format("t" * MEGABYTE, TEXT) + PAGE.format("B", TEXT)),
-        (0, 3),
-        flags="--format wikipedia",
+    *(
+        Corpus(name, "a.xml", WIKI.format(page + PAGE.format("B", TEXT)), (0, 3), flags="--format wikipedia")
+        for name, page in HOSTILE_PAGES.items()
     ),
 )
 WRAPPED = "The ship had left the harbour before the dawn and\nnobody on the quay had slept, so that it was noon\n"
