@@ -123,6 +123,8 @@ def read_blocks(path: Path) -> Iterator[list[Line]]:
                 if len(block) == BLOCK_LINES or size >= BLOCK_BYTES:
                     yield block
                     block = []
+                # Bytes are counted over blocks of BLOCK_LINES: other borders would pack other lines together, which
+                # changes the last digits of vectors.
                 if size >= BLOCK_BYTES:
                     size = 0
     except OSError as error:
