@@ -16,6 +16,10 @@ dQ goes to float32 scratch that a kernel after adds up in the order of tiles: no
 S = Q K^T / sqrt(H) is multiplied by log2(e), because a GPU has an instruction for 2^x and none for e^x.
 Programs are launched for the longest sequence; those past the end of a shorter one return at once. Tokens past the last
 sequence form one more "sequence" whose programs write zeros.
+
+Numbers a query (lse, delta) have buffers of their own layout, in which every sequence begins at a multiple of 16 and
+has room for a tile behind its end: whole tiles are written and read there without masks, which cost 6 of 34
+instructions an element of the scores. Behind a sequence's end lse is +inf, so that P = exp2(S - lse) is 0 there.
 """
 
 # T packed tokens, N heads, H head width, D = N * H, K key tiles
@@ -37,6 +41,12 @@ def _bounds(
     start = tl.load(cu_seqlens_ptr + sequence)
     end = tl.load(cu_seqlens_ptr + sequence + 1, mask=sequence < sequences, other=0)
     return start, tl.where(sequence < sequences, end, tokens) - start
+
+
+@triton.jit
+def _first_query(start, sequence, PADDING: tl.constexpr):
+    """Return where a sequence that begins at token ``start`` begins in ``lse`` and ``delta``, a multiple of 16."""
+    return start // 16 * 16 + sequence * (PADDING + 16)
 
 
 @triton.jit
@@ -64,10 +74,12 @@ def _write_zeros(
 def attention_forward(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
     cu_seqlens_ptr,  # where each sequence starts, int32, (sequences + 1,)
-    row_keys_ptr,  # keys of dropout, int32, (tokens, heads), or None
+    row_keys_ptr,  # keys of dropout, int32, (heads, tokens + padding), or None
     out_ptr,  # contexts, (tokens, heads, HEAD)
-    lse_ptr,  # log2 of the softmax's denominator, float32, (heads, tokens), for the backward pass
+    lse_ptr,  # log2 of the softmax's denominator, float32, (heads, queries), for the backward pass
     tokens,  # T, padding included
+    key_stride,  # row keys from one head to the next
+    queries,  # numbers a query from one head to the next
     sequences,  # B
     heads,  # N
     blocks,  # blocks of ROWS queries in the longest sequence
@@ -103,7 +115,7 @@ def attention_forward(
     q = tl.load(qkv_ptr + row[:, None] * 3 * width + h[None, :], mask=row_mask, other=0.0)
     key = row
     if HAS_DROPOUT:
-        key = tl.load(row_keys_ptr + (start + row).to(tl.int64) * heads + head, mask=row < length, other=0)
+        key = tl.load(row_keys_ptr + head.to(tl.int64) * key_stride + start + row)
 
     # Walk over the keys. ``highest`` is the largest score so far, ``total`` the sum of 2^(score - highest), ``context``
     # the values weighed by it; when the maximum rises, both sums shrink to the new one.
@@ -131,30 +143,41 @@ def attention_forward(
     context *= (dropout_scale / total)[:, None]
     offsets = (start + row).to(tl.int64)[:, None] * width + h[None, :]
     tl.store(out_ptr + offsets, context.to(out_ptr.dtype.element_ty), mask=row_mask)
-    tl.store(lse_ptr + head.to(tl.int64) * tokens + start + row, highest + tl.log2(total), mask=row < length)
+    lse = tl.where(row < length, highest + tl.log2(total), float("inf"))
+    tl.store(lse_ptr + head.to(tl.int64) * queries + _first_query(start, sequence, ROWS) + row, lse)
 
 
 @triton.jit
 def attention_delta(
     out_ptr,  # contexts, (tokens, heads, HEAD)
     dout_ptr,  # their gradient, (tokens, heads, HEAD)
-    delta_ptr,  # result, float32, (heads, tokens)
+    cu_seqlens_ptr,  # where each sequence starts, int32, (sequences + 1,)
+    delta_ptr,  # result, float32, (heads, queries)
     tokens,  # T, padding included
+    sequences,  # B
     heads,  # N
+    blocks,  # blocks of ROWS queries in the longest sequence
+    queries,  # numbers a query from one head to the next
     inverse_scale,  # 1 / dropout scale
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
-    ROWS: tl.constexpr,  # tokens of a program
+    ROWS: tl.constexpr,  # queries of a program, the padding of a sequence
 ):
-    """Write delta = rowsum(dO * O) / c of ROWS tokens of one head, for the backward pass in key tiles."""
+    """Write delta = rowsum(dO * O) / c of ROWS queries of one head, for the backward pass in key tiles."""
+    block = tl.program_id(0) % blocks
+    sequence = tl.program_id(0) // blocks
     head = tl.program_id(1)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    start, length = _bounds(cu_seqlens_ptr, sequence, sequences, tokens)
+    if block * ROWS >= length:
+        return
+    row = block * ROWS + tl.arange(0, ROWS)
     h = tl.arange(0, BLOCK_H)
-    mask = (row < tokens)[:, None] & (h < HEAD)[None, :]
-    offsets = (row.to(tl.int64) * heads + head)[:, None] * HEAD + h[None, :]
+    mask = (row < length)[:, None] & (h < HEAD)[None, :]
+    offsets = ((start + row).to(tl.int64)[:, None] * heads + head) * HEAD + h[None, :]
     o = tl.load(out_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     do = tl.load(dout_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-    tl.store(delta_ptr + head.to(tl.int64) * tokens + row, tl.sum(o * do, axis=1) * inverse_scale, mask=row < tokens)
+    delta = tl.sum(o * do, axis=1) * inverse_scale
+    tl.store(delta_ptr + head.to(tl.int64) * queries + _first_query(start, sequence, ROWS) + row, delta)
 
 
 @triton.jit
@@ -162,14 +185,16 @@ def attention_backward(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
     dout_ptr,  # gradient of the contexts, (tokens, heads, HEAD)
     cu_seqlens_ptr,  # where each sequence starts, int32, (sequences + 1,)
-    row_keys_ptr,  # keys of dropout, int32, (tokens, heads); not read without dropout
-    lse_ptr,  # log2 of the softmax's denominator, float32, (heads, tokens)
-    delta_ptr,  # rowsum(P * dP), float32, (heads, tokens); not read if IS_WHOLE
+    row_keys_ptr,  # keys of dropout, int32, (heads, tokens + padding); not read without dropout
+    lse_ptr,  # log2 of the softmax's denominator, float32, (heads, queries)
+    delta_ptr,  # rowsum(P * dP), float32, (heads, queries); not read if IS_WHOLE
     dqkv_ptr,  # gradients of queries, keys and values, (tokens, 3, heads, HEAD)
     partials_ptr,  # each key tile's part of dQ, float32, (tiles, tokens, heads, HEAD), or None if IS_WHOLE
     tokens,  # T, padding included
     sequences,  # B
     heads,  # N
+    key_stride,  # row keys from one head to the next
+    queries,  # numbers a query from one head to the next
     tiles,  # tiles of COLUMNS keys in the longest sequence
     score_scale,  # log2(e) / sqrt(H)
     gradient_scale,  # dropout scale / sqrt(H)
@@ -181,6 +206,7 @@ def attention_backward(
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
     ROWS: tl.constexpr,  # queries read at once
     COLUMNS: tl.constexpr,  # keys and values of a program
+    PADDING: tl.constexpr,  # room behind each sequence in ``lse`` and ``delta``, a multiple of ROWS
 ):
     """Differentiate by COLUMNS keys and values of one head, and write their part of the gradient of the queries."""
     # Which keys of which sequence: programs are numbered sequence by sequence.
@@ -204,9 +230,10 @@ def attention_backward(
     qkv_ptr += start.to(tl.int64) * 3 * width + head * HEAD
     dqkv_ptr += start.to(tl.int64) * 3 * width
     dout_ptr += start.to(tl.int64) * width + head * HEAD
-    lse_ptr += head.to(tl.int64) * tokens + start
-    delta_ptr += head.to(tl.int64) * tokens + start
-    row_keys_ptr += start.to(tl.int64) * heads + head
+    first_query = head.to(tl.int64) * queries + _first_query(start, sequence, PADDING)
+    lse_ptr += first_query
+    delta_ptr += first_query
+    row_keys_ptr += head.to(tl.int64) * key_stride + start
 
     # Keys and values are loaded once, and their gradients are summed up in registers.
     col_offsets = cols[:, None] * 3 * width + h[None, :]
@@ -220,9 +247,9 @@ def attention_backward(
         row_mask = (row < length)[:, None] & (h < HEAD)[None, :]
         q = tl.load(qkv_ptr + row[:, None] * 3 * width + h[None, :], mask=row_mask, other=0.0)
         do = tl.load(dout_ptr + row[:, None] * width + h[None, :], mask=row_mask, other=0.0)
-        log_total = tl.load(lse_ptr + row, mask=row < length, other=0.0)
+        log_total = tl.load(lse_ptr + row)
 
-        # P again, as (keys, queries). Queries past the end need no mask: their q and dO are zero.
+        # P again, as (keys, queries); zero for queries past the end, whose lse is +inf.
         p = exp2(tl.dot(k, tl.trans(q), input_precision="ieee") * score_scale - log_total[None, :])
         p = tl.where((cols < length)[:, None], p, 0.0)
 
@@ -230,14 +257,14 @@ def attention_backward(
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
         a = p
         if HAS_DROPOUT:
-            key = tl.load(row_keys_ptr + row * heads, mask=row < length, other=0)
+            key = tl.load(row_keys_ptr + row)
             keep = is_kept(key[None, :], cols[:, None], threshold)
             a = tl.where(keep, p, 0.0)
             dp = tl.where(keep, dp, 0.0)
         dv = tl.dot(a.to(do.dtype), do, dv, input_precision="ieee")
 
         # Through the softmax: dS = P * (dP - delta), then the products with queries and keys.
-        delta = tl.sum(p * dp, axis=0) if IS_WHOLE else tl.load(delta_ptr + row, mask=row < length, other=0.0)
+        delta = tl.sum(p * dp, axis=0) if IS_WHOLE else tl.load(delta_ptr + row)
         ds = (p * (dp - delta[None, :])).to(q.dtype)
         dk = tl.dot(ds, q, dk, input_precision="ieee")
         dq = tl.dot(tl.trans(ds), k, input_precision="ieee") * gradient_scale

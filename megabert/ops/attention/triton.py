@@ -1,6 +1,7 @@
 """``attention`` on Triton kernels: launches, and what is kept between the passes; ``kernels.py`` derives them."""
 
-# T packed tokens, B sequences, N heads, H head width, D = N * H, C = 3 * D, K key tiles
+# T packed tokens, B sequences, N heads, H head width, D = N * H, C = 3 * D, K key tiles,
+# R rows of ``lse`` and ``delta``: T and room behind each sequence
 
 import math
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from torch.nn import functional
 
 from megabert.errors import KernelError
 from megabert.ops.attention.api import AttentionBlocks
@@ -54,17 +56,24 @@ class _Attention(torch.autograd.Function):
         tiles = attention_tiles(
             capability_of(qkv_TC.device), head_width=head_width, max_seqlen=max_seqlen, itemsize=qkv_TC.itemsize
         )
-        out_TD = torch.empty(tokens, num_heads * head_width, dtype=qkv_TC.dtype, device=qkv_TC.device)
-        lse_NT = torch.empty(num_heads, tokens, dtype=torch.float32, device=qkv_TC.device)
         blocks = max(1, triton.cdiv(max_seqlen, tiles.forward.rows))
         sequences = cu_seqlens.numel() - 1
+        out_TD = torch.empty(tokens, num_heads * head_width, dtype=qkv_TC.dtype, device=qkv_TC.device)
+        queries = tokens // 16 * 16 + sequences * (tiles.forward.rows + 16)
+        lse_NR = out_TD.new_empty(num_heads, queries, dtype=torch.float32)
+        # One head's keys next to each other, with room for the last tile to read past the end.
+        keys_NT = None
+        if dropout is not None:
+            keys_NT = functional.pad(dropout.row_keys.t(), (0, tiles.forward.rows))
         attention_forward[((sequences + 1) * blocks, num_heads)](
             qkv_TC,
             cu_seqlens,
-            None if dropout is None else dropout.row_keys,
+            keys_NT,
             out_TD,
-            lse_NT,
+            lse_NR,
             tokens,
+            tokens + tiles.forward.rows,
+            queries,
             sequences,
             num_heads,
             blocks,
@@ -79,13 +88,13 @@ class _Attention(torch.autograd.Function):
             num_stages=tiles.forward.stages,
         )
         # Where a program holds all keys of a head, delta needs no output.
-        ctx.save_for_backward(qkv_TC, cu_seqlens, lse_NT, None if tiles.is_whole else out_TD)
+        ctx.save_for_backward(qkv_TC, cu_seqlens, lse_NR, keys_NT, None if tiles.is_whole else out_TD)
         ctx.constants = (max_seqlen, num_heads, dropout, tiles)
         return out_TD
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
-        qkv_TC, cu_seqlens, lse_NT, out_TD = ctx.saved_tensors
+        qkv_TC, cu_seqlens, lse_NR, keys_NT, out_TD = ctx.saved_tensors
         max_seqlen, num_heads, dropout, tiles = ctx.constants
         grad_TD = grad_TD.contiguous()
         tokens, width = grad_TD.shape
@@ -94,23 +103,26 @@ class _Attention(torch.autograd.Function):
         key_tiles = max(1, triton.cdiv(max_seqlen, tiles.backward.columns))
         dqkv_TC = torch.empty_like(qkv_TC)
         # Where keys are tiled, delta comes from a kernel before, and parts of dQ are added up by a kernel after.
-        delta_NT = partials_KTD = None
+        delta_NR = partials_KTD = None
         if not tiles.is_whole:
-            delta_NT = _delta(out_TD, grad_TD, num_heads, scale)
+            delta_NR = torch.empty_like(lse_NR)
+            _write_delta(delta_NR, out_TD, grad_TD, cu_seqlens, (max_seqlen, tiles.forward.rows, 1.0 / scale))
             partials_KTD = torch.empty(key_tiles, tokens, width, dtype=torch.float32, device=qkv_TC.device)
         attention_backward[((sequences + 1) * key_tiles, num_heads)](
             qkv_TC,
             grad_TD,
             cu_seqlens,
             # The kernel moves these two pointers even where it does not read them, so they may not be None.
-            lse_NT if dropout is None else dropout.row_keys,
-            lse_NT,
-            lse_NT if delta_NT is None else delta_NT,
+            lse_NR if keys_NT is None else keys_NT,
+            lse_NR,
+            lse_NR if delta_NR is None else delta_NR,
             dqkv_TC,
             partials_KTD,
             tokens,
             sequences,
             num_heads,
+            tokens + tiles.forward.rows,
+            lse_NR.shape[1],
             key_tiles,
             LOG2_E / math.sqrt(head_width),
             scale / math.sqrt(head_width),
@@ -122,6 +134,7 @@ class _Attention(torch.autograd.Function):
             BLOCK_H=max(16, power_of_two(head_width)),
             ROWS=tiles.backward.rows,
             COLUMNS=tiles.backward.columns,
+            PADDING=tiles.forward.rows,
             num_warps=tiles.backward.warps,
             num_stages=tiles.backward.stages,
         )
@@ -130,24 +143,33 @@ class _Attention(torch.autograd.Function):
         return dqkv_TC, None, None, None, None
 
 
-def _delta(out_TD: Tensor, grad_TD: Tensor, num_heads: int, scale: float) -> Tensor:
-    """Return rowsum(dO * O) / scale, of shape (N, T), for the backward pass in key tiles."""
-    tokens, head_width = out_TD.shape[0], out_TD.shape[1] // num_heads
-    delta_NT = torch.empty(num_heads, tokens, dtype=torch.float32, device=out_TD.device)
-    rows = 64
-    attention_delta[(triton.cdiv(tokens, rows), num_heads)](
+def _write_delta(
+    delta_NR: Tensor, out_TD: Tensor, grad_TD: Tensor, cu_seqlens: Tensor, constants: tuple[int, int, float]
+) -> None:
+    """Write rowsum(dO * O) / scale for the backward pass in key tiles.
+
+    ``constants`` are the longest length, the padding of a sequence in ``delta_NR`` and 1 / scale.
+    """
+    max_seqlen, rows, inverse_scale = constants
+    heads, queries = delta_NR.shape
+    sequences, (tokens, width) = cu_seqlens.numel() - 1, out_TD.shape
+    blocks = max(1, triton.cdiv(max_seqlen, rows))
+    attention_delta[(sequences * blocks, heads)](
         out_TD,
         grad_TD,
-        delta_NT,
+        cu_seqlens,
+        delta_NR,
         tokens,
-        num_heads,
-        1.0 / scale,
-        HEAD=head_width,
-        BLOCK_H=power_of_two(head_width),
+        sequences,
+        heads,
+        blocks,
+        queries,
+        inverse_scale,
+        HEAD=width // heads,
+        BLOCK_H=power_of_two(width // heads),
         ROWS=rows,
         num_warps=4,
     )
-    return delta_NT
 
 
 def _add_up_tiles(partials_KTD: Tensor, cu_seqlens: Tensor, dqkv_TC: Tensor, max_seqlen: int, tile: int) -> None:

@@ -125,7 +125,7 @@ WHOLE = {
 }
 """The backward pass that holds all keys of a head, by longest sequence; at 256 it spills on the cards left out."""
 
-TILED = {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 2), 120: (32, 128, 8, 1)}
+TILED = {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 1), 120: (32, 128, 8, 1)}
 """The backward pass in tiles of keys, for longer sequences."""
 
 
