@@ -20,14 +20,16 @@ from unittest import mock
 
 import torch
 import triton
+from inner_loop import CUOBJDUMP, loops_of, per_element
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
 CARDS = (80, 86, 89, 90, 100, 120)
 BUDGET = Path(__file__).parent / "kernel_budget.json"
-CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 TOKENS = 16_384
+LOOPS = ("attention_forward", "attention_backward")
+"""Kernels whose inner loop is counted, on the card that the counts are for."""
 
 
 def resources(kernel) -> dict[str, int]:
@@ -52,7 +54,7 @@ class Compiler:
     def __init__(self, card: int):
         self.card = card
         self.label = ""
-        self.resources: dict[str, dict[str, int]] = {}
+        self.resources: dict[str, dict] = {}
 
     def run(self, function, *args, grid, warmup, **options):
         """Compile what would be launched."""
@@ -66,6 +68,9 @@ class Compiler:
         kernel = triton.compile(source, target=target, options=parsed.__dict__)
         name = f"{function.fn.__name__} {self.label}"
         self.resources[name] = resources(kernel)
+        if self.card == 90 and function.fn.__name__ in LOOPS:
+            elements = options["ROWS"] * options["COLUMNS"] / (32 * kernel.metadata.num_warps)
+            self.resources[name]["loop"] = per_element(kernel.asm["cubin"], elements=elements)
 
 
 def meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -156,7 +161,7 @@ def cases(everything: bool):
                         yield label, attention, (dtype, length, heads, head_width, dropout)
 
 
-def compile_all(card: int, *, everything: bool, only: str) -> dict[str, dict[str, int]]:
+def compile_all(card: int, *, everything: bool, only: str) -> dict[str, dict]:
     """Return what each kernel takes on one card."""
     from megabert.ops.triton_support import tile_sizes as tiles
 
@@ -185,7 +190,7 @@ def main() -> None:
     parser.add_argument("--write-budget", action="store_true")
     arguments = parser.parse_args()
     assert os.environ.get("TRITON_INTERPRET") != "1", "the interpreter's kernels cannot be compiled"
-    table: dict[str, dict[str, dict[str, int]]] = {}
+    table: dict[str, dict[str, dict]] = {}
     for card in map(int, arguments.cards.split(",")):
         for name, taken in compile_all(card, everything=arguments.all, only=arguments.only).items():
             table.setdefault(name, {})[str(card)] = taken
@@ -197,20 +202,22 @@ def main() -> None:
         json.dump(table, sys.stdout, indent=1)
 
 
-def write_budget(table: dict[str, dict[str, dict[str, int]]]) -> None:
+def write_budget(table: dict) -> None:
     """Registers are rounded up to 8, which is how a card deals them out."""
     lines = [
         f"  {json.dumps(name)}: "
         + json.dumps({card: [-(-t["registers"] // 8) * 8, t["stack"], t["shared"]] for card, t in cards.items()})
         for name, cards in table.items()
     ]
+    loops = [f"  {json.dumps(name)}: {json.dumps(list(loop.values()))}" for name, loop in loops_of(table).items()]
     head = {"triton": triton.__version__, "columns": ["registers", "stack bytes", "shared bytes"]}
-    kernels = ",\n".join(lines)
-    BUDGET.write_text(json.dumps(head)[:-1] + ', "kernels": {\n' + kernels + "\n}}\n")
+    head["loop columns"] = ["instructions an element", "those of the ALU pipe", "matrix instructions of the old kind"]
+    body = ', "kernels": {\n' + ",\n".join(lines) + '\n}, "loops": {\n' + ",\n".join(loops) + "\n}}\n"
+    BUDGET.write_text(json.dumps(head)[:-1] + body)
 
 
-def print_markdown(table: dict[str, dict[str, dict[str, int]]]) -> None:
-    """Registers a thread / KiB of shared memory a block, stack where there is any."""
+def print_markdown(table: dict) -> None:
+    """Registers a thread / KiB of shared memory a block, stack where there is any; then the counts of inner loops."""
     print("| kernel | warps |" + "".join(f" sm_{card} |" for card in CARDS))
     print("|---|---|" + "---|" * len(CARDS))
     for name, cards in table.items():
@@ -221,6 +228,9 @@ def print_markdown(table: dict[str, dict[str, dict[str, int]]]) -> None:
             cells.append(f"{taken['registers']} / {taken['shared'] / 1024:.0f}{stack}" if taken else "-")
         warps = sorted({taken["warps"] for taken in cards.values()})
         print(f"| {name} | {'-'.join(map(str, warps))} | " + " | ".join(cells) + " |")
+    print("\n| inner loop, sm_90 | instructions | ALU |\n|---|---|---|")
+    for name, loop in loops_of(table).items():
+        print(f"| {name} | {loop['issued']:.1f} | {loop['alu']:.1f} |")
 
 
 if __name__ == "__main__":

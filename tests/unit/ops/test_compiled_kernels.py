@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("triton")
 
+from unit.ops.inner_loop import loops, loops_of
+
 HERE = Path(__file__).parent
 # KiB a block may ask for; CUDA C++ programming guide, technical specifications by compute capability
 SHARED_LIMIT_KIB = {"80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
@@ -46,9 +48,20 @@ def over_budget(table, kernels):
     return problems
 
 
+def over_budget_in_the_loop(table, loops):
+    problems = []
+    for name, loop in loops_of(table).items():
+        counted, allowed = list(loop.values()), loops.get(name, [0, 0, 0])
+        if any(value > limit for value, limit in zip(counted, allowed, strict=True)):
+            problems.append(f"{name}: [instructions, ALU, HMMA] {counted}, budget {allowed}")
+    return problems
+
+
 def test_kernels_keep_to_each_cards_limit_and_to_their_budget():
     table, budget = compiled(), json.loads((HERE / "kernel_budget.json").read_text())
     assert {card for cards in table.values() for card in cards} == set(SHARED_LIMIT_KIB)
+    assert loops_of(table).keys() == budget["loops"].keys()
+    assert over_budget_in_the_loop(table, budget["loops"]) == [], f"recorded with triton {budget['triton']}"
     assert over_the_limit(table) == []
     assert over_budget(table, budget["kernels"]) == [], f"the budget was recorded with triton {budget['triton']}"
 
@@ -59,6 +72,9 @@ def test_budget_admits_no_spill():
 
 
 def test_checks_see_what_is_over():
+    loop = {"issued": 22.5, "alu": 11.0, "hmma": 0}
+    assert over_budget_in_the_loop({"probe": {"90": {"loop": loop}}}, {"probe": [22.4, 11.0, 0]})
+    assert over_budget_in_the_loop({"probe": {"90": {"loop": loop}}}, {"probe": [22.5, 11.0, 0]}) == []
     taken = {"registers": 200, "stack": 8, "shared": 100 * 1024, "warps": 16}
     assert len(over_the_limit({"probe": {"86": taken}})) == 2
     assert over_the_limit({"probe": {"90": taken | {"registers": 128}}}) == []
@@ -79,3 +95,8 @@ def test_kernels_of_every_dtype_and_shape_keep_to_each_cards_limit_without_spill
         if taken["stack"] > 8 and not ("attention" in name and " f32 " in name)
     }
     assert spilled == set()
+
+
+def test_loops_are_what_a_branch_backwards_encloses():
+    program = [(0, "MOV", ""), (16, "HGMMA", ""), (32, "FADD", ""), (48, "BRA", " 0x20"), (64, "BRA", " 0x10")]
+    assert loops([*program, (80, "BRA", " 0x100")]) == [["FADD", "BRA"], ["HGMMA", "FADD", "BRA", "BRA"]]

@@ -1,0 +1,71 @@
+"""Counts the machine instructions of a compiled kernel's innermost loop: what an element of the scores costs.
+
+Arithmetic of the matrix products runs on tensor cores next to all else, so in a kernel with dropout it is the other
+instructions that decide. Two limits count: a scheduler issues one instruction a clock, and the pipe for integers,
+comparisons, selections and conversions (ALU) takes one every other clock.
+"""
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import triton
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(\w+)([^;]*);")
+# The ALU pipe of sm_90. IMAD is not among them: it has the multipliers of float32.
+ALU = re.compile(
+    "LOP3|SHF|ISETP|FSETP|FMNMX|FSEL|SEL|IADD3?|PRMT|IMNMX|LEA|PLOP3|VIMNMX|F2FP|I2FP|IABS|P2R|R2P|BMSK|SGXT|FCHK|"
+    "VIADD|VIADDMNMX|HMNMX2"
+)
+MATRIX = frozenset(("HGMMA", "HMMA"))
+
+
+def opcodes(cubin: bytes) -> list[tuple[int, str, str]]:
+    """Return address, opcode and operands of every instruction."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([CUOBJDUMP, "-sass", file.name], capture_output=True, text=True, check=True).stdout
+    return [(int(found[1], 16), found[2], found[3]) for found in map(LINE.search, text.splitlines()) if found]
+
+
+def loops(instructions: list[tuple[int, str, str]]) -> list[list[str]]:
+    """Return the opcodes of every loop, from the target of a branch backwards to the branch."""
+    index = {address: number for number, (address, _, _) in enumerate(instructions)}
+    bodies = []
+    for number, (address, opcode, operands) in enumerate(instructions):
+        target = re.search(r"0x([0-9a-f]+)", operands) if opcode == "BRA" else None
+        if target and int(target[1], 16) < address:
+            first = index[int(target[1], 16)]
+            bodies.append([opcode for _, opcode, _ in instructions[first : number + 1]])
+    return bodies
+
+
+def matrix_loop(cubin: bytes) -> list[str]:
+    """Return the opcodes of the shortest loop that multiplies matrices: of nested ones the innermost.
+
+    A loop over whole tiles is shorter than the one behind it that masks the last tile.
+    """
+    return min((body for body in loops(opcodes(cubin)) if MATRIX & set(body)), key=len)
+
+
+def per_element(cubin: bytes, *, elements: float) -> dict[str, float]:
+    """Return instructions for one element, all and those of the ALU pipe, and which matrix instruction there is.
+
+    Args:
+        cubin: The compiled kernel.
+        elements: Elements of a tile divided by the threads of a program.
+    """
+    body = matrix_loop(cubin)
+    return {
+        "issued": round(len(body) / elements, 2),
+        "alu": round(sum(ALU.fullmatch(opcode) is not None for opcode in body) / elements, 2),
+        "hmma": body.count("HMMA"),
+    }
+
+
+def loops_of(table: dict) -> dict[str, dict[str, float]]:
+    """Return what was counted in inner loops, by kernel, from the table of ``compiled_resources``."""
+    return {name: cards["90"]["loop"] for name, cards in table.items() if "loop" in cards.get("90", {})}
