@@ -1,8 +1,8 @@
 """Tokenized documents: files that steps 3 to 5 write and read by ranges of hashes, and the finished set of a split.
 
-The finished documents of a split are stored in buckets, each an Arrow file. An index of three mapped arrays says where
-buckets, documents and sentences start, so that everything later names a sentence or a token by its number over the
-whole split.
+The finished documents of a split are stored in buckets, each an Arrow file. An index says how many documents, sentences
+and tokens come before each bucket, so that everything later names a token by its number over the whole split. Where
+documents and sentences start within a bucket is read from the bucket: nothing is ever as long as the corpus.
 
 Documents go by the hash of their text: equal texts have equal hashes, and a range of hashes holds a random share of the
 texts. Which range a text falls into depends on the text alone, so neither the number of workers nor the order of the
@@ -12,7 +12,6 @@ input changes anything.
 # D documents, S sentences, T tokens
 
 import hashlib
-import mmap
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -29,10 +28,6 @@ from megabert.schema import flat_list, token_type
 from megabert.tokenization import load_tokenizer
 
 SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
-WINDOW_SENTENCES = 1 << 21
-"""Part of a split's index that random reads hold in memory at once: 16 MiB."""
-INDEX_PARTS = ("buckets", "documents", "sentences")
-"""Files of a split's index, in the order of the arrays in `DocumentSet`."""
 
 
 def hash_text(text: str) -> int:
@@ -164,44 +159,44 @@ def bucket_path(folder: Path, split: str, bucket: int) -> Path:
     return folder / f"{split}-{bucket:05d}.arrow"
 
 
-def index_path(folder: Path, split: str, part: str) -> Path:
-    """Return the file of one part of a split's index."""
-    return folder / f"{split}-{part}.npy"
+def index_path(folder: Path, split: str) -> Path:
+    """Return the index of a split's buckets."""
+    return folder / f"{split}-buckets.npy"
 
 
 @dataclass
 class DocumentSet:
-    """The documents of a split, mapped: nothing is read before it is used."""
+    """The documents of a split: a bucket is opened when something of it is used, and one is held at a time."""
 
     folder: Path
     split: str
     bucket_starts: NDArray[np.int64]
     """Documents, sentences and tokens before each bucket, and their totals: shape (buckets + 1, 3)."""
-    document_starts_D: NDArray[np.int64]
-    """First sentence of each document, and the end of the last: shape (D + 1,)."""
-    sentence_starts_S: NDArray[np.int64]
-    """First token of each sentence, and the end of the last: shape (S + 1,)."""
     plans: dict[Hashable, Any] = field(default_factory=dict)
     """What `data_prep.instances.balanced` keeps of the buckets that it has walked."""
-    _tokens: tuple[int, NDArray[np.integer]] | None = None
-    """Number and tokens of the bucket that was read last. Only one is kept, because a mapped file counts as memory of
-    the process for as long as it is held."""
+    _opened: tuple[int, pa.RecordBatch] | None = None
+    """Number and content of the bucket that was opened last. Only one is kept, because a mapped file counts as memory
+    of the process for as long as it is held."""
 
     @classmethod
     def open(cls, folder: Path, split: str) -> "DocumentSet":
-        """Map the index of a split."""
-        parts = [np.load(index_path(folder, split, part), mmap_mode="r") for part in INDEX_PARTS]
-        return cls(folder, split, *parts)
+        """Read the index of a split."""
+        return cls(folder, split, np.load(index_path(folder, split)))
+
+    @property
+    def num_buckets(self) -> int:
+        """Number of buckets of the split."""
+        return len(self.bucket_starts) - 1
 
     @property
     def num_documents(self) -> int:
         """Number of documents in the split."""
-        return len(self.document_starts_D) - 1
+        return int(self.bucket_starts[-1, 0])
 
-    @property
-    def num_sentences(self) -> int:
-        """Number of sentences in the split."""
-        return len(self.sentence_starts_S) - 1
+    @cached_property
+    def first_tokens(self) -> NDArray[np.int64]:
+        """Number of the first token of each bucket over the split, and the number of all tokens."""
+        return np.ascontiguousarray(self.bucket_starts[:, 2])
 
     def document_keys(self, bucket: int) -> NDArray[np.uint64]:
         """Return a random key for each document of a bucket, from which its pairs and masks are drawn.
@@ -217,40 +212,40 @@ class DocumentSet:
         """Return the hash of each document's text, ascending; copies of a text are in one bucket."""
         return np.asarray(self._read(bucket)["document_hash"])
 
-    def _read(self, bucket: int) -> pa.RecordBatch:
-        return single_batch(bucket_path(self.folder, self.split, bucket))
+    def sentences(self, bucket: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where documents and sentences of a bucket start.
 
-    @property
-    def starts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first sentence of each document and the first token of each sentence, for compiled loops."""
-        return np.asarray(self.document_starts_D), np.asarray(self.sentence_starts_S)
-
-    def by_window(self, sentences: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Yield the rows of ``sentences`` in ascending order of their numbers, one group for each window of the index.
-
-        Random access to the index of a large split would bring all of its pages into memory. Read window by window, no
-        more than ``WINDOW_SENTENCES`` of it are there at once: the pages are given back after each group.
-
-        Args:
-            sentences: Sentences of the split near which the caller is going to read the index.
+        Returns:
+            The first sentence of each document, numbered from 0 in the bucket, and the end of the last; the first token
+            of each sentence, numbered over the split, and the end of the last.
         """
-        from data_prep.array_loops import order_of
-
-        rows = order_of(sentences)
-        if self.num_sentences <= WINDOW_SENTENCES:
-            yield rows
-            return
-        borders = np.arange(WINDOW_SENTENCES, self.num_sentences, WINDOW_SENTENCES)
-        for group in np.split(rows, np.searchsorted(sentences[rows], borders)):
-            yield group
-            release_pages(self.document_starts_D)
-            release_pages(self.sentence_starts_S)
+        lengths, offsets = flat_list(self._read(bucket)["sentence_lengths"])
+        return offsets, offsets_of(lengths) + self.first_tokens[bucket]
 
     def bucket_tokens(self, bucket: int) -> NDArray[np.integer]:
         """Return all tokens of a bucket as a view of its file."""
-        if self._tokens is None or self._tokens[0] != bucket:
-            self._tokens = bucket, flat_list(self._read(bucket)["input_ids"])[0]
-        return self._tokens[1]
+        return flat_list(self._read(bucket)["input_ids"])[0]
+
+    def _read(self, bucket: int) -> pa.RecordBatch:
+        if self._opened is None or self._opened[0] != bucket:
+            self._opened = bucket, single_batch(bucket_path(self.folder, self.split, bucket))
+        return self._opened[1]
+
+    def by_bucket(self, numbers: NDArray[np.int64], firsts: NDArray[np.int64]) -> Iterator[tuple[int, NDArray]]:
+        """Yield each bucket that holds some of the tokens or documents, with their rows, so that each is opened once.
+
+        Args:
+            numbers: Numbers over the split of tokens, or of documents.
+            firsts: The first one of each bucket, and the number of all.
+        """
+        from data_prep.array_loops import order_of
+
+        buckets = np.searchsorted(firsts[1:-1], numbers, side="right")
+        rows = order_of(buckets)
+        borders = np.flatnonzero(np.diff(buckets[rows])) + 1
+        for group in np.split(rows, borders):
+            if len(group):
+                yield int(buckets[group[0]]), group
 
     def copy_tokens(
         self,
@@ -259,7 +254,7 @@ class DocumentSet:
         target: NDArray[np.integer],
         places: NDArray[np.int64],
     ) -> None:
-        """Copy ranges of tokens, each within one document, bucket by bucket so that one file is mapped at a time.
+        """Copy ranges of tokens, each within one document.
 
         Args:
             starts: First token of each range, as a number over the split.
@@ -267,25 +262,20 @@ class DocumentSet:
             target: Array that the tokens are copied to.
             places: Index in ``target`` at which each range starts.
         """
-        from data_prep.array_loops import Ranges, copy_ranges, order_of
+        from data_prep.array_loops import Ranges, copy_ranges
 
-        # Grouped by bucket, so that each bucket's file is mapped once.
-        first_tokens = np.ascontiguousarray(self.bucket_starts[:, 2])
-        buckets = np.searchsorted(first_tokens[1:-1], starts, side="right")
-        order, begins = order_of(buckets), offsets_of(np.bincount(buckets, minlength=len(first_tokens) - 1))
         ranges = Ranges(starts, lengths, places)
-        for bucket in np.flatnonzero(np.diff(begins)).tolist():
-            rows = order[begins[bucket] : begins[bucket + 1]]
-            copy_ranges(self.bucket_tokens(bucket), first_tokens[bucket], rows, ranges, target)
-
-    @cached_property
-    def document_first_tokens_D(self) -> NDArray[np.int64]:
-        """First token of each document, and the end of the last: shape (D + 1,)."""
-        return np.asarray(self.sentence_starts_S)[self.document_starts_D]
+        for bucket, rows in self.by_bucket(starts, self.first_tokens):
+            copy_ranges(self.bucket_tokens(bucket), self.first_tokens[bucket], rows, ranges, target)
 
     def document_of_token(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the document that holds each token number; the last one for a number behind all."""
-        documents = np.searchsorted(self.document_first_tokens_D, tokens, side="right") - 1
+        """Return the document, numbered over the split, that holds each token; the last one for a number behind all."""
+        documents = np.empty_like(tokens)
+        for bucket, rows in self.by_bucket(tokens, self.first_tokens):
+            document_starts, sentence_starts = self.sentences(bucket)
+            first_tokens = sentence_starts[document_starts]
+            within = np.searchsorted(first_tokens[1:-1], tokens[rows], side="right")
+            documents[rows] = within + self.bucket_starts[bucket, 0]
         return np.minimum(documents, self.num_documents - 1)
 
 
@@ -293,10 +283,3 @@ documents_of = lru_cache(maxsize=4)(DocumentSet.open)
 """Returns the documents of a split in a folder, opened once a process."""
 tokenizer_of = lru_cache(maxsize=1)(load_tokenizer)
 """Returns the tokenizer of a folder, loaded once a process."""
-
-
-def release_pages(array: NDArray) -> None:
-    """Drop the pages of an array that `numpy.load` mapped; they are read again when they are used."""
-    mapped = getattr(array, "_mmap", None)
-    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)

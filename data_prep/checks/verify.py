@@ -95,7 +95,7 @@ def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None)
 
 def _documents_of(folder: Path) -> Path:
     documents = folder.resolve().parent.parent / "documents"
-    if not index_path(documents, "train", "buckets").is_file():
+    if not index_path(documents, "train").is_file():
         raise DataError(f"{documents}: the build's documents are not there to compare with. Verify without --text.")
     return documents
 

@@ -21,22 +21,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.document_set import release_pages
-from data_prep.instances.draws import CANDIDATE, LABELS, PARTNER
+from data_prep.instances.draws import CANDIDATE, LABELS
 from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, Bucket, Integers, PairOptions, Pairs
+from data_prep.instances.partners import other_tokens, overlaps
 from megabert.randomness.keyed import below, mix
 
 if TYPE_CHECKING:
     from data_prep.instances.balanced_loops import PairColumns
 
-PARTNER_TOKENS = 2_000_000
-"""Random Bs come from as many other buckets as hold this many tokens: one of a large split, all of a small one. At
-length 512 these are 4,000 pairs, among which nearly every pair finds a B of exactly its own length."""
 TOLERANCE_TOKENS = 8
 """A random B that differs by more from the true one's length gives way to one that ends otherwise, if that is
 nearer."""
 KEPT_PLANS = 4
-"""Buckets whose plans are kept: all of a small split, whose buckets are partners of one another."""
+"""Buckets whose plans are kept: all of a small split, whose buckets are partners of one another. In a large one, units
+that follow each other have a bucket of their windows in common."""
 
 
 def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.bool_]) -> Pairs:
@@ -108,21 +106,13 @@ def _replace_seconds(bucket: Bucket, options: PairOptions, pairs: "PairColumns")
 
 
 def _plan_partners(bucket: Bucket, options: PairOptions) -> "PairColumns | None":
-    """Plan the pairs of a few other buckets, different ones in each pass; None if they have none."""
-    documents, plans, tokens = bucket.documents, [], 0
-    others = len(documents.bucket_starts) - 2
-    if others:
-        first = below(mix(options.key, PARTNER), others)
-        # In a circle, so that in each pass every bucket is as often a partner as every other.
-        for step in (first + np.arange(others)) % others:
-            partner = Bucket(documents, int(bucket.number + 1 + step) % (others + 1))
-            plans.append(_plan(partner, options))
-            tokens += partner.starts_S[-1] - partner.starts_S[0]
-            if tokens >= PARTNER_TOKENS:
-                break
-        # Each partner brought a part of the index into memory.
-        release_pages(documents.document_starts_D)
-        release_pages(documents.sentence_starts_S)
+    """Plan the pairs of other buckets that begin in the unit's window; None if there are none."""
+    documents, plans = bucket.documents, []
+    for begin, end in other_tokens(bucket, options):
+        for number in overlaps(documents.first_tokens, begin, end):
+            plan = _plan(Bucket(documents, number), options)
+            is_inside = (plan.a_start >= begin) & (plan.a_start < end)
+            plans.append(plan if is_inside.all() else _at(plan, is_inside))
     if not any(len(plan.key) for plan in plans):
         return None
     return type(plans[0])(*map(np.concatenate, zip(*plans, strict=True)))

@@ -11,8 +11,10 @@ gets a random B, a random B may come from A's own document, and its length tells
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.document_set import DocumentSet
 from data_prep.instances.draws import CANDIDATE, IS_RANDOM, SPLIT_POINT, START, TRUNCATE
 from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, Bucket, Integers, PairOptions, Pairs
+from data_prep.instances.partners import other_documents
 from megabert.randomness.keyed import below, mix, uniform
 
 DRAWS_OF_ANOTHER_DOCUMENT = 10
@@ -42,7 +44,8 @@ def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
     b_start, b_length = middle.copy(), starts[ends[chosen]] - middle
     rows = np.flatnonzero(is_random[chosen])
     wanted = (targets[chosen] - a_length)[rows]
-    b_start[rows], b_length[rows] = _random_second(bucket, chosen[rows], keys[chosen[rows]], wanted)
+    other = _random_documents(bucket, options, chosen[rows])
+    b_start[rows], b_length[rows] = _text_of(bucket.documents, other, keys[chosen[rows]], wanted)
     # Each token over the limit is taken from the front or the back of its side, by its own coin.
     from_a, from_b = excess_by_side(a_length, b_length, options.metadata.max_seq_length - SPECIALS_OF_A_PAIR)
     return Pairs(
@@ -55,28 +58,34 @@ def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
     )
 
 
-def _random_second(
-    bucket: Bucket, chosen: Integers, keys: NDArray[np.uint64], wanted: Integers
-) -> tuple[Integers, Integers]:
-    """Draw B from a random document: uniform over documents, then over its sentences, up to ``wanted`` tokens."""
-    documents = bucket.documents
+def _random_documents(bucket: Bucket, options: PairOptions, chosen: Integers) -> Integers:
+    """Draw a document of the unit's window for each instance, numbered over the split."""
+    documents, keys = bucket.documents, bucket.keys_S(options)[chosen]
     own = bucket.document_S[chosen] + documents.bucket_starts[bucket.number, 0]
+    first, count = other_documents(bucket, options)
     other = own.copy()
     for attempt in range(DRAWS_OF_ANOTHER_DOCUMENT):
         # The tenth draw is kept even if it is the own document, and is still labelled random.
         same = np.flatnonzero(other == own)
         if not len(same):
             break
-        other[same] = below(mix(keys[same], CANDIDATE, attempt), documents.num_documents)
-    # Whole sentences from there on, until enough tokens or the document's end.
-    first, end = documents.document_starts_D[other], documents.document_starts_D[other + 1]
-    start = first + below(mix(keys, START), end - first)
-    begin, length = np.empty_like(start), np.empty_like(start)
-    starts = documents.starts[1]
-    for rows in documents.by_window(start):
-        begin[rows] = starts[start[rows]]
+        other[same] = (first + below(mix(keys[same], CANDIDATE, attempt), count)) % documents.num_documents
+    return other
+
+
+def _text_of(
+    documents: DocumentSet, other: Integers, keys: NDArray[np.uint64], wanted: Integers
+) -> tuple[Integers, Integers]:
+    """Draw where B starts, uniform over a document's sentences; it ends with the document or at ``wanted`` tokens."""
+    begin, length = np.empty_like(other), np.empty_like(other)
+    for number, rows in documents.by_bucket(other, documents.bucket_starts[:, 0]):
+        document_starts, starts = documents.sentences(number)
+        document = other[rows] - documents.bucket_starts[number, 0]
+        first, end = document_starts[document], document_starts[document + 1]
+        begin[rows] = starts[first + below(mix(keys[rows], START), end - first)]
+        # Whole sentences from there on, one at least.
         stop = np.searchsorted(starts, begin[rows] + np.maximum(wanted[rows], 1))
-        length[rows] = starts[np.minimum(stop, end[rows])] - begin[rows]
+        length[rows] = starts[np.minimum(stop, end)] - begin[rows]
     return begin, length
 
 

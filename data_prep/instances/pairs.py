@@ -55,7 +55,7 @@ class PairOptions:
 
 
 def require_latest(metadata: ShardMetadata, where: Path, remedy: str) -> None:
-    """Refuse to draw pairs of shards whose pairs an earlier version of megabert drew in another way.
+    """Refuse to draw pairs of shards for which an earlier version of megabert drew random Bs in another way.
 
     Args:
         metadata: That of the shards.
@@ -65,7 +65,7 @@ def require_latest(metadata: ShardMetadata, where: Path, remedy: str) -> None:
     Raises:
         DataError: Random Bs of these shards are not drawn as this version draws them.
     """
-    if (metadata.objective, metadata.pairing) == ("nsp", "balanced") and metadata.revision < metadata.latest_revision:
+    if metadata.objective == "nsp" and metadata.revision < metadata.latest_revision:
         raise DataError(
             f"{where}: its pairs are of revision {metadata.revision}: an earlier version of megabert chose random next "
             f"sentences in another way (now revision {metadata.latest_revision}). {remedy}"
@@ -86,22 +86,19 @@ class Bucket:
         """Random key of each document."""
         return self.documents.document_keys(self.number)
 
-    @property
-    def first_sentence(self) -> int:
-        """Number of the first sentence over the split."""
-        return int(self.documents.bucket_starts[self.number, 1])
-
     @cached_property
+    def _sentences(self) -> tuple[Integers, Integers]:
+        return self.documents.sentences(self.number)
+
+    @property
     def document_starts(self) -> Integers:
         """First sentence of each document, and the end of the last."""
-        first, end = self.documents.bucket_starts[self.number : self.number + 2, 0]
-        return np.asarray(self.documents.document_starts_D[first : end + 1]) - self.first_sentence
+        return self._sentences[0]
 
-    @cached_property
+    @property
     def starts_S(self) -> Integers:
-        """First token of each sentence, and the end of the last: one longer than S."""
-        first, end = self.documents.bucket_starts[self.number : self.number + 2, 1]
-        return np.asarray(self.documents.sentence_starts_S[first : end + 1])
+        """First token of each sentence, numbered over the split, and the end of the last: one longer than S."""
+        return self._sentences[1]
 
     @cached_property
     def document_S(self) -> Integers:

@@ -1,23 +1,21 @@
 """Step 5: put the documents of all chunks into buckets by their hash, and write the index over them.
 
 A bucket is a range of hashes, and its documents are sorted by hash. So the order within and over buckets is that of the
-hashes: the whole corpus is shuffled, although no process holds more than one bucket of it. From here on, documents,
-sentences and tokens are named by their number over all buckets of a split (`DocumentSet`).
+hashes: the whole corpus is shuffled, although no process holds more than one bucket of it. From here on, documents
+and tokens are named by their number over all buckets of a split (`DocumentSet`).
 """
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import single_batch
 from data_prep.config import BuildConfig
-from data_prep.document_set import INDEX_PARTS, SPLITS, bucket_path, document_schema, hash_range, index_path, read_range
+from data_prep.document_set import SPLITS, bucket_path, document_schema, hash_range, index_path, read_range
 from data_prep.execution.work_units import TOKENS, Build, Counts, Unit, add_counts
 from data_prep.steps.step4_merge_chunks import TokenFile
 from megabert.randomness.keyed import mix, string_key, uniform
@@ -160,34 +158,16 @@ def _by_source(sources: NDArray[np.uint16], sizes: NDArray[np.int64] | None = No
 
 
 def build_index(task: IndexTask) -> tuple[list[Path], Counts]:
-    """Write where buckets, documents and sentences of a split start, as three numpy files to be mapped.
-
-    The arrays are as long as the corpus has documents and sentences, so they are written bucket by bucket.
-    """
-    # First the documents, sentences and tokens before each bucket, to which the numbers within a bucket are added.
-    parts = (_sentences(task, bucket) for bucket in range(task.buckets))
-    counts = [(len(offsets) - 1, len(lengths), lengths.sum(dtype=np.int64)) for lengths, offsets in parts]
-    sizes = np.array(counts, np.int64).reshape(-1, 3)
+    """Write how many documents, sentences and tokens come before each bucket of a split, and how many there are."""
+    sizes = np.array([_sizes(task, bucket) for bucket in range(task.buckets)], np.int64).reshape(-1, 3)
     before = np.concatenate([np.zeros((1, 3), np.int64), np.cumsum(sizes, axis=0)])
-    num_documents, num_sentences, _ = before[-1].tolist()
-    paths = [index_path(task.folder, task.split, part) for part in INDEX_PARTS]
-    with contextlib.ExitStack() as stack:
-        buckets, documents, sentences = (
-            stack.enter_context(open(stack.enter_context(atomic_path(path)), "wb")) for path in paths
-        )
-        np.save(buckets, before)
-        # A numpy file is a header with the shape and then the numbers, which are appended.
-        for stream, total in ((documents, num_documents), (sentences, num_sentences)):
-            header = {"descr": "<i8", "fortran_order": False, "shape": (total + 1,)}
-            np.lib.format.write_array_header_1_0(stream, header)
-            stream.write(bytes(8))  # the first one starts at 0
-        for bucket in range(task.buckets):
-            lengths, offsets = _sentences(task, bucket)
-            documents.write((offsets[1:] + before[bucket, 1]).astype("<i8").tobytes())
-            sentences.write((np.cumsum(lengths, dtype="<i8") + before[bucket, 2]).tobytes())
-    return paths, {"documents": num_documents}
+    path = index_path(task.folder, task.split)
+    with atomic_path(path) as temporary, open(temporary, "wb") as stream:
+        np.save(stream, before)
+    return [path], {"documents": int(before[-1, 0])}
 
 
-def _sentences(task: IndexTask, bucket: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the tokens of each sentence of a bucket, and where each document's sentences begin among them."""
-    return flat_list(single_batch(bucket_path(task.folder, task.split, bucket))["sentence_lengths"])
+def _sizes(task: IndexTask, bucket: int) -> tuple[int, int, int]:
+    """Return the number of documents, sentences and tokens of a bucket."""
+    lengths, offsets = flat_list(single_batch(bucket_path(task.folder, task.split, bucket))["sentence_lengths"])
+    return len(offsets) - 1, len(lengths), int(lengths.sum(dtype=np.int64))

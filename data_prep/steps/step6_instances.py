@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 
@@ -94,7 +93,7 @@ def _metadata(build: Build, length: int) -> ShardMetadata:
     return replace(metadata, revision=_begun_revision(build, length) or metadata.latest_revision)
 
 
-def _begun_revision(build: Build, length: int) -> Literal[1, 2] | None:
+def _begun_revision(build: Build, length: int) -> int | None:
     """Return the revision of the shards that an earlier run left; None if there are none, or none can be read."""
     for path in sorted(build.path("instances", str(length)).glob("*.arrow")):
         with contextlib.suppress(DataError, OSError, pa.ArrowInvalid), pa.ipc.open_file(path) as reader:
@@ -106,9 +105,9 @@ def _instance_units(build: Build, metadata: ShardMetadata) -> Iterator[Unit]:
     """Yield a unit for each pass over each bucket."""
     config, documents, length = build.config, build.path("documents"), metadata.max_seq_length
     for split in SPLITS:
-        if not index_path(documents, split, "buckets").is_file():
+        if not index_path(documents, split).is_file():
             continue
-        buckets = len(DocumentSet.open(documents, split).bucket_starts) - 1
+        buckets = DocumentSet.open(documents, split).num_buckets
         for duplicate in range(config.dupe_factor if split == "train" else 1):
             options = PairOptions(metadata=metadata, short_seq_prob=config.short_seq_prob, duplicate=duplicate)
             for bucket in range(buckets):

@@ -52,10 +52,10 @@ class ShardMetadata:
     """Number of pieces in the vocabulary."""
     masked_lm_prob: float = 0.15
     """Share of an instance's tokens to predict. Shards that do not store it were masked with BERT's 0.15."""
-    revision: Literal[1, 2] = 1
-    """Which draws made the instances, where megabert has changed them. 2: random Bs are the true Bs of other pairs
-    (``balanced``, ``nsp``), and lengths of spans are SpanBERT's. 1: the earlier draws, and all that has not changed; it
-    is not stored."""
+    revision: Literal[1, 2, 3] = 1
+    """Which draws made the instances, where megabert has changed them. 3: random Bs of a shard come from a window of
+    the split (``nsp``). 2: random Bs are the true Bs of other pairs (``balanced``, ``nsp``), and lengths of spans are
+    SpanBERT's. 1: the earlier draws, and all that has not changed; it is not stored."""
     format_version: int = FORMAT_VERSION
     """Version of this schema."""
 
@@ -82,9 +82,9 @@ class ShardMetadata:
                 raise DataError(f"Shard metadata: {name}={values[name]}; allowed: {low} to {high}.")
 
     @property
-    def latest_revision(self) -> Literal[1, 2]:
+    def latest_revision(self) -> Literal[1, 2, 3]:
         """Revision that this megabert makes of such shards."""
-        return 2 if (self.objective, self.pairing) == ("nsp", "balanced") or self.mask_unit == "span" else 1
+        return 3 if self.objective == "nsp" else 2 if self.mask_unit == "span" else 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import balanced_accuracy_score
+from unit.data_prep.conftest import WholeSplit
 
 from data_prep.config import BuildConfig, SourceConfig
 from data_prep.document_set import DocumentSet, tokenizer_of
@@ -40,7 +41,8 @@ class Text:
 
     def __init__(self, folder: Path):
         self.documents = DocumentSet.open(folder / "documents", "train")
-        self.sentences = np.asarray(self.documents.sentence_starts_S)
+        self.whole = WholeSplit.of(self.documents)
+        self.sentences = self.whole.tokens_of_sentences
         buckets = range(len(self.documents.bucket_starts) - 1)
         self.ids = np.concatenate([self.documents.bucket_tokens(bucket) for bucket in buckets]).astype(np.int64)
         tokenizer = tokenizer_of(folder / "tokenizer")
@@ -58,10 +60,7 @@ class Text:
         """What can be seen of one side, by the name of the probe that sees it."""
         end = start + length
         document = self.documents.document_of_token(start)
-        first, last = (
-            self.documents.document_first_tokens_D[document],
-            self.documents.document_first_tokens_D[document + 1],
-        )
+        first, last = (self.whole.tokens_of_documents[document + step] for step in (0, 1))
         inside = np.searchsorted(self.sentences, end) - np.searchsorted(self.sentences, start, side="right")
         counts = [self.sums[name][end] - self.sums[name][start] for name in self.sums]
         return {

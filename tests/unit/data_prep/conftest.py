@@ -3,10 +3,14 @@
 import json
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
+from data_prep.arrow_files import offsets_of
 from data_prep.config import BuildConfig, SourceConfig
+from data_prep.document_set import DocumentSet, TokenizedDocuments, bucket_path, document_schema, index_path
 from data_prep.execution.executors import Executor
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import Built, build
@@ -27,9 +31,44 @@ def pair_options(length, *, objective="nsp", pairing="balanced", seed=1, duplica
     metadata = ShardMetadata(
         objective=objective, pairing=pairing, masking="static", mask_unit="token", max_seq_length=length,
         max_predictions_per_seq=20, seed=seed, tokenizer_sha256="", special_ids=dict.fromkeys(SPECIAL_TOKENS, 0),
-        vocab_size=2000, revision=2,
+        vocab_size=2000, revision=3,
     )  # fmt: skip
     return PairOptions(metadata=metadata, short_seq_prob=0.1, duplicate=duplicate)
+
+
+class WholeSplit(NamedTuple):
+    """Where everything starts in a split, and where the last one ends, numbered over the split."""
+
+    sentences_of_documents: np.ndarray
+    tokens_of_sentences: np.ndarray
+    tokens_of_documents: np.ndarray
+
+    @classmethod
+    def of(cls, documents):
+        parts = [documents.sentences(number) for number in range(documents.num_buckets)]
+        firsts = documents.bucket_starts[:, 1]
+        sentences = [[0], *(part[0][1:] + first for part, first in zip(parts, firsts, strict=False))]
+        tokens = np.concatenate([[0], *(part[1][1:] for part in parts)])
+        return cls(np.concatenate(sentences), tokens, tokens[np.concatenate(sentences)])
+
+
+def write_split(folder, buckets):
+    """Write a split of documents without meaning: for each bucket the documents, each the lengths of its sentences."""
+    schema = document_schema(2000).remove(1)
+    sizes, seen = [(0, 0, 0)], 0
+    for number, documents in enumerate(buckets):
+        lengths = np.concatenate([np.zeros(0, np.int64), *documents]).astype(np.uint32)
+        seen, count = seen + len(documents), len(documents)
+        hashes = np.arange(seen - count, seen, dtype=np.uint64)
+        same = [np.zeros(count, kind) for kind in (np.uint8, np.uint16)]
+        ids = np.zeros(lengths.sum(), np.uint16)
+        written = TokenizedDocuments(
+            hashes, *same, ids, lengths, offsets_of(np.array([*map(len, documents)], np.int64))
+        )
+        written.write(bucket_path(folder, "train", number), schema)
+        sizes.append((count, len(lengths), len(ids)))
+    np.save(index_path(folder, "train"), np.cumsum(sizes, axis=0))
+    return DocumentSet.open(folder, "train")
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,10 @@
 """Statistics of google's pairs by document, of the oracle and of the fast form, and their comparison."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from unit.data_prep.conftest import pair_options
+from unit.data_prep.conftest import WholeSplit, pair_options
 from unit.data_prep.google_oracle import OracleOptions, create_instances
 
 from data_prep.document_set import DocumentSet
@@ -67,13 +68,14 @@ def of_oracle(folder: Path, length, passes, seed=6):
 
 def segments_of(folder: Path):
     documents = DocumentSet.open(folder, "train")
-    starts = documents.sentence_starts_S
+    whole = WholeSplit.of(documents)
+    starts = whole.tokens_of_sentences
     tokens: list[int] = []
     for bucket in range(len(documents.bucket_starts) - 1):
         tokens += documents.bucket_tokens(bucket).tolist()
     return [
         [tokens[starts[s] : starts[s + 1]] for s in range(first, end)]
-        for first, end in zip(documents.document_starts_D[:-1], documents.document_starts_D[1:], strict=True)
+        for first, end in pairwise(whole.sentences_of_documents)
     ]
 
 

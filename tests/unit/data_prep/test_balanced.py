@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from unit.data_prep.conftest import pair_options, write_jsonl
+from unit.data_prep.conftest import WholeSplit, pair_options, write_jsonl
 
 from data_prep.checks.verify import untrue_pairs
 from data_prep.config import SourceConfig
@@ -78,15 +78,15 @@ def test_random_second_begins_and_ends_where_true_ones_do(built):
     """Seen alone, nothing tells that B is random: whole or cut, early or late in its document, at its end or not."""
     documents, found = pairs_of(built, 64, passes=12)
     label, start, length = (join(found, name) for name in ("label", "b_start", "b_length"))
-    document = documents.document_of_token(start)
-    first, last = (documents.document_first_tokens_D[document + step] for step in (0, 1))
-    assert np.isin(start, documents.sentence_starts_S).all()
+    document, whole = documents.document_of_token(start), WholeSplit.of(documents)
+    first, last = (whole.tokens_of_documents[document + step] for step in (0, 1))
+    assert np.isin(start, whole.tokens_of_sentences).all()
     assert (start > first).all()
-    sentences = np.searchsorted(documents.sentence_starts_S, start + length) - np.searchsorted(
-        documents.sentence_starts_S, start
+    sentences = np.diff(
+        [np.searchsorted(whole.tokens_of_sentences, place) for place in (start, start + length)], axis=0
     )
-    is_whole = np.isin(start + length, documents.sentence_starts_S)
-    for seen in (is_whole, start + length == last, sentences, (start - first) / (last - first)):
+    is_whole = np.isin(start + length, whole.tokens_of_sentences)
+    for seen in (is_whole, start + length == last, sentences[0], (start - first) / (last - first)):
         random, true = seen[label == 1], seen[label == 0]
         spread = np.sqrt(random.var() / len(random) + true.var() / len(true))
         assert abs(random.mean() - true.mean()) < 5 * spread
@@ -151,7 +151,8 @@ def test_neither_cuts_nor_lengths_tell_the_order(built, length):
     documents, found = pairs_of(built, length, objective="sop", passes=30)
     first, first_length, second, second_length = map(np.concatenate, zip(*map(in_order, found), strict=True))
     edges = (first, first + first_length, second, second + second_length)
-    is_whole = sum(np.isin(edge, documents.sentence_starts_S) << place for place, edge in enumerate(edges))
+    sentences = WholeSplit.of(documents).tokens_of_sentences
+    is_whole = sum(np.isin(edge, sentences) << place for place, edge in enumerate(edges))
     difference = first_length - second_length
     is_held_out = documents.document_of_token(first) % 2 == 1
     for cue in (is_whole, np.clip(difference, -4, 4), difference // 8, first_length // 8):

@@ -330,7 +330,12 @@ def test_shards_of_an_earlier_revision_are_kept_but_not_continued(make_config, t
 
 
 def test_new_draws_are_noted_where_they_differ(make_config, tokenizer_folder, tmp_path):
-    for changes, revision in (({}, 2), ({"objective": "sop"}, 1), ({"objective": "sop", "mask_unit": "span"}, 2)):
+    for changes, revision in (
+        ({}, 3),
+        ({"pairing": "google"}, 3),
+        ({"objective": "sop"}, 1),
+        ({"objective": "sop", "mask_unit": "span"}, 2),
+    ):
         config = make_config(tokenizer=str(tokenizer_folder), lengths=(64,), dupe_factor=1, **changes)
         manifest = build(config, tmp_path / str(len(str(changes))), Executor()).manifests[64]
         assert manifest.metadata.revision == revision

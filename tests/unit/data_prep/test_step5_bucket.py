@@ -1,15 +1,12 @@
 from itertools import pairwise
 
 import numpy as np
-import pytest
-from unit.data_prep.conftest import pair_options
+from unit.data_prep.conftest import WholeSplit
 
-import data_prep.document_set as documents_module
 from data_prep.arrow_files import gather, offsets_of
 from data_prep.config import SourceConfig
-from data_prep.document_set import DocumentSet, release_pages, tokenizer_of
+from data_prep.document_set import DocumentSet, tokenizer_of
 from data_prep.steps.step5_bucket import count_buckets
-from data_prep.steps.step6_instances import make_pairs
 
 
 def copied(documents, starts, lengths):
@@ -26,7 +23,7 @@ def test_documents_are_those_of_the_corpus(built, texts):
     found = []
     for split in ("train", "validation"):
         documents = DocumentSet.open(built.folder / "documents", split)
-        starts = documents.sentence_starts_S[documents.document_starts_D]
+        starts = WholeSplit.of(documents).tokens_of_documents
         flat = copied(documents, starts[:-1], np.diff(starts))
         found += [tuple(flat[a:b].tolist()) for a, b in pairwise(starts)]
     assert len(found) == len(texts)
@@ -51,47 +48,25 @@ def test_tokens_of_any_bucket_are_copied(built):
     documents = DocumentSet.open(built.folder / "documents", "train")
     flat = np.concatenate([documents.bucket_tokens(b) for b in range(len(documents.bucket_starts) - 1)])
     rng = np.random.default_rng(0)
-    sentences = rng.integers(0, len(documents.sentence_starts_S) - 1, 500)
-    starts = documents.sentence_starts_S[sentences]
-    lengths = documents.sentence_starts_S[sentences + 1] - starts
+    tokens = WholeSplit.of(documents).tokens_of_sentences
+    sentences = rng.integers(0, len(tokens) - 1, 500)
+    starts, lengths = tokens[sentences], np.diff(tokens)[sentences]
     lengths[::7] = 0
     assert np.array_equal(copied(documents, starts, lengths), gather(flat, starts, lengths))
 
 
 def test_index_agrees_with_buckets(built):
     documents = DocumentSet.open(built.folder / "documents", "train")
-    assert documents.bucket_starts[-1].tolist() == [
-        documents.num_documents,
-        len(documents.sentence_starts_S) - 1,
-        documents.sentence_starts_S[-1],
-    ]
-    sentence = np.arange(len(documents.sentence_starts_S) - 1)
-    owner = documents.document_of_token(documents.sentence_starts_S[:-1])
-    assert (documents.document_starts_D[owner] <= sentence).all()
-    assert (sentence < documents.document_starts_D[owner + 1]).all()
+    whole = WholeSplit.of(documents)
+    sizes = [len(whole.sentences_of_documents) - 1, len(whole.tokens_of_sentences) - 1, whole.tokens_of_sentences[-1]]
+    assert documents.bucket_starts[-1].tolist() == sizes
+    sentence = np.arange(sizes[1])
+    owner = documents.document_of_token(whole.tokens_of_sentences[:-1])
+    assert (whole.sentences_of_documents[owner] <= sentence).all()
+    assert (sentence < whole.sentences_of_documents[owner + 1]).all()
 
 
 def test_pieces_are_gathered_end_to_end():
     values = np.arange(100, 120)
     assert gather(values, np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [105, 106, 109, 110, 111]
     assert gather(values, np.array([], int), np.array([], int)).tolist() == []
-
-
-@pytest.mark.parametrize("pairing", ["balanced", "google"])
-def test_windows_of_the_index_do_not_change_a_pair(built, monkeypatch, pairing):
-    options = pair_options(64, pairing=pairing)
-    documents = DocumentSet.open(built.folder / "documents", "train")
-    whole = make_pairs(documents, 0, options, built.folder / "tokenizer")
-    monkeypatch.setattr(documents_module, "WINDOW_SENTENCES", 10)
-    assert documents.num_sentences > 100
-    parts = make_pairs(documents, 0, options, built.folder / "tokenizer")
-    for name in ("a_start", "a_length", "b_start", "b_length", "label", "key"):
-        assert np.array_equal(getattr(whole, name), getattr(parts, name)), name
-
-
-def test_released_pages_are_read_again(tmp_path):
-    np.save(tmp_path / "a.npy", np.arange(10_000))
-    mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
-    before = mapped.sum()
-    release_pages(mapped)
-    assert mapped.sum() == before

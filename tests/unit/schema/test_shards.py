@@ -150,5 +150,5 @@ def test_first_revision_is_not_stored_and_a_later_one_is(folder, metadata):
     write_manifest(folder, later)
     assert read_manifest(folder) == later
     assert ShardMetadata.from_arrow(instance_schema(later.metadata)) == later.metadata
-    with pytest.raises(DataError, match="revision=3; allowed: 1, 2"):
-        replace(metadata, revision=3)
+    with pytest.raises(DataError, match="revision=4; allowed: 1, 2, 3"):
+        replace(metadata, revision=4)
