@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 
@@ -93,7 +94,7 @@ def _metadata(build: Build, length: int) -> ShardMetadata:
     return replace(metadata, revision=_begun_revision(build, length) or metadata.latest_revision)
 
 
-def _begun_revision(build: Build, length: int) -> int | None:
+def _begun_revision(build: Build, length: int) -> Literal[1, 2, 3] | None:
     """Return the revision of the shards that an earlier run left; None if there are none, or none can be read."""
     for path in sorted(build.path("instances", str(length)).glob("*.arrow")):
         with contextlib.suppress(DataError, OSError, pa.ArrowInvalid), pa.ipc.open_file(path) as reader:
