@@ -1,6 +1,10 @@
 """Every test starts from the same global seed, so that a failure repeats; long runs of tests go on where they ended."""
 
+import os
 from pathlib import Path
+
+# One thread a process, set before torch is imported: test files run side by side, and waiting OpenMP threads spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
