@@ -95,9 +95,10 @@ def split_of(hashes: NDArray[np.uint64], validation_share: float) -> NDArray[np.
 
 def _spaced(sentences: pa.StringArray, sentence_offsets: NDArray[np.int64]) -> pa.StringArray:
     """Give each sentence but a document's first the space that preceded it in running text."""
-    spaces = np.full(len(sentences), " ", dtype=object)
-    spaces[sentence_offsets[:-1][np.diff(sentence_offsets) > 0]] = ""
-    return pc.binary_join_element_wise(pa.array(spaces, sentences.type), sentences, "")
+    is_first = np.zeros(len(sentences), bool)
+    is_first[sentence_offsets[:-1][np.diff(sentence_offsets) > 0]] = True
+    spaces = pc.if_else(is_first, pa.scalar("", sentences.type), pa.scalar(" ", sentences.type))
+    return pc.binary_join_element_wise(spaces, sentences, "")
 
 
 def _encode(tokenizer: Tokenizer, sentences: pa.StringArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:

@@ -211,6 +211,22 @@ def options_of(backend: tokenizers.Tokenizer) -> TextOptions | None:
     )
 
 
+def has_plain_byte_bpe(backend: tokenizers.Tokenizer) -> bool:
+    """Return whether byte-level BPE cuts text into words by GPT-2's pattern alone, and merges all that it has learned.
+
+    Then the ids of a word depend on that word only, and what is between spaces can be encoded by itself.
+    """
+    state = json.loads(backend.to_str())
+    model = state["model"]
+    unusual = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges")
+    return (
+        state["normalizer"] is None
+        and state["pre_tokenizer"].get("use_regex", True)
+        and not any(model.get(name) for name in unusual)
+        and all(character in model["vocab"] for character in pre_tokenizers.ByteLevel.alphabet())
+    )
+
+
 def build_backend(
     vocabulary: Mapping[str, int], options: TextOptions, names: SpecialNames = WORDPIECE.names
 ) -> tokenizers.Tokenizer:

@@ -1,9 +1,11 @@
-"""Exact fast tokenization: printable ASCII is cut into pieces here, any other span between spaces is looked up.
+"""Exact fast tokenization: printable ASCII is cut into pieces here, any other span of text is looked up.
 
 WordPiece never crosses a space, and nothing in BERT's normaliser looks past one, so the ids of a text are those of its
 spans end to end. Only U+0020 separates spans. Libraries treat other white space differently, so it stays inside a span,
 and `tokenizers` itself decides what it means; it is asked once for each different span. In printable ASCII the
 normaliser lower-cases or does nothing, and every character but letters, digits and the space is a word.
+
+A word of byte-level BPE never crosses a space either, but begins with one; its spans do likewise (`span_loops`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -60,6 +62,63 @@ class AsciiPieces(NamedTuple):
             most = int(np.count_nonzero(trie[0]))
         return cls(trie, is_lower, np.int32(unknown), longest)
 
+    @staticmethod
+    def loop() -> Callable[..., int]:
+        """Return the loop that encodes with these pieces."""
+        from megabert.tokenization.wordpiece_loops import encode
+
+        return encode
+
+
+class BytePieces(NamedTuple):
+    """The merges of byte-level BPE, as `megabert.tokenization.byte_bpe_loops` reads them."""
+
+    byte_ids: NDArray[np.int32]
+    """Id of the piece of each byte."""
+    keys: NDArray[np.uint64]
+    """Hash table of the pairs of pieces that are merged."""
+    ranks: NDArray[np.int64]
+    """Number of the merge in each slot of the table."""
+    merged_ids: NDArray[np.int32]
+    """What each merge makes."""
+
+    @classmethod
+    def of(cls, vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]]) -> "BytePieces":
+        """Build the table of merges, pairs of pieces in the order in which they were learned."""
+        from megabert.tokenization.byte_bpe_loops import enter_merges
+
+        byte_ids = np.array([vocabulary[character] for character in byte_characters()], np.int32)
+        lefts, rights, merged_ids = (
+            np.array([vocabulary[piece] for piece in pieces], np.int32)
+            for pieces in ([m[0] for m in merges], [m[1] for m in merges], [m[0] + m[1] for m in merges])
+        )
+        keys = _zeros(2 * len(merges))
+        ranks = np.zeros(len(keys), np.int64)
+        enter_merges(lefts, rights, keys, ranks)
+        return cls(byte_ids, keys, ranks, merged_ids)
+
+    @classmethod
+    def empty(cls) -> "BytePieces":
+        """Return what stands for no pieces."""
+        return cls(np.zeros(256, np.int32), _zeros(0), np.zeros(4, np.int64), np.zeros(1, np.int32))
+
+    @staticmethod
+    def loop() -> Callable[..., int]:
+        """Return the loop that encodes with these pieces."""
+        from megabert.tokenization.byte_bpe_loops import encode
+
+        return encode
+
+
+def byte_characters() -> list[str]:
+    """Return the character that byte-level BPE writes for each byte (Radford et al. 2019).
+
+    Bytes that are printable in Latin-1 stand for themselves, the others for characters from 256 on.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
 
 def _zeros(least: int) -> NDArray[np.uint64]:
     """Return an empty hash table with room for ``least`` entries: a power of two."""
@@ -72,8 +131,9 @@ class SpanCache:
     def __init__(
         self,
         encode: Encode,
-        pieces: AsciiPieces | None = None,
+        pieces: AsciiPieces | BytePieces | None = None,
         *,
+        keeps_spaces: bool = False,
         max_spans: int = MAX_SPANS,
         max_ids: int = _MAX_IDS,
     ) -> None:
@@ -82,11 +142,15 @@ class SpanCache:
         Args:
             encode: Returns the ids of each of many texts.
             pieces: Pieces for the words of printable ASCII; without them, such spans are looked up like all others.
+            keeps_spaces: Whether a word begins with the space before it (byte-level BPE).
             max_spans: Most spans that are remembered; those of the batch at hand come on top.
             max_ids: Most ids that are remembered, likewise.
         """
-        self._encode, self._has_words = encode, pieces is not None
-        self._pieces = pieces or AsciiPieces.of({}, is_lower=False, unknown=0, longest=0)
+        from megabert.tokenization.span_loops import SpanOptions
+
+        self._encode, self._options = encode, SpanOptions(pieces is not None, keeps_spaces)
+        empty = BytePieces.empty() if keeps_spaces else AsciiPieces.of({}, is_lower=False, unknown=0, longest=0)
+        self._pieces: AsciiPieces | BytePieces = empty if pieces is None else pieces
         self._limits = (max_spans, max_ids)
         self._clear()
 
@@ -95,7 +159,7 @@ class SpanCache:
         self._held, self._ends = np.zeros(1 << 14, np.uint8), np.zeros(1 << 10, np.int64)
         self._count = np.zeros(1, np.int64)
         self._ids, self._starts = np.zeros(1 << 12, np.int32), np.zeros(1 << 10, np.int64)
-        self._words = np.zeros((_WORDS if self._has_words else 1, 4), np.uint64)
+        self._words = np.zeros((_WORDS if self._options.has_words else 1, 4), np.uint64)
 
     def __len__(self) -> int:
         """Return the number of spans remembered."""
@@ -115,23 +179,23 @@ class SpanCache:
 
     def _encode_batch(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return all ids of a batch and how many each text has."""
-        from megabert.tokenization.wordpiece_loops import count_looked_up, encode
+        from megabert.tokenization.span_loops import count_looked_up
 
         _, borders, data = texts.buffers()
         offsets = np.frombuffer(borders, np.int32)[texts.offset : texts.offset + len(texts) + 1]
         text = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
         # Count, look up, write: numba has no growing arrays, so each pass sizes the arrays of the next one.
-        slots = np.empty(count_looked_up(text, offsets, self._has_words), np.int32)
+        slots = np.empty(count_looked_up(text, offsets, self._options), np.int32)
         self._find(text, offsets, slots)
         room = int(offsets[-1] - offsets[0]) + int(np.diff(self._starts)[slots].sum())
         ids, lengths = np.empty(room + 1, np.int32), np.empty(len(texts), np.int64)
         pieces, spans = (self._words, *self._pieces), (slots, self._starts, self._ids)
-        count = encode(text, offsets, self._has_words, pieces, spans, ids, lengths)
+        count = self._pieces.loop()(text, offsets, self._options.has_words, pieces, spans, ids, lengths)
         return ids[:count], lengths
 
     def _find(self, text: NDArray[np.uint8], offsets: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
         """Number the spans that are looked up, and let `tokenizers` encode those that are new."""
-        from megabert.tokenization.wordpiece_loops import find_spans
+        from megabert.tokenization.span_loops import find_spans
 
         if not len(slots):
             return
@@ -143,7 +207,7 @@ class SpanCache:
             self._table = self._rehashed(4 * most)
         first, fresh = len(self), np.empty((len(slots), 2), np.int64)
         known = (self._held, self._ends, self._count)
-        num_new = find_spans(text, offsets, self._has_words, self._table, known, fresh, slots)
+        num_new = find_spans(text, offsets, self._options, self._table, known, fresh, slots)
         try:
             id_lists = self._encode([bytes(text[start:end]).decode() for start, end in fresh[:num_new].tolist()])
         except BaseException:
@@ -158,7 +222,7 @@ class SpanCache:
 
     def _rehashed(self, size: int) -> NDArray[np.int32]:
         """Return a larger table with the spans that are known."""
-        from megabert.tokenization.wordpiece_loops import enter_all
+        from megabert.tokenization.span_loops import enter_all
 
         table = np.full(1 << size.bit_length(), -1, np.int32)
         enter_all(table, self._held, self._ends, len(self))

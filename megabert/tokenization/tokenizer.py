@@ -14,18 +14,20 @@ from numpy.typing import NDArray
 
 from megabert.errors import DataError
 from megabert.tokenization.backend import (
+    BYTE_BPE,
     CONTINUATION,
     WORDPIECE,
     SpecialIds,
     SpecialNames,
     find_special_ids,
+    has_plain_byte_bpe,
     kind_of,
     mark_special,
     options_of,
     panics_as_errors,
     split_spans,
 )
-from megabert.tokenization.span_cache import AsciiPieces, SpanCache
+from megabert.tokenization.span_cache import AsciiPieces, BytePieces, SpanCache
 
 FEW_TEXTS = 256
 """Up to this many texts are given to `tokenizers` at once, because loading the compiled loops would take longer."""
@@ -70,11 +72,18 @@ class Tokenizer:
         # Added pieces may contain spaces or absorb those around them; spans between spaces are then not independent.
         self._options = options_of(self._backend)
         added = self._backend.get_added_tokens_decoder().values()
-        self._has_spans = self._options is not None and all(token.special for token in added)
+        has_usual_text = self._options is not None or (self.kind is BYTE_BPE and has_plain_byte_bpe(self._backend))
+        self._has_spans = has_usual_text and all(token.special for token in added)
 
     @cached_property
     def _spans(self) -> SpanCache:
-        model = json.loads(self._backend.to_str())["model"]
+        state = json.loads(self._backend.to_str())
+        model = state["model"]
+        if self.kind is BYTE_BPE:
+            # Where a text is read as if it began with a space, its first word is not what is written there.
+            is_as_written = not state["pre_tokenizer"]["add_prefix_space"]
+            merged = BytePieces.of(model["vocab"], model["merges"]) if is_as_written else None
+            return SpanCache(self._encode_lists, merged, keeps_spaces=True)
         pieces = None
         if model["unk_token"] == self.names.unk:
             assert self._options is not None

@@ -1,12 +1,8 @@
-"""Loops over the bytes of texts: WordPiece of printable ASCII, and a hash table of all other text.
+"""Loops over the bytes of texts: WordPiece of printable ASCII.
 
-Text is cut at spaces (U+0020) into *spans*. Two kinds of span are encoded differently:
-
-- A span of printable ASCII is encoded here, by `encode`. There the normaliser does nothing but lower-case, and the
-  words are runs of letters and digits, and every other character by itself. Each word is cut greedily into the longest
-  pieces by walking a trie, unless a table of recent words already has its ids.
-- Any other span ("looked up") may need Unicode normalisation, so Hugging Face's `tokenizers` encodes it, once.
-  `find_spans` numbers such spans by a hash table, and `encode` copies the ids that were stored for the number.
+There the normaliser does nothing but lower-case, and the words are runs of letters and digits, and every other
+character by itself. Each word is cut greedily into the longest pieces by walking a trie, unless the table of recent
+words already has its ids. All other spans have ids already (`span_loops`).
 
 The loops read eight bytes at a time as one 64-bit number where they can, the first byte lowest. That is what makes them
 fast: most English words fit into one or two such numbers, which are compared and hashed without a loop over letters.
@@ -16,16 +12,12 @@ import numpy as np
 
 from megabert.compiled import compiled, inlined
 from megabert.randomness.splitmix64 import GOLDEN
+from megabert.tokenization.recent_words_loops import REMEMBERED_BYTES, load, lowest_bytes, recall, remember, slot_of
+from megabert.tokenization.span_loops import SPACE, is_plain, span_end
 
 INITIAL, INSIDE = 0, 1  # the two roots of the trie: pieces that start a word, and pieces inside one (written ##piece)
-REMEMBERED_BYTES, REMEMBERED_IDS = 16, 4  # longer words, and words of more pieces, are cut again each time
-SPACE = 0x20
-_1, _2, _3, _4, _5, _6, _7 = (np.uint64(value) for value in range(1, 8))
-_8, _16, _24, _32, _40, _48, _56 = (np.uint64(8 * value) for value in range(1, 8))
+_1, _8, _32, _56 = (np.uint64(value) for value in (1, 8, 32, 56))
 _LOW = np.uint64(0xFFFFFFFF)
-# Fowler, Noll and Vo's hash FNV-1a, 64 bits.
-_FNV_OFFSET, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-_NO_IDS = ~np.uint64(0)
 # Constants that act on eight bytes at once. Adding _FROM_A to a byte below 128 sets its top bit from "a" on; adding
 # _PAST_Z sets it only behind "z". So the two together tell letters apart, and likewise digits.
 _ONES, _TOPS, _FOLD, _FROM_A, _PAST_Z, _FROM_0, _PAST_9 = (
@@ -78,100 +70,6 @@ def _edge(edges, node, byte):
 
 
 @compiled
-def count_looked_up(text, offsets, has_words):
-    """Count the spans that are looked up: those that are not printable ASCII, or all of them without ``has_words``."""
-    count = 0
-    for index in range(len(offsets) - 1):
-        if has_words and _is_plain(text, offsets[index], offsets[index + 1]):
-            continue
-        start = offsets[index]
-        while start < offsets[index + 1]:
-            end = _span_end(text, start, offsets[index + 1])
-            count += end > start and not (has_words and _is_plain(text, start, end))
-            start = end + 1
-    return count
-
-
-@inlined
-def _is_plain(text, start, end):
-    """Return whether all bytes are printable ASCII, 0x20 to 0x7E."""
-    other = np.uint8(0)
-    # No early exit and nothing wider than a byte, so that the compiler compares many bytes at once.
-    for byte in text[start:end]:
-        other |= np.uint8(np.uint8(byte - np.uint8(0x20)) > np.uint8(0x5E))
-    return other == 0
-
-
-@inlined
-def _span_end(text, start, end):
-    """Return where the span that begins at ``start`` ends: at the next space, or at ``end``."""
-    while start < end and text[start] != SPACE:
-        start += 1
-    return start
-
-
-@compiled
-def find_spans(text, offsets, has_words, table, known, fresh, slots):
-    """Number the spans that are looked up, by the table of spans seen before, and enter new ones.
-
-    Args:
-        text: Bytes of all texts.
-        offsets: Where each text starts, and the end of the last.
-        has_words: Whether printable ASCII is left to `encode`.
-        table: Hash table with open addressing: the number of a span, -1 in empty slots. Its size is a power of two.
-        known: The spans seen so far: their bytes end to end; where each starts, and the end; how many there are, as
-            an array of one element.
-        fresh: Written, shape (spans, 2): start and end in ``text`` of each span that is new.
-        slots: Written: the number of each span that is looked up, in order.
-
-    Returns:
-        How many spans are new.
-    """
-    held, ends, count = known
-    num_new = num_met = 0
-    for index in range(len(offsets) - 1):
-        if has_words and _is_plain(text, offsets[index], offsets[index + 1]):
-            continue
-        start = offsets[index]
-        while start < offsets[index + 1]:
-            end = _span_end(text, start, offsets[index + 1])
-            if end > start and not (has_words and _is_plain(text, start, end)):
-                slot = _slot(table, text[start:end], held, ends)
-                if table[slot] < 0:
-                    number = count[0]
-                    table[slot] = number
-                    ends[number + 1] = ends[number] + end - start
-                    held[ends[number] : ends[number + 1]] = text[start:end]
-                    count[0] += 1
-                    fresh[num_new, 0], fresh[num_new, 1] = start, end
-                    num_new += 1
-                slots[num_met] = table[slot]
-                num_met += 1
-            start = end + 1
-    return num_new
-
-
-@inlined
-def _slot(table, span, held, ends):
-    """Return the slot of a span in the table, or the empty slot where it would be entered."""
-    hashed, last = _FNV_OFFSET, len(table) - 1
-    for byte in span:
-        hashed = (hashed ^ np.uint64(byte)) * _FNV_PRIME
-    slot = np.int64((hashed * GOLDEN) >> _32) & last
-    while table[slot] >= 0 and not _is_equal(span, held, ends[table[slot]], ends[table[slot] + 1]):
-        slot = (slot + 1) & last
-    return slot
-
-
-@inlined
-def _is_equal(span, held, start, end):
-    same = 0
-    while same < min(len(span), end - start) and held[start + same] == span[same]:
-        same += 1
-    return same == len(span) == end - start
-
-
-@compiled
 def encode(text, offsets, has_words, pieces, spans, ids, lengths):
     """Write the ids of texts end to end.
 
@@ -180,7 +78,8 @@ def encode(text, offsets, has_words, pieces, spans, ids, lengths):
         offsets: Where each text starts, and the end.
         has_words: Whether printable ASCII is encoded here.
         pieces: The table of recent words, and the fields of `megabert.tokenization.span_cache.AsciiPieces`.
-        spans: Numbers of the spans that are looked up, from `find_spans`; where the ids of each number start; all ids.
+        spans: Numbers of the spans that are looked up, from `megabert.tokenization.span_loops.find_spans`; where the
+            ids of each number start; all ids.
         ids: Written. It has room for an id a byte, for the ids of the spans that are looked up, and for one more.
         lengths: Written: how many ids each text has.
 
@@ -192,11 +91,11 @@ def encode(text, offsets, has_words, pieces, spans, ids, lengths):
     made = num_met = 0  # ids written, and spans looked up, so far
     for index in range(len(offsets) - 1):
         first, start, end = made, offsets[index], offsets[index + 1]
-        is_all_plain = has_words and _is_plain(text, start, end)
+        is_all_plain = has_words and is_plain(text, start, end)
         while start < end:
             # Most texts are printable ASCII from end to end, and are encoded in one go, spaces and all.
-            stop = end if is_all_plain else _span_end(text, start, end)
-            if is_all_plain or (has_words and _is_plain(text, start, stop)):
+            stop = end if is_all_plain else span_end(text, start, end, False)
+            if is_all_plain or (has_words and is_plain(text, start, stop)):
                 made = _encode_plain(
                     text, start, stop, remembered, edges, piece_of_node, is_lower, unknown, longest, ids, made
                 )
@@ -220,17 +119,16 @@ def _encode_plain(text, start, end, remembered, edges, piece_of_node, is_lower, 
     Returns:
         ``made``, counted on by the ids that were written.
     """
-    last = np.uint64(len(remembered) - 1)
     while start < end:
         if text[start] == SPACE:
             start += 1
             continue
         # How long is the word? The first 16 bytes are read as two numbers, the rest of a long word byte by byte.
-        first, second = _load(text, start), np.uint64(0)
+        first, second = load(text, start), np.uint64(0)
         size = _letters(first)
         fold = _FOLD if is_lower and size else np.uint64(0)
         if size == 8:
-            second = _load(text, start + 8)
+            second = load(text, start + 8)
             size += _letters(second)
             while size >= REMEMBERED_BYTES and start + size < end and _letters(np.uint64(text[start + size])):
                 size += 1
@@ -240,51 +138,18 @@ def _encode_plain(text, start, end, remembered, edges, piece_of_node, is_lower, 
             start = stop
             continue
         # Lower-case by setting the bit 0x20, clear the bytes behind the word, and look the two numbers up.
-        first = (first | fold) & _lowest_bytes(stop - start)
-        second = (second | fold) & _lowest_bytes(stop - start - 8)
-        slot = (((first ^ (second * _FNV_PRIME)) * GOLDEN) >> _32) & last
+        first = (first | fold) & lowest_bytes(stop - start)
+        second = (second | fold) & lowest_bytes(stop - start - 8)
+        slot = slot_of(remembered, first, second)
         if remembered[slot, 0] == first and remembered[slot, 1] == second:
-            # Two ids in each number. Both are written unconditionally, and counted only if they are there.
-            both = remembered[slot, 2]
-            ids[made], ids[made + 1] = np.int32(both & _LOW), np.int32(both >> _32)
-            made += 1 + (both >> _32 != _LOW)
-            if both >> _32 != _LOW and remembered[slot, 3] != _NO_IDS:
-                both = remembered[slot, 3]
-                ids[made], ids[made + 1] = np.int32(both & _LOW), np.int32(both >> _32)
-                made += 1 + (both >> _32 != _LOW)
+            made = recall(remembered, slot, ids, made)
         else:
             # Not there: cut the word, and let it take the place of the word in this slot.
             begin = made
             made = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, longest, ids, made)
-            if made - begin <= REMEMBERED_IDS:
-                remembered[slot, 0], remembered[slot, 1] = first, second
-                _remember_ids(ids[begin:made], remembered[slot])
+            remember(remembered, slot, first, second, ids[begin:made])
         start = stop
     return made
-
-
-@inlined
-def _remember_ids(ids, entry):
-    """Store up to four ids of a word in an entry, two in each of two numbers; all bits are set where there is none."""
-    entry[2], entry[3] = _NO_IDS, _NO_IDS
-    for index in range(len(ids)):
-        shift, half = _32 * np.uint64(index & 1), 2 + (index >> 1)
-        entry[half] = (entry[half] & ~(_LOW << shift)) | (np.uint64(ids[index]) << shift)
-
-
-@inlined
-def _load(text, position):
-    """Return eight bytes as a number, the first one lowest, with zeros behind the end of the text."""
-    if position + 8 <= len(text):
-        # Written out, and with unsigned indices, the compiler turns this into a single load.
-        at = np.uint64(position)
-        low = np.uint64(text[at]) | np.uint64(text[at + _1]) << _8 | np.uint64(text[at + _2]) << _16
-        low |= np.uint64(text[at + _3]) << _24 | np.uint64(text[at + _4]) << _32 | np.uint64(text[at + _5]) << _40
-        return low | np.uint64(text[at + _6]) << _48 | np.uint64(text[at + _7]) << _56
-    number = np.uint64(0)
-    for index in range(len(text) - position):
-        number |= np.uint64(text[position + index]) << np.uint64(8 * index)
-    return number
 
 
 @inlined
@@ -300,14 +165,6 @@ def _letters(number):
     # Isolate the lowest such bit. One less has all bits below it set; of these _ONES keeps one a byte, and the product
     # adds the bytes up into the highest one: the number of bytes up to the first other one, itself counted.
     return np.int64((((others & (~others + np.uint64(1))) - np.uint64(1) & _ONES) * _ONES) >> _56) - 1
-
-
-@inlined
-def _lowest_bytes(count):
-    """Return a mask of the lowest ``count`` bytes: no bit is set for 0 or less, all are for 8 or more."""
-    if count <= 0:
-        return np.uint64(0)
-    return _NO_IDS >> np.uint64(64 - 8 * min(count, 8))
 
 
 @inlined
@@ -339,10 +196,3 @@ def _encode_word(text, start, end, edges, piece_of_node, is_lower, unknown, long
 @inlined
 def _lower(byte):
     return np.uint8(byte + 32) if ord("A") <= byte <= ord("Z") else byte
-
-
-@compiled
-def enter_all(table, held, ends, count):
-    """Enter the first ``count`` spans, whose bytes and ends are given, into an empty table."""
-    for number in range(count):
-        table[_slot(table, held[ends[number] : ends[number + 1]], held, ends)] = number

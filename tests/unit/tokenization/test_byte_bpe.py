@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from megabert.errors import ConfigError, DataError
-from megabert.tokenization import load_tokenizer, save_huggingface, train_byte_bpe
+from megabert.tokenization import Tokenizer, load_tokenizer, save_huggingface, train_byte_bpe
 
 TEXTS = [
     "The whale, the WHALE's tail; it isn't (quite) 1,234.5 feet long!",
@@ -70,6 +71,71 @@ def test_ids_are_those_of_transformers(bpe, bpe_folder, english_texts):
     again = load_tokenizer(bpe_folder)
     assert again.sha256 == bpe.sha256
     assert [ids.tolist() for ids in again.encode_batch(texts)] == expected
+
+
+def library_ids(tokenizer, texts):
+    plain = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    plain.encode_special_tokens = True
+    return [encoding.ids for encoding in plain.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+# White space of all kinds, alone and next to spaces; what GPT-2's pattern treats apart; words too long to look through.
+JOINTS = [
+    *[" "] * 10,
+    "  ",
+    "   ",
+    "",
+    "-",
+    "/",
+    "\t",
+    "\n ",
+    " \t",
+    "\x85",
+    "\u00a0",
+    " \u00a0",
+    "  \u3000",
+    "\u1680",
+    "\u180e",
+]
+JOINTS += ["\u2028", "\u2029 ", "\u205f", "\u200b", " \u201c", "\ufeff", " \ufeff"]
+ODD_WORDS = ["don't", "'s", "'ll", "I'VE", "'re", "''", "x'", "1234", "12.5", "a1b2", "=" * 100, "ab" * 40, "0" * 200]
+ODD_WORDS += ["\ud5cc\ubc95", "na\u00efve", "\U0001f433", "\u3042\u3044", "\u0301", "\u0664", "\u2167"]
+
+
+@pytest.mark.parametrize("adds_space", [False, True])
+@pytest.mark.parametrize("count", [4_000, pytest.param(120_000, marks=pytest.mark.soak)])
+def test_fast_ids_are_those_of_the_library(bpe, english_texts, count, adds_space):
+    generator = random.Random(count)
+    words = [*english_texts[0].split(), *ODD_WORDS]
+
+    def sentence():
+        parts = (generator.choice(words) + generator.choice(JOINTS) for _ in range(generator.randrange(1, 14)))
+        return generator.choice(["", "", " ", "  ", "\n"]) + "".join(parts)
+
+    def printable():
+        return "".join(generator.choices(" '  abcdstmrevl.,1239AB\"-", k=generator.randrange(60)))
+
+    texts = ["", " ", "  ", "\n", "a ", "  a", *TEXTS, *english_texts, " ".join(english_texts[:3]).replace(" ", "")]
+    texts += [make() for make in (sentence, printable) for _ in range(count // 2)]
+    state = json.loads(bpe.to_json())
+    state["pre_tokenizer"]["add_prefix_space"] = adds_space
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(state)))
+    assert tokenizer._has_spans
+    expected = library_ids(tokenizer, texts)
+    for _ in range(2):  # words that are new, then known
+        found = [ids.tolist() for ids in tokenizer.encode_batch(texts)]
+        assert [text for text, one, other in zip(texts, found, expected, strict=True) if one != other] == []
+
+
+@pytest.mark.parametrize(
+    ("where", "setting"),
+    [("model", {"dropout": 0.1}), ("model", {"ignore_merges": True}), ("model", {"end_of_word_suffix": "</w>"}),
+     ("pre_tokenizer", {"use_regex": False}), (None, {"normalizer": {"type": "Lowercase"}})],
+)  # fmt: skip
+def test_unusual_byte_bpe_is_left_to_the_library(bpe, where, setting):
+    state = json.loads(bpe.to_json())
+    (state[where] if where else state).update(setting)
+    assert not Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(state)))._has_spans
 
 
 def test_transformers_reads_special_pieces_as_robertas(bpe_folder):

@@ -1,0 +1,161 @@
+"""Loops over the spans of texts: where they end, and a hash table of those that are looked up.
+
+Text is cut at spaces (U+0020) into *spans*, whose ids do not depend on each other. A span of printable ASCII is encoded
+by the loops of the tokenizer's kind (`wordpiece_loops`, `byte_bpe_loops`). Any other span is *looked up*: it may need
+what only Hugging Face's `tokenizers` knows of Unicode, so that encodes it, once. `find_spans` numbers such spans by a
+hash table, and the ids that were stored for the number are copied.
+
+WordPiece knows no spaces, so its spans are what is between them. In byte-level BPE a word keeps the space before it:
+there a span begins with the last space before a character that is no white space.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from megabert.compiled import compiled, inlined
+from megabert.randomness.splitmix64 import GOLDEN
+
+SPACE = 0x20
+_32 = np.uint64(32)
+# Fowler, Noll and Vo's hash FNV-1a, 64 bits.
+_FNV_OFFSET, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+
+
+class SpanOptions(NamedTuple):
+    """How text is cut into spans."""
+
+    has_words: bool
+    """Whether spans of printable ASCII are encoded by loops, and not looked up."""
+    keeps_spaces: bool
+    """Whether a span begins with the space before it."""
+
+
+@compiled
+def count_looked_up(text, offsets, options):
+    """Count the spans that are looked up: those that are not printable ASCII, or all of them without ``has_words``."""
+    has_words, keeps_spaces = options
+    count = 0
+    for index in range(len(offsets) - 1):
+        if has_words and is_plain(text, offsets[index], offsets[index + 1]):
+            continue
+        start = offsets[index]
+        while start < offsets[index + 1]:
+            end = span_end(text, start, offsets[index + 1], keeps_spaces)
+            count += end > start and not (has_words and is_plain(text, start, end))
+            start = end if keeps_spaces else end + 1
+    return count
+
+
+@inlined
+def is_plain(text, start, end):
+    """Return whether all bytes are printable ASCII, 0x20 to 0x7E."""
+    other = np.uint8(0)
+    # No early exit and nothing wider than a byte, so that the compiler compares many bytes at once.
+    for byte in text[start:end]:
+        other |= np.uint8(np.uint8(byte - np.uint8(0x20)) > np.uint8(0x5E))
+    return other == 0
+
+
+@inlined
+def span_end(text, start, end, keeps_spaces):
+    """Return where the span that begins at ``start`` ends, at ``end`` at the latest."""
+    if keeps_spaces:
+        start += 1
+        while start < end and not (text[start] == SPACE and _is_before_word(text, start + 1, end)):
+            start += 1
+        return start
+    while start < end and text[start] != SPACE:
+        start += 1
+    return start
+
+
+@inlined
+def _is_before_word(text, position, end):
+    """Return whether a character begins here that is certainly no white space.
+
+    White space in UTF-8, besides ASCII: C2 85, C2 A0, E1 9A 80, E2 80 (80 to 8A, A8, A9, AF), E2 81 9F, E3 80 80. What
+    shares two bytes with it counts as such: then the span is longer than it has to be, and no other harm is done.
+    """
+    if position >= end:
+        return False
+    first = text[position]
+    if first < 0x80:
+        return first > SPACE
+    if first == 0xC2:
+        return text[position + 1] != 0x85 and text[position + 1] != 0xA0
+    if first == 0xE1:
+        return text[position + 1] != 0x9A and text[position + 1] != 0xA0  # E1 A0 8E was white space before Unicode 6.3
+    if first == 0xE2:
+        third = text[position + 2] & 0xF0
+        return text[position + 1] > 0x81 or (third != 0x80 and third != 0xA0 and text[position + 2] != 0x9F)
+    return first != 0xE3 or text[position + 1] != 0x80
+
+
+@compiled
+def find_spans(text, offsets, options, table, known, fresh, slots):
+    """Number the spans that are looked up, by the table of spans seen before, and enter new ones.
+
+    Args:
+        text: Bytes of all texts.
+        offsets: Where each text starts, and the end of the last.
+        options: `SpanOptions`.
+        table: Hash table with open addressing: the number of a span, -1 in empty slots. Its size is a power of two.
+        known: The spans seen so far: their bytes end to end; where each starts, and the end; how many there are, as
+            an array of one element.
+        fresh: Written, shape (spans, 2): start and end in ``text`` of each span that is new.
+        slots: Written: the number of each span that is looked up, in order.
+
+    Returns:
+        How many spans are new.
+    """
+    has_words, keeps_spaces = options
+    held, ends, count = known
+    num_new = num_met = 0
+    for index in range(len(offsets) - 1):
+        if has_words and is_plain(text, offsets[index], offsets[index + 1]):
+            continue
+        start = offsets[index]
+        while start < offsets[index + 1]:
+            end = span_end(text, start, offsets[index + 1], keeps_spaces)
+            if end > start and not (has_words and is_plain(text, start, end)):
+                slot = _slot(table, text[start:end], held, ends)
+                if table[slot] < 0:
+                    number = count[0]
+                    table[slot] = number
+                    ends[number + 1] = ends[number] + end - start
+                    held[ends[number] : ends[number + 1]] = text[start:end]
+                    count[0] += 1
+                    fresh[num_new, 0], fresh[num_new, 1] = start, end
+                    num_new += 1
+                slots[num_met] = table[slot]
+                num_met += 1
+            start = end if keeps_spaces else end + 1
+    return num_new
+
+
+@inlined
+def _slot(table, span, held, ends):
+    """Return the slot of a span in the table, or the empty slot where it would be entered."""
+    hashed, last = _FNV_OFFSET, len(table) - 1
+    for byte in span:
+        hashed = (hashed ^ np.uint64(byte)) * _FNV_PRIME
+    slot = np.int64((hashed * GOLDEN) >> _32) & last
+    while table[slot] >= 0 and not _is_equal(span, held, ends[table[slot]], ends[table[slot] + 1]):
+        slot = (slot + 1) & last
+    return slot
+
+
+@inlined
+def _is_equal(span, held, start, end):
+    same = 0
+    while same < min(len(span), end - start) and held[start + same] == span[same]:
+        same += 1
+    return same == len(span) == end - start
+
+
+@compiled
+def enter_all(table, held, ends, count):
+    """Enter the first ``count`` spans, whose bytes and ends are given, into an empty table."""
+    for number in range(count):
+        table[_slot(table, held[ends[number] : ends[number + 1]], held, ends)] = number
