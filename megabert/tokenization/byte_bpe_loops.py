@@ -196,19 +196,19 @@ def _merge_by_heap(keys, ranks, merged_ids, ids):
     """
     size = len(ids)
     following, previous = np.arange(1, size + 1), np.arange(-1, size - 1)
-    heap = [np.int64(0) for _ in range(0)]
-    for place in range(size - 1):
-        rank = _rank(keys, ranks, ids[place], ids[place + 1])
+    heap = [np.int64(0) for _ in range(0)]  # an empty list of this type
+    for index in range(size - 1):
+        rank = _rank(keys, ranks, ids[index], ids[index + 1])
         if rank != _NO_MERGE:
-            heap.append(rank << 32 | place)
+            heap.append(rank << 32 | index)
     heapq.heapify(heap)
     while len(heap):
         entry = heapq.heappop(heap)
-        rank, place = entry >> 32, entry & 0xFFFFFFFF
+        merge, place = entry >> 32, entry & 0xFFFFFFFF
         right = following[place]
-        if ids[place] < 0 or right >= size or _rank(keys, ranks, ids[place], ids[right]) != rank:
+        if ids[place] < 0 or right >= size or _rank(keys, ranks, ids[place], ids[right]) != merge:
             continue
-        ids[place], ids[right] = merged_ids[rank], -1
+        ids[place], ids[right] = merged_ids[merge], -1
         following[place] = following[right]
         if following[place] < size:
             previous[following[place]] = place
@@ -220,8 +220,8 @@ def _merge_by_heap(keys, ranks, merged_ids, ids):
             if before != _NO_MERGE:
                 heapq.heappush(heap, before << 32 | previous[place])
     left = 0
-    for place in range(size):
-        if ids[place] >= 0:
-            ids[left] = ids[place]
+    for index in range(size):
+        if ids[index] >= 0:
+            ids[left] = ids[index]
             left += 1
     return left
