@@ -24,7 +24,8 @@ import torch
 
 from benchmarks.claims import LENGTH, batches_of, build_shards
 from megabert.config.model import ModelConfig
-from megabert.config.run import OptimizerConfig, PhaseConfig
+from megabert.config.phase import PhaseConfig
+from megabert.config.run import OptimizerConfig
 from megabert.data.batch import MicroBatch
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import shape_for

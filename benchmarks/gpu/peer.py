@@ -14,7 +14,8 @@ from torch.utils.data import Dataset
 from transformers import BertConfig, BertForPreTraining, Trainer, TrainingArguments, set_seed
 
 from megabert.config.loading import build, read_yaml
-from megabert.config.run import PhaseConfig, RunConfig
+from megabert.config.phase import PhaseConfig
+from megabert.config.run import RunConfig
 from megabert.data.batch import IGNORED
 from megabert.data.shard_set import ShardSet
 

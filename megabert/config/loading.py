@@ -10,7 +10,8 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from megabert.config.fields import field_table
-from megabert.config.run import PhaseConfig, RunConfig
+from megabert.config.phase import PhaseConfig
+from megabert.config.run import RunConfig
 from megabert.config.yaml_text import parse_yaml
 from megabert.errors import ConfigError
 

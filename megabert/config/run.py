@@ -7,6 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from megabert.config.fields import STRICT
 from megabert.config.model import ModelConfig
+from megabert.config.phase import PhaseConfig
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -15,30 +16,6 @@ class DataConfig:
 
     path: str | None = None
     """Folder that ``megabert-data build`` wrote; a phase of length N reads ``PATH/instances/N``."""
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class PhaseConfig:
-    """One sequence length with its own data, batch and schedule."""
-
-    name: str | None = None
-    """Name of the phase in logs; by default ``phase1``, ``phase2``, ..."""
-    data: str | None = None
-    """Folder of instance shards; by default ``data.path/instances/max_seq_length``."""
-    max_seq_length: Annotated[int, Field(ge=8)] = 128
-    """Length of the longest instance in tokens."""
-    steps: PositiveInt
-    """Number of optimizer updates in this phase."""
-    global_batch_size: PositiveInt
-    """Instances that a step trains on, over all ranks; any positive number."""
-    learning_rate: PositiveFloat
-    """Learning rate at the end of the warm-up, its highest value."""
-    warmup_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the phase's steps during which the learning rate rises linearly from 0."""
-    decay: Literal["polynomial", "constant"] = "polynomial"
-    """How the learning rate falls after the warm-up: to 0 by a polynomial, or not at all."""
-    decay_power: PositiveFloat = 1.0
-    """Exponent of the polynomial decay: 1 is linear, 0.5 is NVIDIA's LAMB recipe."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

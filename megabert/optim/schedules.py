@@ -1,24 +1,29 @@
-"""Learning-rate schedule: linear warm-up, then polynomial decay to zero."""
+"""Learning-rate schedules: warm-up, stable, decay."""
 
 import math
+from collections.abc import Callable
 
-from megabert.config.run import PhaseConfig
+from megabert.config.phase import PhaseConfig
 
 
 def learning_rate(phase: PhaseConfig, phase_step: int) -> float:
-    """Return the learning rate of a step of pre-training.
+    """Return the learning rate of a step of pre-training: warm-up, stable, decay.
 
-    It is NVIDIA's PolyWarmUpScheduler (DeepLearningExamples, BERT): with ``N`` steps, warm-up share ``w``, power ``p``,
-    peak ``lr`` and progress ``x = phase_step / N``::
+    With ``N`` steps, warm-up share ``w``, decay share ``d``, peak ``lr``, final rate ``f`` and progress
+    ``x = phase_step / N``::
 
-        lr * x / w           for x < w
-        lr * (1 - x) ** p    otherwise (decay ``constant``: lr)
+        lr * x / w                 for x < w
+        lr                         for x <= 1 - d
+        f + (lr - f) * shape(y)    otherwise, with y = (x - (1 - d)) / d, which rises from 0 to 1
 
-    The decay counts from step 0, not from the end of the warm-up: there the rate drops from ``lr`` to
-    ``lr * (1 - w) ** p``. The last step of a decaying phase has rate 0 and updates the moments only.
+    ``SHAPES`` has the shapes. By default ``d`` is ``1 - w``, so that the decay begins where the warm-up ends, but for
+    ``polynomial``: there ``d`` is 1, which is NVIDIA's PolyWarmUpScheduler (DeepLearningExamples, BERT). Its decay
+    counts from step 0, not from the end of the warm-up: there the rate drops from ``lr`` to ``lr * (1 - w) ** p``.
+
+    The last step of a phase that decays to 0 has rate 0 and updates the moments only.
 
     Args:
-        phase: The phase, with its steps, peak, warm-up share, decay and power.
+        phase: The phase, with its steps, rates, warm-up and decay.
         phase_step: Number of the update within the phase, from 1 to ``phase.steps``.
     """
     progress = phase_step / phase.steps
@@ -26,7 +31,26 @@ def learning_rate(phase: PhaseConfig, phase_step: int) -> float:
         return phase.learning_rate * progress / phase.warmup_ratio
     if phase.decay == "constant":
         return phase.learning_rate
-    return float(phase.learning_rate * max(0.0, 1.0 - progress) ** phase.decay_power)
+    share = phase.decay_ratio
+    if share is None:
+        share = 1.0 if phase.decay == "polynomial" else 1.0 - phase.warmup_ratio
+    # What is left of the decay: 1 before it begins, 0 at its end. A share of 0 has no step before its end.
+    left = max(0.0, (1.0 - progress) / share) if share else 0.0
+    if left >= 1.0:
+        return phase.learning_rate
+    final = phase.final_learning_rate
+    return final + (phase.learning_rate - final) * SHAPES[phase.decay](left, phase.decay_power)
+
+
+SHAPES: dict[str, Callable[[float, float], float]] = {
+    "polynomial": lambda left, power: left**power,
+    "linear": lambda left, power: left,
+    "cosine": lambda left, power: 0.5 - 0.5 * math.cos(math.pi * left),
+    "one_minus_sqrt": lambda left, power: 1.0 - math.sqrt(1.0 - left),
+}
+"""How far the rate is above the final one, from 1 to 0, as a function of ``left``, the share of the decay that is left,
+``1 - y``: ``(1 - y) ** p``; ``1 - y``; ``(1 + cos(pi * y)) / 2`` (Loshchilov & Hutter 2017); ``1 - sqrt(y)`` (Haegele et
+al. 2024, arXiv:2405.18392)."""
 
 
 def linear_warmup_decay(step: int, *, steps: int, warmup_ratio: float, peak: float) -> float:

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from megabert.config.deepspeed import deepspeed_of, zero_stage_of
 from megabert.config.loading import phase_data, phase_name
-from megabert.config.run import PhaseConfig, RunConfig
+from megabert.config.phase import PhaseConfig
+from megabert.config.run import RunConfig
 from megabert.data.packing import InstanceStatistics
 from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError

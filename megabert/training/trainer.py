@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.loading import phase_name
-from megabert.config.run import PhaseConfig
+from megabert.config.phase import PhaseConfig
 from megabert.data.loader import PackedLoader, StepTotals
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker

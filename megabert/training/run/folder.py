@@ -11,7 +11,8 @@ from typing import Any
 
 from megabert.checkpoints.format import steps_in
 from megabert.config.loading import build, differences, phase_data, to_dict, to_yaml
-from megabert.config.run import PhaseConfig, RunConfig, is_science
+from megabert.config.phase import PhaseConfig
+from megabert.config.run import RunConfig, is_science
 from megabert.errors import CheckpointError, DataError
 from megabert.observability.environment import command_line, describe_environment
 from megabert.schema import atomic_write, is_temporary, read_json

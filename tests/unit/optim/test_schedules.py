@@ -1,8 +1,10 @@
 import math
 
 import pytest
+from pydantic import ValidationError
 
-from megabert.config.run import PhaseConfig
+from megabert.config.loading import load_run_config, shipped_names
+from megabert.config.phase import PhaseConfig
 from megabert.models.bert import BertForPreTraining
 from megabert.optim import learning_rate, linear_warmup_decay, no_decay
 
@@ -24,6 +26,67 @@ def test_constant_holds_the_peak_after_warm_up():
     recipe = phase(warmup_ratio=0.1, decay="constant")
     assert learning_rate(recipe, 703) < 6e-3
     assert {learning_rate(recipe, step) for step in (704, 5000, 7038)} == {6e-3}
+
+
+@pytest.mark.parametrize(
+    ("decay", "shape"),
+    [
+        ("linear", lambda y: 1 - y),
+        ("cosine", lambda y: (1 + math.cos(math.pi * y)) / 2),
+        ("one_minus_sqrt", lambda y: 1 - math.sqrt(y)),
+        ("polynomial", lambda y: (1 - y) ** 0.5),
+    ],
+)
+def test_warm_up_stable_decay_in_one_phase(decay, shape):
+    recipe = phase(
+        steps=1000, warmup_ratio=0.1, decay=decay, decay_ratio=0.2, decay_power=0.5, final_learning_rate=1e-4
+    )
+    rates = [learning_rate(recipe, step) for step in range(1, 1001)]
+    assert rates[:99] == pytest.approx([6e-3 * step / 100 for step in range(1, 100)])
+    assert rates[99:800] == pytest.approx([6e-3] * 701)
+    assert rates[800:] == pytest.approx([1e-4 + 5.9e-3 * shape((step - 800) / 200) for step in range(801, 1001)])
+    assert rates[-1] == 1e-4
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine", "one_minus_sqrt"])
+@pytest.mark.parametrize("warmup_ratio", [0.0, 0.25])
+def test_by_default_the_decay_begins_where_the_warm_up_ends(decay, warmup_ratio):
+    default = phase(steps=80, warmup_ratio=warmup_ratio, decay=decay)
+    named = phase(steps=80, warmup_ratio=warmup_ratio, decay=decay, decay_ratio=1 - warmup_ratio)
+    rates = [learning_rate(default, step) for step in range(1, 81)]
+    assert rates == [learning_rate(named, step) for step in range(1, 81)]
+    assert max(rates[20:]) < 6e-3
+    assert rates[-1] == 0
+
+
+def test_a_phase_that_warms_up_to_its_end_reaches_the_final_rate_at_once():
+    assert learning_rate(phase(steps=4, warmup_ratio=1.0, decay="linear"), 3) == pytest.approx(4.5e-3)
+    assert learning_rate(phase(steps=4, warmup_ratio=1.0, decay="linear"), 4) == 0
+
+
+def test_rates_of_the_shipped_recipes_are_the_formula_of_earlier_versions():
+    for name in shipped_names("recipe"):
+        for recipe in load_run_config(name).phases:
+            for step in range(1, recipe.steps + 1, max(1, recipe.steps // 97)):
+                progress = step / recipe.steps
+                decayed = recipe.learning_rate * max(0.0, 1.0 - progress) ** recipe.decay_power
+                rising = progress < recipe.warmup_ratio
+                warm = recipe.learning_rate * progress / recipe.warmup_ratio if rising else decayed
+                assert learning_rate(recipe, step) == warm
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"warmup_ratio": 0.5, "decay_ratio": 0.6}, "together they are 1 at most"),
+        ({"final_learning_rate": 7e-3}, "final_learning_rate=0.007 is above learning_rate=0.006"),
+        ({"decay": "constant", "decay_ratio": 0.1}, "decay=constant does not fall"),
+        ({"decay": "constant", "final_learning_rate": 1e-4}, "decay=constant does not fall"),
+    ],
+)
+def test_schedules_that_contradict_themselves_are_refused(options, named):
+    with pytest.raises(ValidationError, match=named):
+        phase(**options)
 
 
 def test_without_warm_up_the_first_step_is_almost_the_peak():
