@@ -67,11 +67,11 @@ def arguments(config: RunConfig, phase: PhaseConfig, folder: Path) -> TrainingAr
     on_gpu = torch.cuda.is_available()
     return TrainingArguments(
         output_dir=str(folder / "trainer"),
-        max_steps=phase.steps,
+        max_steps=phase.num_steps,
         per_device_train_batch_size=phase.global_batch_size,
         learning_rate=phase.learning_rate,
         lr_scheduler_type="linear",
-        warmup_steps=round(phase.warmup_ratio * phase.steps),
+        warmup_steps=round(phase.warmup_ratio * phase.num_steps),
         weight_decay=config.optimizer.weight_decay,
         adam_beta1=config.optimizer.betas[0],
         adam_beta2=config.optimizer.betas[1],

@@ -76,8 +76,8 @@ def run(options: Namespace) -> int:
 
         with before_ranks_meet():
             initial = _initial(config, run_dir)
-        state = pretrain(config, run_dir, initial=initial, device=options.device, stop=stop)
-    return 0 if state.is_done(config) else EXIT_STOPPED
+        is_done = pretrain(config, run_dir, initial=initial, device=options.device, stop=stop)
+    return 0 if is_done else EXIT_STOPPED
 
 
 def _dry_run(options: Namespace, config: RunConfig) -> None:

@@ -16,6 +16,13 @@ from megabert.config.yaml_text import parse_yaml
 from megabert.errors import ConfigError
 
 Config = TypeVar("Config")
+EITHER_OR = {
+    "steps": "tokens",
+    "tokens": "steps",
+    "batch_warmup_steps": "batch_warmup_tokens",
+    "batch_warmup_tokens": "batch_warmup_steps",
+}
+"""Fields of a phase of which only one is set, each with the other one."""
 MAX_FILE_BYTES = 4 << 20
 """No configuration is longer; a device or a wrong file has no end, or takes minutes to parse."""
 
@@ -253,6 +260,8 @@ def _merge(base: Any, update: Any, where: str) -> Any:
             result[int(key)] = _merge(result[int(key)], value, f"{where}{key}.")
         return result
     if isinstance(base, Mapping) and isinstance(update, Mapping):
+        # Who names tokens overrides steps that an earlier layer named, and the other way round.
+        base = {key: value for key, value in base.items() if EITHER_OR.get(key) not in update or key in update}
         return {**base, **{key: _merge(base.get(key), value, f"{where}{key}.") for key, value in update.items()}}
     return update
 

@@ -1,5 +1,6 @@
 """A phase of pre-training: one sequence length with its own data, batch and schedule."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
@@ -7,6 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from megabert.config.fields import STRICT
 
+DataStart = Literal["continue", "beginning"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -18,12 +20,25 @@ class PhaseConfig:
     """Name of the phase in logs; by default ``phase1``, ``phase2``, ..."""
     data: str | None = None
     """Folder of instance shards; by default ``data.path/instances/max_seq_length``."""
+    data_start: DataStart = "continue"
+    """Where the phase begins in shards that an earlier phase has read: continue behind the last instance that was read,
+    so that none comes twice before all have come once, or beginning, the order's first instance again."""
     max_seq_length: Annotated[int, Field(ge=8)] = 128
     """Length of the longest instance in tokens."""
-    steps: PositiveInt
+    steps: PositiveInt | None = None
     """Number of optimizer updates in this phase."""
+    tokens: PositiveInt | None = None
+    """Tokens to train on in this phase, in place of ``steps``: as many steps as hold them, at the mean length of the
+    shards' instances. The run records these steps."""
     global_batch_size: PositiveInt
     """Instances that a step trains on, over all ranks; any positive number."""
+    initial_batch_size: PositiveInt | None = None
+    """Instances of the phase's first step, from which the batch grows in a line to ``global_batch_size``; by default
+    all steps are equal."""
+    batch_warmup_steps: PositiveInt | None = None
+    """Number of batches, skipped ones included, over which it grows."""
+    batch_warmup_tokens: PositiveInt | None = None
+    """Tokens over which it grows, in place of ``batch_warmup_steps``. The run records these batches."""
     learning_rate: PositiveFloat
     """Learning rate at the end of the warm-up, its highest value."""
     warmup_ratio: Share = 0.0
@@ -39,6 +54,78 @@ class PhaseConfig:
     """Exponent of the polynomial decay: 1 is linear, 0.5 is NVIDIA's LAMB recipe."""
     final_learning_rate: NonNegativeFloat = 0.0
     """Learning rate of the phase's last step, where it decays."""
+
+    @property
+    def num_steps(self) -> int:
+        """Number of updates; known from the beginning, or once the shards have been read (`with_steps`)."""
+        assert self.steps is not None, "the steps of a phase follow from its tokens: call with_steps first"
+        return self.steps
+
+    @property
+    def num_instances(self) -> int:
+        """Instances of all steps, where none is skipped."""
+        return self.instances_of(self.num_steps)
+
+    def batch_size(self, batch: int) -> int:
+        """Return the instances of a batch of this phase.
+
+        From ``a`` to ``b`` over ``n`` batches, batch ``i < n`` has ``a + (b - a) * i // n``: whole numbers alone, so
+        that every rank and every resume gets the same.
+
+        Args:
+            batch: Number of the batch within the phase, from 0. Batches that were skipped count.
+        """
+        first, ramp = self.initial_batch_size, self.batch_warmup_steps
+        if first is None or ramp is None or batch >= ramp:
+            return self.global_batch_size
+        return first + (self.global_batch_size - first) * batch // ramp
+
+    def instances_of(self, batches: int) -> int:
+        """Return the instances of the phase's first batches."""
+        growing = min(batches, self.batch_warmup_steps or 0)
+        return sum(map(self.batch_size, range(growing))) + (batches - growing) * self.global_batch_size
+
+    def with_steps(self, *, rows: int, tokens: int) -> "PhaseConfig":
+        """Return the phase with numbers of steps in place of numbers of tokens.
+
+        Args:
+            rows: Instances of the phase's shards.
+            tokens: Tokens of these instances.
+        """
+        phase = self
+        if phase.batch_warmup_tokens is not None:
+            instances = phase.batch_warmup_tokens * rows / tokens
+            mean = ((phase.initial_batch_size or 0) + phase.global_batch_size) / 2
+            ramp = max(1, round(instances / mean))
+            phase = replace(phase, batch_warmup_tokens=None, batch_warmup_steps=ramp)
+        if phase.tokens is not None:
+            phase = replace(phase, tokens=None, steps=phase._batches_with(-(-phase.tokens * rows // tokens)))
+        return phase
+
+    def _batches_with(self, instances: int) -> int:
+        """Return the smallest number of batches that hold so many instances."""
+        for batch in range(self.batch_warmup_steps or 0):
+            if instances <= 0:
+                return batch
+            instances -= self.batch_size(batch)
+        return (self.batch_warmup_steps or 0) - min(0, -instances // self.global_batch_size)
+
+    @model_validator(mode="after")
+    def _lengths_are_said_once(self) -> "PhaseConfig":
+        if (self.steps is None) == (self.tokens is None):
+            raise ValueError(f"steps={self.steps} and tokens={self.tokens}; a phase has one of the two")
+        ramps = (self.batch_warmup_steps, self.batch_warmup_tokens)
+        if (self.initial_batch_size is None) != (ramps == (None, None)) or None not in ramps:
+            raise ValueError(
+                f"initial_batch_size={self.initial_batch_size}, batch_warmup_steps={ramps[0]}, batch_warmup_tokens="
+                f"{ramps[1]}; a batch that grows has the first and one of the others"
+            )
+        if self.initial_batch_size is not None and self.initial_batch_size >= self.global_batch_size:
+            raise ValueError(
+                f"initial_batch_size={self.initial_batch_size} is not below global_batch_size="
+                f"{self.global_batch_size}, but the batch grows; lower it, or leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _schedule_fits_together(self) -> "PhaseConfig":

@@ -164,7 +164,7 @@ class RunConfig:
     def most_checkpoints(self) -> int:
         """How many checkpoints a run has on its disk at most: those kept, and one that is being written."""
         every = self.checkpoint.keep_every_steps
-        kept_for_good = sum(phase.steps for phase in self.phases) // every + 1 if every else 0
+        kept_for_good = sum(phase.num_steps for phase in self.phases) // every + 1 if every else 0
         best_and_ends_of_phases = len(self.phases)  # the end of the last phase is the newest one
         return self.checkpoint.keep_last + best_and_ends_of_phases + kept_for_good + 1
 

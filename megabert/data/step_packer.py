@@ -1,6 +1,6 @@
 """One rank's share of a global batch: read, planned, gathered into micro-batches; a pure function of the position."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,20 +59,23 @@ class StepBatch:
 class StepPacker:
     """Makes a rank's share of any global batch of a phase, without state between batches."""
 
-    def __init__(self, shards: ShardSet, *, seed: int, global_batch_size: int, share: RankShare) -> None:
+    def __init__(
+        self, shards: ShardSet, *, seed: int, global_batch_size: int | Callable[[int], int], share: RankShare
+    ) -> None:
         """Check the settings.
 
         Args:
             shards: Instances of one phase.
             seed: Keys the order of data, the masks and the dropout.
-            global_batch_size: Instances a step over all ranks.
+            global_batch_size: Instances a step over all ranks, or a function that says it by the number of the batch.
             share: The part that this rank takes.
 
         Raises:
             ConfigError: If the batch size, the rank or the world size is impossible.
             DataError: If masks are left to the loader and the tokenizer next to the shards cannot be read.
         """
-        if global_batch_size < 1 or not 0 <= share.rank < share.world_size:
+        is_possible = callable(global_batch_size) or global_batch_size >= 1
+        if not is_possible or not 0 <= share.rank < share.world_size:
             raise ConfigError(
                 f"loader: global_batch_size={global_batch_size}, rank={share.rank}, world_size={share.world_size}; "
                 "allowed are a batch size of 1 or more and a rank from 0 to world_size - 1."
@@ -80,7 +83,7 @@ class StepPacker:
         self.shards = shards
         self.share = share
         self._seed = seed
-        self._global_batch_size = global_batch_size
+        self._batch_size_of = global_batch_size if callable(global_batch_size) else lambda number: global_batch_size
         self._masker = make_masker(shards, seed)
 
     def pack(self, position: DataPosition, number: int) -> StepBatch:
@@ -91,7 +94,7 @@ class StepPacker:
             number: Number of the batch, which keys the dropout.
         """
         # Every rank reads the rows of the whole global batch, since their lengths make the plan...
-        ranges, position_after = position.take(self._global_batch_size, self.shards.num_rows)
+        ranges, position_after = position.take(self._batch_size_of(number), self.shards.num_rows)
         blocks = list(self._blocks(ranges))
         lengths = np.concatenate([block.columns.lengths_of(block.indices) for block in blocks])
         masked_counts = np.concatenate([block.columns.masked_counts_of(block.indices) for block in blocks])

@@ -44,7 +44,7 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last") -> int:
 
 def _card(config: RunConfig, run: RunSummary, checkpoint: str) -> ModelCard:
     phases = {
-        phase_name(config, index): f"{phase.steps:,} steps of {phase.global_batch_size:,} instances of up to "
+        phase_name(config, index): f"{phase.num_steps:,} steps of {phase.global_batch_size:,} instances of up to "
         f"{phase.max_seq_length} tokens, learning rate {phase.learning_rate:g}, warm-up {phase.warmup_ratio:.2%}"
         for index, phase in enumerate(config.phases)
     }

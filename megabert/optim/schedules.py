@@ -24,9 +24,9 @@ def learning_rate(phase: PhaseConfig, phase_step: int) -> float:
 
     Args:
         phase: The phase, with its steps, rates, warm-up and decay.
-        phase_step: Number of the update within the phase, from 1 to ``phase.steps``.
+        phase_step: Number of the update within the phase, from 1 to ``phase.num_steps``.
     """
-    progress = phase_step / phase.steps
+    progress = phase_step / phase.num_steps
     if progress < phase.warmup_ratio:
         return phase.learning_rate * progress / phase.warmup_ratio
     if phase.decay == "constant":
@@ -48,9 +48,9 @@ SHAPES: dict[str, Callable[[float, float], float]] = {
     "cosine": lambda left, power: 0.5 - 0.5 * math.cos(math.pi * left),
     "one_minus_sqrt": lambda left, power: 1.0 - math.sqrt(1.0 - left),
 }
-"""How far the rate is above the final one, from 1 to 0, as a function of ``left``, the share of the decay that is left,
-``1 - y``: ``(1 - y) ** p``; ``1 - y``; ``(1 + cos(pi * y)) / 2`` (Loshchilov & Hutter 2017); ``1 - sqrt(y)`` (Haegele et
-al. 2024, arXiv:2405.18392)."""
+"""How far the rate is above the final one, from 1 to 0, by the share of the decay that is left, ``1 - y``:
+``(1 - y) ** p``; ``1 - y``; ``(1 + cos(pi * y)) / 2`` (Loshchilov & Hutter 2017, arXiv:1608.03983); ``1 - sqrt(y)``
+(Haegele et al. 2024, arXiv:2405.18392)."""
 
 
 def linear_warmup_decay(step: int, *, steps: int, warmup_ratio: float, peak: float) -> float:

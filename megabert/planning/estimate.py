@@ -116,7 +116,7 @@ def estimate(
     """
     # What is to be done: data, model, precision and ZeRO stage, all of which may follow from others.
     shards = [_shards_of(config, phase) for phase in config.phases]
-    config = _resolve(config, shards[0], cluster.gpu)
+    config = _resolve(config, shards, cluster.gpu)
     stage = zero_stage_of(deepspeed_of(config, config.precision))
     parameters = count_parameters(config.model)
     # How it fits: memory by stage and token budget decides how many micro-steps a step has.
@@ -167,7 +167,7 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
     phase = config.phases[index]
     statistics, passes = _statistics_and_passes(phase, shards, instances)
     # Means of the data stand for every batch; attention's share follows the mean length.
-    batch, length = phase.global_batch_size, statistics.tokens / statistics.rows
+    batch, length = round(phase.num_instances / phase.num_steps), statistics.tokens / statistics.rows
     tokens = batch * length
     flops = training_flops(
         config.model,
@@ -189,7 +189,7 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
     peak = cluster.world_size * cluster.gpu.peak_tflops[config.precision] * 1e12
     return PhaseEstimate(
         name=phase_name(config, index),
-        steps=phase.steps,
+        steps=phase.num_steps,
         global_batch_size=batch,
         max_seq_length=phase.max_seq_length,
         tokens_per_step=tokens,
@@ -205,7 +205,7 @@ def _statistics_and_passes(
     phase: PhaseConfig, shards: ShardSet | None, instances: int | None
 ) -> tuple[InstanceStatistics, float | None]:
     """Read what a phase's manifest says; where there is none, assume full sequences."""
-    taken = phase.steps * phase.global_batch_size
+    taken = phase.num_instances
     if shards is not None:
         return shards.statistics, passes_over(shards, taken)
     rows, length = instances or taken, phase.max_seq_length
@@ -224,8 +224,8 @@ def _shards_of(config: RunConfig, phase: PhaseConfig) -> ShardSet | None:
     return ShardSet.open(phase_data(config, phase), "train") if has_data else None
 
 
-def _resolve(config: RunConfig, shards: ShardSet | None, gpu: Gpu) -> RunConfig:
-    """Return the configuration with the precision and the vocabulary that ``auto`` comes to."""
+def _resolve(config: RunConfig, shards: list[ShardSet | None], gpu: Gpu) -> RunConfig:
+    """Return the configuration with what ``auto`` and numbers of tokens come to: precision, vocabulary, steps."""
     precision = gpu.best_precision if config.precision == "auto" else config.precision
     if precision not in gpu.peak_tflops:
         known = ", ".join(gpu.peak_tflops)
@@ -234,8 +234,15 @@ def _resolve(config: RunConfig, shards: ShardSet | None, gpu: Gpu) -> RunConfig:
         )
     vocab_size = config.model.vocab_size
     if vocab_size == "auto":
-        vocab_size = shards.metadata.vocab_size if shards else DEFAULT_VOCAB_SIZE
-    return replace(config, precision=precision, model=replace(config.model, vocab_size=vocab_size))
+        vocab_size = shards[0].metadata.vocab_size if shards[0] else DEFAULT_VOCAB_SIZE
+    # Without shards every instance is taken to be full.
+    sizes = [(s.statistics.rows, s.statistics.tokens) if s else None for s in shards]
+    phases = tuple(
+        phase.with_steps(rows=rows, tokens=tokens)
+        for phase, size in zip(config.phases, sizes, strict=True)
+        for rows, tokens in [size or (1, phase.max_seq_length)]
+    )
+    return replace(config, precision=precision, phases=phases, model=replace(config.model, vocab_size=vocab_size))
 
 
 def _memory_table(config: RunConfig, *, parameters: int, ranks: int) -> dict[int, dict[int, float]]:

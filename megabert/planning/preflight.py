@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from megabert.config.loading import phase_name
+from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.data.loader import PackedLoader
+from megabert.data.order import DataPosition
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
@@ -31,6 +33,7 @@ from megabert.planning.memory import (
 from megabert.training.micro_batch_size import first_budget
 from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.start import RunInputs, open_inputs
+from megabert.training.state import TrainerState
 
 SAMPLED_STEPS = 2
 """Global batches that are packed, to say how full the micro-batches are."""
@@ -78,11 +81,34 @@ def describe_run(
         f"{inputs.config.precision}, ZeRO-{inputs.zero_stage}, {world_size} rank(s)"
     ]
     first_step, passes = 1, 0.0
-    for index, phase in enumerate(config.phases):
+    beginnings = data_positions(inputs)
+    for index, phase in enumerate(inputs.config.phases):
         lines += _describe_phase(dry_run, index, first_step)
-        first_step += phase.steps
-        passes += passes_over(inputs.shards[index][0], phase.steps * phase.global_batch_size)
+        if inputs.data_sha256[index] in inputs.data_sha256[:index]:
+            lines.append(f"  {_describe_beginning(phase, beginnings[index])}")
+        first_step += phase.num_steps
+        passes += passes_over(inputs.shards[index][0], phase.num_instances)
     return "\n".join([*lines, *warn_of(passes), _describe_disk(dry_run, run_dir)])
+
+
+def data_positions(inputs: RunInputs) -> list[DataPosition]:
+    """Return where each phase of a new run begins in its shards, if no batch is skipped on the way."""
+    state, beginnings = TrainerState(data_sha256=inputs.data_sha256, left_at={}), []
+    for index, (phase, (train, _)) in enumerate(zip(inputs.config.phases, inputs.shards, strict=True)):
+        if index:
+            state = state.next_phase(data_start=phase.data_start)
+        beginnings.append(state.position)
+        state = replace(state, position=state.position.take(phase.num_instances, train.num_rows)[1])
+    return beginnings
+
+
+def _describe_beginning(phase: PhaseConfig, position: DataPosition) -> str:
+    if phase.data_start == "beginning":
+        return "reads the shards of an earlier phase again from their first instance (data_start: beginning)"
+    return (
+        "continues in the shards of an earlier phase, behind what was read: epoch "
+        f"{position.epoch + 1}, instance {position.offset + 1:,} (data_start: continue)"
+    )
 
 
 def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int, gpu: str | None) -> DryRun:
@@ -114,21 +140,30 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
     inputs = dry_run.inputs
     phase, (train, held_out) = inputs.config.phases[index], inputs.shards[index]
     statistics = train.statistics
-    instances = phase.steps * phase.global_batch_size
+    instances, steps = phase.num_instances, phase.num_steps
     # The learning rate is shown where its curve bends, and also at the last step but one: the last one's is 0.
-    warmup_steps = round(phase.steps * phase.warmup_ratio)
-    key_steps = sorted({1, max(1, warmup_steps), max(1, phase.steps // 2), max(1, phase.steps - 1), phase.steps})
+    warmup_steps = round(steps * phase.warmup_ratio)
+    key_steps = sorted({1, max(1, warmup_steps), max(1, steps // 2), max(1, steps - 1), steps})
     rates = ", ".join(f"{learning_rate(phase, step):.2e} at {step:,}" for step in key_steps)
     return [
         f"{phase_name(inputs.config, index)}: {train.folder}, objective {train.metadata.objective}",
         f"  {statistics.rows:,} instances of {statistics.tokens / statistics.rows:.1f} tokens on average, at most "
         f"{statistics.max_seq_length}; {held_out.num_rows:,} held out; {_check_files(train, held_out)}",
-        f"  {phase.steps:,} steps of {phase.global_batch_size:,} instances (run steps {first_step:,} to "
-        f"{first_step + phase.steps - 1:,}): {instances:,} instances, {instances / statistics.rows:.2f} passes over "
+        f"  {steps:,} steps of {_describe_batch(phase)} (run steps {first_step:,} to "
+        f"{first_step + steps - 1:,}): {instances:,} instances, {instances / statistics.rows:.2f} passes over "
         "the data",
         f"  learning rate {rates}",
         *_describe_packing(dry_run, index),
     ]
+
+
+def _describe_batch(phase: PhaseConfig) -> str:
+    if phase.initial_batch_size is None:
+        return f"{phase.global_batch_size:,} instances"
+    return (
+        f"{phase.initial_batch_size:,} to {phase.global_batch_size:,} instances, growing over "
+        f"{phase.batch_warmup_steps:,} batches"
+    )
 
 
 def _check_files(*splits: ShardSet) -> str:

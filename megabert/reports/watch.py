@@ -73,9 +73,9 @@ def take_snapshot(run_dir: Path) -> Snapshot:
         verdict=verdict,
         error=status.error,
         step=int(rows[-1]["step"]) if rows else 0,
-        total_steps=sum(phase.steps for phase in config.phases),
+        total_steps=sum(phase.num_steps for phase in config.phases),
         phase=phase_name(config, index),
-        phase_steps=phase.steps,
+        phase_steps=phase.num_steps,
         losses=[row["train/mlm_loss"] for row in train],
         last=last,
         held_out=next((row for row in reversed(rows) if "eval/mlm_loss" in row), {}),
@@ -176,9 +176,9 @@ def _is_alive(pid: int | None) -> bool:
 def _seconds_left(config: RunConfig, index: int, phase_step: int, rate: float) -> float:
     """Return the seconds that the remaining steps take, with a later phase slower in proportion to its length."""
     present = config.phases[index]
-    left = (present.steps - phase_step) * present.global_batch_size / rate
+    left = (present.num_instances - present.instances_of(phase_step)) / rate
     for phase in config.phases[index + 1 :]:
-        left += phase.steps * phase.global_batch_size / rate * phase.max_seq_length / present.max_seq_length
+        left += phase.num_instances / rate * phase.max_seq_length / present.max_seq_length
     return left
 
 

@@ -39,7 +39,7 @@ def pretrain(
     initial: InitialWeights | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     stop: StopSignals | None = None,
-) -> TrainerState:
+) -> bool:
     """Start a pre-training, or resume it.
 
     Args:
@@ -50,7 +50,7 @@ def pretrain(
         stop: Signals that end the run early, between two steps and with a checkpoint, on all ranks if on one.
 
     Returns:
-        The state after the last step that was made; ``is_done`` tells whether the run is complete.
+        Whether the run is complete, and not stopped early.
 
     Raises:
         ConfigError, DataError, CheckpointError: Something cannot be used; where the run is new, nothing was written.
@@ -77,7 +77,7 @@ def _run(
     world: World,
     status: RunStatus,
     stop: StopSignals,
-) -> TrainerState:
+) -> bool:
     """Check everything, make the steps that the run has left, if any, and record how it ended."""
     # Each rank opens the shards itself: a node may lack the folder or see another one.
     inputs = run_on_all_ranks(world, lambda: open_inputs(config, device=world.device, initial=initial))
@@ -111,8 +111,9 @@ def _run(
             if not start.has_own_checkpoint:
                 trainer.begin()
             state = trainer.fit()
-        status.ended(0 if state.is_done(config) else EXIT_STOPPED, step=state.step, phase=state.phase)
-    return state
+        is_done = state.is_done(config)
+        status.ended(0 if is_done else EXIT_STOPPED, step=state.step, phase=state.phase)
+    return is_done
 
 
 def _build_engine(
@@ -157,7 +158,10 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
     )
     for index in range(state.phase + 1, len(config.phases)):
         if state.data_sha256[index] in state.data_sha256[:index]:
-            where = "at the first instance, as when this run began" if state.left_at is None else "where that one ends"
+            where = "at the first instance, as when this run began"
+            if state.left_at is not None:
+                continues = config.phases[index].data_start == "continue"
+                where = "where that one ends" if continues else "at the first instance again"
             logger.info("%s reads the shards of an earlier phase: it begins %s", phase_name(config, index), where)
     if manifest is None:
         logger.info("new run in %s", run_dir)
@@ -173,8 +177,8 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
         state.step,
         phase_name(config, state.phase),
         state.phase_step,
-        phase.steps,
-        learning_rate(phase, min(state.phase_step + 1, phase.steps)),
+        phase.num_steps,
+        learning_rate(phase, min(state.phase_step + 1, phase.num_steps)),
         state.position.epoch,
         state.position.offset,
     )

@@ -6,12 +6,14 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from megabert.config.phase import DataStart
 from megabert.config.run import RollbackConfig, RunConfig
 from megabert.data.order import BEGINNING, DataPosition, PositionRange
 from megabert.errors import CheckpointError
 from megabert.schema import parse_json, to_json
 
 Ranges = tuple[PositionRange, ...]
+_LATER = {"left_at": None, "phase_skipped": 0}
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class TrainerState:
     """Index of the phase that the next update belongs to, or of the last phase at the end."""
     phase_step: int = 0
     """Updates in this phase; drives the learning rate and LAMB's bias correction."""
+    phase_skipped: int = 0
+    """Batches of this phase that were skipped; runs of earlier versions did not count them."""
     batches: int = 0
     """Global batches consumed over all phases, skipped ones included; keys the dropout masks."""
     samples: int = 0
@@ -115,7 +119,7 @@ class TrainerState:
     """Identity of each phase's shards."""
     left_at: dict[str, DataPosition] | None = None
     """Where earlier phases left their shards, by the shards' identity; a phase that reads them again continues there.
-    None where each phase has shards of its own, and in runs that began when every phase began at the first instance."""
+    None in runs that began when every phase began at the first instance."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Held-out metrics of the phase's latest validation."""
     metrics_step: int | None = None
@@ -135,6 +139,7 @@ class TrainerState:
         if outcome.loss is None:
             return replace(
                 consumed,
+                phase_skipped=self.phase_skipped + 1,
                 skipped_steps=self.skipped_steps + 1,
                 skipped_in_a_row=self.skipped_in_a_row + 1,
                 bad_data=self.bad_data.after_skip(outcome.taken),
@@ -191,8 +196,11 @@ class TrainerState:
             return replace(validated, best_step=self.step, best_loss=loss)
         return validated
 
-    def next_phase(self) -> "TrainerState":
+    def next_phase(self, *, data_start: DataStart = "continue") -> "TrainerState":
         """Return the state at the beginning of the next phase.
+
+        Args:
+            data_start: Where it begins in shards that an earlier phase has read.
 
         What restarts with a phase: the schedule (``phase_step``, and with it the learning rate and LAMB's bias
         correction), the data (shards of another length, from their first instance), the losses that spikes are compared
@@ -206,11 +214,12 @@ class TrainerState:
         if left_at is not None:
             old, new = self.data_sha256[self.phase : self.phase + 2]
             left_at = {**left_at, old: self.position}
-            position = left_at.get(new, BEGINNING)
+            position = left_at.get(new, BEGINNING) if data_start == "continue" else BEGINNING
         return replace(
             self,
             phase=self.phase + 1,
             phase_step=0,
+            phase_skipped=0,
             position=position,
             left_at=left_at,
             recent_losses=(),
@@ -220,18 +229,23 @@ class TrainerState:
             metrics_step=None,
         )
 
+    @property
+    def first_batch(self) -> int:
+        """Number, counted over all phases, of the first global batch of this phase."""
+        return self.batches - self.phase_step - self.phase_skipped
+
     def ends_of_phases(self, config: RunConfig) -> set[int]:
         """Return the steps at which the phases before this one ended."""
         # Steps are counted over all phases, so the ends are found backwards from the beginning of this one.
         end, ends = self.step - self.phase_step, set()
         for phase in reversed(config.phases[: self.phase]):
             ends.add(end)
-            end -= phase.steps
+            end -= phase.num_steps
         return ends
 
     def is_phase_done(self, config: RunConfig) -> bool:
         """Whether every update of the current phase was made."""
-        return self.phase_step >= config.phases[self.phase].steps
+        return self.phase_step >= config.phases[self.phase].num_steps
 
     def is_done(self, config: RunConfig) -> bool:
         """Whether the run is complete."""
@@ -260,9 +274,8 @@ class TrainerState:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, as a checkpoint manifest holds them."""
         values: dict[str, Any] = to_json(self)
-        if self.left_at is None:  # earlier versions have no such field
-            del values["left_at"]
-        return values
+        # Fields that earlier versions do not have are left out where they say nothing.
+        return {name: value for name, value in values.items() if name not in _LATER or value != _LATER[name]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainerState":

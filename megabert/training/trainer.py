@@ -78,7 +78,7 @@ class Trainer:
         try:
             while not self.state.is_done(self.config):
                 if self.state.is_phase_done(self.config):
-                    self.state = self.state.next_phase()
+                    self.state = self._next_phase(self.state)
                 is_stopped = self._run_phase()
                 # It ends in one of three ways: a signal, numbers that went wrong, or all its steps.
                 if is_stopped:
@@ -154,8 +154,14 @@ class Trainer:
         shape, (train, _) = self._shapes[self.state.phase], self._shards[self.state.phase]
         is_gpu = self.world.device.type == "cuda"
         share = RankShare(shape=shape, rank=self.world.rank, world_size=self.world.size, pad=is_gpu, pin=is_gpu)
-        packer = StepPacker(train, seed=self.config.seed, global_batch_size=phase.global_batch_size, share=share)
+        first = self.state.first_batch
+        packer = StepPacker(
+            train, seed=self.config.seed, global_batch_size=lambda number: phase.batch_size(number - first), share=share
+        )
         return PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=self._agree)
+
+    def _next_phase(self, state: TrainerState) -> TrainerState:
+        return state.next_phase(data_start=self.config.phases[state.phase + 1].data_start)
 
     def _agree(self, mine: StepTotals) -> StepTotals:
         """Agree on a step with the other ranks; the loader's thread calls it, on a process group of its own."""
@@ -168,7 +174,7 @@ class Trainer:
 
     def _open_progress(self, phase: PhaseConfig) -> Progress:
         title = phase_name(self.config, self.state.phase)
-        return Progress(title=title, done=self.state.phase_step, total=phase.steps, is_main=self.world.is_main)
+        return Progress(title=title, done=self.state.phase_step, total=phase.num_steps, is_main=self.world.is_main)
 
     def _stop_early(self) -> None:
         """Save, unless the last step did; the batch that carried the request is the next start's first."""
@@ -283,7 +289,7 @@ class Trainer:
         stored = TrainerState.from_dict(load_checkpoint(folder, self.engine, self.world))
         # A checkpoint at the end of a phase: the trouble was at the beginning of the phase after it.
         if stored.is_phase_done(self.config) and not stored.is_done(self.config):
-            stored = stored.next_phase()
+            stored = self._next_phase(stored)
         # Blamed ranges are positions in the order of one phase's data and mean nothing in another's.
         bad = failed.bad_data.ranges if stored.phase == failed.phase else ()
         self.state = stored.after_rollback(bad, skipped_steps=failed.skipped_steps)

@@ -27,6 +27,24 @@ def test_dry_run_plans_for_ranks_that_are_not_there(shards, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+def test_dry_run_says_where_a_phase_over_the_same_shards_begins(shards, capsys):
+    same = ("--phases.1.max_seq_length", "64", "--phases.0.global_batch_size", "37")
+    assert dry_run(shards, *same) == 0
+    assert "behind what was read: epoch 1, instance 297 (data_start: continue)" in capsys.readouterr().out
+    assert dry_run(shards, *same, "--phases.1.data_start", "beginning") == 0
+    assert "again from their first instance (data_start: beginning)" in capsys.readouterr().out
+
+
+def test_dry_run_resolves_tokens_and_shows_the_ramp(shards, capsys):
+    ramp = ("--phases.0.initial_batch_size", "3", "--phases.0.batch_warmup_steps", "4")
+    assert dry_run(shards, "--phases.1.tokens", "5000", *ramp) == 0
+    shown = capsys.readouterr().out
+    assert "8 steps of 3 to 12 instances, growing over 4 batches" in shown
+    mean = float(shown.split("phase2:")[1].split("instances of ")[1].split()[0])
+    steps = -(-5000 // (7 * mean))
+    assert f"{steps:.0f} steps of 7 instances" in shown
+
+
 def test_more_ranks_take_fewer_micro_steps(shards, capsys):
     assert dry_run(shards, "--world-size", "1") == 0
     planned = [line for line in capsys.readouterr().out.splitlines() if "each rank: " in line]

@@ -27,7 +27,7 @@ from megabert.config.deepspeed import deepspeed_of, zero_stage_of
 from megabert.config.families import Objective
 from megabert.config.loading import phase_data, split_fork
 from megabert.config.run import RunConfig
-from megabert.data.order import BEGINNING
+from megabert.data.order import BEGINNING, DataPosition
 from megabert.data.shard_set import ShardSet
 from megabert.engine.engine import resolve_precision
 from megabert.errors import CheckpointError, ConfigError, DataError
@@ -84,11 +84,20 @@ def open_inputs(config: RunConfig, *, device: torch.device, initial: InitialWeig
     if initial is not None:
         initial.check_tokenizer(shards[0][0].metadata.tokenizer_sha256, shards[0][0].folder)
     _check_shards(config, shards)
-    # From here on nothing that the result depends on is ``auto``.
+    # From here on nothing that the result depends on is ``auto``, and phases are as long in steps as in tokens.
     sizes = config.model
     if sizes.vocab_size == "auto":
         sizes = replace(sizes, vocab_size=shards[0][0].metadata.vocab_size)
-    config = replace(config, precision=resolve_precision(config.precision, device), model=sizes)
+    totals = [train.statistics for train, _ in shards]
+    config = replace(
+        config,
+        precision=resolve_precision(config.precision, device),
+        model=sizes,
+        phases=tuple(
+            phase.with_steps(rows=total.rows, tokens=total.tokens)
+            for phase, total in zip(config.phases, totals, strict=True)
+        ),
+    )
     return RunInputs(config=config, deepspeed=deepspeed_of(config, config.precision), shards=shards)
 
 
@@ -124,8 +133,7 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     is_own = has_checkpoint(checkpoints_dir(run_dir))
     # A new run: step 1, from random or given weights.
     if not is_own and config.fork is None:
-        data_sha256 = inputs.data_sha256
-        return RunStart(state=TrainerState(data_sha256=data_sha256, left_at={} if shares_data(data_sha256) else None))
+        return RunStart(state=TrainerState(data_sha256=inputs.data_sha256, left_at={}))
     # Otherwise with everything that the run, or the one that it is a fork of, had at a checkpoint.
     if is_own:
         status.open()  # what goes wrong from here on is this run's own failure
@@ -143,11 +151,6 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     return RunStart(
         state=state, checkpoint=checkpoint, manifest=manifest, has_own_checkpoint=is_own, changes=tuple(changes)
     )
-
-
-def shares_data(data_sha256: tuple[str, ...]) -> bool:
-    """Whether several phases read the same shards."""
-    return len(set(data_sha256)) < len(data_sha256)
 
 
 def find_fork(fork: str) -> Path:
@@ -175,7 +178,7 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
         ConfigError: The new configuration has nothing left to do there.
     """
     if stored.phase >= len(config.phases) or stored.is_done(config):
-        steps = config.phases[min(stored.phase, len(config.phases) - 1)].steps
+        steps = config.phases[min(stored.phase, len(config.phases) - 1)].num_steps
         raise ConfigError(
             f"--fork {config.fork}: that checkpoint is at step {stored.phase_step} of phase {stored.phase + 1}, "
             f"and this configuration ends before ({len(config.phases)} phases, the last of {steps} steps). Fork an "
@@ -186,13 +189,33 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
         step=stored.step,
         phase=stored.phase,
         phase_step=stored.phase_step,
+        phase_skipped=stored.phase_skipped,
         batches=stored.batches,
         samples=stored.samples,
         position=stored.position if has_same_data else BEGINNING,
         budgets=stored.budgets,
         data_sha256=data_sha256,
-        left_at=(stored.left_at or {}) if shares_data(data_sha256) else None,
+        left_at=_left_after_fork(stored, config, data_sha256),
     )
+
+
+def _left_after_fork(stored: TrainerState, config: RunConfig, data_sha256: tuple[str, ...]) -> dict[str, DataPosition]:
+    """Return where the forked run's earlier phases left their shards.
+
+    Raises:
+        ConfigError: A later phase is to continue in shards of which this is not recorded.
+    """
+    if stored.left_at is not None:
+        return stored.left_at
+    earlier = stored.data_sha256[: stored.phase]
+    for index in range(stored.phase + 1, len(config.phases)):
+        if data_sha256[index] in earlier and config.phases[index].data_start == "continue":
+            raise ConfigError(
+                f"phases.{index}.data_start=continue: the run of --fork {config.fork} did not record where its phases "
+                "left these shards. Name other shards, or read them again from their first instance: "
+                f"--phases.{index}.data_start beginning."
+            )
+    return {}
 
 
 def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:

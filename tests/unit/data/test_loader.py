@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from megabert.config.phase import PhaseConfig
 from megabert.data.batch import IGNORED, instance_seeds, probe_batch
 from megabert.data.loader import PackedLoader
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
@@ -94,6 +95,36 @@ def test_global_batches_equal_a_slow_construction_row_by_row(shards, train_insta
     for k, batch in enumerate(batches):
         expected = sorted(_slow_sequence(train_instances[row]) for row in order[300 * k : 300 * (k + 1)])
         assert sorted(s[1:] for s in batch) == expected
+
+
+GROWING = PhaseConfig(steps=9, global_batch_size=211, learning_rate=1.0, initial_batch_size=37, batch_warmup_steps=5)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_growing_batches_are_the_instances_by_hand_on_any_world(shards, train_instances, world_size):
+    shape = _shape(shards, GROWING.global_batch_size, world_size)
+
+    def steps(rank, first, position):
+        share = RankShare(shape=shape, rank=rank, world_size=world_size)
+        packer = StepPacker(shards, seed=SEED, global_batch_size=lambda n: GROWING.batch_size(n - 40), share=share)
+        with PackedLoader(packer, position=position, first_number=40 + first, num_steps=7 - first) as loader:
+            return list(loader)
+
+    order = [row for epoch in (0, 1) for row in EpochOrder(1111, SEED, epoch).rows(0, 1111)]
+    ranks = [steps(rank, 0, BEGINNING) for rank in range(world_size)]
+    read = 0
+    for size, *shares in zip([37, 71, 106, 141, 176, 211, 211], *ranks, strict=True):
+        sequences = [s[1:] for share in shares for batch in share.micro_batches for s in _sequences(batch)]
+        assert sorted(sequences) == sorted(_slow_sequence(train_instances[row]) for row in order[read : read + size])
+        read += size
+    # Resumed within the ramp: the number of the batch and its position say it all.
+    again = steps(0, 3, ranks[0][2].position_after)
+    assert [batch.num_instances for batch in again] == [141, 176, 211, 211]
+    for one, other in zip(again, ranks[0][3:], strict=True):
+        assert all(
+            torch.equal(a.input_ids_T, b.input_ids_T)
+            for a, b in zip(one.micro_batches, other.micro_batches, strict=True)
+        )
 
 
 def test_each_row_comes_once_an_epoch(shards, train_instances):

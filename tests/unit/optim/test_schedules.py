@@ -67,8 +67,8 @@ def test_a_phase_that_warms_up_to_its_end_reaches_the_final_rate_at_once():
 def test_rates_of_the_shipped_recipes_are_the_formula_of_earlier_versions():
     for name in shipped_names("recipe"):
         for recipe in load_run_config(name).phases:
-            for step in range(1, recipe.steps + 1, max(1, recipe.steps // 97)):
-                progress = step / recipe.steps
+            for step in range(1, recipe.num_steps + 1, max(1, recipe.num_steps // 97)):
+                progress = step / recipe.num_steps
                 decayed = recipe.learning_rate * max(0.0, 1.0 - progress) ** recipe.decay_power
                 rising = progress < recipe.warmup_ratio
                 warm = recipe.learning_rate * progress / recipe.warmup_ratio if rising else decayed

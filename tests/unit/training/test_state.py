@@ -5,7 +5,7 @@ import pytest
 
 from megabert.config.loading import load_run_config
 from megabert.config.run import RollbackConfig
-from megabert.data.order import BEGINNING, DataPosition, PositionRange
+from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
 from megabert.errors import CheckpointError
 from megabert.training.state import BlamedData, MicroBatchTokens, StepOutcome, TrainerState
 
@@ -50,6 +50,16 @@ def test_skipped_batch_holds_the_schedule_but_consumes_data():
     assert after(state, 1).skipped_steps == 1
 
 
+def test_first_batch_of_a_phase_is_known_whatever_was_skipped():
+    state = after(after_loss(after(TrainerState(), 1), None, NO_SPIKES), 1)
+    assert (state.phase_skipped, state.first_batch) == (1, 0)
+    state = state.next_phase()
+    assert (state.phase_skipped, state.first_batch) == (0, 3)
+    state = after_loss(after(state, 2), None, NO_SPIKES)
+    assert (state.batches, state.first_batch) == (6, 3)
+    assert TrainerState.from_dict(json.loads(json.dumps(state.to_dict()))).first_batch == 3
+
+
 def test_phases_follow_each_other():
     state = after(TrainerState(), 2)
     assert state.is_phase_done(CONFIG)
@@ -66,6 +76,41 @@ def test_phase_over_the_same_shards_continues_where_the_earlier_one_ended():
     state = state.next_phase()
     assert state.position == DataPosition(0, 8)
     assert TrainerState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
+
+
+def test_no_instance_comes_twice_before_an_epoch_ends_over_phases():
+    phases = [
+        {"steps": 7, "global_batch_size": 60, "initial_batch_size": 5, "batch_warmup_steps": 4},
+        {"steps": 3, "global_batch_size": 90},  # other shards in between
+        {"steps": 9, "global_batch_size": 33},
+        {"steps": 5, "global_batch_size": 101},
+    ]
+    config = load_run_config("debug", flags={"phases": [{**phase, "learning_rate": 1.0} for phase in phases]})
+    state = TrainerState(data_sha256=("a", "b", "a", "a"), left_at={})
+    rows = {"a": 500, "b": 200}
+    read: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
+    while not state.is_done(config):
+        if state.is_phase_done(config):
+            state = state.next_phase()
+        shards = state.data_sha256[state.phase]
+        size = config.phases[state.phase].batch_size(state.batches - state.first_batch)
+        taken, position = state.position.take(size, rows[shards])
+        for epoch, start, stop in taken:
+            read[shards] += [(epoch, int(row)) for row in EpochOrder(rows[shards], 3, epoch).rows(start, stop)]
+        # Every eleventh batch is skipped: its instances are gone, and the step is made with the next ones.
+        loss = None if state.batches % 11 == 5 else 1.0
+        outcome = StepOutcome(loss=loss, taken=taken, samples=size, position=position)
+        state = state.after_step(outcome, NO_SPIKES)
+    for shards, pairs in read.items():
+        assert len(set(pairs)) == len(pairs), "no instance twice in an epoch"
+        whole, part = divmod(len(pairs), rows[shards])
+        assert [epoch for epoch, _ in pairs] == [e for e in range(whole) for _ in range(rows[shards])] + [whole] * part
+    assert len(read["a"]) > 2 * rows["a"]
+
+
+def test_phase_that_asks_for_it_begins_again():
+    state = after(TrainerState(data_sha256=("a", "a"), left_at={}), 2)
+    assert state.next_phase(data_start="beginning").position == BEGINNING
 
 
 def test_run_that_began_before_phases_shared_data_keeps_its_order():
@@ -147,7 +192,7 @@ def test_damaged_state_is_refused_with_the_field(position):
 def test_state_that_is_written_keeps_the_keys_and_values_of_earlier_checkpoints():
     bad = BlamedData(ranges=TAKEN, last_good=())
     state = replace(after(TrainerState(), 1), bad_data=bad, metrics={"eval/loss": 1.5}, best_loss=1.5)
-    assert list(state.to_dict()) == [name for name in vars(state) if name != "left_at"]
+    assert list(state.to_dict()) == [name for name in vars(state) if name not in ("left_at", "phase_skipped")]
     assert state.to_dict()["position"] == {"epoch": 0, "offset": 4, "skipped": []}
     assert state.to_dict()["bad_data"] == {"ranges": [[0, 4, 8]], "last_good": []}
     assert state.to_dict()["budgets"] == {"tokens": [], "found_for": ""}

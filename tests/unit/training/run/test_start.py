@@ -44,6 +44,20 @@ def test_fork_is_a_new_run_whose_phases_share_data():
     assert state_after_fork(end, CONFIG, data_sha256=("a", "b")).next_phase().position == BEGINNING
 
 
+def test_fork_knows_where_earlier_phases_left_their_shards():
+    flags = {"phases": [{"steps": steps, "global_batch_size": 1, "learning_rate": 1.0} for steps in (10, 5, 4)]}
+    config = load_run_config("debug", flags={**flags, "fork": "runs/a@12"})
+    known = replace(STORED, left_at={"a": DataPosition(0, 30)})
+    assert state_after_fork(known, config, data_sha256=("a", "b", "a")).next_phase().position == DataPosition(0, 30)
+    # A run of an earlier version did not record it: nothing is repeated unasked.
+    with pytest.raises(ConfigError, match=r"phases\.2\.data_start=continue.*--phases\.2\.data_start beginning"):
+        state_after_fork(STORED, config, data_sha256=("a", "b", "a"))
+    assert state_after_fork(STORED, config, data_sha256=("a", "b", "b")).next_phase().position == DataPosition(0, 40)
+    again = replace(config, phases=(*config.phases[:2], replace(config.phases[2], data_start="beginning")))
+    state = state_after_fork(STORED, again, data_sha256=("a", "b", "a"))
+    assert state.next_phase(data_start="beginning").position == BEGINNING
+
+
 def test_end_of_a_phase_can_be_forked_to_begin_the_next_one_again():
     end = replace(STORED, step=10, phase=0, phase_step=10)
     state = state_after_fork(end, CONFIG, data_sha256=("a", "b"))
