@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.config.fields import STRICT
@@ -25,6 +25,12 @@ class PhaseConfig:
     so that none comes twice before all have come once, or beginning, the order's first instance again."""
     max_seq_length: Annotated[int, Field(ge=8)] = 128
     """Length of the longest instance in tokens."""
+    masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of an instance's tokens that is predicted, where the loader draws the masks; by default the shards' own.
+    Their ``max_predictions_per_seq`` is scaled with it. The held-out split keeps the shards' masks."""
+    mask_actions: tuple[Share, Share, Share] | None = None
+    """Shares of the predicted tokens that are shown as [MASK], as a random piece, and as they are, where the loader
+    draws the masks; by default 0.8, 0.1 and 0.1 (Devlin et al. 2019), which the held-out split keeps."""
     steps: PositiveInt | None = None
     """Number of optimizer updates in this phase."""
     tokens: PositiveInt | None = None
@@ -109,6 +115,13 @@ class PhaseConfig:
                 return batch
             instances -= self.batch_size(batch)
         return (self.batch_warmup_steps or 0) - min(0, -instances // self.global_batch_size)
+
+    @field_validator("mask_actions")
+    @classmethod
+    def _actions_add_up(cls, value: tuple[float, float, float] | None) -> tuple[float, float, float] | None:
+        if value is not None and abs(sum(value) - 1) > 1e-6:
+            raise ValueError(f"{value} add up to {sum(value):g}; name three shares that add up to 1")
+        return value
 
     @model_validator(mode="after")
     def _lengths_are_said_once(self) -> "PhaseConfig":

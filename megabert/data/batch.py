@@ -238,18 +238,18 @@ def pack_sequences(
     return assemble([RowBlock(columns, columns.rows, 0)], columns.rows, seeds, batch_format)
 
 
-def probe_batch(*, tokens: int, length: int) -> MicroBatch:
+def probe_batch(*, tokens: int, length: int, masked_share: float | None = None) -> MicroBatch:
     """Return a full micro-batch that repeats one token, to find out whether so many tokens fit into memory.
-
-    Of every 128 tokens 20 are predicted, as in BERT's recipe.
 
     Args:
         tokens: Packed tokens, all of them real, in sequences of full length and perhaps a shorter one.
         length: Length of a full sequence.
+        masked_share: Share of the tokens that is predicted; 20 of 128 at least, as in BERT's recipe.
     """
     sequences = [np.ones(min(length, tokens - start), np.int64) for start in range(0, tokens, length)]
     batch = pack_sequences(sequences, segment_b_starts=[length // 2] * len(sequences))
-    masked_M = torch.arange(tokens * 20 // 128 + 1) * 6
+    share = max(masked_share or 0.0, 20 / 128)
+    masked_M = torch.arange(int(tokens * share) + 1) * int(1 / share)
     return replace(
         batch,
         masked_positions_M=masked_M.clamp(max=tokens - 1),

@@ -1,32 +1,66 @@
 """Masks drawn while loading: an instance gets new masks in each epoch, the same on every rank and after a resume."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
+from megabert.config.phase import PhaseConfig
+from megabert.data.packing import InstanceStatistics
 from megabert.data.shard_set import Columns, ShardSet
 from megabert.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.randomness.keyed import mix, string_key
+from megabert.schema import ShardMetadata
 from megabert.tokenization import load_tokenizer
 
 _MASKS_KEY = string_key("data/dynamic_masks")
 
 
+def phase_masking(phase: PhaseConfig, metadata: ShardMetadata) -> MaskingOptions | None:
+    """Return how the loader masks the instances of a phase; None where the shards hold the masks.
+
+    The shards' unit stays. Their cap on predictions is for their own share, so it is scaled with the phase's.
+    """
+    if metadata.masking != "dynamic":
+        return None
+    options = MaskingOptions.of(metadata)
+    if phase.masked_lm_prob is not None:
+        most = math.ceil(options.max_predictions_per_seq * phase.masked_lm_prob / options.masked_lm_prob)
+        options = replace(
+            options,
+            masked_lm_prob=phase.masked_lm_prob,
+            max_predictions_per_seq=min(most, metadata.max_seq_length),
+        )
+    return options if phase.mask_actions is None else replace(options, actions=phase.mask_actions)
+
+
+def masked_statistics(statistics: InstanceStatistics, options: MaskingOptions | None) -> InstanceStatistics:
+    """Return the totals of a split under a phase's masks, estimated from above; as they are where there are none."""
+    if options is None:
+        return statistics
+    most = options.max_predictions_per_seq
+    expected = round(options.masked_lm_prob * statistics.tokens + 0.5 * statistics.rows)
+    return replace(statistics, masked_tokens=min(most * statistics.rows, expected), max_masked=max(1, most))
+
+
 class DynamicMasker:
     """Masks instances as a function of (seed, epoch, row). There is no generator, so a checkpoint has none to save."""
 
-    def __init__(self, shards: ShardSet, seed: int) -> None:
+    def __init__(self, shards: ShardSet, seed: int, options: MaskingOptions | None = None) -> None:
         """Read what masking needs to know of the vocabulary.
 
         Args:
             shards: Shards whose masks are left to the loader.
             seed: Seed of the run.
+            options: How to mask; None as the shards say.
 
         Raises:
             DataError: Words are masked whole, and the tokenizer next to the shards cannot be read.
         """
         metadata = shards.metadata
         self._seed = seed
-        self._options = MaskingOptions.of(metadata)
+        self._options = options or MaskingOptions.of(metadata)
         is_token = metadata.mask_unit == "token"
         is_subword = None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword
         self._pieces = PieceTable.of(metadata, is_subword)
@@ -54,6 +88,6 @@ class DynamicMasker:
         )
 
 
-def make_masker(shards: ShardSet, seed: int) -> DynamicMasker | None:
+def make_masker(shards: ShardSet, seed: int, options: MaskingOptions | None = None) -> DynamicMasker | None:
     """Return the masker of shards whose masks are left to the loader, None where they are in the shards."""
-    return DynamicMasker(shards, seed) if shards.metadata.masking == "dynamic" else None
+    return DynamicMasker(shards, seed, options) if shards.metadata.masking == "dynamic" else None

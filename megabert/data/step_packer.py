@@ -12,6 +12,7 @@ from megabert.data.order import DataPosition, EpochOrder, PositionRange
 from megabert.data.packing import MicroShape, PackingPlan, plan_packing
 from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
+from megabert.masking import MaskingOptions
 from megabert.schema import ShardMetadata
 
 _VALIDATION_ROWS = 65_536
@@ -60,7 +61,13 @@ class StepPacker:
     """Makes a rank's share of any global batch of a phase, without state between batches."""
 
     def __init__(
-        self, shards: ShardSet, *, seed: int, global_batch_size: int | Callable[[int], int], share: RankShare
+        self,
+        shards: ShardSet,
+        *,
+        seed: int,
+        global_batch_size: int | Callable[[int], int],
+        share: RankShare,
+        masking: MaskingOptions | None = None,
     ) -> None:
         """Check the settings.
 
@@ -69,6 +76,7 @@ class StepPacker:
             seed: Keys the order of data, the masks and the dropout.
             global_batch_size: Instances a step over all ranks, or a function that says it by the number of the batch.
             share: The part that this rank takes.
+            masking: How masks are drawn that are left to the loader; None as the shards say.
 
         Raises:
             ConfigError: If the batch size, the rank or the world size is impossible.
@@ -84,7 +92,7 @@ class StepPacker:
         self.share = share
         self._seed = seed
         self._batch_size_of = global_batch_size if callable(global_batch_size) else lambda number: global_batch_size
-        self._masker = make_masker(shards, seed)
+        self._masker = make_masker(shards, seed, masking)
 
     def pack(self, position: DataPosition, number: int) -> StepBatch:
         """Read, plan and assemble this rank's share of one global batch.

@@ -5,6 +5,7 @@ What happens to an instance is a function of its ids and its key alone, whatever
 
 # T tokens of all instances, I instances, M predictions of all instances
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +33,8 @@ class MaskingOptions:
     """Share of an instance's tokens, special ones counted, that is predicted."""
     max_predictions_per_seq: int = 20
     """Most predictions in one instance."""
+    actions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    """Shares of the predicted tokens that become [MASK], become a random piece, and are kept (Devlin et al. 2019)."""
     are_spans_cut: bool = False
     """Whether longer spans are cut to 10 words, as in shards of revision 1. SpanBERT draws none that is longer."""
 
@@ -153,9 +156,16 @@ def mask_instances(
         offsets=np.zeros(len(keys) + 1, np.int64),
     )
     unit = CUT_SPAN if options.are_spans_cut else MASK_UNITS.index(options.mask_unit)
-    mask_rows(masked, offsets, keys, wanted, unit, pieces)
+    mask_rows(masked, offsets, keys, wanted, unit, pieces, _action_bounds(options.actions))
     count = masked.offsets[-1]
     return masked._replace(positions_M=masked.positions_M[:count], original_ids_M=masked.original_ids_M[:count])
+
+
+def _action_bounds(actions: tuple[float, float, float]) -> tuple[np.uint64, np.uint64]:
+    """Return below which draw of 53 bits a chosen position becomes [MASK], and below which a random piece."""
+    to_mask, to_random, _ = actions
+    mask_below, random_below = (math.ceil(min(1.0, share) * 2**53) for share in (to_mask, to_mask + to_random))
+    return np.uint64(mask_below), np.uint64(random_below)
 
 
 def _check(ids_T: NDArray[np.integer], offsets: NDArray[np.int64], keys: NDArray[np.uint64]) -> None:

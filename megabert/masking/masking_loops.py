@@ -11,8 +11,6 @@ lowest up gives the positions in ascending order, as shards store them.
 
 # T tokens of all instances, M predictions of all instances, R rows
 
-import math
-
 import numpy as np
 
 from megabert.compiled import compiled, inlined
@@ -27,9 +25,6 @@ LONGER_CUT_SPAN = tuple(1 - 0.8**words for words in range(1, MAX_SPAN_WORDS))
 LONGER_SPAN = tuple(share / (1 - 0.8**MAX_SPAN_WORDS) for share in LONGER_CUT_SPAN)
 # Draws under an instance's key: the order of words, what happens to a position, what replaces it, lengths of spans.
 _ORDER, _ACTION, _REPLACEMENT, _SPAN_LENGTH = 1, 2, 3, 4
-# What happens to a chosen position, by a draw of 53 bits: below the first bound it becomes [MASK] (80%), from there to
-# below the second a random piece (10%), and above it is kept (10%). The bounds are exact.
-_MASK_BELOW, _RANDOM_BELOW = (np.uint64(math.ceil(share * 2**53)) for share in (0.8, 0.9))
 _1, _11, _58 = np.uint64(1), np.uint64(11), np.uint64(58)
 
 # A de Bruijn sequence: its 64 windows of six bits are all different. Shifted left by n, its top six bits are the n-th
@@ -42,7 +37,7 @@ for _bit in range(64):
 
 
 @compiled
-def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces):
+def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces, action_bounds):
     """Choose positions in all rows and mask them.
 
     Args:
@@ -53,7 +48,10 @@ def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces):
         wanted_R: How many positions to choose, at most.
         unit: `TOKEN`, `WHOLE_WORD`, `SPAN` or `CUT_SPAN`.
         pieces: `megabert.masking.PieceTable`; ``is_subword`` is empty where it is not needed.
+        action_bounds: What happens to a chosen position, by a draw of 53 bits: below the first bound it becomes [MASK]
+            (80% by default), from there to below the second a random piece (10%), and above it is kept (10%).
     """
+    mask_below, random_below = action_bounds
     ids_T, positions_M, originals_M, ends = masked
     cls_id, sep_id, mask_id, vocab_size, is_subword = pieces
     mask = ids_T.dtype.type(mask_id)
@@ -83,8 +81,8 @@ def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces):
             if unit < SPAN or position != previous + 1:
                 action = stream(action_key, position) >> _11
             previous, originals_M[prediction] = position, ids[position]
-            ids[position] = mask if action < _MASK_BELOW else ids[position]
-            if _MASK_BELOW <= action < _RANDOM_BELOW:  # one in ten: only these need a second draw
+            ids[position] = mask if action < mask_below else ids[position]
+            if mask_below <= action < random_below:  # one in ten: only these need a second draw
                 ids[position] = below(stream(replacement_key, position), vocab_size)
         ends[row + 1] = count
 

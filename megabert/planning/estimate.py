@@ -6,6 +6,7 @@ from megabert.config.deepspeed import deepspeed_of, zero_stage_of
 from megabert.config.loading import phase_data, phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
+from megabert.data.dynamic_masking import masked_statistics, phase_masking
 from megabert.data.packing import InstanceStatistics
 from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
@@ -207,14 +208,16 @@ def _statistics_and_passes(
     """Read what a phase's manifest says; where there is none, assume full sequences."""
     taken = phase.num_instances
     if shards is not None:
-        return shards.statistics, passes_over(shards, taken)
+        masking = phase_masking(phase, shards.metadata)
+        return masked_statistics(shards.statistics, masking), passes_over(shards, taken)
     rows, length = instances or taken, phase.max_seq_length
+    masked = phase.masked_lm_prob or MASKED_PER_TOKEN
     full = InstanceStatistics(
         rows=rows,
         tokens=rows * length,
-        masked_tokens=round(rows * length * MASKED_PER_TOKEN),
+        masked_tokens=round(rows * length * masked),
         max_seq_length=length,
-        max_masked=round(length * MASKED_PER_TOKEN),
+        max_masked=round(length * masked),
     )
     return full, taken / instances if instances else None
 

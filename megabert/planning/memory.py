@@ -25,7 +25,7 @@ BUCKET_ELEMENTS = 500_000_000
 BUDGETS = tuple(2**exponent for exponent in range(11, 18))
 """Token budgets that a table shows: 2,048 to 131,072."""
 MASKED_SHARE = 0.16
-"""Predicted positions per token that activations are counted for."""
+"""Predicted positions per token that activations are counted for, where no phase says more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,8 @@ def estimate_memory(
     master = 0 if zero_stage == 0 else 4  # stage 0 trains the float32 weights themselves
     # Gradients are accumulated in float32; in 16 bits there are also those of the current micro-step.
     gradients = parameters * 4 / ranks[2] + (parameters * 2 / ranks[3] if size == 2 else 0)
-    per_token = _activation_bytes(config.model, size, recompute=config.activation_checkpointing)
+    masked = max([MASKED_SHARE, *(phase.masked_lm_prob or 0.0 for phase in config.phases)])
+    per_token = _activation_bytes(config.model, size, recompute=config.activation_checkpointing, masked=masked)
     return Memory(
         weights=parameters * size / ranks[3],
         gradients=gradients,
@@ -135,7 +136,7 @@ def describe_checkpoints(config: RunConfig, parameters: int) -> str:
     return f"checkpoints: {one:.2f} GiB each, up to {most} at a time: {most * one:.2f} GiB"
 
 
-def _activation_bytes(model: ModelConfig, size: int, *, recompute: bool) -> float:
+def _activation_bytes(model: ModelConfig, size: int, *, recompute: bool, masked: float) -> float:
     layer = activation_bytes_per_layer(model, size)
     layers = model.num_hidden_layers * layer
     if recompute:  # the input of every layer, and everything of the one that is being recomputed
@@ -144,6 +145,6 @@ def _activation_bytes(model: ModelConfig, size: int, *, recompute: bool) -> floa
     # The backward pass holds the gradients of one layer's activations while it computes those of the layer below.
     encoder = layers + embeddings + layer / 2
     if model.generator_size is not None:  # ELECTRA: the generator runs first, and has the head over the vocabulary
-        return encoder + _activation_bytes(model.generator(), size, recompute=recompute)
+        return encoder + _activation_bytes(model.generator(), size, recompute=recompute, masked=masked)
     # The logits of the masked positions, and their float32 gradient.
-    return encoder + MASKED_SHARE * (model.padded_vocab_size * (size + 4) + 6 * model.hidden_size * size)
+    return encoder + masked * (model.padded_vocab_size * (size + 4) + 6 * model.hidden_size * size)

@@ -10,6 +10,7 @@ import torch
 from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
+from megabert.data.dynamic_masking import masked_statistics, phase_masking
 from megabert.data.loader import PackedLoader
 from megabert.data.order import DataPosition
 from megabert.data.packing import shape_for
@@ -180,12 +181,17 @@ def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
     """Pack the first global batches as rank 0 would, padded as for a GPU."""
     config, (train, _) = dry_run.inputs.config, dry_run.inputs.shards[index]
     phase, ranks = config.phases[index], dry_run.world_size
-    budget = _budget(dry_run, index)
+    budget, masking = _budget(dry_run, index), phase_masking(phase, train.metadata)
     shape = shape_for(
-        train.statistics, global_batch_size=phase.global_batch_size, world_size=ranks, micro_batch_tokens=budget
+        masked_statistics(train.statistics, masking),
+        global_batch_size=phase.global_batch_size,
+        world_size=ranks,
+        micro_batch_tokens=budget,
     )
     share = RankShare(shape=shape, world_size=ranks, pad=True)
-    packer = StepPacker(train, seed=config.seed, global_batch_size=phase.global_batch_size, share=share)
+    packer = StepPacker(
+        train, seed=config.seed, global_batch_size=phase.global_batch_size, share=share, masking=masking
+    )
     with PackedLoader(packer, num_steps=SAMPLED_STEPS) as loader:
         batches = list(loader)
     memory = _memory(dry_run, shape.tokens)

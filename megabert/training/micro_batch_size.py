@@ -46,7 +46,9 @@ def choose_micro_batch_tokens(
         statistics = train.statistics
         longest = statistics.max_seq_length
         tokens = find_micro_batch_tokens(
-            lambda tokens, longest=longest: _try_micro_step(model, inputs, tokens, longest, world),  # type: ignore[misc]
+            lambda tokens, longest=longest, share=phase.masked_lm_prob: _try_micro_step(  # type: ignore[misc]
+                model, inputs, tokens, longest, world, masked_share=share
+            ),
             share=phase.global_batch_size * statistics.tokens // (statistics.rows * world.size),
             floor=longest,
             world=world,
@@ -59,7 +61,11 @@ def _case(inputs: RunInputs, world: World) -> str:
     """Describe everything that a rank's memory and its share of a batch depend on."""
     config = inputs.config
     phases = zip(inputs.shards, config.phases, strict=True)
-    batches = [f"{phase.global_batch_size} x {train.statistics.max_seq_length}" for (train, _), phase in phases]
+    batches = [
+        f"{phase.global_batch_size} x {train.statistics.max_seq_length}"
+        + (f" masked {phase.masked_lm_prob}" if phase.masked_lm_prob else "")
+        for (train, _), phase in phases
+    ]
     return ", ".join(
         [
             torch.cuda.get_device_name() if world.device.type == "cuda" else "cpu",
@@ -125,7 +131,15 @@ def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
     return all(world.gather(fits))
 
 
-def _try_micro_step(model: PretrainingModel, inputs: RunInputs, tokens: int, longest: int, world: World) -> None:
+def _try_micro_step(
+    model: PretrainingModel,
+    inputs: RunInputs,
+    tokens: int,
+    longest: int,
+    world: World,
+    *,
+    masked_share: float | None = None,
+) -> None:
     """Run forward and backward as a training step would; raises ``torch.OutOfMemoryError`` on a GPU that is too small.
 
     Optimizer and engine do not exist yet. What they will need is set aside as one block while the trial runs.
@@ -138,7 +152,7 @@ def _try_micro_step(model: PretrainingModel, inputs: RunInputs, tokens: int, lon
     aside = parameters * _BYTES_OF_GRADIENT + parameters * _BYTES_OF_MASTER_AND_MOMENTS // shards
     ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
     trial = inputs.build_model().to(world.device, DTYPES[inputs.config.precision])
-    batch = probe_batch(tokens=tokens, length=longest).to(world.device)
+    batch = probe_batch(tokens=tokens, length=longest, masked_share=masked_share).to(world.device)
     output = trial(batch)
     weighted_loss(output, trial.terms, counts=counts_of(batch), world_size=1).backward()
     del trial, output, ballast  # before the next try asks for memory

@@ -14,11 +14,13 @@ import torch.distributed as dist
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
+from megabert.data.dynamic_masking import masked_statistics, phase_masking
 from megabert.data.loader import PackedLoader, StepTotals
-from megabert.data.packing import shape_for
+from megabert.data.packing import MicroShape, shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.process_group import World, raise_everywhere, run_on_main_rank
 from megabert.engine.engine import Engine, LossScaleFloor
+from megabert.masking import MaskingOptions
 from megabert.observability.logs import Progress, logger
 from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.profiler import StepProfiler
@@ -54,16 +56,7 @@ class Trainer:
         config = inputs.config
         self.config, self.engine, self.optimizer = config, engine, engine.optimizer
         self.state, self.run_dir, self.world = state, run_dir, world
-        self._shards = inputs.shards
-        self._shapes = [
-            shape_for(
-                train.statistics,
-                global_batch_size=phase.global_batch_size,
-                world_size=world.size,
-                micro_batch_tokens=tokens,
-            )
-            for (train, _), phase, tokens in zip(inputs.shards, config.phases, state.budgets.tokens, strict=True)
-        ]
+        self._shards, self._budgets = inputs.shards, state.budgets.tokens
         self._stop, self._watchdog = stop, watchdog
         self._checkpoints = CheckpointWriter(
             config, engine=engine, world=world, run_dir=run_dir, status=status, watchdog=watchdog, state=state
@@ -150,13 +143,29 @@ class Trainer:
         self.save()
         self.state = self._checkpoints.settle(self.state)
 
+    def _shape(self, masking: MaskingOptions | None) -> MicroShape:
+        """Return the greatest micro-batch of the present phase, under its own masks or those of the shards."""
+        index = self.state.phase
+        return shape_for(
+            masked_statistics(self._shards[index][0].statistics, masking),
+            global_batch_size=self.config.phases[index].global_batch_size,
+            world_size=self.world.size,
+            micro_batch_tokens=self._budgets[index],
+        )
+
     def _open_loader(self, phase: PhaseConfig) -> PackedLoader:
-        shape, (train, _) = self._shapes[self.state.phase], self._shards[self.state.phase]
+        train = self._shards[self.state.phase][0]
+        masking = phase_masking(phase, train.metadata)
+        shape = self._shape(masking)
         is_gpu = self.world.device.type == "cuda"
         share = RankShare(shape=shape, rank=self.world.rank, world_size=self.world.size, pad=is_gpu, pin=is_gpu)
         first = self.state.first_batch
         packer = StepPacker(
-            train, seed=self.config.seed, global_batch_size=lambda number: phase.batch_size(number - first), share=share
+            train,
+            seed=self.config.seed,
+            global_batch_size=lambda number: phase.batch_size(number - first),
+            share=share,
+            masking=masking,
         )
         return PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=self._agree)
 
@@ -234,7 +243,7 @@ class Trainer:
             metrics = validate(
                 self.engine,
                 self._shards[self.state.phase][1],
-                shape=self._shapes[self.state.phase],
+                shape=self._shape(None),
                 max_instances=self.config.validation.max_instances,
                 world=self.world,
             )

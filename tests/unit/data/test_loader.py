@@ -10,12 +10,14 @@ import torch
 
 from megabert.config.phase import PhaseConfig
 from megabert.data.batch import IGNORED, instance_seeds, probe_batch
+from megabert.data.dynamic_masking import masked_statistics, phase_masking
 from megabert.data.loader import PackedLoader
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
 from megabert.data.packing import MicroShape, shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepPacker, validation_batches
 from megabert.errors import ConfigError
+from megabert.masking import MaskingOptions
 from megabert.schema import parse_json, to_json
 
 SEED = 5
@@ -297,6 +299,56 @@ def test_dynamic_masks_have_the_share_of_static_ones(unmasked):
     assert abs(predicted / tokens - 0.15) < 0.02
     shown = [ids[position] for _, positions, ids in instances for position in positions]
     assert abs(shown.count(unmasked.metadata.special_ids["mask"]) / predicted - 0.8) < 0.03
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.45])
+def test_masks_of_a_phase_have_its_share_and_its_actions(unmasked, share):
+    phase = PhaseConfig(
+        steps=1, global_batch_size=1, learning_rate=1.0, masked_lm_prob=share, mask_actions=(0.5, 0.2, 0.3)
+    )
+    masking = phase_masking(phase, unmasked.metadata)
+    shape = shape_for(
+        masked_statistics(unmasked.statistics, masking), global_batch_size=300, world_size=1, micro_batch_tokens=512
+    )
+    packer = StepPacker(
+        unmasked, seed=SEED, global_batch_size=300, share=RankShare(shape=shape, pad=True), masking=masking
+    )
+    with PackedLoader(packer, num_steps=4) as loader:
+        steps = list(loader)
+    instances = masked_instances(replace(step, micro_batches=_unpadded(step)) for step in steps)
+    # The number of predictions is google-research/bert's rule for each length, counted exactly.
+    lengths = [len(text) for text, _, _ in instances]
+    most = -(-unmasked.metadata.max_predictions_per_seq * share // 0.15)
+    assert [len(positions) for _, positions, _ in instances] == [
+        min(most, max(1, round(length * share))) for length in lengths
+    ]
+    shown = [(text[p], ids[p]) for text, positions, ids in instances for p in positions]
+    masked = sum(seen == unmasked.metadata.special_ids["mask"] for _, seen in shown) / len(shown)
+    kept = sum(original == seen for original, seen in shown) / len(shown)
+    assert masked == pytest.approx(0.5, abs=0.06)
+    assert kept == pytest.approx(0.3, abs=0.06)
+
+
+def _unpadded(step):
+    """The micro-batches cut to their real part."""
+    return [
+        replace(
+            batch,
+            input_ids_T=batch.input_ids_T[: batch.num_tokens],
+            cu_seqlens=batch.cu_seqlens[: batch.num_instances + 1],
+            masked_positions_M=batch.masked_positions_M[: batch.num_masked],
+            masked_ids_M=batch.masked_ids_M[: batch.num_masked],
+        )
+        for batch in step.micro_batches
+    ]
+
+
+def test_phase_that_names_no_masks_has_those_of_the_shards(unmasked, shards):
+    phase = PhaseConfig(steps=1, global_batch_size=1, learning_rate=1.0)
+    assert phase_masking(phase, unmasked.metadata) == MaskingOptions.of(unmasked.metadata)
+    assert masked_statistics(unmasked.statistics, phase_masking(phase, unmasked.metadata)) == unmasked.statistics
+    assert phase_masking(phase, shards.metadata) is None
+    assert masked_statistics(shards.statistics, None) == shards.statistics
 
 
 def test_dynamic_masks_of_validation_stay(unmasked):
