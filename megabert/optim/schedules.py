@@ -1,9 +1,11 @@
-"""Learning-rate schedules: warm-up, stable, decay."""
+"""Learning-rate schedules, warm-up, stable, decay, and all of a run's schedules over its steps."""
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from megabert.config.phase import PhaseConfig
+from megabert.config.run import RunConfig
 
 
 def learning_rate(phase: PhaseConfig, phase_step: int) -> float:
@@ -51,6 +53,40 @@ SHAPES: dict[str, Callable[[float, float], float]] = {
 """How far the rate is above the final one, from 1 to 0, by the share of the decay that is left, ``1 - y``:
 ``(1 - y) ** p``; ``1 - y``; ``(1 + cos(pi * y)) / 2`` (Loshchilov & Hutter 2017, arXiv:1608.03983); ``1 - sqrt(y)``
 (Haegele et al. 2024, arXiv:2405.18392)."""
+
+
+class PlannedStep(NamedTuple):
+    """What the schedules of a phase say for one of its steps."""
+
+    step: int
+    """Number of the update in the run."""
+    rate: float
+    """Learning rate."""
+    batch_size: int
+    """Instances, if no batch before it is skipped."""
+    masked_share: float | None
+    """Share of the tokens that the loader masks, where the phase sets it."""
+
+
+def planned_steps(config: RunConfig, points: int) -> list[list[PlannedStep]]:
+    """Return for each phase at most ``points`` of its steps, evenly spaced, the first and the last included.
+
+    Args:
+        config: The run, with every phase in steps.
+        points: Two or more.
+    """
+    phases, before = [], 0
+    for phase in config.phases:
+        gaps = max(1, min(points, phase.num_steps) - 1)
+        chosen = sorted({1 + round(gap * (phase.num_steps - 1) / gaps) for gap in range(gaps + 1)})
+        phases.append(
+            [
+                PlannedStep(before + k, learning_rate(phase, k), phase.batch_size(k - 1), phase.masked_lm_prob)
+                for k in chosen
+            ]
+        )
+        before += phase.num_steps
+    return phases
 
 
 def linear_warmup_decay(step: int, *, steps: int, warmup_ratio: float, peak: float) -> float:

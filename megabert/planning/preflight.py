@@ -17,6 +17,7 @@ from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.errors import CheckpointError
+from megabert.masking import MaskingOptions
 from megabert.models.build import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.optim.schedules import learning_rate
@@ -31,6 +32,8 @@ from megabert.planning.memory import (
     estimate_memory,
     fitting_budget,
 )
+from megabert.planning.schedule_plot import draw_schedules
+from megabert.schema import ShardMetadata
 from megabert.training.micro_batch_size import first_budget
 from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.start import RunInputs, open_inputs
@@ -89,6 +92,8 @@ def describe_run(
             lines.append(f"  {_describe_beginning(phase, beginnings[index])}")
         first_step += phase.num_steps
         passes += passes_over(inputs.shards[index][0], phase.num_instances)
+    shares = [train.metadata.masked_lm_prob for train, _ in inputs.shards]
+    lines += draw_schedules(inputs.config, shares)
     return "\n".join([*lines, *warn_of(passes), _describe_disk(dry_run, run_dir)])
 
 
@@ -144,7 +149,8 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
     instances, steps = phase.num_instances, phase.num_steps
     # The learning rate is shown where its curve bends, and also at the last step but one: the last one's is 0.
     warmup_steps = round(steps * phase.warmup_ratio)
-    key_steps = sorted({1, max(1, warmup_steps), max(1, steps // 2), max(1, steps - 1), steps})
+    decay_start = round(steps * (1 - (phase.decay_ratio or 0)))
+    key_steps = sorted({max(1, step) for step in (1, warmup_steps, steps // 2, decay_start, steps - 1, steps)})
     rates = ", ".join(f"{learning_rate(phase, step):.2e} at {step:,}" for step in key_steps)
     return [
         f"{phase_name(inputs.config, index)}: {train.folder}, objective {train.metadata.objective}",
@@ -153,7 +159,8 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
         f"  {steps:,} steps of {_describe_batch(phase)} (run steps {first_step:,} to "
         f"{first_step + steps - 1:,}): {instances:,} instances, {instances / statistics.rows:.2f} passes over "
         "the data",
-        f"  learning rate {rates}",
+        f"  learning rate {rates} ({phase.decay})",
+        *_describe_masks(phase, train.metadata),
         *_describe_packing(dry_run, index),
     ]
 
@@ -165,6 +172,18 @@ def _describe_batch(phase: PhaseConfig) -> str:
         f"{phase.initial_batch_size:,} to {phase.global_batch_size:,} instances, growing over "
         f"{phase.batch_warmup_steps:,} batches"
     )
+
+
+def _describe_masks(phase: PhaseConfig, metadata: ShardMetadata) -> list[str]:
+    """Say how the loader masks, where the phase sets something of it."""
+    masking = phase_masking(phase, metadata)
+    if masking is None or masking == MaskingOptions.of(metadata):
+        return []
+    shown = " / ".join(f"{share:.0%}" for share in masking.actions)
+    return [
+        f"  masks: {masking.masked_lm_prob:.1%} of the tokens, at most {masking.max_predictions_per_seq} of an "
+        f"instance, {shown} [MASK] / random / kept; held out {metadata.masked_lm_prob:.1%}"
+    ]
 
 
 def _check_files(*splits: ShardSet) -> str:

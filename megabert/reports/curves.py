@@ -10,10 +10,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from megabert.command_line.terminal import printable
+from megabert.config.run import RunConfig
 from megabert.observability.metrics import read_metrics
+from megabert.optim.schedules import planned_steps
 from megabert.reports.report import PhaseReport
 from megabert.reports.watch import render_snapshot, take_snapshot
 from megabert.schema import atomic_path
+from megabert.training.run.folder import read_config
 
 CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
     # Label of the axis; then for each curve its tag, its name in the legend, and a factor.
@@ -26,6 +29,8 @@ CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
         ),
     ),
     ("learning rate", (("train/lr", "", 1),)),
+    ("instances a batch", (("train/global_batch_size", "", 1),)),
+    ("masked tokens (%)", (("train/masked_share", "", 100),)),
     ("gradient norm", (("train/grad_norm", "", 1),)),
     ("sequences/s", (("perf/sequences_per_s", "", 1),)),
     (
@@ -33,6 +38,8 @@ CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
         (("perf/data_wait_pct", "waiting for data", 1), ("perf/mfu_pct", "MFU", 1)),
     ),
 )
+_PLANNED_POINTS = 200
+"""Points of a phase at which its planned schedules are drawn."""
 _STYLE = (
     "body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "img{width:100%;height:auto}pre{background:#f6f6f6;padding:.8rem;overflow-x:auto;font-size:13px}"
@@ -52,19 +59,25 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
 
 
 def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
-    """Return a PNG of loss, accuracies, learning rate, gradient norm, throughput and waiting over steps.
+    """Return a PNG of loss, accuracies, schedules, gradient norm, throughput and waiting over steps.
+
+    What the schedules plan to the end of the run is drawn next to what was done.
 
     Args:
         run_dir: Run folder.
         reports: One for each phase that was validated; may be empty.
     """
-    rows = read_metrics(run_dir)
-    figure = Figure(figsize=(11, 10), dpi=110)
-    grid = figure.subplots(3, 2, sharex=True)
+    rows, plans = read_metrics(run_dir), _planned(read_config(run_dir))
+    figure = Figure(figsize=(11, 13), dpi=110)
+    grid = figure.subplots(4, 2, sharex=True)
     axes = list(grid.flat)
     _plot_losses(axes[0], rows, reports)
     for pair, (label, tags) in zip(axes[1:], CURVES, strict=True):
         _plot_tags(pair, rows, tags)
+        for tag, _, factor in tags:
+            points = [(step, factor * value) for step, value in plans.get(tag, [])]
+            if points:
+                pair.plot(*zip(*points, strict=True), color="tab:gray", linestyle=":", linewidth=1, label="planned")
         pair.set_ylabel(label)
     for pair in grid[-1]:
         pair.set_xlabel("step")
@@ -122,6 +135,16 @@ def _plot_losses(axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseR
     axes.set_ylabel("masked-LM loss (nats)")
     if train or held_out:
         axes.legend(loc="upper right")
+
+
+def _planned(config: RunConfig) -> dict[str, list[tuple[int, float]]]:
+    """Return the planned points of each schedule by tag; those of the masked share where the phases set it."""
+    steps = [step for phase in planned_steps(config, _PLANNED_POINTS) for step in phase]
+    return {
+        "train/lr": [(step.step, step.rate) for step in steps],
+        "train/global_batch_size": [(step.step, step.batch_size) for step in steps],
+        "train/masked_share": [(step.step, step.masked_share) for step in steps if step.masked_share is not None],
+    }
 
 
 def _plot_tags(axes: Any, rows: list[dict[str, Any]], tags: Sequence[tuple[str, str, float]]) -> None:

@@ -120,7 +120,7 @@ class Trainer:
                 if not result.is_skipped:
                     progress.advance()
                     if self.state.is_log_due(self.config):
-                        self._log(result, progress)
+                        self._log(batch, result, progress)
                     if self.state.is_validation_due(self.config):
                         self._validate()
                     if self.state.is_checkpoint_due(self.config):
@@ -253,7 +253,7 @@ class Trainer:
             self._writer.write(self.state.step, {"phase": self.state.phase + 1, **metrics})
             logger.info("held out at step %d: %s", self.state.step, _describe_scores(metrics))
 
-    def _log(self, result: StepResult, progress: Progress) -> None:
+    def _log(self, batch: StepBatch, result: StepResult, progress: Progress) -> None:
         """Write the row of a step; every rank calls this, since the meter asks all of them."""
         # Collectives first: the other ranks leave below.
         perf, losses, rate = self._meter.read(), result.losses, self.optimizer.lr
@@ -266,6 +266,8 @@ class Trainer:
             "phase_step": self.state.phase_step,
             **{f"train/{name}": value for name, value in losses.items()},
             "train/lr": rate,
+            "train/global_batch_size": batch.num_instances,
+            "train/masked_share": batch.num_masked / batch.num_tokens,
             "train/grad_norm": result.grad_norm,
             "train/loss_scale": self.engine.loss_scale,
             "train/skipped_steps": self.state.skipped_steps,

@@ -45,6 +45,18 @@ def test_dry_run_resolves_tokens_and_shows_the_ramp(shards, capsys):
     assert f"{steps:.0f} steps of 7 instances" in shown
 
 
+def test_dry_run_draws_the_schedules(shards, capsys):
+    ramp = ("--phases.0.initial_batch_size", "3", "--phases.0.batch_warmup_steps", "8")
+    assert dry_run(shards, *ramp) == 0
+    shown = capsys.readouterr().out
+    assert "schedules over steps 1 to 13" in shown
+    assert "instances a batch, 3 to 12" in shown
+    assert "masked tokens, %: 15 throughout" in shown
+    drawn = [line for line in shown.splitlines() if line.startswith("    |")]
+    assert len(drawn) == 10
+    assert {len(line) for line in drawn} == {4 + 1 + round(60 * 8 / 13) + 1 + round(60 * 5 / 13) + 1}
+
+
 def test_more_ranks_take_fewer_micro_steps(shards, capsys):
     assert dry_run(shards, "--world-size", "1") == 0
     planned = [line for line in capsys.readouterr().out.splitlines() if "each rank: " in line]

@@ -7,6 +7,7 @@ from megabert.config.loading import load_run_config, shipped_names
 from megabert.config.phase import PhaseConfig
 from megabert.models.bert import BertForPreTraining
 from megabert.optim import learning_rate, linear_warmup_decay, no_decay
+from megabert.optim.schedules import planned_steps
 
 
 def phase(**options) -> PhaseConfig:
@@ -73,6 +74,17 @@ def test_rates_of_the_shipped_recipes_are_the_formula_of_earlier_versions():
                 rising = progress < recipe.warmup_ratio
                 warm = recipe.learning_rate * progress / recipe.warmup_ratio if rising else decayed
                 assert learning_rate(recipe, step) == warm
+
+
+def test_planned_steps_are_evenly_spaced_over_all_phases():
+    phases = [
+        {"steps": 5, "global_batch_size": 8, "learning_rate": 1.0, "initial_batch_size": 2, "batch_warmup_steps": 3},
+        {"steps": 1, "global_batch_size": 3, "learning_rate": 0.5, "decay": "constant", "masked_lm_prob": 0.3},
+    ]
+    first, second = planned_steps(load_run_config("debug", flags={"phases": phases}), points=3)
+    assert [(step.step, step.batch_size) for step in first] == [(1, 2), (3, 6), (5, 8)]
+    assert [step.rate for step in first] == pytest.approx([0.8, 0.4, 0.0])
+    assert second == [(6, 0.5, 3, 0.3)]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,13 @@ def test_page_of_a_run_without_validation_has_its_curves(tmp_path):
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
 
 
+def test_page_shows_what_the_schedules_plan(tmp_path):
+    rows = [train_row(step, 8.0) for step in (1, 2)]
+    one = draw_page(write_run(tmp_path / "one", rows), [])
+    other = draw_page(write_run(tmp_path / "other", rows, phases={"0": {"masked_lm_prob": 0.3}}), [])
+    assert one != other
+
+
 def test_curves_of_an_empty_run_are_empty(tmp_path):
     assert draw_page(write_run(tmp_path / "run", []), []).startswith(b"\x89PNG")
 
