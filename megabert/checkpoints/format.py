@@ -6,6 +6,7 @@
         master/NAME/START                           elements of parameter NAME from START on: the float32 weights,
         exp_avg/NAME/START                          the optimizer's first moment
         exp_avg_sq/NAME/START                       and its second
+        average/NAME/START                          the moving average of the weights, in runs that keep one
 
 All tensors are float32 and one-dimensional. The manifest is written last, and the folder gets its name when everything
 in it is on the disk, so a folder with the name of a step is complete unless the disk itself has damaged it.
@@ -30,6 +31,8 @@ MANIFEST = "manifest.json"
 LATEST = "latest"
 KINDS = ("master", "exp_avg", "exp_avg_sq")
 """The three tensors that are stored of every parameter."""
+AVERAGE = "average"
+"""The fourth one, where a run keeps a moving average of its weights."""
 _STEP_FOLDER = re.compile(r"step_(\d{8,})")
 
 
@@ -84,11 +87,16 @@ class CheckpointManifest:
     files: dict[str, StoredFile]
     parameters: dict[str, StoredParameter]
     engine_state: dict[str, dict[str, bool | int | float]]
-    """State of the loss scaler (`Engine.state`)."""
+    """State of the loss scaler (`Engine.state`), and the decay of the moving average where one is kept."""
     trainer_state: dict[str, Any]
     """Counters and data position (`TrainerState.to_dict`)."""
     versions: dict[str, str]
     format_version: int = FORMAT_VERSION
+
+    @property
+    def has_average(self) -> bool:
+        """Whether it holds a moving average of the weights."""
+        return AVERAGE in self.engine_state
 
     @property
     def run(self) -> RunSummary:

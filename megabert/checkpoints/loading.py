@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from megabert.checkpoints.format import (
-    KINDS,
+    AVERAGE,
     LATEST,
     CheckpointManifest,
     find_damage,
@@ -24,7 +24,7 @@ from megabert.checkpoints.format import (
     read_checkpoint_manifest,
     steps_in,
 )
-from megabert.checkpoints.saving import run_explained
+from megabert.checkpoints.saving import run_explained, stored_tensors
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError
@@ -58,7 +58,7 @@ class SliceReader:
             raise CheckpointError(
                 f"{self.folder}: {kind} of {parameter} has {filled} of the {target.numel()} elements from {start} on"
             )
-        if kind == "master" and not is_finite(target):
+        if kind in ("master", AVERAGE) and not is_finite(target):
             raise CheckpointError(
                 f"{self.folder}: {parameter} holds NaN or infinite numbers, with which nothing can be computed. Use an "
                 "earlier step"
@@ -80,9 +80,10 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
         # Padding between fragments keeps its values: nobody reads it.
         reader = SliceReader(folder, manifest)
         for fragment in engine.fragments:
-            moments = engine.optimizer.moments(fragment.flat)
-            for kind, flat in zip(KINDS, (fragment.flat, *moments), strict=True):
-                reader.fill(kind, fragment.parameter, fragment.start, fragment.view(flat))
+            for kind, flat in stored_tensors(engine, fragment.flat):
+                # A fork may begin to average where the other run did not: with the weights that it begins with.
+                stored = "master" if kind == AVERAGE and not manifest.has_average else kind
+                reader.fill(stored, fragment.parameter, fragment.start, fragment.view(flat))
         return manifest
 
     manifest = run_explained(world, folder, fill, doing="loading")
@@ -143,19 +144,29 @@ def find_checkpoint(
     return folder
 
 
-def read_masters(folder: Path) -> dict[str, Tensor]:
+def read_masters(folder: Path, *, average: bool = False) -> dict[str, Tensor]:
     """Return the whole float32 parameters by name, from files that `find_checkpoint` has verified.
 
+    Args:
+        folder: The checkpoint.
+        average: Whether to return their moving average.
+
     Raises:
-        CheckpointError: A file can no longer be read, for instance because a live run has pruned the checkpoint.
+        CheckpointError: A file can no longer be read, for instance because a live run has pruned the checkpoint, or the
+            run keeps no average.
     """
     manifest = read_checkpoint_manifest(folder)
+    if average and not manifest.has_average:
+        raise CheckpointError(
+            f"{folder}: holds no average of the weights, since average.decay was not set in that run. Take the trained "
+            "weights."
+        )
     masters = {}
     try:
         reader = SliceReader(folder, manifest)
         for name, stored in manifest.parameters.items():
             masters[name] = torch.empty(stored.shape, dtype=torch.float32)
-            reader.fill("master", name, 0, masters[name].view(-1))
+            reader.fill(AVERAGE if average else "master", name, 0, masters[name].view(-1))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be read ({error}). Try again, or name another checkpoint.") from error
     check_signal(masters, str(folder))

@@ -24,6 +24,7 @@ from torch import Tensor
 
 import megabert
 from megabert.checkpoints.format import (
+    AVERAGE,
     KINDS,
     LATEST,
     CheckpointManifest,
@@ -69,7 +70,7 @@ class Snapshot:
     """What rank 0 will write; files and fragments are added when every rank's file is on the disk."""
     slices: list[Slice]
     tensors: list[tuple[str, Tensor]]
-    """Key and float32 vector: the master and both moments of every slice."""
+    """Key and float32 vector: what `stored_tensors` says, of every slice."""
 
 
 def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world: World) -> Snapshot:
@@ -87,7 +88,7 @@ def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world:
             continue
         start = fragment.start + first
         slices.append(Slice(fragment.parameter, start, stop - first))
-        for kind, flat in zip(KINDS, (fragment.flat, *engine.optimizer.moments(fragment.flat)), strict=True):
+        for kind, flat in stored_tensors(engine, fragment.flat):
             tensors.append((key_of(kind, fragment.parameter, start), fragment.view(flat)[first:stop]))
     manifest = CheckpointManifest(
         step=step,
@@ -95,7 +96,7 @@ def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world:
         zero_stage=engine.zero_stage,
         files={},
         parameters={name: StoredParameter(list(shape)) for name, shape in engine.shapes.items()},
-        engine_state=engine.state(),
+        engine_state={**engine.state(), **({AVERAGE: {"decay": engine.average.decay}} if engine.average else {})},
         trainer_state=trainer_state,
         versions={
             "megabert": megabert.__version__,
@@ -104,6 +105,12 @@ def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world:
         },
     )
     return Snapshot(manifest=manifest, slices=slices, tensors=tensors)
+
+
+def stored_tensors(engine: Engine, flat: Tensor) -> list[tuple[str, Tensor]]:
+    """Return what a checkpoint has of a flat, by kind: the masters, both moments, and the average if there is one."""
+    stored = list(zip(KINDS, (flat, *engine.optimizer.moments(flat)), strict=True))
+    return stored if engine.average is None else [*stored, (AVERAGE, engine.average.of(flat))]
 
 
 def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> None:

@@ -18,12 +18,16 @@ def add_arguments(parser: Parser) -> None:
         "--to", type=Path, required=True, metavar="DIR", help="folder to write, new or an earlier export"
     )
     parser.add_checkpoint()
+    text = "weights as they were trained, or their moving average (average.decay)"
+    parser.add_argument(
+        "--weights", choices=("trained", "average"), default="trained", help=f"{text} (default: trained)"
+    )
 
 
 def run(options: Namespace) -> int:
     """Read the checkpoint, write the folder."""
     from megabert.export.run_folder import export_run
 
-    export_run(options.run_dir, options.to, checkpoint=options.checkpoint)
+    export_run(options.run_dir, options.to, checkpoint=options.checkpoint, average=options.weights == "average")
     print(f"exported to {options.to}")
     return 0

@@ -1,6 +1,7 @@
 """``megabert pretrain``: start a run, or resume it; the same command does both."""
 
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,4 +133,11 @@ def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
 
     if has_checkpoint(checkpoints_dir(run_dir)):
         return None
-    return open_source(config.init_from).weights
+    source = open_source(config.init_from)
+    if not config.init_tiling:
+        return source.weights
+    from megabert.models.tiling import check_sizes, tile_weights
+
+    check_sizes(source.model, config.model)
+    target = replace(config.model, vocab_size=source.model.vocab_size)  # auto until the shards have been opened
+    return replace(source.weights, read=lambda: tile_weights(source.weights.read(), source.model, target))

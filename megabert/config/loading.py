@@ -16,6 +16,17 @@ from megabert.config.yaml_text import parse_yaml
 from megabert.errors import ConfigError
 
 Config = TypeVar("Config")
+TILED_SIZES = (
+    "preset",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "embedding_size",
+    "num_hidden_groups",
+    "max_position_embeddings",
+)
+"""Fields of the model that are the recipe's where the weights are tiled; all others come from their source."""
 EITHER_OR = {
     "steps": "tokens",
     "tokens": "steps",
@@ -187,17 +198,26 @@ def load_run_config(
     layers = [read_yaml(shipped_or_own("recipe", recipe)), kept or {}, *map(read_yaml, files), flags or {}]
     # The source of the weights gives the model's sizes: above the recipe's, below those that files and flags name.
     sources = [layer["init_from"] for layer in layers if layer.get("init_from")]
+    is_tiled = any(bool(layer.get("init_tiling")) for layer in layers)
     if sources and model_of is not None:
-        if any((layer.get("model") or {}).get("preset") for layer in layers[1:]):
+        if not is_tiled and any((layer.get("model") or {}).get("preset") for layer in layers[1:]):
             raise ConfigError(
                 f"model.preset and init_from={sources[-1]}: the sizes come from there. Leave one of the two out."
             )
         model = model_of(str(sources[-1]))
         _check_family(recipe, [layer.get("model") or {} for layer in layers], model, str(sources[-1]))
-        layers.insert(1, {"model": {**model, "preset": None}})
+        kept_sizes = {name: value for name, value in model.items() if name not in TILED_SIZES}
+        layers.insert(1, {"model": kept_sizes if is_tiled else {**model, "preset": None}})
     config = build(RunConfig, {"name": Path(recipe).stem}, *layers)
     # What fields say of each other across sections, which no section can check by itself.
     problems = []
+    if config.init_tiling and config.init_from is None and config.fork is None:
+        problems.append("  init_tiling: there is nothing to tile; set init_from to a smaller model, or leave it out.")
+    if config.validation.weights == "average" and config.average.decay is None:
+        problems.append(
+            "  validation.weights=average, but no average is kept: set average.decay, such as 0.999, or take "
+            "validation.weights trained."
+        )
     for i, phase in enumerate(config.phases):
         limit = config.model.max_position_embeddings
         if phase.max_seq_length > limit:

@@ -60,6 +60,18 @@ class ValidationConfig:
     """Steps between validations on the held-out split; one also ends each phase."""
     max_instances: PositiveInt = 4096
     """Most held-out instances that a validation scores; they are the same ones each time."""
+    weights: Literal["trained", "average"] = "trained"
+    """Which weights are scored, and so make a checkpoint the best: those that are trained, or their moving average."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class AverageConfig:
+    """A moving average of the weights, beside the weights that are trained."""
+
+    decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the average that each update keeps, such as 0.999; in the run's first updates less, (1 + t) / (10 + t)
+    in update t. By default no average is kept. It takes the memory and the disk of one more float32 copy of the
+    weights, shared out over ranks as the optimizer is."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -138,12 +150,19 @@ class RunConfig:
     phases: Annotated[tuple[PhaseConfig, ...], Field(min_length=1)]
     """The phases in their order: sequence lengths, each with its own data, batch and schedule."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    z_loss: NonNegativeFloat = 0.0
+    """Weight of the z-loss in the objective: the mean square of the log of the softmax's normaliser at masked positions
+    (Chowdhery et al. 2022, who take 1e-4), which keeps logits from drifting away together; 0 leaves it out."""
+    average: AverageConfig = AverageConfig()
     precision: Precision = "auto"
     """Arithmetic of the model; auto means bf16 on a GPU that has it, fp16 on other GPUs, and fp32 on a CPU."""
     grad_accum_dtype: Literal["fp32"] = "fp32"
     """Type in which gradients are accumulated over micro-steps and reduced over ranks; only fp32."""
     init_from: str | None = None
     """Weights to start from: a run folder or a Hugging Face folder."""
+    init_tiling: bool = False
+    """Fill a larger model than that of ``init_from`` with its weights, layers and widths tiled, as ModernBERT-large
+    began with ModernBERT-base (Warner et al. 2024). The sizes are then the recipe's."""
     fork: Annotated[str, Field(pattern=r"^.+@\d+$")] | None = None
     """Another run's checkpoint to continue from, RUN@STEP, with its weights, moments, step and data position. Fields
     that neither recipe nor flags name are taken from that run."""

@@ -29,6 +29,7 @@ from torch import Tensor
 from megabert.config.deepspeed import REQUIRED, unsupported, value_at, zero_stage_of
 from megabert.config.run import Precision
 from megabert.distributed.process_group import World
+from megabert.engine.weight_average import WeightAverage
 from megabert.engine.zero_stages import check_coverage, stage_of
 from megabert.errors import ConfigError
 from megabert.ops.lamb.reference import sums_of_squares
@@ -78,6 +79,8 @@ class Engine:
         check_coverage(self._stage, self.shapes, world.control)
         # At stage 0 every rank computes the norms of whole parameters, so LAMB has nothing to reduce.
         optimizer.attach(self.fragments, list(self.shapes), None if self.is_replicated else dist.all_reduce)
+        self.average: WeightAverage | None = None
+        """Moving average of the masters, where one is kept; checkpoints store it with them."""
         self.step_was_skipped = False
         """Whether the last ``step`` updated nothing, because gradients overflowed while they were reduced."""
 

@@ -15,13 +15,14 @@ from megabert.observability.environment import describe_environment
 from megabert.training.run.folder import checkpoints_dir, read_config, tokenizer_dir
 
 
-def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last") -> int:
+def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last", average: bool = False) -> int:
     """Write a run's checkpoint in Hugging Face form.
 
     Args:
         run_dir: The run folder.
         folder: Where to write: a new or empty folder, or an earlier export.
         checkpoint: ``last``, ``best`` (the lowest held-out loss of the last phase) or a step.
+        average: Whether to write the moving average of the weights in place of those that were trained.
 
     Returns:
         The step of the checkpoint.
@@ -34,20 +35,21 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last") -> int:
     run = read_checkpoint_manifest(path).run
     write_huggingface(
         folder,
-        state=read_masters(path),
+        state=read_masters(path, average=average),
         config=config.model,
         tokenizer_dir=tokenizer_dir(run_dir),
-        card=_card(config, run, checkpoint),
+        card=_card(config, run, checkpoint, average=average),
     )
     return run.step
 
 
-def _card(config: RunConfig, run: RunSummary, checkpoint: str) -> ModelCard:
+def _card(config: RunConfig, run: RunSummary, checkpoint: str, *, average: bool) -> ModelCard:
     phases = {
         phase_name(config, index): f"{phase.num_steps:,} steps of {phase.global_batch_size:,} instances of up to "
         f"{phase.max_seq_length} tokens, learning rate {phase.learning_rate:g}, warm-up {phase.warmup_ratio:.2%}"
         for index, phase in enumerate(config.phases)
     }
+    is_scored = config.validation.weights == "average"
     return ModelCard(
         name=config.name,
         description="A BERT encoder pre-trained with megabert.",
@@ -62,11 +64,12 @@ def _card(config: RunConfig, run: RunSummary, checkpoint: str) -> ModelCard:
         },
         checkpoint={
             "chosen as": checkpoint,
+            **({"weights": f"moving average, decay {config.average.decay:g}"} if average else {}),
             "step": f"{run.step:,} (phase {run.phase + 1}, step {run.phase_step:,} of it)",
             "instances seen": f"{run.samples:,}",
         },
-        # The latest validation may have been at an earlier step: then its metrics are another checkpoint's.
-        metrics=run.metrics if run.metrics_step == run.step else {},
+        # The latest validation may have been at an earlier step, or of the other weights: no metrics of these then.
+        metrics=run.metrics if run.metrics_step == run.step and average == is_scored else {},
         software=describe_environment()["packages"],
     )
 

@@ -35,12 +35,17 @@ class Term:
     A model therefore returns sums, and the trainer divides them by the count over all micro-batches and ranks.
     """
 
-    name: Literal["mlm", "nsp", "rtd"]
-    """Masked language model, next sentence (or sentence order), replaced token detection."""
+    name: Literal["mlm", "nsp", "rtd", "z"]
+    """Masked language model, next sentence (or sentence order), replaced token detection, z-loss."""
     per: Count
     """The count that the sums are divided by."""
     weight: float = 1.0
     """Factor of the term in the loss."""
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether the term scores guesses, which are right or wrong."""
+        return self.name != "z"
 
 
 MLM = Term("mlm", per="masked")
@@ -67,6 +72,8 @@ class PretrainingOutput:
     """Int64 scalar, masked positions where no piece has a higher logit than the original one."""
     nsp_correct: Tensor
     """Int64 scalar, instances where the label has the higher logit, or both are equal."""
+    z_loss_sum: Tensor | None = None
+    """Float32 scalar, squared logs of the softmax's normaliser summed over masked positions; None without z-loss."""
     rtd_loss_sum: Tensor | None = None
     """ELECTRA: float32 scalar, nats summed over tokens."""
     rtd_correct: Tensor | None = None
@@ -89,7 +96,8 @@ class PretrainingOutput:
 
     def loss_and_correct(self, term: Term) -> tuple[Tensor, Tensor]:
         """Return a term's sum of losses and its count of right answers, the fields that begin with its name."""
-        return getattr(self, f"{term.name}_loss_sum"), getattr(self, f"{term.name}_correct")
+        loss_sum = getattr(self, f"{term.name}_loss_sum")
+        return loss_sum, getattr(self, f"{term.name}_correct") if term.has_answers else torch.zeros_like(loss_sum)
 
 
 class BertModel(nn.Module):
@@ -160,6 +168,9 @@ class BertForPreTraining(nn.Module):
         embeddings: Embeddings of another model, to share them; None makes new ones.
         dropout_key: Combined with the instance seeds, so that two models drop different elements of one instance; 0
             leaves the seeds as they are.
+        z_loss: Weight of the z-loss, the mean square of the log of the softmax's normaliser at masked positions
+            (Chowdhery et al. 2022, section 5): it keeps logits from drifting away together. It costs one more pass over
+            them, in float32; 0 leaves it out.
     """
 
     def __init__(
@@ -171,12 +182,18 @@ class BertForPreTraining(nn.Module):
         activation_checkpointing: bool = False,
         embeddings: BertEmbeddings | None = None,
         dropout_key: int = 0,
+        z_loss: float = 0.0,
     ) -> None:
         super().__init__()
         ops = ops or OpsConfig()
         has_sentence_objective = objective != "none"
         self.config = config
-        self.terms = (MLM, NSP) if has_sentence_objective else (MLM,)
+        self.terms = (
+            MLM,
+            *([NSP] if has_sentence_objective else []),
+            *([Term("z", per="masked", weight=z_loss)] if z_loss else []),
+        )
+        self.has_z_loss = z_loss > 0
         self.loss_backend = ops.cross_entropy
         self.bert = BertModel(
             config,
@@ -209,7 +226,8 @@ class BertForPreTraining(nn.Module):
             nsp_loss_sum, nsp_correct = cross_entropy(
                 nsp_logits_B2, batch.next_sentence_label_B, backend=self.loss_backend
             )
-        output = PretrainingOutput(mlm_loss_sum, nsp_loss_sum, mlm_correct, nsp_correct)
+        z_loss_sum = _z_loss_sum(mlm_logits_MV, batch.masked_ids_M) if self.has_z_loss else None
+        output = PretrainingOutput(mlm_loss_sum, nsp_loss_sum, mlm_correct, nsp_correct, z_loss_sum)
         if not with_logits:
             return output
         return replace(
@@ -219,3 +237,10 @@ class BertForPreTraining(nn.Module):
             pooled_BD=pooled_BD,
             hidden_TD=hidden_TD,
         )
+
+
+def _z_loss_sum(logits_MV: Tensor, labels_M: Tensor) -> Tensor:
+    """Return ``log(sum(exp(logits))) ** 2`` summed over the rows whose label counts."""
+    compute = torch.promote_types(logits_MV.dtype, torch.float32)
+    log_normalizers_M = torch.logsumexp(logits_MV.to(compute), 1)
+    return torch.where(labels_M >= 0, log_normalizers_M.square(), 0).sum()

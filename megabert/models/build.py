@@ -33,6 +33,7 @@ def build_model(
     objective: Objective | None = None,
     ops: OpsConfig | None = None,
     activation_checkpointing: bool = False,
+    z_loss: float = 0.0,
 ) -> PretrainingModel:
     """Return the family's model for pre-training, without usable weights: initialise or load them next.
 
@@ -41,14 +42,16 @@ def build_model(
         objective: ``nsp``, ``sop`` or ``none``; None takes the family's usual one.
         ops: Backends of the fused ops; None chooses them by device.
         activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
+        z_loss: Weight of the z-loss in the objective.
     """
     if config.generator_size is not None:
-        return ElectraForPreTraining(config, ops=ops, activation_checkpointing=activation_checkpointing)
+        return ElectraForPreTraining(config, ops=ops, activation_checkpointing=activation_checkpointing, z_loss=z_loss)
     return BertForPreTraining(
         config,
         objective=objective or config.traits.objectives[0],
         ops=ops,
         activation_checkpointing=activation_checkpointing,
+        z_loss=z_loss,
     )
 
 

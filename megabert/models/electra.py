@@ -16,7 +16,7 @@ from torch.nn import functional
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
-from megabert.models.bert import MLM, BertForPreTraining, BertModel, PretrainingOutput, Term
+from megabert.models.bert import BertForPreTraining, BertModel, PretrainingOutput, Term
 from megabert.models.layers import BiasGelu
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.sampling import sample
@@ -56,12 +56,16 @@ class ElectraForPreTraining(nn.Module):
             feed-forward width.
         ops: Backends of the fused ops; None chooses them by device.
         activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
+        z_loss: Weight of the generator's z-loss, as in `BertForPreTraining`.
     """
 
-    terms = (MLM, Term("rtd", per="tokens", weight=DISCRIMINATOR_WEIGHT))
-
     def __init__(
-        self, config: ModelConfig, *, ops: OpsConfig | None = None, activation_checkpointing: bool = False
+        self,
+        config: ModelConfig,
+        *,
+        ops: OpsConfig | None = None,
+        activation_checkpointing: bool = False,
+        z_loss: float = 0.0,
     ) -> None:
         super().__init__()
         ops = ops or OpsConfig()
@@ -75,7 +79,9 @@ class ElectraForPreTraining(nn.Module):
             activation_checkpointing=activation_checkpointing,
             embeddings=self.bert.embeddings,
             dropout_key=GENERATOR_KEY,
+            z_loss=z_loss,
         )
+        self.terms = (*self.generator.terms, Term("rtd", per="tokens", weight=DISCRIMINATOR_WEIGHT))
 
     def forward(self, batch: PackedBatch, *, with_logits: bool = False) -> PretrainingOutput:
         """Return the sums of losses and of right answers; dropout is on in training mode only, sampling always.

@@ -45,7 +45,7 @@ def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[
         "efficiency": estimate.efficiency,
         "micro_batch_tokens": estimate.micro_batch_tokens,
         "memory_gib": {str(stage): totals for stage, totals in estimate.memory_gib.items()},
-        "checkpoint_gib": checkpoint_gib(estimate.parameters),
+        "checkpoint_gib": checkpoint_gib(estimate.config, estimate.parameters),
         "phases": [{**vars(phase), "step": vars(phase.step), "hours": phase.hours} for phase in estimate.phases],
         "hours": estimate.hours,
         "flops": estimate.flops,

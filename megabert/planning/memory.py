@@ -76,12 +76,17 @@ def estimate_memory(
     # Gradients are accumulated in float32; in 16 bits there are also those of the current micro-step.
     gradients = parameters * 4 / ranks[2] + (parameters * 2 / ranks[3] if size == 2 else 0)
     masked = max([MASKED_SHARE, *(phase.masked_lm_prob or 0.0 for phase in config.phases)])
-    per_token = _activation_bytes(config.model, size, recompute=config.activation_checkpointing, masked=masked)
+    # The z-loss keeps the logits in float32 as well, and their gradient.
+    masked_bytes = masked * config.model.padded_vocab_size * 8 if config.z_loss else 0
+    per_token = masked_bytes + _activation_bytes(
+        config.model, size, recompute=config.activation_checkpointing, masked=masked
+    )
+    average = 0 if config.average.decay is None else 4
     return Memory(
         weights=parameters * size / ranks[3],
         gradients=gradients,
-        # Two float32 moments (8 bytes), and the master.
-        optimizer=parameters * (8 + master) / ranks[1],
+        # Two float32 moments (8 bytes), the master, and the moving average.
+        optimizer=parameters * (8 + master + average) / ranks[1],
         activations=micro_batch_tokens * per_token,
         buffers=min(parameters, BUCKET_ELEMENTS) * 4 if world_size > 1 else 0,
     )
@@ -125,14 +130,14 @@ def fitting_budget(gpu: Gpu, *, floor: int, total_gib_of: dict[int, float]) -> i
     return max(fitting, default=None)
 
 
-def checkpoint_gib(parameters: int) -> float:
-    """Return the size of one checkpoint on disk: the float32 masters and two moments of every parameter."""
-    return 4 * len(KINDS) * parameters / GIB
+def checkpoint_gib(config: RunConfig, parameters: int) -> float:
+    """Return the size of one checkpoint on disk: float32 masters, two moments, the average if one is kept."""
+    return 4 * (len(KINDS) + (config.average.decay is not None)) * parameters / GIB
 
 
 def describe_checkpoints(config: RunConfig, parameters: int) -> str:
     """Return what a run's checkpoints take at most, in words."""
-    one, most = checkpoint_gib(parameters), config.most_checkpoints
+    one, most = checkpoint_gib(config, parameters), config.most_checkpoints
     return f"checkpoints: {one:.2f} GiB each, up to {most} at a time: {most * one:.2f} GiB"
 
 

@@ -130,7 +130,7 @@ def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int,
 def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
     """Say what the checkpoints take and what is free; refuse a disk that cannot hold two of them."""
     # A new checkpoint is complete before the previous one is deleted, so both have to fit.
-    one = checkpoint_gib(dry_run.parameters)
+    one = checkpoint_gib(dry_run.inputs.config, dry_run.parameters)
     folder = next(parent for parent in checkpoints_dir(run_dir).absolute().parents if parent.is_dir())
     free = shutil.disk_usage(folder).free / GIB
     if free < 2 * one:

@@ -17,6 +17,7 @@ from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks, run_on_main_rank
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.engine import Engine, build_engine
+from megabert.engine.weight_average import WeightAverage
 from megabert.errors import EXIT_STOPPED
 from megabert.models.build import InitialWeights, initialize, load_initial_weights
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
@@ -129,6 +130,8 @@ def _build_engine(
     budgets = choose_micro_batch_tokens(model, inputs, stored=start.state.budgets, world=world)
     optimizer = build_optimizer(model.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb)
     engine = build_engine(model, optimizer, inputs.deepspeed, world)
+    if config.average.decay is not None:
+        engine.average = WeightAverage(engine.fragments, config.average.decay, engine.refresh)
     if start.checkpoint is not None:
         load_checkpoint(start.checkpoint, engine, world)
     return engine, replace(start.state, budgets=budgets)

@@ -143,7 +143,8 @@ def means_of(totals: Tensor, terms: Sequence[Term], counts: Counts) -> Means:
         count = max(counts[term.per], 1)
         means["loss"] += term.weight * loss_sum / count
         means[f"{term.name}_loss"] = loss_sum / count
-        means[f"{term.name}_accuracy"] = correct / count
+        if term.has_answers:
+            means[f"{term.name}_accuracy"] = correct / count
     if len(totals) > 2 * len(terms):
         means["rtd_auc"] = area_under_curve(totals[2 * len(terms) :].view(2, BINS))
     return means

@@ -5,7 +5,7 @@ what is counted and what is due when in ``state.py``, and what happens when numb
 ``recovery/rollback.py``.
 """
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import torch
@@ -217,6 +217,8 @@ class Trainer:
             tried = "and no smaller loss scale is left to try"
             diagnosis = rollback.divergence(self.run_dir, self.state, reason=floor.reason, tried=tried, step=step)
             raise_everywhere(self.world, diagnosis)
+        if self.engine.average is not None and not result.is_skipped:
+            self.engine.average.update(self.state.step + 1)
         self._watchdog.end_step()
         self._meter.count(batch)
         self._has_consumed = True
@@ -239,7 +241,8 @@ class Trainer:
     def _validate(self) -> None:
         """Score the held-out split."""
         self._watchdog.expect("validating")
-        with self._meter.pause():
+        average = self.engine.average if self.config.validation.weights == "average" else None
+        with self._meter.pause(), average.in_use() if average else nullcontext():
             metrics = validate(
                 self.engine,
                 self._shards[self.state.phase][1],

@@ -19,7 +19,7 @@ ALONE = SimpleNamespace(
 class StandInEngine:
     """What a checkpoint asks of an engine, without DeepSpeed."""
 
-    zero_stage, is_replicated = 1, False
+    zero_stage, is_replicated, average = 1, False, None
 
     def __init__(self, numel: int = 1000) -> None:
         self.flat = torch.arange(numel + 3, dtype=torch.float32)

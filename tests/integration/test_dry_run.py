@@ -37,7 +37,7 @@ def test_dry_run_says_where_a_phase_over_the_same_shards_begins(shards, capsys):
 
 def test_dry_run_resolves_tokens_and_shows_the_ramp(shards, capsys):
     ramp = ("--phases.0.initial_batch_size", "3", "--phases.0.batch_warmup_steps", "4")
-    assert dry_run(shards, "--phases.1.tokens", "5000", *ramp) == 0
+    assert dry_run(shards, "--phases.1.steps", "null", "--phases.1.tokens", "5000", *ramp) == 0
     shown = capsys.readouterr().out
     assert "8 steps of 3 to 12 instances, growing over 4 batches" in shown
     mean = float(shown.split("phase2:")[1].split("instances of ")[1].split()[0])

@@ -64,6 +64,7 @@ class RunInputs:
             objective=self.objective,
             ops=self.config.ops,
             activation_checkpointing=self.config.activation_checkpointing,
+            z_loss=self.config.z_loss,
         )
 
     @property

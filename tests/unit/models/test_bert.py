@@ -226,3 +226,34 @@ def test_configured_backend_reaches_the_op(make_batch):
     model = model_of(ops=OpsConfig(attention="triton"))
     with pytest.raises(KernelError, match=r"ops\.attention=triton"):
         model(make_batch([5], vocab_size=70))
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+def test_z_loss_is_the_squared_log_of_the_normaliser(make_batch, padding):
+    batch = make_batch([12, 7, 20], vocab_size=CONFIG.vocab_size, padding=padding)
+    model = model_of(objective="none", z_loss=0.25).double().eval()
+    output = model(batch, with_logits=True)
+    logits_MV = output.mlm_logits_MV[: batch.num_masked]
+    log_normalizers_M = logits_MV.exp().sum(1).log()
+    assert [(term.name, term.per, term.weight) for term in model.terms] == [("mlm", "masked", 1), ("z", "masked", 0.25)]
+    torch.testing.assert_close(output.z_loss_sum, log_normalizers_M.square().sum())
+    # d/dx of the squared log-sum-exp is 2 log-sum-exp times softmax; the decoder's bias is added to every row.
+    (gradient_V,) = torch.autograd.grad(
+        output.z_loss_sum, dict(model.named_parameters())["cls.predictions.decoder.bias"]
+    )
+    expected_MV = 2 * log_normalizers_M[:, None] * logits_MV.softmax(1)
+    torch.testing.assert_close(gradient_V[: CONFIG.vocab_size], expected_MV.sum(0))
+
+
+def test_without_z_loss_there_is_no_such_term(make_batch):
+    model = model_of(objective="none")
+    assert [term.name for term in model.terms] == ["mlm"]
+    assert model(make_batch([12], vocab_size=CONFIG.vocab_size)).z_loss_sum is None
+
+
+def test_z_loss_of_no_instances_is_zero(make_batch):
+    model = model_of(z_loss=1e-4)
+    output = model(make_batch([], vocab_size=CONFIG.vocab_size, padding=3))
+    output.z_loss_sum.backward()
+    assert output.z_loss_sum == 0
+    assert all(not parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)

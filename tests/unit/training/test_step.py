@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -48,6 +49,14 @@ def test_micro_batches_add_up_to_means():
             "rtd_auc": 1.0,
         }
     )
+
+
+def test_z_loss_enters_the_objective_and_has_no_accuracy():
+    terms = (MLM, Term("z", "masked", 0.5))
+    made = replace(output(), z_loss_sum=torch.tensor(30.0))
+    assert weighted_loss(made, terms, counts=COUNTS, world_size=2).item() == pytest.approx(2 * (2 + 0.5 * 3))
+    means = means_of(sums_of(replace(made, rtd_histogram=None), terms), terms, COUNTS)
+    assert means == pytest.approx({"loss": 3.5, "mlm_loss": 2, "mlm_accuracy": 0.3, "z_loss": 3})
 
 
 def test_area_under_the_curve_is_the_share_of_ordered_pairs():
