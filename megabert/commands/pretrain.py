@@ -33,6 +33,7 @@ def add_arguments(parser: Parser) -> None:
         "deepspeed --num_gpus 8 --module megabert pretrain --recipe bert_base --data.path DATA --run-dir runs/base",
         "torchrun --nproc_per_node 2 -m megabert pretrain --recipe debug --data.path DATA --run-dir runs/two",
         "megabert pretrain --recipe bert_base_1gpu --init-from FOLDER --data.path DATA --run-dir runs/continued",
+        "megabert pretrain --recipe bert_large --init-from BASE --init-tiling --data.path DATA --run-dir runs/large",
         "megabert pretrain --fork runs/base@4000 --run-dir runs/gentler --phases.0.learning-rate 1e-4",
     ]
     parser.add_argument(
@@ -55,7 +56,18 @@ def add_arguments(parser: Parser) -> None:
     parser.add_fields(
         RunConfig,
         first=("recipe", "data.path", "run-dir", *phase, *machine, "seed", "init-from", "dry-run"),
-        sections=("data", "phases.N", "", "model", "optimizer", "checkpoint", "validation", "logging", "ops"),
+        sections=(
+            "data",
+            "phases.N",
+            "",
+            "model",
+            "optimizer",
+            "average",
+            "checkpoint",
+            "validation",
+            "logging",
+            "ops",
+        ),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from megabert.checkpoints.format import RunSummary, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.loading import phase_data, phase_name, to_dict
+from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.data.shard_set import ShardSet
 from megabert.errors import MegabertError
@@ -46,7 +47,8 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last", average
 def _card(config: RunConfig, run: RunSummary, checkpoint: str, *, average: bool) -> ModelCard:
     phases = {
         phase_name(config, index): f"{phase.num_steps:,} steps of {phase.global_batch_size:,} instances of up to "
-        f"{phase.max_seq_length} tokens, learning rate {phase.learning_rate:g}, warm-up {phase.warmup_ratio:.2%}"
+        f"{phase.max_seq_length} tokens, learning rate {phase.learning_rate:g}, warm-up {phase.warmup_ratio:.2%}, "
+        f"decay {phase.decay}{_masks_of(phase)}"
         for index, phase in enumerate(config.phases)
     }
     is_scored = config.validation.weights == "average"
@@ -72,6 +74,10 @@ def _card(config: RunConfig, run: RunSummary, checkpoint: str, *, average: bool)
         metrics=run.metrics if run.metrics_step == run.step and average == is_scored else {},
         software=describe_environment()["packages"],
     )
+
+
+def _masks_of(phase: PhaseConfig) -> str:
+    return "" if phase.masked_lm_prob is None else f", {phase.masked_lm_prob:.1%} of the tokens masked"
 
 
 def _data(config: RunConfig, run: RunSummary) -> dict[str, Any]:
