@@ -15,4 +15,4 @@ CANDIDATE = 7  # which of several a random B is: the pair (balanced), or the doc
 START = 8  # google: the sentence of that document where B starts
 TRUNCATE = 9  # which end of a side is cut, with the side's number
 DIRECTION = 10  # sentence order: whether the document is walked from its end
-PARTNER = 11  # balanced: the buckets that random Bs are taken from in a pass
+PARTNER = 11  # the window of the split that random Bs of a bucket are taken from in a pass

@@ -49,8 +49,9 @@ Result = TypeVar("Result")
 TEMPORARY = ".tmp_"
 """Begins every name in the folder that is no checkpoint yet, or no longer."""
 _REPLACED = f"{TEMPORARY}replaced_"
-_OURS = re.compile(rf"{re.escape(TEMPORARY)}({LATEST}|(replaced_|deleted_)?step_\d+)")
 """Begins the name that a checkpoint has while another one of the same step takes its place."""
+_OURS = re.compile(rf"{re.escape(TEMPORARY)}({LATEST}|(replaced_|deleted_)?step_\d+)")
+"""Names of temporaries that a write of ours can have left; nothing else in the folder is ever removed."""
 _HEADER_BYTES_PER_TENSOR = 512  # generous: a name and two numbers, in the file's header and in the manifest
 
 

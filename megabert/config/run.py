@@ -101,7 +101,7 @@ class WatchdogConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RollbackConfig:
-    """When a run returns to its last checkpoint and leaves out the data read since."""
+    """When a run returns to an earlier checkpoint, and leaves out the batches that are blamed."""
 
     after_skips: PositiveInt = 10
     """Number of batches in a row with non-finite loss or gradients after which the run rolls back."""

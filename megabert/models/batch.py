@@ -28,6 +28,6 @@ class PackedBatch(Protocol):
     next_sentence_label_B: Tensor
     """Int64, 1 where the second segment is a random one (or swapped, for SOP); -100 on padding and without NSP."""
     instance_seeds_B: Tensor
-    """Int32 keys of dropout, which belong to the instance and not to its place in a batch."""
+    """Int32 keys of dropout: they follow an instance to whatever rank and micro-batch the packing puts it."""
     max_seqlen: int
     """At least the length of the longest sequence."""

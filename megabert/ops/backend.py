@@ -71,17 +71,23 @@ def choose(op: str, requested: str, table: tuple[Backend, ...], device: str) -> 
     return run
 
 
-def describe_choices(requested: Mapping[str, str], device: str) -> str:
+def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: bool, is_disentangled: bool) -> str:
     """Return one line on which backend each op takes; the log file says why, op by op.
 
     Args:
         requested: What the configuration says for each op.
         device: Device type.
+        has_lamb: Whether the optimizer is LAMB; else its op does not run.
+        is_disentangled: Whether attention is DeBERTa's, which has backends of its own.
     """
     chosen: dict[str, list[str]] = {}
-    for op, name in requested.items():
+    modules = {op: f"megabert.ops.{op}.api" for op in requested if has_lamb or op != "lamb"}
+    if is_disentangled:
+        modules["attention"] = "megabert.ops.disentangled"
+    for op, module in modules.items():
+        name = requested[op]
         if name == "auto":
-            table: tuple[Backend, ...] = importlib.import_module(f"megabert.ops.{op}.api").BACKENDS
+            table: tuple[Backend, ...] = importlib.import_module(module).BACKENDS
             name = next(backend.name for backend in table if backend.obstacle(device) is None)
         chosen.setdefault(name, []).append(op)
     choices = "; ".join(f"{name} ({', '.join(ops)})" for name, ops in chosen.items())
