@@ -107,9 +107,10 @@ def _dry_run(options: Namespace, config: RunConfig) -> None:
 def _configuration(options: Namespace) -> RunConfig:
     """Resolve the run; a run that exists keeps the sizes that it recorded, whatever became of its source."""
     flags, recorded, recipe = options.fields, Path(options.run_dir) / "config.yaml", options.recipe or "debug"
-    if flags.get("fork") is not None:
+    forks = [layer["fork"] for layer in (*map(read_yaml, options.config), flags) if layer.get("fork") is not None]
+    if forks:
         if not recorded.is_file():
-            recorded = split_fork(str(flags["fork"]))[0] / "config.yaml"
+            recorded = split_fork(str(forks[-1]))[0] / "config.yaml"
         recipe = options.recipe or str(recorded)
     fields = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 

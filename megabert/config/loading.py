@@ -198,7 +198,7 @@ def load_run_config(
     layers = [read_yaml(shipped_or_own("recipe", recipe)), kept or {}, *map(read_yaml, files), flags or {}]
     # The source of the weights gives the model's sizes: above the recipe's, below those that files and flags name.
     sources = [layer["init_from"] for layer in layers if layer.get("init_from")]
-    is_tiled = any(bool(layer.get("init_tiling")) for layer in layers)
+    is_tiled = bool([False, *(layer["init_tiling"] for layer in layers if "init_tiling" in layer)][-1])
     if sources and model_of is not None:
         if not is_tiled and any((layer.get("model") or {}).get("preset") for layer in layers[1:]):
             raise ConfigError(

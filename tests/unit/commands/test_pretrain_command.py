@@ -85,3 +85,14 @@ def test_rule_of_lamb_in_a_recipe_of_ones_own_counts(tmp_path, capsys):
     recipe.write_text(to_yaml(load_run_config("debug", flags={"optimizer": {"lamb_variant": "apex"}})))
     assert main(["pretrain", "--recipe", str(recipe), "--run-dir", str(tmp_path), "--print-config"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["optimizer"]["lamb_variant"] == "apex"
+
+
+@pytest.mark.parametrize("place", ["flag", "file"])
+def test_fork_takes_the_other_runs_configuration_wherever_it_is_named(place, tmp_path, capsys):
+    record_run(tmp_path / "origin", load_run_config("debug", flags={"seed": 7, "data": {"path": "corpus"}}), {})
+    name, file = f"{tmp_path / 'origin'}@3", tmp_path / "fork.yaml"
+    file.write_text(yaml.safe_dump({"fork": name}))
+    words = ["--fork", name] if place == "flag" else ["--config", str(file)]
+    assert main(["pretrain", *words, "--run-dir", str(tmp_path / "run"), "--print-config"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert (config["seed"], config["fork"]) == (7, name)
