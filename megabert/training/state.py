@@ -214,7 +214,9 @@ class TrainerState:
         if left_at is not None:
             old, new = self.data_sha256[self.phase : self.phase + 2]
             left_at = {**left_at, old: self.position}
-            position = left_at.get(new, BEGINNING) if data_start == "continue" else BEGINNING
+            position = left_at.get(new, BEGINNING)
+            if data_start == "beginning":  # what was blamed for trouble is left out again
+                position = replace(BEGINNING, skipped=position.skipped)
         return replace(
             self,
             phase=self.phase + 1,

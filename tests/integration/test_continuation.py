@@ -12,7 +12,7 @@ def check_continuation(run: Run, step: int) -> int:
     """Run to the end, delete the checkpoints after a step, run again; return how many steps were compared."""
     run.flags |= {"checkpoint.keep_last": 999, "model.hidden_dropout_prob": 0.1}
     run.finish_well()
-    expected, metrics = run.losses(), run.run_dir / "metrics.jsonl"
+    expected, held_out, metrics = run.losses(), run.held_out_rows(), run.run_dir / "metrics.jsonl"
     checkpoints = run.run_dir / "checkpoints"
     for newer in [saved for saved in steps_in(checkpoints) if saved > step]:
         shutil.rmtree(checkpoints / f"step_{newer:08d}")
@@ -21,11 +21,28 @@ def check_continuation(run: Run, step: int) -> int:
     run.finish_well()
     assert list(run.losses()) == list(range(step + 1, max(expected) + 1))
     assert run.losses() == {later: loss for later, loss in expected.items() if later > step}
+    assert run.held_out_rows() == [row for row in held_out if row["step"] > step]
     return len(run.losses())
 
 
-def test_bfloat16_resumes_bit_for_bit(shards, tmp_path):
-    assert check_continuation(Run(tmp_path / "run", shards, flags={"precision": "bf16"}), step=6) == 7
+# A batch that grows beyond step 6, a decay, a second phase over the same shards, an average that is scored, z-loss.
+SCHEDULES = {
+    "phases.0.initial_batch_size": 3,
+    "phases.0.batch_warmup_steps": 7,
+    "phases.0.decay": "cosine",
+    "phases.1.max_seq_length": 64,
+    "average.decay": 0.9,
+    "validation.weights": "average",
+    "z_loss": 1e-3,
+}
+
+
+def test_bfloat16_with_every_schedule_resumes_bit_for_bit(shards, tmp_path):
+    run = Run(tmp_path / "run", shards, flags={"precision": "bf16", **SCHEDULES})
+    assert check_continuation(run, step=6) == 7
+    rows = [row for row in run.rows() if "train/loss" in row]
+    assert [row["train/global_batch_size"] for row in rows] == [10, 12, 7, 7, 7, 7, 7]
+    assert rows[-1]["progress/samples"] == 3 + 4 + 5 + 6 + 8 + 9 + 10 + 12 + 5 * 7
 
 
 @pytest.mark.soak

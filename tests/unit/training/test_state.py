@@ -111,6 +111,8 @@ def test_no_instance_comes_twice_before_an_epoch_ends_over_phases():
 def test_phase_that_asks_for_it_begins_again():
     state = after(TrainerState(data_sha256=("a", "a"), left_at={}), 2)
     assert state.next_phase(data_start="beginning").position == BEGINNING
+    skipping = replace(state, position=state.position.skipping(TAKEN))
+    assert skipping.next_phase(data_start="beginning").position == DataPosition(0, 0, TAKEN)
 
 
 def test_run_that_began_before_phases_shared_data_keeps_its_order():
