@@ -73,11 +73,11 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     axes = list(grid.flat)
     _plot_losses(axes[0], rows, reports)
     for pair, (label, tags) in zip(axes[1:], CURVES, strict=True):
-        _plot_tags(pair, rows, tags)
         for tag, _, factor in tags:
             points = [(step, factor * value) for step, value in plans.get(tag, [])]
             if points:
                 pair.plot(*zip(*points, strict=True), color="tab:gray", linestyle=":", linewidth=1, label="planned")
+        _plot_tags(pair, rows, tags)
         pair.set_ylabel(label)
     for pair in grid[-1]:
         pair.set_xlabel("step")
