@@ -1,15 +1,35 @@
 """A phase of pre-training: one sequence length with its own data, batch and schedule."""
 
+import re
+from bisect import bisect_left
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 
 from megabert.config.fields import STRICT
 
 DataStart = Literal["continue", "beginning"]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _from_scientific(value: object) -> object:
+    """Return ``50e9``, which YAML reads as text, as a number."""
+    if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", value):
+        return float(value)
+    return value
+
+
+Tokens = Annotated[int, Field(gt=0, le=10**18), BeforeValidator(_from_scientific)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -33,7 +53,7 @@ class PhaseConfig:
     draws the masks; by default 0.8, 0.1 and 0.1 (Devlin et al. 2019), which the held-out split keeps."""
     steps: PositiveInt | None = None
     """Number of optimizer updates in this phase."""
-    tokens: PositiveInt | None = None
+    tokens: Tokens | None = None
     """Tokens to train on in this phase, in place of ``steps``: as many steps as hold them, at the mean length of the
     shards' instances. The run records these steps."""
     global_batch_size: PositiveInt
@@ -41,9 +61,9 @@ class PhaseConfig:
     initial_batch_size: PositiveInt | None = None
     """Instances of the phase's first step, from which the batch grows in a line to ``global_batch_size``; by default
     all steps are equal."""
-    batch_warmup_steps: PositiveInt | None = None
+    batch_warmup_steps: Annotated[int, Field(gt=0, le=10**12)] | None = None
     """Number of batches, skipped ones included, over which it grows."""
-    batch_warmup_tokens: PositiveInt | None = None
+    batch_warmup_tokens: Tokens | None = None
     """Tokens over which it grows, in place of ``batch_warmup_steps``. The run records these batches."""
     learning_rate: PositiveFloat
     """Learning rate at the end of the warm-up, its highest value."""
@@ -88,8 +108,12 @@ class PhaseConfig:
 
     def instances_of(self, batches: int) -> int:
         """Return the instances of the phase's first batches."""
-        growing = min(batches, self.batch_warmup_steps or 0)
-        return sum(map(self.batch_size, range(growing))) + (batches - growing) * self.global_batch_size
+        first, ramp = self.initial_batch_size, self.batch_warmup_steps
+        if first is None or ramp is None:
+            return batches * self.global_batch_size
+        growing = min(batches, ramp)
+        rising = first * growing + _sum_of_floors(growing, self.global_batch_size - first, ramp)
+        return rising + (batches - growing) * self.global_batch_size
 
     def with_steps(self, *, rows: int, tokens: int) -> "PhaseConfig":
         """Return the phase with numbers of steps in place of numbers of tokens.
@@ -110,11 +134,11 @@ class PhaseConfig:
 
     def _batches_with(self, instances: int) -> int:
         """Return the smallest number of batches that hold so many instances."""
-        for batch in range(self.batch_warmup_steps or 0):
-            if instances <= 0:
-                return batch
-            instances -= self.batch_size(batch)
-        return (self.batch_warmup_steps or 0) - min(0, -instances // self.global_batch_size)
+        ramp = self.batch_warmup_steps or 0
+        missing = instances - self.instances_of(ramp)
+        if missing > 0:
+            return ramp + -(-missing // self.global_batch_size)
+        return bisect_left(range(ramp), instances, key=self.instances_of)
 
     @field_validator("mask_actions")
     @classmethod
@@ -159,3 +183,21 @@ class PhaseConfig:
                 "together they are 1 at most"
             )
         return self
+
+
+def _sum_of_floors(count: int, factor: int, divisor: int) -> int:
+    """Return the sum of ``factor * i // divisor`` over ``i < count``.
+
+    It is the number of grid points under a line, which Euclid's algorithm counts in logarithmic time: whole rows first,
+    then with the axes exchanged, where the line is as steep as the divisor over the factor's remainder.
+    """
+    total, offset = 0, 0
+    while count > 0:
+        total += count * (count - 1) // 2 * (factor // divisor) + count * (offset // divisor)
+        factor, offset = factor % divisor, offset % divisor
+        highest = factor * count + offset
+        count, offset = highest // divisor, highest % divisor
+        factor, divisor = divisor, factor
+        if divisor == 0:
+            break
+    return total

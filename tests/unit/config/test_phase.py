@@ -30,6 +30,20 @@ def test_instances_are_the_closed_sum(first, last, ramp):
     assert growing.instances_of(1) == first
 
 
+@pytest.mark.parametrize(("first", "last", "ramp"), [(64, 512, 30), (1, 2, 7), (3, 1000, 90), (5, 17, 12), (2, 9, 7)])
+def test_instances_within_a_ramp_are_the_sum_of_its_batches(first, last, ramp):
+    growing = phase(steps=100, initial_batch_size=first, global_batch_size=last, batch_warmup_steps=ramp)
+    sizes = [growing.batch_size(batch) for batch in range(100)]
+    assert [growing.instances_of(batches) for batches in range(101)] == [sum(sizes[:k]) for k in range(101)]
+
+
+def test_a_ramp_of_any_length_is_summed_at_once():
+    endless = phase(steps=10**12, initial_batch_size=1, batch_warmup_steps=10**12)
+    assert endless.num_instances == 10**12 + (510 * (10**12 - 1) + math.gcd(511, 10**12) - 1) // 2
+    resolved = phase(steps=None, tokens=10**15, initial_batch_size=1, batch_warmup_tokens=10**15)
+    assert resolved.with_steps(rows=1, tokens=100).num_steps == pytest.approx(10**13 / 256.5, rel=1e-2)
+
+
 def test_phase_that_ends_within_its_ramp_counts_what_it_has():
     assert phase(steps=2, initial_batch_size=64, batch_warmup_steps=30).num_instances == 64 + 64 + 448 // 30
 
@@ -47,6 +61,19 @@ def test_ramp_in_tokens_is_a_ramp_in_batches():
     resolved = phase(initial_batch_size=64, batch_warmup_tokens=1_000_000).with_steps(rows=10, tokens=1000)
     assert (resolved.batch_warmup_steps, resolved.batch_warmup_tokens) == (35, None)  # of 288 x 100 tokens on average
     assert resolved.instances_of(35) * 100 == pytest.approx(1_000_000, rel=0.02)
+
+
+@pytest.mark.parametrize(("written", "tokens"), [("50e9", 50 * 10**9), ("1.7E12", 17 * 10**11), (7, 7), (2e3, 2000)])
+def test_tokens_may_be_written_with_an_exponent(written, tokens):
+    values = {"tokens": written, "global_batch_size": 1, "learning_rate": 1.0}
+    assert build(RunConfig, {"phases": [values]}).phases[0].tokens == tokens
+
+
+@pytest.mark.parametrize("written", ["1.5e0", "1e-3", "nan", "e9", "1e99", "1e999", -5])
+def test_tokens_are_a_whole_number(written):
+    values = {"tokens": written, "global_batch_size": 1, "learning_rate": 1.0}
+    with pytest.raises(ConfigError, match=r"phases\.0\.tokens"):
+        build(RunConfig, {"phases": [values]})
 
 
 def test_a_phase_in_steps_stays_as_it_is():
