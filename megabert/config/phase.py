@@ -52,7 +52,7 @@ class PhaseConfig:
     """Shares of the predicted tokens that are shown as [MASK], as a random piece, and as they are, where the loader
     draws the masks; by default 0.8, 0.1 and 0.1 (Devlin et al. 2019), which the held-out split keeps."""
     steps: PositiveInt | None = None
-    """Number of optimizer updates in this phase."""
+    """Number of optimizer updates in this phase; required, unless ``tokens`` says it."""
     tokens: Tokens | None = None
     """Tokens to train on in this phase, in place of ``steps``: as many steps as hold them, at the mean length of the
     shards' instances. The run records these steps."""
