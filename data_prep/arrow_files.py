@@ -46,10 +46,15 @@ def open_mapped(path: Path) -> pa.ipc.RecordBatchFileReader:
     try:
         return pa.ipc.open_file(pa.memory_map(str(path)))
     except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(
-            f"{path}: cannot be opened as an Arrow file ({str(error).splitlines()[0]}). "
-            "Run the same `megabert-data build` command again, which writes missing or damaged files again."
-        ) from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """Return the error for a file of the build that is missing or no Arrow file."""
+    return DataError(
+        f"{path}: cannot be opened as an Arrow file ({str(error).splitlines()[0]}). "
+        "Run the same `megabert-data build` command again, which writes missing or damaged files again."
+    )
 
 
 def single_batch(path: Path) -> pa.RecordBatch:

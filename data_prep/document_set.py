@@ -1,4 +1,4 @@
-"""Tokenized documents: files that steps 3 to 5 write and read by ranges of hashes, and the finished set of a split.
+"""Tokenized documents as arrays, and the finished set of a split.
 
 The finished documents of a split are stored in buckets, each an Arrow file. An index says how many documents, sentences
 and tokens come before each bucket, so that everything later names a token by its number over the whole split. Where
@@ -12,7 +12,7 @@ input changes anything.
 # D documents, S sentences, T tokens
 
 import hashlib
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -106,9 +106,12 @@ class TokenizedDocuments:
             path: The file.
             schema: That of `document_schema`, or some of its columns.
         """
-        if not len(self):
-            write_batches(path, schema, [])
-            return
+        write_batches(path, schema, [self.to_batch(schema)] if len(self) else [])
+
+    def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Return the documents as a record batch with the columns of a schema."""
+        if not len(self):  # without documents nothing tells the type of their ids
+            return pa.RecordBatch.from_pylist([], schema=schema)
         columns = {
             "document_hash": pa.array(self.hashes_D),
             "split": pa.array(self.splits_D),
@@ -116,42 +119,7 @@ class TokenizedDocuments:
             "input_ids": make_list(self.ids_T, self.token_offsets),
             "sentence_lengths": make_list(self.sentence_lengths_S.astype(np.uint32), self.sentence_offsets),
         }
-        write_batches(path, schema, [pa.record_batch([columns[name] for name in schema.names], schema=schema)])
-
-
-def read_range(paths: Iterable[Path], splits: Iterable[int], low: int, high: int) -> TokenizedDocuments:
-    """Return the documents of some splits whose hashes are from ``low`` to below ``high``, perhaps none.
-
-    They are ordered by split, then by file, then by hash.
-    """
-    parts = [_read_one(path, split, low, high) for split in splits for path in paths]
-
-    def join(dtype: type[np.integer], arrays: Iterable[NDArray]) -> NDArray:
-        return np.concatenate([np.zeros(0, dtype), *arrays])  # np.concatenate refuses an empty list
-
-    return TokenizedDocuments(
-        join(np.uint64, (part.hashes_D for part in parts)),
-        join(np.uint8, (part.splits_D for part in parts)),
-        join(np.uint16, (part.sources_D for part in parts)),
-        join(np.uint16, (part.ids_T for part in parts)),
-        join(np.uint32, (part.sentence_lengths_S for part in parts)),
-        offsets_of(join(np.int64, (np.diff(part.sentence_offsets) for part in parts))),
-    )
-
-
-def _read_one(path: Path, split: int, low: int, high: int) -> TokenizedDocuments:
-    # The documents are sorted by split, and within a split by hash: two searches give the slice.
-    batch = single_batch(path)
-    begin, end = np.searchsorted(np.asarray(batch["split"]), [split, split + 1])
-    batch = batch.slice(begin, end - begin)
-    rows = rows_in_range(np.asarray(batch["document_hash"]), low, high)
-    batch = batch.slice(rows.start, rows.stop - rows.start)
-    # Everything is copied: a mapped file counts as memory of the process for as long as a view of it is held, and
-    # there are many files.
-    hashes, splits, sources = (np.array(batch[name]) for name in ("document_hash", "split", "source"))
-    ids, _ = flat_list(batch["input_ids"])
-    lengths, sentence_offsets = flat_list(batch["sentence_lengths"])
-    return TokenizedDocuments(hashes, splits, sources, ids.copy(), lengths.copy(), sentence_offsets)
+        return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
 
 def bucket_path(folder: Path, split: str, bucket: int) -> Path:

@@ -14,8 +14,9 @@ from pathlib import Path
 from data_prep.config import BuildConfig
 from data_prep.document_set import tokenizer_of
 from data_prep.execution.build_state import lock_folder, refusal_noted, remember
+from data_prep.execution.counts import Counts
 from data_prep.execution.executors import Executor
-from data_prep.execution.work_units import Build, Counts, all_finished
+from data_prep.execution.work_units import Build
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files
 from data_prep.extract.opening import InputFile
@@ -24,7 +25,7 @@ from data_prep.steps.step1_extract import extract_documents
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
 from data_prep.steps.step3_tokenize import tokenize_documents
 from data_prep.steps.step4_merge_chunks import merge_chunks
-from data_prep.steps.step5_bucket import bucket_units, count_buckets, fill_buckets, index_units
+from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
 from data_prep.steps.step6_instances import make_instances
 from megabert.schema import Manifest, atomic_write, read_json
 from megabert.tokenization import load_tokenizer
@@ -86,7 +87,7 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
         manifests = make_instances(begun, plan.corpus)
         for part in INTERMEDIATE:
             shutil.rmtree(begun.path("work", part), ignore_errors=True)
-            shutil.rmtree(begun.path("work", "records", part), ignore_errors=True)
+            begun.path("work", "records", f"{part}.jsonl").unlink(missing_ok=True)
     return Built(output, manifests, plan.report)
 
 
@@ -121,9 +122,10 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
     if not path.exists():
         return None
     plan = read_json(path, DocumentPlan, remedy="Delete it and run the same command again, which writes it again.")
-    units = [
-        vocabulary_unit(build),
-        *bucket_units(build, (), plan.buckets, plan.vocab_size),
-        *index_units(build, plan.buckets),
-    ]
-    return plan if all_finished(units, build.executor) else None
+    if not build.finished([vocabulary_unit(build)]):
+        return None
+    filled = build.finished(bucket_units(build, None, plan.buckets, plan.vocab_size), keep=bucket_sizes)
+    if filled is None:
+        return None
+    write_index(build, plan.buckets, filled.kept)
+    return plan

@@ -16,7 +16,7 @@ from data_prep.checks.batch import Batch
 from data_prep.checks.invariants import Rules
 from data_prep.document_set import DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.executors import Executor
-from data_prep.execution.work_units import INSTANCES, Progress
+from data_prep.execution.progress import INSTANCES, Progress
 from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs, require_latest
 from data_prep.steps.step6_instances import make_pairs
@@ -81,7 +81,7 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
     by_shard: dict[int, list[str]] = {}
     for index, result in executor.run(check_shard, tasks):
         by_shard[index] = result
-        progress.advance({"rows": tasks[index].entry.rows}, was_skipped=False)
+        progress.advance({"rows": tasks[index].entry.rows})
     progress.close()
     problems += [problem for index in sorted(by_shard) for problem in by_shard[index]]
     return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems, documents is not None)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.document_set import hash_range, hash_text, rows_in_range
-from data_prep.execution.work_units import Counts
+from data_prep.execution.counts import Counts
 from megabert.schema import atomic_path
 
 KNOWN = np.dtype([("hash", np.uint64), ("owner", np.uint32)])

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from data_prep.checks.stats import describe_corpus, describe_split, share, tokens_read
 from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfig
+from data_prep.execution.counts import Counts
 from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
-from data_prep.execution.work_units import Counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import Built, build

@@ -165,7 +165,7 @@ def _follow_remedy(folder: Path, earlier: BuildState, config: dict[str, Any], in
     work = folder / "work"
     others = [folder / name for name in ("tokenizer", "documents", "instances")]
     for path in [*others, *work.glob("*"), *work.glob("records/*")]:
-        if path.name in kept or path == folder / REFUSED or (path.name == "records" and kept):
+        if path.stem in kept or path == folder / REFUSED or (path.name == "records" and kept):
             continue
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     return BuildState(config, inputs, earlier.versions if is_read_alike else installed_versions())

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from data_prep.config import BuildConfig
-from data_prep.execution.work_units import Counts
+from data_prep.execution.counts import Counts
 from data_prep.extract.opening import EXAMPLES
 from megabert.errors import DataError
 

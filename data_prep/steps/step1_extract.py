@@ -4,7 +4,7 @@ With the cleaning rule ``duplicate_paragraphs`` the chunks are read twice: befor
 finds the paragraphs that occur in several chunks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,10 @@ from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.paragraphs import DuplicateParagraphs, RangeTask, count_ranges, find_duplicates, write_hashes
 from data_prep.config import BuildConfig
 from data_prep.document_set import hash_text
-from data_prep.execution.work_units import BYTES, Build, Counts, add_counts
+from data_prep.execution.counts import Counts
+from data_prep.execution.progress import BYTES
+from data_prep.execution.records import Outcome
+from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.extract.columns import column_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile, Problems
@@ -58,7 +61,7 @@ class ExtractTask:
         return f"{self.chunk.file.path} (part {self.chunk.start} to {self.chunk.end})"
 
 
-def extract_documents(build: Build, files: list[InputFile]) -> tuple[list[Path], Counts]:
+def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:
     """Extract the documents of all input files.
 
     Returns:
@@ -68,39 +71,68 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[list[Path],
     duplicates = None
     if "duplicate_paragraphs" in build.config.clean.rules:
         duplicates = _find_duplicate_paragraphs(build, chunks)
-    tasks = _tasks(build, "extract", chunks, duplicates)
-    units = [build.unit("extract", task.path.name, extract, task, origin=str(task)) for task in tasks]
-    outcomes = build.run("extract", units, BYTES)
-    return [build.folder / name for outcome in outcomes for name in sorted(outcome.files)], add_counts(outcomes)
+    results = build.run("extract", _units(build, "extract", extract, chunks, duplicates), BYTES, keep=count_files)
+    first_parts = offsets_of(np.array(results.kept, np.int64))
+
+    def text(index: int) -> Path:
+        number = int(np.searchsorted(first_parts, index, side="right")) - 1
+        return _part_path(_output(build, "extract", number), index - int(first_parts[number]))
+
+    return LazyList(int(first_parts[-1]), text), results.counts
+
+
+def count_files(outcome: Outcome) -> int:
+    """Return how many files a unit wrote."""
+    return len(outcome.files)
 
 
 def _find_duplicate_paragraphs(build: Build, chunks: list[InputChunk]) -> Path:
     """Return the folder of the paragraphs that occur in several chunks, each with the chunk that keeps it."""
     # First the hashes of each chunk's paragraphs.
-    tasks = _tasks(build, "paragraphs", chunks)
-    units = [build.unit("paragraphs", task.path.name, hash_paragraphs, task, origin=str(task)) for task in tasks]
-    outcomes = build.run("paragraphs", units, BYTES)
+    results = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks), BYTES)
     # Then the hashes of all chunks, compared range by range, so that no unit holds all of them.
-    hashes = tuple(build.folder / name for outcome in outcomes for name in outcome.files)
+    hashes = tuple(_hashes_path(_output(build, "paragraphs", number)) for number in range(len(chunks)))
     folder = build.path("work", "paragraphs", "known")
-    ranges = count_ranges(add_counts(outcomes)["paragraphs"])
+    ranges = count_ranges(results.counts["paragraphs"])
     comparisons = [RangeTask(hashes, number, ranges, folder / f"known-{number:05d}.npy") for number in range(ranges)]
     units = [build.unit("paragraphs", task.path.stem, find_duplicates, task) for task in comparisons]
     build.run("duplicate paragraphs", units)
     return folder
 
 
-def _tasks(build: Build, step: str, chunks: list[InputChunk], duplicates: Path | None = None) -> list[ExtractTask]:
-    return [
-        ExtractTask(chunk, number, build.config, build.path("work", step, f"{number:06d}"), duplicates)
-        for number, chunk in enumerate(chunks)
-    ]
+def _units(
+    build: Build,
+    step: str,
+    function: Callable[[ExtractTask], tuple[list[Path], Counts]],
+    chunks: list[InputChunk],
+    duplicates: Path | None = None,
+) -> Sequence[Unit]:
+    """Return a unit for each chunk."""
+
+    def unit(number: int) -> Unit:
+        task = ExtractTask(chunks[number], number, build.config, _output(build, step, number), duplicates)
+        return build.unit(step, task.path.name, function, task, origin=str(task))
+
+    return LazyList(len(chunks), unit)
+
+
+def _output(build: Build, step: str, number: int) -> Path:
+    """Return what the files of a chunk are named after."""
+    return build.path("work", step, f"{number:06d}")
+
+
+def _part_path(output: Path, part: int) -> Path:
+    return output.with_name(f"{output.name}-{part:03d}.arrow")
+
+
+def _hashes_path(output: Path) -> Path:
+    return output.with_suffix(".npy")
 
 
 def hash_paragraphs(task: ExtractTask) -> tuple[list[Path], Counts]:
     """Write the hashes of a chunk's paragraphs, as they are before the rule on duplicates."""
     documents = DocumentReader(task).documents()
-    paths, counts = write_hashes(documents, task.config.clean.min_paragraph_characters, task.path.with_suffix(".npy"))
+    paths, counts = write_hashes(documents, task.config.clean.min_paragraph_characters, _hashes_path(task.path))
     return paths, {**counts, "bytes": task.chunk.bytes}
 
 
@@ -114,7 +146,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     def write_part() -> None:
         counts["sentences"] += len(part.lengths)
         counts["characters"] += part.characters
-        paths.append(part.write(task.path.with_name(f"{task.path.name}-{len(paths):03d}.arrow"), source))
+        paths.append(part.write(_part_path(task.path, len(paths)), source))
 
     reader = DocumentReader(task)
     for paragraphs in reader.documents():

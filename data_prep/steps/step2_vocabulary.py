@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from data_prep.arrow_files import open_mapped, write_batches
 from data_prep.config import BuildConfig
-from data_prep.execution.work_units import Build, Counts, Unit
+from data_prep.execution.counts import Counts
+from data_prep.execution.work_units import Build, Unit
 from data_prep.vocabulary_training import (
     VocabularyOptions,
     check_vocabulary,
@@ -55,7 +56,7 @@ class SampleTask:
     """Output."""
 
 
-def train_or_copy_vocabulary(build: Build, texts: list[Path], characters: int) -> list[str]:
+def train_or_copy_vocabulary(build: Build, texts: Sequence[Path], characters: int) -> list[str]:
     """Make the tokenizer of the build; return the lines of the report on how it fits the text.
 
     Args:
@@ -68,8 +69,7 @@ def train_or_copy_vocabulary(build: Build, texts: list[Path], characters: int) -
         tasks = [SampleTask(path, share, build.path("work", "sample", path.name)) for path in texts]
         build.run("vocabulary sample", [build.unit("sample", task.path.stem, sample, task) for task in tasks])
         texts = [task.path for task in tasks]
-    (outcome,) = build.run("vocabulary", [vocabulary_unit(build, texts)])
-    return outcome.counts["report"]
+    return build.run("vocabulary", [vocabulary_unit(build, texts)]).counts["report"]
 
 
 def sample(task: SampleTask) -> tuple[list[Path], Counts]:

@@ -1,5 +1,6 @@
 """Step 3: tokenize the documents of each extracted file, and sort them by split and hash."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import offsets_of, open_mapped, write_batches
 from data_prep.document_set import TokenizedDocuments, document_schema, tokenizer_of
-from data_prep.execution.work_units import TOKENS, Build, Counts, add_counts
+from data_prep.execution.counts import Counts
+from data_prep.execution.progress import TOKENS
+from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.token_files import TokenFiles
 from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.schema import token_type
 from megabert.tokenization import Tokenizer
@@ -29,18 +33,21 @@ class TokenizeTask:
     """Output."""
 
 
-def tokenize_documents(build: Build, texts: list[Path]) -> tuple[list[Path], Counts]:
+def tokenize_documents(build: Build, texts: Sequence[Path]) -> tuple[TokenFiles, Counts]:
     """Tokenize all extracted documents.
 
     Returns:
         One file of tokenized documents for each extracted file, and what was counted.
     """
     share = build.config.validation_share
-    tasks = [
-        TokenizeTask(path, build.path("tokenizer"), share, build.path("work", "tokens", path.name)) for path in texts
-    ]
-    outcomes = build.run("tokenize", [build.unit("tokens", t.path.stem, tokenize, t) for t in tasks], TOKENS)
-    return [task.path for task in tasks], add_counts(outcomes)
+    tokenizer, folder = build.path("tokenizer"), build.path("work", "tokens")
+
+    def unit(number: int) -> Unit:
+        source = texts[number]
+        return build.unit("tokens", source.stem, tokenize, TokenizeTask(source, tokenizer, share, folder / source.name))
+
+    results = build.run("tokenize", LazyList(len(texts), unit), TOKENS)
+    return TokenFiles(lambda _, number: folder / texts[number].name, len(texts)), results.counts
 
 
 def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:

@@ -1,66 +1,104 @@
-"""Step 4, for large corpora: many tokenized files become few, each with one range of hashes.
+"""Step 4, for large corpora: many tokenized files become few, sorted by hash.
 
 Every bucket of step 5 needs documents of every chunk. If each of many buckets opened each of many chunks, a terabyte of
-text would take billions of opens. So where there are more than ``MAX_FILES`` chunks, they are merged first: groups of
-that many chunks, each group into one file per range of hashes. No unit opens more than that many files.
+text would take billions of opens. So where there are more than ``MAX_FILES`` files, groups of that many are merged, and
+where that leaves too many, the merged files are merged again. A merged file has a record batch for each small range of
+hashes, so that whoever needs one range reads no other. No unit opens more than ``MAX_FILES`` files, and no file is
+opened more often than the ranges are divided among units: once a level for most of a large corpus.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
-from data_prep.document_set import SPLITS, document_schema, hash_range, read_range
-from data_prep.execution.work_units import TOKENS, Build, Counts
+from data_prep.arrow_files import write_batches
+from data_prep.document_set import SPLITS, document_schema, hash_range
+from data_prep.execution.counts import Counts
+from data_prep.execution.progress import TOKENS
+from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.token_files import TokenFile, TokenFiles, TokenReader
 
 MAX_FILES = 256
 
 
 @dataclass(frozen=True)
-class TokenFile:
-    """A file of tokenized documents, sorted by split and hash, that holds one range of hashes."""
-
-    path: Path
-    number: int = 0
-    """Number of the range."""
-    ranges: int = 1
-    """Number of equal ranges that all hashes are divided into."""
-
-    def overlaps(self, low: int, high: int) -> bool:
-        """Return whether it may hold hashes from ``low`` to below ``high``."""
-        own_low, own_high = hash_range(self.number, self.ranges)
-        return own_low < high and low < own_high
-
-
-@dataclass(frozen=True)
 class MergeTask:
-    """The tokenized chunks of a group, and the file to write."""
+    """Files of tokenized documents, and the file to write: a range of the hashes of all of these."""
 
-    sources: tuple[Path, ...]
+    sources: tuple[TokenFile, ...]
     file: TokenFile
     vocab_size: int
 
 
-def merge_chunks(build: Build, tokenized: list[Path], buckets: int, vocab_size: int) -> list[TokenFile]:
+def plan_levels(files: TokenFiles, folder: Path, buckets: int) -> list[TokenFiles]:
+    """Return the files that are there, and those of each level of merging.
+
+    Args:
+        files: The tokenized chunks.
+        folder: Where merged files go.
+        buckets: Training buckets. A cell is no smaller than one, so that it costs no more than one to hold.
+    """
+    levels = [files]
+    while levels[-1].files > MAX_FILES:
+        groups = -(-levels[-1].files // MAX_FILES)
+        grid = min(levels[-1].grid * MAX_FILES, buckets)
+        grid -= grid % MAX_FILES if grid > MAX_FILES else 0  # so that the blocks of all levels begin at equal hashes
+        # The hashes are divided among units as far as a bucket, which may need any of them, still opens no more than
+        # MAX_FILES files. Where another level follows, and where one went before, there are units enough.
+        blocks = MAX_FILES if len(levels) > 1 else max(1, MAX_FILES // groups)
+        levels.append(TokenFiles(_Paths(folder, len(levels)), groups, min(blocks, grid), grid))
+    return levels
+
+
+@dataclass(frozen=True)
+class _Paths:
+    """Names the files of a level."""
+
+    folder: Path
+    level: int
+
+    def __call__(self, block: int, number: int) -> Path:
+        return self.folder / f"{self.level}-{block:05d}-{number:05d}.arrow"
+
+
+def merge_chunks(build: Build, tokenized: TokenFiles, buckets: int, vocab_size: int) -> TokenFiles:
     """Return the files that buckets are filled from: the tokenized chunks, or what they were merged into."""
-    if len(tokenized) <= MAX_FILES:
-        return [TokenFile(path) for path in tokenized]
-    ranges = min(MAX_FILES, buckets)  # a unit holds no more documents than a bucket does
-    tasks = []
-    for number in range(ranges):
-        for first in range(0, len(tokenized), MAX_FILES):
-            path = build.path("work", "spread", f"{number:05d}-{first // MAX_FILES:05d}.arrow")
-            sources = tuple(tokenized[first : first + MAX_FILES])
-            tasks.append(MergeTask(sources, TokenFile(path, number, ranges), vocab_size))
-    build.run("merge chunks", [build.unit("spread", task.file.path.stem, merge, task) for task in tasks], TOKENS)
-    return [task.file for task in tasks]
+    levels = plan_levels(tokenized, build.path("work", "spread"), buckets)
+    for before, after in pairwise(levels):
+        build.run("merge chunks", merge_units(build, before, after, vocab_size), TOKENS)
+    return levels[-1]
+
+
+def merge_units(build: Build, before: TokenFiles, after: TokenFiles, vocab_size: int) -> LazyList[Unit]:
+    """Return a unit for each file of a level of merging."""
+
+    def unit(number: int) -> Unit:
+        block, group = divmod(number, after.files)
+        file = after[block, group]
+        # A group of the files of the block before, of which the new block is a part.
+        low, high = (hash_range(cell, file.grid)[0] for cell in (file.first_cell, file.first_cell + file.cells))
+        first, end = (border * before.files // after.files for border in (group, group + 1))
+        sources = before.overlapping(low, high, range(first, end))
+        return build.unit("spread", file.path.stem, merge, MergeTask(sources, file, vocab_size))
+
+    return LazyList(after.blocks * after.files, unit)
 
 
 def merge(task: MergeTask) -> tuple[list[Path], Counts]:
-    """Write the documents of a range of hashes as if they were one tokenized chunk."""
-    low, high = hash_range(task.file.number, task.file.ranges)
-    documents = read_range(task.sources, range(len(SPLITS)), low, high)
-    # The sort is stable: documents with equal texts stay in the order of the chunks.
-    documents = documents.take(np.lexsort((documents.hashes_D, documents.splits_D)))
-    documents.write(task.file.path, document_schema(task.vocab_size))
-    return [task.file.path], {"tokens": len(documents.ids_T)}
+    """Write the documents of a range of hashes, cell by cell, as if they were one tokenized chunk."""
+    schema, tokens = document_schema(task.vocab_size), 0
+    with TokenReader(task.sources) as reader:
+
+        def cell(number: int) -> pa.RecordBatch:
+            nonlocal tokens
+            documents = reader.read(range(len(SPLITS)), *hash_range(number, task.file.grid))
+            tokens += len(documents.ids_T)
+            # The sort is stable: documents with equal texts stay in the order of the chunks.
+            return documents.take(np.lexsort((documents.hashes_D, documents.splits_D))).to_batch(schema)
+
+        first = task.file.first_cell
+        write_batches(task.file.path, schema, map(cell, range(first, first + task.file.cells)))
+    return [task.file.path], {"tokens": tokens}

@@ -5,6 +5,7 @@ hashes: the whole corpus is shuffled, although no process holds more than one bu
 and tokens are named by their number over all buckets of a split (`DocumentSet`).
 """
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,18 +14,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import single_batch
+from data_prep.arrow_files import offsets_of
 from data_prep.config import BuildConfig
-from data_prep.document_set import SPLITS, bucket_path, document_schema, hash_range, index_path, read_range
-from data_prep.execution.work_units import TOKENS, Build, Counts, Unit, add_counts
-from data_prep.steps.step4_merge_chunks import TokenFile
+from data_prep.document_set import SPLITS, bucket_path, document_schema, hash_range, index_path
+from data_prep.execution.counts import Counts
+from data_prep.execution.progress import TOKENS
+from data_prep.execution.records import Outcome
+from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.token_files import TokenFile, TokenFiles, TokenReader
 from megabert.randomness.keyed import mix, string_key, uniform
-from megabert.schema import atomic_path, flat_list
+from megabert.schema import atomic_write
 
 BUCKET_TOKENS = 5_000_000
 MAX_BUCKET_TOKENS = 20_000_000
 """Tokens that a bucket holds after weights, about: a worker has all of them in memory."""
 MIN_BUCKETS = 4
+TRAIN_BUCKETS_A_VALIDATION_BUCKET = 4096
+"""At most, so that a validation bucket overlaps few of the merged files."""
 DOCUMENTS_A_BUCKET = 8  # with fewer, some buckets are likely to be empty
 
 
@@ -32,7 +38,7 @@ DOCUMENTS_A_BUCKET = 8  # with fewer, some buckets are likely to be empty
 class BucketTask:
     """Which documents of which files to put into a bucket."""
 
-    sources: tuple[Path, ...]
+    sources: tuple[TokenFile, ...]
     """Files of tokenized documents that may hold some of the bucket's."""
     split: str
     bucket: int
@@ -43,15 +49,6 @@ class BucketTask:
     """Output."""
     config: BuildConfig
     """Says which documents are kept: the rule on duplicates, and weights of the sources."""
-
-
-@dataclass(frozen=True)
-class IndexTask:
-    """The buckets of a split."""
-
-    folder: Path
-    split: str
-    buckets: int
 
 
 def count_buckets(config: BuildConfig, counts: Counts) -> dict[str, int]:
@@ -70,11 +67,23 @@ def count_buckets(config: BuildConfig, counts: Counts) -> dict[str, int]:
     automatic = max(1, min(wanted, train // DOCUMENTS_A_BUCKET))
     buckets = {"train": config.buckets or automatic}
     if validation:
-        buckets["validation"] = max(1, round(buckets["train"] * config.validation_share))
+        buckets["validation"] = validation_buckets(buckets["train"], config.validation_share)
     return buckets
 
 
-def fill_buckets(build: Build, files: list[TokenFile], buckets: dict[str, int], vocab_size: int) -> Counts:
+def validation_buckets(train: int, share: float) -> int:
+    """Return the number of buckets of held-out documents.
+
+    Args:
+        train: Number of training buckets.
+        share: Share of the documents that is held out.
+    """
+    # The last term, for terabytes with few held-out documents: a bucket of theirs takes a wide range of hashes, and
+    # the files that overlap it are opened one by one.
+    return max(1, round(train * share), train // TRAIN_BUCKETS_A_VALIDATION_BUCKET)
+
+
+def fill_buckets(build: Build, files: TokenFiles, buckets: dict[str, int], vocab_size: int) -> Counts:
     """Write all buckets and their index; return what was counted of the documents that are kept.
 
     Args:
@@ -83,36 +92,33 @@ def fill_buckets(build: Build, files: list[TokenFile], buckets: dict[str, int], 
         buckets: Number of buckets of each split.
         vocab_size: Pieces of the vocabulary.
     """
-    outcomes = build.run("buckets", bucket_units(build, files, buckets, vocab_size), TOKENS)
-    build.run("index", index_units(build, buckets))
-    return add_counts(outcomes)
+    results = build.run("buckets", bucket_units(build, files, buckets, vocab_size), TOKENS, keep=bucket_sizes)
+    write_index(build, buckets, results.kept)
+    return results.counts
 
 
-def bucket_units(build: Build, files: Sequence[TokenFile], buckets: dict[str, int], vocab_size: int) -> list[Unit]:
-    """Return a unit for each bucket; finished ones can be recognized without naming the files."""
-    units = []
-    for split, count in buckets.items():
-        for bucket in range(count):
-            sources = tuple(file.path for file in files if file.overlaps(*hash_range(bucket, count)))
-            path = bucket_path(build.path("documents"), split, bucket)
-            task = BucketTask(sources, split, bucket, count, vocab_size, path, build.config)
-            units.append(build.unit("documents", path.stem, fill_bucket, task))
-    return units
+def bucket_units(build: Build, files: TokenFiles | None, buckets: dict[str, int], vocab_size: int) -> Sequence[Unit]:
+    """Return a unit for each bucket; finished ones can be recognized without the files."""
+    folder, splits = build.path("documents"), list(buckets)
+    first_units = offsets_of(np.array([buckets[split] for split in splits], np.int64))
 
+    def unit(number: int) -> Unit:
+        index = int(np.searchsorted(first_units, number, side="right")) - 1
+        split, bucket = splits[index], number - int(first_units[index])
+        sources = files.overlapping(*hash_range(bucket, buckets[split])) if files else ()
+        path = bucket_path(folder, split, bucket)
+        task = BucketTask(sources, split, bucket, buckets[split], vocab_size, path, build.config)
+        return build.unit("documents", path.stem, fill_bucket, task)
 
-def index_units(build: Build, buckets: dict[str, int]) -> list[Unit]:
-    """Return a unit for the index of each split."""
-    folder = build.path("documents")
-    return [
-        build.unit("index", split, build_index, IndexTask(folder, split, count)) for split, count in buckets.items()
-    ]
+    return LazyList(int(first_units[-1]), unit)
 
 
 def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     """Write the documents of one bucket."""
     # Every file is sorted by hash, so the bucket's documents are one slice of each.
     low, high = hash_range(task.bucket, task.buckets)
-    documents = read_range(task.sources, [SPLITS.index(task.split)], low, high)
+    with TokenReader(task.sources) as reader:
+        documents = reader.read([SPLITS.index(task.split)], low, high)
     # Sorting the slices together by hash shuffles them: neighbours in the corpus are not neighbours in the bucket.
     order, counts = _choose(task, documents.hashes_D, documents.sources_D)
     documents = documents.take(order)
@@ -157,17 +163,26 @@ def _by_source(sources: NDArray[np.uint16], sizes: NDArray[np.int64] | None = No
     return {str(index): int(count) for index, count in enumerate(np.bincount(sources, sizes)) if count}
 
 
-def build_index(task: IndexTask) -> tuple[list[Path], Counts]:
-    """Write how many documents, sentences and tokens come before each bucket of a split, and how many there are."""
-    sizes = np.array([_sizes(task, bucket) for bucket in range(task.buckets)], np.int64).reshape(-1, 3)
-    before = np.concatenate([np.zeros((1, 3), np.int64), np.cumsum(sizes, axis=0)])
-    path = index_path(task.folder, task.split)
-    with atomic_path(path) as temporary, open(temporary, "wb") as stream:
-        np.save(stream, before)
-    return [path], {"documents": int(before[-1, 0])}
-
-
-def _sizes(task: IndexTask, bucket: int) -> tuple[int, int, int]:
+def bucket_sizes(outcome: Outcome) -> tuple[int, int, int]:
     """Return the number of documents, sentences and tokens of a bucket."""
-    lengths, offsets = flat_list(single_batch(bucket_path(task.folder, task.split, bucket))["sentence_lengths"])
-    return len(offsets) - 1, len(lengths), int(lengths.sum(dtype=np.int64))
+    counts = outcome.counts
+    return sum(counts["documents"].values()), counts["sentences"], counts["tokens"]
+
+
+def write_index(build: Build, buckets: dict[str, int], sizes: list[tuple[int, int, int]]) -> None:
+    """Write how many documents, sentences and tokens come before each bucket of a split, and how many there are.
+
+    Args:
+        build: The build.
+        buckets: Number of buckets of each split.
+        sizes: What `bucket_sizes` returned of each bucket, split by split.
+    """
+    first = 0
+    for split, count in buckets.items():
+        before = np.zeros((count + 1, 3), np.int64)
+        np.cumsum(np.array(sizes[first : first + count], np.int64).reshape(-1, 3), axis=0, out=before[1:])
+        first += count
+        content, path = io.BytesIO(), index_path(build.path("documents"), split)
+        np.save(content, before)
+        if not path.is_file() or path.read_bytes() != content.getvalue():
+            atomic_write(path, content.getvalue())

@@ -17,7 +17,10 @@ import pyarrow as pa
 from data_prep.arrow_files import write_batches
 from data_prep.checks.batch import count_instances
 from data_prep.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
-from data_prep.execution.work_units import INSTANCES, Build, Counts, Outcome, Unit, add_counts
+from data_prep.execution.counts import Counts
+from data_prep.execution.progress import INSTANCES
+from data_prep.execution.records import Outcome
+from data_prep.execution.work_units import Build, Results, Unit
 from data_prep.instances.assemble import assemble, mask, to_batch
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import ORDER
@@ -63,12 +66,17 @@ def make_instances(build: Build, corpus: Counts) -> dict[int, Manifest]:
     metadata = {length: _metadata(build, length) for length in build.config.lengths}
     units = [unit for length in metadata for unit in _instance_units(build, metadata[length])]
     # The units of all lengths are run as one list, so that no worker waits for the last ones of a length.
-    outcomes = build.run("instances", units, INSTANCES)
-    shards = [(unit.argument, outcome) for unit, outcome in zip(units, outcomes, strict=True) if outcome.files]
-    manifests = {
-        length: _manifest(build, own, [shard for shard in shards if shard[0].options.metadata == own], corpus)
-        for length, own in metadata.items()
-    }
+    results = build.run("instances", units, INSTANCES, keep=shard_of)
+    entries: dict[int, list[ShardEntry]] = {length: [] for length in metadata}
+    for unit, shard in zip(units, results.kept, strict=True):
+        if shard is not None:
+            task = unit.argument
+            rows, tokens, masked, digest = shard
+            entry = ShardEntry(
+                task.path.name, task.split, rows, tokens, masked, digest, task.bucket, task.options.duplicate
+            )
+            entries[task.options.metadata.max_seq_length].append(entry)
+    manifests = {length: _manifest(build, own, entries[length], results, corpus) for length, own in metadata.items()}
     for length, manifest in manifests.items():
         folder = build.path("instances", str(length))
         _copy_tokenizer(build.path("tokenizer"), folder / "tokenizer")
@@ -115,7 +123,12 @@ def _instance_units(build: Build, metadata: ShardMetadata) -> Iterator[Unit]:
                 name = f"{split}-{bucket:05d}-{duplicate:02d}"
                 path = build.path("instances", str(length), f"{name}.arrow")
                 task = InstanceTask(build.folder, split, bucket, options, path)
-                yield build.unit(f"instances-{length}", name, write_shard, task)
+                yield build.unit(f"instances-{length}", name, write_shard, task, group=_group(length, split))
+
+
+def _group(length: int, split: str) -> str:
+    """Return under which name the counts of a length and split are added up."""
+    return f"{length} {split}"
 
 
 def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
@@ -136,6 +149,14 @@ def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
     return [task.path], count_instances(shard, metadata)
 
 
+def shard_of(outcome: Outcome) -> tuple[int, int, int, str] | None:
+    """Return what the manifest says of a shard, rows, tokens, masked tokens and hash; None where there is no file."""
+    for file in outcome.files.values():
+        rows, tokens, masked = (outcome.counts[key] for key in ("rows", "tokens", "masked_tokens"))
+        return rows, tokens, masked, file.sha256
+    return None
+
+
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
     """Return the pairs of a bucket in the order of the shard, which a random key of each pair decides."""
     from data_prep.array_loops import order_of  # brings numba, which `megabert-data --help` should not wait for
@@ -152,23 +173,15 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
 
 
 def _manifest(
-    build: Build, metadata: ShardMetadata, shards: list[tuple[InstanceTask, Outcome]], corpus: Counts
+    build: Build, metadata: ShardMetadata, shards: list[ShardEntry], results: Results, corpus: Counts
 ) -> Manifest:
-    entries, counts = [], {}
-    for split in SPLITS:
-        part = [(task, outcome) for task, outcome in shards if task.split == split]
-        if part:
-            counts[split] = add_counts([outcome for _, outcome in part])
-        for task, outcome in part:
-            rows, tokens, masked = (outcome.counts[key] for key in ("rows", "tokens", "masked_tokens"))
-            (digest,) = outcome.files.values()
-            duplicate = task.options.duplicate
-            entries.append(ShardEntry(task.path.name, split, rows, tokens, masked, digest, task.bucket, duplicate))
-    if "train" not in counts:
+    splits = [split for split in SPLITS if any(shard.split == split for shard in shards)]
+    if "train" not in splits:
         raise DataError(f"{build.folder}: the training documents gave no instance. Give more text.")
+    counts = {split: results.tally.of(_group(metadata.max_seq_length, split)) for split in splits}
     return Manifest(
         metadata=metadata,
-        shards=entries,
+        shards=shards,
         config=to_dict(build.config),
         versions=build.versions,
         statistics={"corpus": corpus, "instances": counts},

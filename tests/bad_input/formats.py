@@ -35,8 +35,8 @@ FORMATS = (
     ),
     Format("plan of a build", f"{STATE}/plan.json", COMMANDS["build"], BUILD, is_json=True, removed=STALE),
     Format(
-        "record of a unit",
-        f"{STATE}/records/documents/train-00000.json",
+        "records of units",
+        f"{STATE}/records/documents.jsonl",
         COMMANDS["build"],
         BUILD,
         is_json=True,

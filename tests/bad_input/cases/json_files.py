@@ -35,7 +35,7 @@ RUN, BUILD, HF, TUNED = (
 )
 MANIFEST = "build/instances/32/manifest.json"
 STATE = "build/work"
-PLAN, RECORD = f"{STATE}/plan.json", f"{STATE}/records/instances-32/train-00000-00.json"
+PLAN, RECORD = f"{STATE}/plan.json", f"{STATE}/records/instances-32.jsonl"
 CHECKPOINT = "run/checkpoints/step_00000006/manifest.json"
 FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
 

@@ -14,6 +14,7 @@ from data_prep.config import SourceConfig
 from data_prep.document_set import DocumentSet
 from data_prep.execution import build_state
 from data_prep.execution.executors import Executor, ProcessExecutor
+from data_prep.extract import inputs
 from data_prep.pipeline import build
 from data_prep.steps import step2_vocabulary, step4_merge_chunks
 from megabert.config.loading import to_dict
@@ -50,12 +51,17 @@ def test_any_number_of_workers_gives_the_same_bytes(built, make_config, tmp_path
 
 
 def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config, tmp_path, monkeypatch, capsys):
-    """What a terabyte takes, with few chunks: two to a merged file, as many ranges."""
+    """What terabytes take, with few chunks: two to a merged file, in several levels."""
     monkeypatch.setattr(step4_merge_chunks, "MAX_FILES", 2)
-    build(make_config(), tmp_path / "out", Executor())
-    assert re.search(r"^merge chunks: [4-9]/[4-9] units", capsys.readouterr().err, re.MULTILINE)
+    monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1000)
+    build(make_config(chunk_mib=0.02), tmp_path / "out", Executor())
+    assert len(re.findall(r"^merge chunks: (\d+)/\1 units", capsys.readouterr().err, re.MULTILINE)) >= 3
     assert not (tmp_path / "out" / "work" / "spread").exists()
-    assert hashes(tmp_path / "out") == hashes(built.folder)
+    before, after = (
+        {name: digest for name, digest in hashes(folder).items() if name.endswith(".arrow")}
+        for folder in (built.folder, tmp_path / "out")
+    )
+    assert after == before
 
 
 @pytest.mark.parametrize("tasks", [1, 9, 17, 30])
@@ -75,7 +81,7 @@ def test_killed_build_leaves_no_worker_and_continues_to_the_same_bytes(built, ma
     process = subprocess.Popen([*command, "--output", str(output)], stderr=subprocess.DEVNULL, cwd=ROOT)
     deadline = time.monotonic() + 180
     try:
-        while not list((output / "work" / "records").rglob("*.json")):
+        while not list((output / "work" / "records").rglob("*.jsonl")):
             assert process.poll() is None, "the build has failed"
             assert time.monotonic() < deadline, "no unit was finished in three minutes"
             time.sleep(0.01)
@@ -103,15 +109,55 @@ def test_damaged_file_is_made_anew(built, own_copy, make_config, part):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b'{"files": {}}', b'{"files": [], "counts": {}}', b'{"files": {}, "counts": {"rows": "9"}}']
+    "content",
+    [
+        b"",
+        b'{"name": "train-00001-00"',
+        b'{"name": "train-00001-00", "files": {}}\n',
+        b'{"name": "train-00001-00", "files": [], "counts": {}}\n',
+        b'{"name": "train-00001-00", "files": {}, "counts": {"rows": "9"}}\n',
+        b'{"name": "train-00001-00\n\0\0\xff\n',
+    ],
 )
 def test_unit_with_a_damaged_record_is_done_again(built, own_copy, make_config, content):
-    record = next((own_copy / "work" / "records" / "instances-64").glob("train-*.json"))
-    before = record.read_bytes()
-    record.write_bytes(content)
+    records = own_copy / "work" / "records" / "instances-64.jsonl"
+    before = records.read_bytes().splitlines(keepends=True)
+    (line,) = (line for line in before if b"train-00001-00" in line)
+    records.write_bytes(b"".join(content if other == line else other for other in before))
     build(make_config(), own_copy, Executor())
-    assert record.read_bytes() == before
+    assert records.read_bytes().splitlines()[-1][:90] == line[:90]  # behind it is when the file was written
     assert hashes(own_copy) == hashes(built.folder)
+
+
+def test_unit_that_was_recorded_twice_is_counted_once(own_copy, make_config):
+    """A shard that was deleted is written again, and recorded again."""
+    manifest = own_copy / "instances" / "64" / "manifest.json"
+    before = manifest.read_bytes()
+    for _ in range(2):
+        (own_copy / "instances" / "64" / "train-00001-00.arrow").unlink()
+        manifest.unlink()
+        build(make_config(), own_copy, Executor())
+        assert manifest.read_bytes() == before
+
+
+def test_records_of_an_earlier_version_are_taken_over(built, own_copy, make_config, capsys):
+    """Earlier versions wrote a file for each unit, with the hashes of its files and no time."""
+    for records in (own_copy / "work" / "records").glob("*.jsonl"):
+        folder = records.with_suffix("")
+        folder.mkdir()
+        for line in filter(str.strip, records.read_text().splitlines()):
+            content = json.loads(line)
+            files = {name: file[2] for name, file in content["files"].items()}
+            record = {"files": files, "counts": content["counts"]}
+            (folder / f"{content['name']}.json").write_text(json.dumps(record))
+        records.unlink()
+    (own_copy / "instances" / "64" / "train-00001-00.arrow").write_bytes(b"damaged")
+    before = {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")}
+    build(make_config(), own_copy, Executor())
+    changed = [path.name for path, time in before.items() if path.stat().st_mtime_ns != time]
+    assert changed == ["train-00001-00.arrow"]
+    assert hashes(own_copy) == hashes(built.folder)
+    assert not [path for path in (own_copy / "work" / "records").iterdir() if path.is_dir()]
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,15 @@ import time
 
 import pytest
 
-from data_prep.execution import work_units
-from data_prep.execution.work_units import TOKENS, Progress
+from data_prep.execution import progress as module
+from data_prep.execution.progress import TOKENS, Progress
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that the test sets."""
     seconds = [100.0]
-    monkeypatch.setattr(work_units.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: seconds[0])
     return seconds
 
 
@@ -19,7 +19,7 @@ def test_lines_tell_units_rate_and_time_left(clock, capsys):
     progress = Progress("tokenize", 40, TOKENS)
     for seconds in (30.0, 2.0, 2.0, 2.0):
         clock[0] += seconds
-        progress.advance({"tokens": 9_000_000}, was_skipped=False)
+        progress.advance({"tokens": 9_000_000})
     lines = capsys.readouterr().err.splitlines()
     # The first unit takes as long as compiling does: it is told without a guess, and not held against the others.
     assert lines[0] == "tokenize: 1/40 units, 0.3 Mtokens/s, 30.0 s"
@@ -30,8 +30,8 @@ def test_lines_tell_units_rate_and_time_left(clock, capsys):
 
 def test_units_done_before_are_counted_apart(clock, capsys):
     progress = Progress("index", 3)
-    for was_skipped in (True, True, False):
-        progress.advance({}, was_skipped=was_skipped)
+    progress.skip(2)
+    progress.advance({})
     progress.close()
     assert capsys.readouterr().err == "index: 3/3 units, 2 done before, 0.0 s\n"
 
@@ -40,16 +40,16 @@ def test_time_left_waits_until_each_worker_has_started(clock, capsys):
     progress = Progress("tokenize", 100, workers=2)
     for seconds in (30.0, 10.0, 1.0, 1.0):  # both workers compile
         clock[0] += seconds
-        progress.advance({}, was_skipped=False)
+        progress.advance({})
     clock[0] += 5.0
-    progress.advance({}, was_skipped=False)
+    progress.advance({})
     lines = capsys.readouterr().err.splitlines()
     progress.close()
     assert [line for line in lines if "left" in line] == ["tokenize: 5/100 units, 03:41 left, 47.0 s"]
 
 
 def test_long_unit_shows_that_time_passes(monkeypatch, capsys):
-    monkeypatch.setattr(work_units, "QUIET_S", 0.5)
+    monkeypatch.setattr(module, "QUIET_S", 0.5)
     with Progress("vocabulary", 1):
         time.sleep(1.5)
     assert re.search(r"^vocabulary: 0/1 units, 1\.\d s$", capsys.readouterr().err, re.MULTILINE)
@@ -59,7 +59,7 @@ def test_terminal_shows_a_bar(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     progress = Progress("index", 2)
     assert "\rindex: 0/2 units, 0.0 s |" in capsys.readouterr().err
-    progress.advance({}, was_skipped=False)
-    progress.advance({}, was_skipped=False)
+    progress.advance({})
+    progress.advance({})
     progress.close()
     assert re.search(r"\rindex: 2/2 units, \d\.\d s \|\S+\|", capsys.readouterr().err)
