@@ -9,16 +9,23 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
+from queue import SimpleQueue
 from typing import Any, Self
 
 from megabert.errors import EXIT_INTERRUPTED, ConfigError, DataError
 
 PR_SET_PDEATHSIG = 1
+WORKING_RANKS = 16
+"""Ranks up to which rank 0 does tasks as well."""
+BATCH_S = 1.0
+"""What the tasks of one message take together, about, where one alone does not take longer."""
 POLL_S = 0.002
 """How long an idle rank sleeps between two looks for a message: a blocking receive of MPI burns a core."""
 
@@ -54,7 +61,7 @@ class Executor:
 
 
 def _in_any_order(
-    submit: Callable[[int, Any], Future], tasks: Sequence[Any], in_flight: int
+    submit: Callable[[int, Any], Future], tasks: Iterable[Any], in_flight: int
 ) -> Iterator[tuple[int, Any]]:
     """Submit tasks and yield results as they come, with at most ``in_flight`` tasks submitted and not yet yielded.
 
@@ -62,16 +69,18 @@ def _in_any_order(
     """
     waiting = iter(enumerate(tasks))
     running: dict[Future, int] = {}
+    done: SimpleQueue[Future] = SimpleQueue()  # to look at all that run, for each result, would not do for 1,000 ranks
     try:
         while True:
             # For each result that was yielded, another task is submitted.
             for index, task in islice(waiting, in_flight - len(running)):
-                running[submit(index, task)] = index
+                future = submit(index, task)
+                running[future] = index
+                future.add_done_callback(done.put)
             if not running:
                 return
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield running.pop(future), future.result()
+            future = done.get()
+            yield running.pop(future), future.result()
     finally:  # after an error nothing that has not begun is begun
         for future in running:
             future.cancel()
@@ -134,9 +143,11 @@ class ProcessExecutor(Executor):
 
 
 class MpiExecutor(Executor):
-    """The ranks of an MPI world. Rank 0 has this executor, and does tasks as well, in a thread of its own.
+    """The ranks of an MPI world. Rank 0 has this executor and hands tasks out; of few ranks it does tasks as well.
 
-    mpi4py.futures leaves rank 0 without tasks, which would halve the speed of two ranks.
+    mpi4py.futures leaves rank 0 without tasks, which would halve the speed of two ranks. So it does some in a thread of
+    its own. Python runs one thread at a time, and a task that holds it keeps all other ranks waiting: of many ranks,
+    rank 0 does nothing but hand out.
     """
 
     def __init__(self, other_ranks: Any, ranks: int) -> None:
@@ -151,23 +162,53 @@ class MpiExecutor(Executor):
         self._own_task: Future | None = None
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """Yield results as they finish; each rank has one task at a time."""
-        return _in_any_order(lambda _, task: self._submit(function, task), tasks, self._ranks)
+        """Yield results as they finish. Each rank has a batch of tasks at a time, and as many wait at rank 0."""
+        batches, unit_s = [], float("inf")
+
+        def plan() -> Iterator[range]:
+            # A message takes some milliseconds, so quick tasks go several to one, for about a second. What is left at
+            # the end is shared out finely, for all ranks are to be done at the same time.
+            end = 0
+            while end < len(tasks):
+                most = max(1, (len(tasks) - end) // (4 * self._ranks))
+                batches.append(range(end, min(end + max(1, min(int(BATCH_S / unit_s), most)), len(tasks))))
+                end = batches[-1].stop
+                yield batches[-1]
+
+        def submit(_: int, batch: range) -> Future:
+            return self._submit(partial(_do_all, function), [tasks[index] for index in batch])
+
+        for number, (results, error, seconds) in _in_any_order(submit, plan(), 2 * self._ranks):
+            unit_s = max(seconds / len(batches[number]), 1e-6)
+            yield from zip(batches[number], results, strict=False)
+            if error is not None:
+                raise error
 
     @property
     def workers(self) -> int:
         """How many tasks are done at a time."""
-        return self._ranks
+        return self._ranks if self._ranks <= WORKING_RANKS else self._ranks - 1
 
     def _kill(self) -> None:
         print("megabert-data: interrupted; the same command continues what was begun", file=sys.stderr, flush=True)
         _mpi().COMM_WORLD.Abort(EXIT_INTERRUPTED)  # the only way to end ranks that are at work
 
     def _submit(self, function: Callable[[Any], Any], task: Any) -> Future:
-        if self._own_task is None or self._own_task.done():
+        if self._ranks <= WORKING_RANKS and (self._own_task is None or self._own_task.done()):
             self._own_task = self._pool.submit(function, task)
             return self._own_task
         return self._other_ranks.submit(function, task)
+
+
+def _do_all(function: Callable[[Any], Any], tasks: list[Any]) -> tuple[list[Any], Exception | None, float]:
+    """Do tasks up to the first that fails; return their results, the error if there was one, and the seconds taken."""
+    start, results = time.monotonic(), []
+    for task in tasks:
+        try:
+            results.append(function(task))
+        except Exception as error:
+            return results, error, time.monotonic() - start
+    return results, None, time.monotonic() - start
 
 
 def _asked_ranks() -> int:
