@@ -133,6 +133,9 @@ class BuildConfig:
     buckets: int | None = Field(None, ge=1, le=65_536)
     """Parts that the shuffled documents are stored in; by default one for 5 million tokens, fewer where documents are
     few."""
+    shard_mib: float = Field(256.0, ge=0.01, le=16_384)
+    """Size of the shards, about. Those of a corpus below some gigabytes are smaller, one bucket each, so that many
+    workers share them; those of a very large one are larger, so that no length has more than 50,000."""
     chunk_mib: float = Field(8.0, ge=1e-4, le=65_536)
     """Size of the chunks that input files are read in, as stored; small inputs are cut finer."""
 

@@ -26,7 +26,7 @@ from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabular
 from data_prep.steps.step3_tokenize import tokenize_documents
 from data_prep.steps.step4_merge_chunks import merge_chunks
 from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
-from data_prep.steps.step6_instances import make_instances
+from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
 from megabert.schema import Manifest, atomic_write, read_json
 from megabert.tokenization import load_tokenizer
 
@@ -58,6 +58,8 @@ class DocumentPlan:
     """Lines on how the vocabulary fits the text."""
     vocab_size: int
     """Pieces of the vocabulary."""
+    buckets_a_shard: int = 1
+    """Buckets that the instances of a shard come from; plans of earlier versions do not have it."""
 
 
 def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
@@ -84,7 +86,7 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
             with refusal_noted(output):
                 plan = _make_documents(begun, files)
         # 6. Pairs and masks, for each length and each pass over each bucket.
-        manifests = make_instances(begun, plan.corpus)
+        manifests = make_instances(begun, plan.corpus, plan.buckets_a_shard)
         for part in INTERMEDIATE:
             shutil.rmtree(begun.path("work", part), ignore_errors=True)
             begun.path("work", "records", f"{part}.jsonl").unlink(missing_ok=True)
@@ -108,7 +110,8 @@ def _make_documents(build: Build, files: list[InputFile]) -> DocumentPlan:
     kept = fill_buckets(build, merged, buckets, vocab_size)
     corpus = corpus_counts(build.config, extracted, tokenized, kept)
     require_pairs(build.config, corpus)
-    plan = DocumentPlan(buckets, corpus, report, vocab_size)
+    buckets_a_shard = count_buckets_a_shard(build.config, buckets["train"], corpus["tokens"])
+    plan = DocumentPlan(buckets, corpus, report, vocab_size, buckets_a_shard)
     atomic_write(build.path("work", "plan.json"), json.dumps(asdict(plan)))
     return plan
 

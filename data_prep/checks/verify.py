@@ -157,7 +157,8 @@ def _pairs(task: ShardTask) -> Pairs | None:
         return None
     options = PairOptions(metadata=task.metadata, short_seq_prob=task.short_seq_prob, duplicate=task.entry.duplicate)
     documents = documents_of(task.documents, task.entry.split)
-    return make_pairs(documents, task.entry.bucket, options, task.folder / "tokenizer")
+    buckets = range(task.entry.bucket, task.entry.bucket + task.entry.buckets)
+    return Pairs.join([make_pairs(documents, bucket, options, task.folder / "tokenizer") for bucket in buckets])
 
 
 def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, NDArray[np.int64]]:

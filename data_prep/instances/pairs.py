@@ -8,6 +8,7 @@ The pairing that makes none is here as well: instances of one segment.
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +135,13 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.a_start)
+
+    @staticmethod
+    def join(parts: "list[Pairs]") -> "Pairs":
+        """Return the instances of several buckets, one bucket after the other."""
+        names = [field.name for field in fields(Pairs) if field.name != "is_b_first"]
+        columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return replace(parts[0], **columns)
 
     def take(self, rows: NDArray[np.integer] | slice) -> "Pairs":
         """Return some of the instances, in the order of ``rows``."""

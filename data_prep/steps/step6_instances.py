@@ -1,4 +1,4 @@
-"""Step 6: one shard of instances from each bucket, for each length and each pass; then the manifests.
+"""Step 6: a shard of instances from each bucket, or from some, for each length and each pass; then the manifests.
 
 A pass over a bucket (there are ``dupe_factor`` of them over the training documents) makes other pairs and other masks
 of the same documents. Held-out documents are passed over once.
@@ -9,6 +9,7 @@ import filecmp
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -16,8 +17,9 @@ import pyarrow as pa
 
 from data_prep.arrow_files import write_batches
 from data_prep.checks.batch import count_instances
+from data_prep.config import BuildConfig
 from data_prep.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
-from data_prep.execution.counts import Counts
+from data_prep.execution.counts import Counts, Tally
 from data_prep.execution.progress import INSTANCES
 from data_prep.execution.records import Outcome
 from data_prep.execution.work_units import Build, Results, Unit
@@ -40,6 +42,13 @@ from megabert.schema import (
     write_manifest,
 )
 
+BYTES_A_TOKEN = 2.6
+"""Of a shard with static masks, for each token of the text that went into it (measured on 462 MB of English)."""
+MIN_SHARDS = 512
+"""Training shards of a length that a corpus has, before any of them takes several buckets."""
+MAX_SHARDS = 50_000
+"""Training shards of a length, about: a folder and a manifest of more are slow to list and to read."""
+
 
 @dataclass(frozen=True)
 class InstanceTask:
@@ -49,12 +58,29 @@ class InstanceTask:
     """Folder of the build, with the documents and the tokenizer."""
     split: str
     bucket: int
+    """The first bucket."""
+    buckets: int
+    """Number of consecutive buckets, whose instances follow each other."""
     options: PairOptions
     path: Path
     """The shard."""
 
 
-def make_instances(build: Build, corpus: Counts) -> dict[int, Manifest]:
+def count_buckets_a_shard(config: BuildConfig, buckets: int, tokens: int) -> int:
+    """Return how many buckets the instances of a shard come from: by the corpus, never by the number of workers.
+
+    Args:
+        config: Configuration of the build.
+        buckets: Training buckets.
+        tokens: Tokens in these.
+    """
+    passes = buckets * config.dupe_factor
+    wanted = int(config.shard_mib * 2**20 * buckets / (BYTES_A_TOKEN * max(tokens, 1)))
+    shared = min(wanted, passes // MIN_SHARDS)
+    return max(1, shared, -(-passes // MAX_SHARDS))
+
+
+def make_instances(build: Build, corpus: Counts, buckets_a_shard: int) -> dict[int, Manifest]:
     """Write the shards of all lengths, then a manifest for each length.
 
     The manifest comes last, so a folder without one is unfinished.
@@ -62,9 +88,10 @@ def make_instances(build: Build, corpus: Counts) -> dict[int, Manifest]:
     Args:
         build: The build.
         corpus: Counts of the corpus for the manifests.
+        buckets_a_shard: What `count_buckets_a_shard` returned.
     """
     metadata = {length: _metadata(build, length) for length in build.config.lengths}
-    units = [unit for length in metadata for unit in _instance_units(build, metadata[length])]
+    units = [unit for length in metadata for unit in instance_units(build, metadata[length], buckets_a_shard)]
     # The units of all lengths are run as one list, so that no worker waits for the last ones of a length.
     results = build.run("instances", units, INSTANCES, keep=shard_of)
     entries: dict[int, list[ShardEntry]] = {length: [] for length in metadata}
@@ -72,9 +99,8 @@ def make_instances(build: Build, corpus: Counts) -> dict[int, Manifest]:
         if shard is not None:
             task = unit.argument
             rows, tokens, masked, digest = shard
-            entry = ShardEntry(
-                task.path.name, task.split, rows, tokens, masked, digest, task.bucket, task.options.duplicate
-            )
+            source = task.bucket, task.options.duplicate, task.buckets
+            entry = ShardEntry(task.path.name, task.split, rows, tokens, masked, digest, *source)
             entries[task.options.metadata.max_seq_length].append(entry)
     manifests = {length: _manifest(build, own, entries[length], results, corpus) for length, own in metadata.items()}
     for length, manifest in manifests.items():
@@ -110,8 +136,8 @@ def _begun_revision(build: Build, length: int) -> Literal[1, 2, 3] | None:
     return None
 
 
-def _instance_units(build: Build, metadata: ShardMetadata) -> Iterator[Unit]:
-    """Yield a unit for each pass over each bucket."""
+def instance_units(build: Build, metadata: ShardMetadata, buckets_a_shard: int) -> Iterator[Unit]:
+    """Yield a unit for each pass over the buckets of each shard."""
     config, documents, length = build.config, build.path("documents"), metadata.max_seq_length
     for split in SPLITS:
         if not index_path(documents, split).is_file():
@@ -119,10 +145,11 @@ def _instance_units(build: Build, metadata: ShardMetadata) -> Iterator[Unit]:
         buckets = DocumentSet.open(documents, split).num_buckets
         for duplicate in range(config.dupe_factor if split == "train" else 1):
             options = PairOptions(metadata=metadata, short_seq_prob=config.short_seq_prob, duplicate=duplicate)
-            for bucket in range(buckets):
+            for bucket in range(0, buckets, buckets_a_shard):
                 name = f"{split}-{bucket:05d}-{duplicate:02d}"
                 path = build.path("instances", str(length), f"{name}.arrow")
-                task = InstanceTask(build.folder, split, bucket, options, path)
+                count = min(buckets_a_shard, buckets - bucket)
+                task = InstanceTask(build.folder, split, bucket, count, options, path)
                 yield build.unit(f"instances-{length}", name, write_shard, task, group=_group(length, split))
 
 
@@ -132,21 +159,32 @@ def _group(length: int, split: str) -> str:
 
 
 def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
-    """Write the shard of a task; a bucket that gives no instance gives no file."""
-    tokenizer, metadata = tokenizer_of(task.folder / "tokenizer"), task.options.metadata
-    tokenizer.forget_spans()  # step 3 may have filled this cache in the same process
-    documents = documents_of(task.folder / "documents", task.split)
+    """Write the shard of a task, bucket by bucket; buckets that give no instance give no file."""
+    metadata, tally = task.options.metadata, Tally()
     require_latest(metadata, task.path, "Finish the build with that version, or give --output a new folder.")
-    pairs = make_pairs(documents, task.bucket, task.options, task.folder / "tokenizer")
-    if not len(pairs):
+    tokenizer_of(task.folder / "tokenizer").forget_spans()  # step 3 may have filled this cache in the same process
+    buckets = range(task.bucket, task.bucket + task.buckets)
+    batches = (batch for bucket in buckets for batch in _bucket_batches(task, bucket, tally))
+    first = next(batches, None)
+    if first is None:
         return [], {"rows": 0}
+    write_batches(task.path, instance_schema(metadata), chain([first], batches), compression="zstd")
+    return [task.path], tally.of()
+
+
+def _bucket_batches(task: InstanceTask, bucket: int, tally: Tally) -> list[pa.RecordBatch]:
+    """Return the instances of a pass over a bucket as record batches, perhaps none, and count them."""
+    metadata, tokenizer = task.options.metadata, tokenizer_of(task.folder / "tokenizer")
+    documents = documents_of(task.folder / "documents", task.split)
+    pairs = make_pairs(documents, bucket, task.options, task.folder / "tokenizer")
+    if not len(pairs):
+        return []
     # Pairs are ranges of tokens. From here on they are rows: [CLS] A [SEP] B [SEP], masked.
     instances = assemble(documents, pairs, metadata)
     masked = mask(instances, pairs, metadata, tokenizer.is_subword)
-    shard = to_batch(instances, masked, pairs.label, metadata)
-    batches = (shard.slice(first, MAX_BATCH_ROWS) for first in range(0, len(pairs), MAX_BATCH_ROWS))
-    write_batches(task.path, instance_schema(metadata), batches, compression="zstd")
-    return [task.path], count_instances(shard, metadata)
+    rows = to_batch(instances, masked, pairs.label, metadata)
+    tally.add(count_instances(rows, metadata))
+    return [rows.slice(first, MAX_BATCH_ROWS) for first in range(0, len(pairs), MAX_BATCH_ROWS)]
 
 
 def shard_of(outcome: Outcome) -> tuple[int, int, int, str] | None:

@@ -5,6 +5,7 @@ The manifest of a folder of shards is written last, so that a folder without one
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
@@ -193,9 +194,11 @@ class ShardEntry:
     sha256: str
     """SHA-256 of the file's bytes."""
     bucket: int
-    """Number of the part of the documents that the first segments came from."""
+    """Number of the part of the documents that the first segments came from; the first one, where there are several."""
     duplicate: int
     """Number of the pass over the documents, from 0 to ``dupe_factor`` - 1, that wrote the shard."""
+    buckets: int = 1
+    """Number of consecutive parts of the documents that the first segments came from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,9 +272,9 @@ def read_manifest(folder: Path | str) -> Manifest:
     content = parse_json(json.dumps(values), _Content, where=str(path), remedy=remedy)
     if not content.shards:
         raise DataError(f"{path}: lists no shards. Build them again with `megabert-data build`.")
-    # A name with a folder in it could make a reader open files outside the folder of shards.
+    present = {entry.name for entry in os.scandir(path.parent)}  # one request, not one for each of 50,000 shards
     for index, entry in enumerate(content.shards):
-        _check_file(path, index, entry)
+        _check_file(path, index, entry, present)
     manifest = Manifest(
         metadata=ShardMetadata.from_dict(content.metadata, str(path)),
         shards=content.shards,
@@ -309,10 +312,11 @@ def _check_exists(path: Path) -> None:
     )
 
 
-def _check_file(path: Path, index: int, entry: ShardEntry) -> None:
+def _check_file(path: Path, index: int, entry: ShardEntry, present: set[str]) -> None:
+    # A name with a folder in it could make a reader open files outside the folder of shards.
     if Path(entry.file).name != entry.file:
         raise DataError(f"{path}: shards[{index}].file={entry.file!r} is no plain file name.")
-    if not (path.parent / entry.file).is_file():
+    if entry.file not in present:
         raise DataError(
             f"{path.parent / entry.file}: listed in the manifest but not there. "
             "Copy it again, or run the same `megabert-data build` command, which writes it again.",
