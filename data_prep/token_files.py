@@ -74,6 +74,17 @@ class TokenFiles:
         return tuple(self[block, n] for block in range(first, last + 1) for n in numbers or range(self.files))
 
 
+@dataclass(frozen=True)
+class ListedPaths:
+    """Names the files of one block."""
+
+    paths: tuple[Path, ...]
+
+    def __call__(self, block: int, number: int) -> Path:
+        """Return the path of a file."""
+        return self.paths[number]
+
+
 class TokenReader:
     """Some open files of tokenized documents, read range by range.
 

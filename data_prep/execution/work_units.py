@@ -107,6 +107,8 @@ class Results:
 class Done(NamedTuple):
     """What a worker returns of a unit that it has done."""
 
+    step: str
+    group: str
     record: bytes
     counts: Counts
     kept: Any
@@ -156,12 +158,11 @@ class Build:
             records: dict[str, StepRecords] = {}
             waiting = LazyList(len(left), lambda index: units[left[index]])
             for index, done in self.executor.run(partial(run_unit, keep=keep), waiting):
-                unit = waiting[index]
-                if unit.step not in records:
-                    records[unit.step] = stack.enter_context(StepRecords(self.folder, unit.step))
+                if done.step not in records:
+                    records[done.step] = stack.enter_context(StepRecords(self.folder, done.step))
                 # Written after the unit's files, so a kill in between repeats it.
-                records[unit.step].append(done.record)
-                results.tally.add(done.counts, unit.group)
+                records[done.step].append(done.record)
+                results.tally.add(done.counts, done.group)
                 if keep:
                     results.kept[left[index]] = done.kept
                 progress.advance(done.counts)
@@ -179,8 +180,9 @@ class Build:
         """Return what the units that an earlier run has finished came to, and the numbers of the others."""
         results, is_left = Results(len(units), keep), np.ones(len(units), bool)
         lines: list[tuple[int, str, bytes]] = []
-        steps: dict[str, dict[bytes, bytes]] = {}
-        for number, unit in enumerate(units):
+        # Units of a step are next to each other. Of one that has not begun, none has to be made to be looked up.
+        steps = {unit.step: StepRecords(self.folder, unit.step).read() for unit in (*units[:1], *units[-1:])}
+        for number, unit in enumerate(units if len(steps) > 1 or any(steps.values()) else ()):
             if unit.step not in steps:
                 steps[unit.step] = StepRecords(self.folder, unit.step).read()
             if (line := steps[unit.step].get(unit.name.encode())) is not None:
@@ -206,7 +208,7 @@ def run_unit(unit: Unit, keep: Keep | None = None) -> Done:
     release_before(unit.step)
     paths, counts = unit.function(unit.argument)
     outcome = outcome_of(unit.root, paths, counts)
-    return Done(outcome.line(unit.name), counts, keep(outcome) if keep else None)
+    return Done(unit.step, unit.group, outcome.line(unit.name), counts, keep(outcome) if keep else None)
 
 
 @lru_cache(maxsize=1)

@@ -41,6 +41,8 @@ FORMATS = {
 MIN_CHUNK_BYTES = 256 * 1024
 CHUNKS_OF_A_SMALL_INPUT = 16
 """Chunks that an input is cut into, at least, unless they would be smaller than ``MIN_CHUNK_BYTES``."""
+MAX_CHUNKS = 131_072
+"""Chunks that an input is cut into, at most, about: those of the default size are larger from a terabyte on."""
 # A bzip2 stream's header and the mark of its first block (pi in BCD): ten bytes that no data of a dump is likely to
 # hold. A multistream dump is many such streams end to end, each with about a hundred pages.
 STREAM = re.compile(rb"BZh[1-9]1AY&SY")
@@ -101,11 +103,15 @@ def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
 def plan_chunks(files: list[InputFile], chunk_bytes: int) -> list[InputChunk]:
     """Cut files into chunks of about ``chunk_bytes``, smaller for small inputs so that several workers share them.
 
+    Those of many terabytes are larger, for each is a unit to hand out. A worker reads a chunk piece by piece, and holds
+    no more of a large one.
+
     The plan depends on the files alone, never on the number of workers. Compressed files are one chunk each, except
     multistream dumps.
     """
     total = sum(file.bytes for file in files)
     size = min(chunk_bytes, max(MIN_CHUNK_BYTES, total // CHUNKS_OF_A_SMALL_INPUT))
+    size = max(size, total // MAX_CHUNKS)
     return [chunk for file in files for chunk in _chunks_of(file, size)]
 
 

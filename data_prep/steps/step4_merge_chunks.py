@@ -7,7 +7,7 @@ hashes, so that whoever needs one range reads no other. No unit opens more than 
 opened more often than the ranges are divided among units: once a level for most of a large corpus.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from data_prep.document_set import SPLITS, document_schema, hash_range
 from data_prep.execution.counts import Counts
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.work_units import Build, LazyList, Unit
-from data_prep.token_files import TokenFile, TokenFiles, TokenReader
+from data_prep.token_files import ListedPaths, TokenFile, TokenFiles, TokenReader
 
 MAX_FILES = 256
 
@@ -67,6 +67,8 @@ class _Paths:
 def merge_chunks(build: Build, tokenized: TokenFiles, buckets: int, vocab_size: int) -> TokenFiles:
     """Return the files that buckets are filled from: the tokenized chunks, or what they were merged into."""
     levels = plan_levels(tokenized, build.path("work", "spread"), buckets)
+    if len(levels) == 1:  # these few are named in each task of the next step
+        return replace(tokenized, path=ListedPaths(tuple(tokenized.path(0, n) for n in range(tokenized.files))))
     for before, after in pairwise(levels):
         build.run("merge chunks", merge_units(build, before, after, vocab_size), TOKENS)
     return levels[-1]

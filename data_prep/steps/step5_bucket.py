@@ -38,8 +38,8 @@ DOCUMENTS_A_BUCKET = 8  # with fewer, some buckets are likely to be empty
 class BucketTask:
     """Which documents of which files to put into a bucket."""
 
-    sources: tuple[TokenFile, ...]
-    """Files of tokenized documents that may hold some of the bucket's."""
+    files: TokenFiles | None
+    """All tokenized documents; None where the task is not going to be done."""
     split: str
     bucket: int
     buckets: int
@@ -49,6 +49,11 @@ class BucketTask:
     """Output."""
     config: BuildConfig
     """Says which documents are kept: the rule on duplicates, and weights of the sources."""
+
+    @property
+    def sources(self) -> tuple[TokenFile, ...]:
+        """Files that may hold some of the bucket's documents; listed by the worker, for there are many in all."""
+        return self.files.overlapping(*hash_range(self.bucket, self.buckets)) if self.files else ()
 
 
 def count_buckets(config: BuildConfig, counts: Counts) -> dict[str, int]:
@@ -105,9 +110,8 @@ def bucket_units(build: Build, files: TokenFiles | None, buckets: dict[str, int]
     def unit(number: int) -> Unit:
         index = int(np.searchsorted(first_units, number, side="right")) - 1
         split, bucket = splits[index], number - int(first_units[index])
-        sources = files.overlapping(*hash_range(bucket, buckets[split])) if files else ()
         path = bucket_path(folder, split, bucket)
-        task = BucketTask(sources, split, bucket, buckets[split], vocab_size, path, build.config)
+        task = BucketTask(files, split, bucket, buckets[split], vocab_size, path, build.config)
         return build.unit("documents", path.stem, fill_bucket, task)
 
     return LazyList(int(first_units[-1]), unit)
