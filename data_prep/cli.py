@@ -14,6 +14,7 @@ PROGRAM = Program(
         "prepare": {
             "build": "text to shards of pre-training instances",
             "vocab": "train a vocabulary alone",
+            "estimate": "disk, memory, files and time of a build before it begins",
         },
         "look": {
             "peek": "show one instance, masks in place",

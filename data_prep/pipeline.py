@@ -7,13 +7,14 @@ and any number of interruptions give the same bytes; a build that is started aga
 """
 
 import json
-import shutil
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_prep.config import BuildConfig
 from data_prep.document_set import tokenizer_of
-from data_prep.execution.build_state import lock_folder, refusal_noted, remember
+from data_prep.estimate import estimate, require_space, text_bytes_of
+from data_prep.execution.build_state import STATE_NAME, lock_folder, refusal_noted, remember
 from data_prep.execution.counts import Counts
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Build
@@ -31,7 +32,7 @@ from megabert.schema import Manifest, atomic_write, read_json
 from megabert.tokenization import load_tokenizer
 
 INTERMEDIATE = ("paragraphs", "extract", "sample", "tokens", "spread")
-"""Folders below ``work`` that a finished build does not need."""
+"""Folders below ``work`` that are not needed when the documents are made."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,14 @@ class DocumentPlan:
     """Buckets that the instances of a shard come from; plans of earlier versions do not have it."""
 
 
-def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
+def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space: bool = True) -> Built:
     """Make shards from text, or finish what an earlier run began.
 
     Args:
         config: What to build.
         output: Folder of the build.
         executor: Does the work; entered and left here.
+        needs_space: Whether to refuse to begin where the disk has less space than the build is going to take.
 
     Raises:
         ConfigError: The folder was begun with another configuration.
@@ -78,6 +80,8 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
     warn_of_likely_mistakes(files)
     if config.tokenizer is not None:
         load_tokenizer(Path(config.tokenizer))  # an unfit one is refused before anything is written
+    if needs_space and not (output / STATE_NAME).exists():
+        print(require_space(estimate(config, text_bytes_of(files), executor.workers), output), file=sys.stderr)
     with lock_folder(output), executor:
         state = remember(output, config, files, executor)
         begun = Build(output, config, executor, state.versions)
@@ -85,12 +89,17 @@ def build(config: BuildConfig, output: Path, executor: Executor) -> Built:
         if plan is None:
             with refusal_noted(output):
                 plan = _make_documents(begun, files)
+        _remove_work(begun)
         # 6. Pairs and masks, for each length and each pass over each bucket.
         manifests = make_instances(begun, plan.corpus, plan.buckets_a_shard)
-        for part in INTERMEDIATE:
-            shutil.rmtree(begun.path("work", part), ignore_errors=True)
-            begun.path("work", "records", f"{part}.jsonl").unlink(missing_ok=True)
     return Built(output, manifests, plan.report)
+
+
+def _remove_work(build: Build) -> None:
+    """Delete the files of steps 1 to 4 and their records; a plan that is written needs neither."""
+    for part in INTERMEDIATE:
+        build.remove(build.path("work", part))
+        build.path("work", "records", f"{part}.jsonl").unlink(missing_ok=True)
 
 
 def _make_documents(build: Build, files: list[InputFile]) -> DocumentPlan:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from data_prep.checks.stats import describe_corpus, describe_split, share, tokens_read
+from data_prep.commands.estimate import estimate_lines
 from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfig
+from data_prep.estimate import estimate, text_bytes_of
 from data_prep.execution.counts import Counts
 from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
 from data_prep.extract.first_look import warn_of_likely_mistakes
@@ -36,7 +38,9 @@ def add_arguments(parser: Parser) -> None:
     text = "folder of the build; the same command continues it"
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help=text)
     add_worker_arguments(parser)
-    parser.add_stops(dry_run="check and list the inputs")
+    parser.add_stops(dry_run="check and list the inputs, estimate what the build takes")
+    text = "begin although the disk has less free space than the build is going to take"
+    parser.add_argument("--ignore-disk-space", action="store_true", help=text)
     instances = ("lengths", "objective", "dupe-factor", "validation-share")
     parser.add_fields(
         BuildConfig,
@@ -86,8 +90,8 @@ def _run(options: Namespace, executor: Executor) -> int:
         print(loading.to_yaml(config), end="")
         return 0
     if options.dry_run:
-        return _show_plan(config)
-    built = build(config, options.output, executor)
+        return _show_plan(config, executor.workers)
+    built = build(config, options.output, executor, needs_space=not options.ignore_disk_space)
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     print("\n".join(_summary(built, corpus)))
     for kind, places in corpus.get("examples", {}).items():
@@ -119,7 +123,7 @@ def make_config(options: Namespace) -> BuildConfig:
     return loading.build(BuildConfig, *options.config, fields)
 
 
-def _show_plan(config: BuildConfig) -> int:
+def _show_plan(config: BuildConfig, workers: int) -> int:
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
     for file in files:
@@ -127,6 +131,7 @@ def _show_plan(config: BuildConfig) -> int:
         print(f"{file.path}: {file.bytes:,} bytes, {kind}, {file.encoding}")
     chunks = plan_chunks(files, config.chunk_bytes)
     print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes, {len(chunks)} units to read")
+    print("\n".join(estimate_lines(estimate(config, text_bytes_of(files), workers))))
     return 0
 
 

@@ -10,8 +10,10 @@ they finish, and of each only what its step asks for is kept.
 """
 
 import ctypes
+import os
+import shutil
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -29,6 +31,8 @@ from data_prep.execution.records import Checked, CheckTask, Keep, StepRecords, c
 
 RECORDS_A_CHECK = 256
 """Records that a worker checks at a time, at most."""
+FILES_A_REMOVAL = 1000
+"""Files that a worker deletes at a time."""
 Item = TypeVar("Item", covariant=True)
 
 
@@ -174,6 +178,16 @@ class Build:
         results, left = self._check(units, keep)
         return None if left else results
 
+    def remove(self, folder: Path) -> None:
+        """Delete a folder of files that are not needed any more, if it is there."""
+        names = os.listdir(folder) if folder.is_dir() else []
+        # Shared among the workers: a parallel file system deletes many files at a time.
+        starts = range(0, len(names) - FILES_A_REMOVAL, FILES_A_REMOVAL)
+        parts = LazyList(len(starts), lambda number: names[starts[number] : starts[number] + FILES_A_REMOVAL])
+        for _ in self.executor.run(partial(remove_files, folder), parts):
+            pass
+        shutil.rmtree(folder, ignore_errors=True)
+
     def _check(
         self, units: Sequence[Unit], keep: Keep | None, progress: Progress | None = None
     ) -> tuple[Results, list[int]]:
@@ -199,6 +213,13 @@ class Build:
             if progress is not None:
                 progress.skip(len(checked.finished))
         return results, np.flatnonzero(is_left).tolist()
+
+
+def remove_files(folder: Path, names: Sequence[str]) -> None:
+    """Delete some files of a folder."""
+    for name in names:
+        with suppress(OSError):  # gone, or a folder; whatever is left goes with the folder
+            (folder / name).unlink()
 
 
 def run_unit(unit: Unit, keep: Keep | None = None) -> Done:

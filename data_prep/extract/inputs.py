@@ -100,18 +100,22 @@ def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
     return file_format, compression
 
 
-def plan_chunks(files: list[InputFile], chunk_bytes: int) -> list[InputChunk]:
-    """Cut files into chunks of about ``chunk_bytes``, smaller for small inputs so that several workers share them.
+def chunk_size(total: int, chunk_bytes: int) -> int:
+    """Return the bytes of a chunk: ``chunk_bytes``, or less of a small input so that several workers share it.
 
     Those of many terabytes are larger, for each is a unit to hand out. A worker reads a chunk piece by piece, and holds
     no more of a large one.
+    """
+    return max(1, min(chunk_bytes, max(MIN_CHUNK_BYTES, total // CHUNKS_OF_A_SMALL_INPUT)), total // MAX_CHUNKS)
+
+
+def plan_chunks(files: list[InputFile], chunk_bytes: int) -> list[InputChunk]:
+    """Cut files into chunks of about the size that `chunk_size` returns.
 
     The plan depends on the files alone, never on the number of workers. Compressed files are one chunk each, except
     multistream dumps.
     """
-    total = sum(file.bytes for file in files)
-    size = min(chunk_bytes, max(MIN_CHUNK_BYTES, total // CHUNKS_OF_A_SMALL_INPUT))
-    size = max(size, total // MAX_CHUNKS)
+    size = chunk_size(sum(file.bytes for file in files), chunk_bytes)
     return [chunk for file in files for chunk in _chunks_of(file, size)]
 
 

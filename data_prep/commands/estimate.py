@@ -1,0 +1,91 @@
+"""``megabert-data estimate``: what a build will take."""
+
+import re
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+
+from data_prep.config import BuildConfig
+from data_prep.estimate import WORKER_MIB, Estimate, estimate, measured_rates, require_space, shown, text_bytes_of
+from data_prep.extract.inputs import find_files
+from megabert.command_line.program import Parser, positive
+from megabert.errors import ConfigError
+from megabert.text_tables import render_table
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+
+
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    from data_prep.commands.build import add_source_arguments  # which shows estimates itself
+
+    parser.description = "Say what a build will take: units, files, disk, memory and time. Nothing is written."
+    parser.examples = [
+        "megabert-data estimate --input-bytes 10TB --ranks 1000",
+        "megabert-data estimate --input 'texts/*.jsonl' --lengths 128 --output data/mine",
+    ]
+    add_source_arguments(parser)
+    text = "bytes of text, uncompressed, in place of --input: 500GB, 10TB"
+    parser.add_argument("--input-bytes", type=_size, metavar="SIZE", help=text)
+    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="processes or MPI ranks, a core each")
+    text = "folder of the build; refused where its disk is too small"
+    parser.add_argument("--output", type=Path, metavar="DIR", help=text)
+    text = "measure the rates of this machine first (half a minute), in place of those of an AMD EPYC"
+    parser.add_argument("--measure", action="store_true", help=text)
+    parser.add_fields(
+        BuildConfig, first=("input-bytes", "ranks", "input", "config", "lengths", "dupe-factor", "measure")
+    )
+
+
+def _size(text: str) -> int:
+    """Read a number of bytes, such as 10TB; the units are decimal."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)B?", text.strip().upper())
+    if match is None or not float(match[1]):
+        raise ArgumentTypeError(f"{text!r} is no number of bytes; write 500GB or 10TB")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def run(options: Namespace) -> int:
+    """Estimate and print."""
+    from data_prep.commands.build import make_config
+
+    if options.input_bytes and options.input:
+        raise ConfigError("--input-bytes stands for text that is not there yet; leave out one of it and --input.")
+    if options.input_bytes:
+        options.input = ["(planned)"]
+    config = make_config(options)
+    size = options.input_bytes or text_bytes_of(find_files(config.sources))
+    plan = estimate(config, size, options.ranks, measured_rates(config) if options.measure else None)
+    print("\n".join(estimate_lines(plan)))
+    if options.output:
+        print(require_space(plan, options.output))
+    return 0
+
+
+def estimate_lines(plan: Estimate) -> list[str]:
+    """Return an estimate as text."""
+    rows = [
+        (s.title, f"{s.units:,}", f"{s.opened:,}", f"{s.files:,}", shown(s.bytes), _duration(s.seconds))
+        for s in plan.stages
+    ]
+    headers = ("step", "units", "files opened", "files written", "bytes written", "time")
+    table = render_table(rows, headers=headers, align="lrrrrr").splitlines()
+    shuffle = sum(s.bytes for s in plan.stages if s.title in ("tokenize", "merge", "buckets"))
+    idle = max(0, plan.ranks - max(s.units for s in plan.stages))
+    return [
+        f"{shown(plan.text_bytes)} of English text, {plan.ranks:,} ranks; about:",
+        *table,
+        f"time: {_duration(plan.seconds)}, if files are read and written as fast as cores ask",
+        f"shuffle: {shown(shuffle)} written, and as much read; one unit opens {plan.most_opened} files at most",
+        f"disk: {shown(plan.peak_bytes)} at the peak, {shown(plan.end_bytes)} at the end; "
+        f"{plan.shards:,} training shards of each length",
+        f"memory: {WORKER_MIB} MiB a rank, {plan.rank0_mib:,} MiB on the one that hands out",
+        *([f"{idle:,} of the ranks find no unit: fewer are as fast"] if idle else []),
+    ]
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as text."""
+    for limit, unit, divisor in ((90, "s", 1), (5400, "min", 60), (172_800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / divisor:.1f} {unit}"
+    return f"{seconds / 86_400:,.1f} days"

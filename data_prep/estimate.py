@@ -1,0 +1,225 @@
+"""What a build will take, before it begins: units, files, opens, disk, memory, and time for each step.
+
+Counts come from the functions that plan a build. Sizes and rates are those of English web text, measured as
+``benchmarks/bench_data.log`` and ``benchmarks/bench_rank0.log`` say; `measured_rates` measures those of this machine.
+"""
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data_prep.config import BuildConfig
+from data_prep.execution.executors import Executor
+from data_prep.execution.work_units import Unit
+from data_prep.extract.inputs import chunk_size
+from data_prep.extract.opening import InputFile
+from data_prep.steps.step1_extract import PART_CHARACTERS
+from data_prep.steps.step4_merge_chunks import MAX_FILES, plan_levels
+from data_prep.steps.step5_bucket import MAX_BUCKET_TOKENS, count_buckets
+from data_prep.steps.step6_instances import BYTES_A_TOKEN, count_buckets_a_shard
+from data_prep.token_files import TokenFiles
+from megabert.config import loading
+from megabert.errors import ConfigError, DataError
+
+TEXT_BYTES_A_TOKEN = 4.76
+TEXT_BYTES_A_DOCUMENT = 3000
+EXTRACTED, TOKENIZED = 0.55, 0.45
+"""Bytes of extracted and of tokenized documents for each byte of text."""
+EXPANSION = {"gz": 3.0, "bz2": 4.0, "zst": 3.5, "xz": 4.5}
+"""Bytes of text for each byte of a compressed file, about."""
+RATES = {"extract": 47.0, "tokens": 98.0, "spread": 312.0, "documents": 312.0, "instances": 181.0}
+"""Megabytes of text a second and core: for ``spread`` each level (taken as that of ``documents``, which does the same),
+for ``instances`` each pass of a length."""
+VOCABULARY_S = 120.0
+"""Training of a vocabulary from more than 200 million characters, in one process."""
+WORKER_MIB, RANK0_MIB, RANK0_BYTES_A_UNIT = 425, 400, 700
+"""Memory of a worker; that of rank 0, and what a restart takes there for each unit of the largest step."""
+RANK0_S_A_UNIT = 150e-6
+"""Time in which rank 0 makes, hands out and records a unit."""
+WORK_BYTES_A_TOKEN = 40
+"""Memory of a worker for each token of the bucket that it works on, about."""
+
+
+class Stage(NamedTuple):
+    """One step of a build."""
+
+    title: str
+    units: int
+    opened: int
+    """Files of earlier steps that are opened for it, over all units."""
+    files: int
+    """Files that it writes."""
+    bytes: int
+    """Bytes that it writes."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a build will take."""
+
+    text_bytes: int
+    ranks: int
+    stages: list[Stage]
+    work_bytes: int
+    """Disk while the documents are made: all of the input as text, as tokens, merged, and as documents."""
+    end_bytes: int
+    """Disk of the finished build."""
+    shards: int
+    """Training shards of a length."""
+    rank0_mib: int
+    most_opened: int
+    """Files that one unit opens at most."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Disk at the peak; files of the first steps are deleted before instances are made."""
+        return max(self.work_bytes, self.end_bytes)
+
+    @property
+    def seconds(self) -> float:
+        """Time of all steps."""
+        return sum(stage.seconds for stage in self.stages)
+
+
+def text_bytes_of(files: Sequence[InputFile]) -> int:
+    """Return how much text is in some files, about, from their sizes as stored."""
+    return round(sum(file.bytes * EXPANSION.get(file.compression, 1.0) for file in files))
+
+
+def estimate(config: BuildConfig, text_bytes: int, ranks: int, rates: dict[str, float] | None = None) -> Estimate:
+    """Return what a build will take.
+
+    Args:
+        config: What is built.
+        text_bytes: Bytes of the text, uncompressed.
+        ranks: Processes or MPI ranks, each with a core of its own.
+        rates: As `RATES`; those by default.
+
+    Raises:
+        ConfigError: The build cannot work.
+    """
+    chunks = -(-text_bytes // chunk_size(text_bytes, config.chunk_bytes))
+    texts = max(chunks, -(-text_bytes // PART_CHARACTERS))
+    tokens, documents = round(text_bytes / TEXT_BYTES_A_TOKEN), max(1, text_bytes // TEXT_BYTES_A_DOCUMENT)
+    validation = round(documents * config.validation_share)
+    buckets = count_buckets(config, {"documents": [documents - validation, validation], "tokens": tokens})
+    _require_small_buckets(config, tokens, buckets["train"])
+    levels = plan_levels(TokenFiles(lambda block, number: Path(), texts), Path(), buckets["train"])
+    all_buckets, a_shard = sum(buckets.values()), count_buckets_a_shard(config, buckets["train"], tokens)
+    shards = config.dupe_factor * -(-buckets["train"] // a_shard)
+    validation_shards = -(-buckets.get("validation", 0) // a_shard)
+    passes = len(config.lengths) * (config.dupe_factor + config.validation_share)
+    speeds = {**RATES, **(rates or {})}
+
+    def stage(title: str, step: str, units: int, opened: int, files: int, size: float, times: float = 1) -> Stage:
+        busy = times * text_bytes / 1e6 / speeds[step] / min(ranks, units)
+        return Stage(title, units, opened, files, round(size * text_bytes), max(busy, units * RANK0_S_A_UNIT))
+
+    stages = [
+        stage("extract", "extract", chunks, chunks, texts, EXTRACTED),
+        Stage("vocabulary", 1, texts, 1, 0, 0 if config.tokenizer else VOCABULARY_S),
+        stage("tokenize", "tokens", texts, texts, texts, TOKENIZED),
+    ]
+    for before, after in pairwise(levels):
+        merged = after.blocks * after.files
+        opened = before.files * max(before.blocks, after.blocks)
+        stages.append(stage("merge", "spread", merged, opened, merged, TOKENIZED))
+    last = levels[-1]
+    opened = all_buckets * last.files + last.blocks * last.files
+    stages.append(stage("buckets", "documents", all_buckets, opened, all_buckets, TOKENIZED))
+    units = len(config.lengths) * (shards + validation_shards)
+    size = passes * BYTES_A_TOKEN / TEXT_BYTES_A_TOKEN
+    stages.append(stage("instances", "instances", units, 4 * units * a_shard, units, size, passes))
+    work = sum(stage.bytes for stage in stages[:-1])
+    largest = max(stage.units for stage in stages)
+    memory = RANK0_MIB + (largest * RANK0_BYTES_A_UNIT >> 20)
+    # A bucket's range of hashes may begin in one block and end in another.
+    most = min(last.blocks, 2 + last.blocks // min(buckets.values())) * last.files
+    most = max(most, *(min(before.files, MAX_FILES) for before in levels[:-1]), 1)
+    end = stages[-1].bytes + stages[-2].bytes
+    return Estimate(text_bytes, ranks, stages, work, end, shards, memory, most)
+
+
+def _require_small_buckets(config: BuildConfig, tokens: int, buckets: int) -> None:
+    if config.buckets and tokens / buckets > 2 * MAX_BUCKET_TOKENS:
+        held, enough = tokens // buckets, -(-tokens // MAX_BUCKET_TOKENS)
+        raise ConfigError(
+            f"buckets={buckets} puts {held:,} tokens into each, which a worker holds in memory (about "
+            f"{held * WORK_BYTES_A_TOKEN / 2**30:,.0f} GiB). Leave buckets out, or give {enough:,} or more."
+        )
+
+
+def require_space(plan: Estimate, folder: Path) -> str:
+    """Return a sentence on the disk that a build will take.
+
+    Raises:
+        DataError: The disk has less; the message says what helps.
+    """
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(place).free
+    needs = f"about {shown(plan.peak_bytes)} at the peak, {shown(plan.end_bytes)} at the end"
+    if free < plan.peak_bytes:
+        raise DataError(
+            f"{folder}: the build will take {needs}, and {shown(free)} are free. Give --output a larger disk, build "
+            "fewer passes (--dupe-factor) or lengths, or go on all the same with --ignore-disk-space."
+        )
+    return f"disk: {needs}; {shown(free)} are free"
+
+
+def shown(size: float) -> str:
+    """Return a number of bytes as text, in decimal units as disks are sold."""
+    for unit in ("bytes", "KB", "MB", "GB", "TB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} PB"
+
+
+def measured_rates(config: BuildConfig) -> dict[str, float]:
+    """Measure `RATES` on this machine, by a build of four megabytes of made-up words; about half a minute."""
+    rng, words = np.random.default_rng(0), [f"w{number:x}".translate(_LETTERS) for number in range(20_000)]
+    ranks = np.minimum(rng.zipf(1.2, 700_000), len(words)) - 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "words.txt"
+        sentences = [" ".join(words[int(i)] for i in part) + "." for part in np.array_split(ranks, 35_000)]
+        parts = [" ".join(sentences[first : first + 20]) for first in range(0, len(sentences), 20)]
+        path.write_text("\n\n".join(parts), encoding="utf-8")
+        clock = _Clock()
+        changes = {"vocab_size": 4096, "lengths": config.lengths[:1], "dupe_factor": 2}
+        small = loading.build(BuildConfig, {"sources": [{"input": str(path)}], **changes})
+        from data_prep.pipeline import build  # this module is read by it
+
+        for number in range(2):  # the first one compiles
+            clock.seconds.clear()
+            build(small, Path(folder) / str(number), clock)
+        megabytes = path.stat().st_size / 1e6
+    passes = {"instances": 2 + small.validation_share}
+    return {step: megabytes * passes.get(step, 1) / seconds for step, seconds in clock.seconds.items() if step in RATES}
+
+
+_LETTERS = str.maketrans("0123456789", "ghijklmnop")
+
+
+class _Clock(Executor):
+    """Does units in this process and adds up the CPU seconds of each step."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """Yield results, and the time that they took to ``seconds``."""
+        for index, task in enumerate(tasks):
+            start = time.process_time()
+            result = function(task)
+            if isinstance(task, Unit):
+                self.seconds[task.step.split("-")[0]] += time.process_time() - start  # type: ignore[assignment]
+            yield index, result
