@@ -242,6 +242,9 @@ def small_disk(tmp_path):
 def test_full_disk_keeps_finished_units_and_a_second_run_completes(small_disk, corpus, capsys):
     arguments = ["build", "--input", str(corpus), "--output", str(small_disk / "out"), *FLAGS]
     assert main(arguments) == 3
+    assert "the build will take" in capsys.readouterr().err
+    arguments.append("--ignore-disk-space")
+    assert main(arguments) == 3
     message = capsys.readouterr().err
     assert "no space left" in message
     assert "MiB free" in message
