@@ -76,7 +76,7 @@ def forget(real: DocumentSet) -> None:
 def do_unit(cost: Cost, bucket: int, options: PairOptions, tokenizer: Path) -> None:
     """Make the pairs of a bucket and put their text together, as a build does before it masks."""
     cost.documents.plans.clear()
-    cost.documents._opened = None
+    cost.documents._opened.clear()
     opened, read = [], document_set.single_batch
     document_set.single_batch = lambda path: opened.append(path) or read(path)
     cpu, wall = time.process_time(), time.perf_counter()

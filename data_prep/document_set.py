@@ -27,6 +27,8 @@ from megabert.randomness.keyed import mix
 from megabert.schema import flat_list, token_type
 from megabert.tokenization import load_tokenizer
 
+HELD_BYTES = 36 << 20
+"""Buckets that a process holds open: of 5 million tokens a unit's own and two that its window overlaps."""
 SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 
 
@@ -134,7 +136,7 @@ def index_path(folder: Path, split: str) -> Path:
 
 @dataclass
 class DocumentSet:
-    """The documents of a split: a bucket is opened when something of it is used, and one is held at a time."""
+    """The documents of a split: a bucket is opened when something of it is used, and a few are held at a time."""
 
     folder: Path
     split: str
@@ -142,9 +144,9 @@ class DocumentSet:
     """Documents, sentences and tokens before each bucket, and their totals: shape (buckets + 1, 3)."""
     plans: dict[Hashable, Any] = field(default_factory=dict)
     """What `data_prep.instances.balanced` keeps of the buckets that it has walked."""
-    _opened: tuple[int, pa.RecordBatch] | None = None
-    """Number and content of the bucket that was opened last. Only one is kept, because a mapped file counts as memory
-    of the process for as long as it is held."""
+    _opened: dict[int, pa.RecordBatch] = field(default_factory=dict)
+    """Content of the buckets that were used last, by their numbers. A mapped file counts as memory of the process for
+    as long as it is held, so they are `HELD_BYTES` at most, but for the last one."""
 
     @classmethod
     def open(cls, folder: Path, split: str) -> "DocumentSet":
@@ -195,9 +197,13 @@ class DocumentSet:
         return flat_list(self._read(bucket)["input_ids"])[0]
 
     def _read(self, bucket: int) -> pa.RecordBatch:
-        if self._opened is None or self._opened[0] != bucket:
-            self._opened = bucket, single_batch(bucket_path(self.folder, self.split, bucket))
-        return self._opened[1]
+        batch = self._opened.pop(bucket, None)
+        if batch is None:
+            batch = single_batch(bucket_path(self.folder, self.split, bucket))
+        self._opened[bucket] = batch  # as the newest
+        while len(self._opened) > 1 and sum(held.nbytes for held in self._opened.values()) > HELD_BYTES:
+            del self._opened[next(iter(self._opened))]
+        return batch
 
     def by_bucket(self, numbers: NDArray[np.int64], firsts: NDArray[np.int64]) -> Iterator[tuple[int, NDArray]]:
         """Yield each bucket that holds some of the tokens or documents, with their rows, so that each is opened once.

@@ -33,9 +33,8 @@ def excess_of(text: str) -> str:
     """Return what makes a document too slow to process; "" for every other one."""
     if not text.isascii() and _has_long_run_of_marks(text):
         return f"more than {MAX_COMBINING} combining characters in a row"
-    longest = max(map(len, text.splitlines()), default=0)
     # Each mark of a paragraph may be searched for to the end of it, so short ones need no closer look.
-    if longest * longest > MAX_QUOTE_STEPS:
+    if len(text) ** 2 > MAX_QUOTE_STEPS and max(map(len, text.splitlines()), default=0) ** 2 > MAX_QUOTE_STEPS:
         steps = sum(map(_quote_steps, text.splitlines()))
         if steps > MAX_QUOTE_STEPS:
             return "quotation marks that open again and again and never close"

@@ -4,7 +4,7 @@ import re
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.clean.cleaner import Cleaner, repair
+from data_prep.clean.cleaner import CONTROLS, Cleaner, find_controls, repair
 from data_prep.cli import main
 from data_prep.config import CleanConfig, SourceConfig
 from data_prep.execution.executors import Executor
@@ -67,6 +67,12 @@ def test_controls_are_removed_and_line_breaks_kept():
     clean = cleaner("control_characters")
     assert clean.clean("a\x00b\u200b c\ufeff\x0cnext\u2028line\u200dx", "") == ["ab c", "next", "line\u200dx"]
     assert clean.counts["control_characters"]["characters"] == 3
+
+
+def test_loop_finds_the_controls_that_the_pattern_finds():
+    characters = [*map(chr, [*range(0x3100), *range(0xFE00, 0x10010), *range(0x1F000, 0x110000, 997)])]
+    for text in (*characters, *(f"\u201cab{character}c\u201d\n" for character in characters)):
+        assert (find_controls(text) is None) == (CONTROLS.search(text) is None), ascii(text)
 
 
 def test_boilerplate_lines_are_dropped_and_prose_kept():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from unit.data_prep.conftest import pair_options, write_split
 
+from data_prep.document_set import DocumentSet
 from data_prep.instances import partners
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.google import pair_google
@@ -90,6 +91,18 @@ def test_overlapped_buckets_hold_the_range(tmp_path):
     for begin, end in ((0, 1), (firsts[1], firsts[1] + 1), (firsts[1] - 1, firsts[4] + 1), (5, firsts[-1])):
         expected = [n for n in range(9) if max(begin, firsts[n]) < min(end, firsts[n + 1])]
         assert [n for n in overlaps(firsts, begin, end) if firsts[n] < firsts[n + 1]] == expected
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_pairs_of_a_unit_do_not_depend_on_the_units_before(tmp_path, small_windows, pairing):
+    """Whatever a process has opened and walked before, as under any number of workers."""
+    documents, fresh = uneven_split(tmp_path), DocumentSet.open(tmp_path, "train")
+    options = pair_options(64, pairing=pairing)
+    for number in (7, 0, 2, 8, 1, 7):
+        one, other = (PAIRINGS[pairing](Bucket(split, number), options) for split in (documents, fresh))
+        assert np.array_equal(one.b_start, other.b_start)
+        assert np.array_equal(one.label, other.label)
+        fresh = DocumentSet.open(tmp_path, "train")
 
 
 @pytest.mark.parametrize("passes", [40, pytest.param(400, marks=pytest.mark.soak)])
