@@ -33,7 +33,7 @@ def has_controls(text):
 def _begins_control(text, index):
     first, second = text[index], text[index + 1]
     if first == 0xC2:  # U+0080 to U+009F but for U+0085, a line break; U+00AD
-        return second <= 0x9F and second != 0x85 or second == 0xAD
+        return (second <= 0x9F and second != 0x85) or second == 0xAD
     if first == 0xE2 and second == 0x80:  # U+200B, U+200E, U+200F, U+202A to U+202E
         third = text[index + 2]
         return third == 0x8B or third == 0x8E or third == 0x8F or 0xAA <= third <= 0xAE
