@@ -1,15 +1,10 @@
-"""Loops that several steps share: copying ranges of flat arrays, sorting, and following links."""
+"""Loops that several steps share: copying ranges of flat arrays, and following links."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from megabert.compiled import compiled, inlined
-
-_DIGIT_BITS = 11  # 2048 counters are 16 KiB: they stay in the first cache, and three digits make 33 bits
-_DIGITS = 3
-_1, _DIGIT_SHIFT = np.uint64(1), np.uint64(_DIGIT_BITS)
-_DIGIT_MASK, _SORTED_BITS = np.uint64((1 << _DIGIT_BITS) - 1), np.uint64(_DIGITS * _DIGIT_BITS)
+from megabert.compiled import compiled
 
 
 class Ranges(NamedTuple):
@@ -40,60 +35,6 @@ def copy_ranges(source, first, rows, ranges, target):
         here, there = source[start : start + length], target[goal : goal + length]
         for index in range(length):
             there[index] = here[index]
-
-
-@compiled
-def order_of(numbers):
-    """Return the rows in ascending order of their numbers, equal ones by row; several times as fast as `numpy.argsort`.
-
-    A radix sort of the upper 33 bits in use: the numbers are sorted by their lowest digit of 11 bits, then by the next,
-    and so on; each pass keeps the order of the one before among equal digits, so after the last pass all is in order.
-    Bits below the 33 are not sorted that way. Hashes that agree in their upper 33 bits are rare and next to each other
-    by then, so an insertion sort over the whole, one comparison a number, finishes the work.
-
-    Args:
-        numbers: Not negative; below 2**33, or hashes. Others are sorted as well, but slowly where many agree in their
-            upper 33 bits.
-    """
-    # The lowest bit that is sorted by radix: 0 for numbers below 2**33.
-    largest = np.uint64(0)
-    for number in numbers:
-        largest = max(largest, np.uint64(number))
-    shift = np.uint64(0)
-    while largest >> shift >> _SORTED_BITS:
-        shift += _1
-    words, rows = numbers.astype(np.uint64), np.arange(len(numbers))
-    other_words, other_rows = np.empty_like(words), np.empty_like(rows)
-    next_slots = np.empty(1 << _DIGIT_BITS, np.int64)
-    while shift < 64 and largest >> shift:
-        # How often each digit occurs, and from that where the first number with each digit goes.
-        next_slots[:] = 0
-        for word in words:
-            next_slots[(word >> shift) & _DIGIT_MASK] += 1
-        total = 0
-        for digit in range(len(next_slots)):
-            next_slots[digit], total = total, total + next_slots[digit]
-        # Every number to its place, in order; then the two pairs of arrays change their roles.
-        for index in range(len(words)):
-            digit = (words[index] >> shift) & _DIGIT_MASK
-            other_words[next_slots[digit]], other_rows[next_slots[digit]] = words[index], rows[index]
-            next_slots[digit] += 1
-        words, other_words, rows, other_rows = other_words, words, other_rows, rows
-        shift += _DIGIT_SHIFT
-    _insert_in_order(words, rows)
-    return rows
-
-
-@inlined
-def _insert_in_order(words, rows):
-    """Finish the order of numbers that is right but for their lowest bits: each moves down past all that are larger."""
-    for index in range(1, len(words)):
-        word, row = words[index], rows[index]
-        slot = index
-        while slot > 0 and words[slot - 1] > word:
-            words[slot], rows[slot] = words[slot - 1], rows[slot - 1]
-            slot -= 1
-        words[slot], rows[slot] = word, row
 
 
 @compiled

@@ -2,47 +2,20 @@
 
 # T tokens, M predictions, R rows
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megabert.schema import ShardMetadata, flat_list
+from megabert.schema import FlatBatch, ShardMetadata
 
 LENGTH_BINS = 16
 """Even ranges of lengths that instances are counted in."""
 
 
-class Batch(NamedTuple):
+class Batch(FlatBatch):
     """A record batch, opened up; arrays are views of Arrow's memory."""
-
-    ids_T: NDArray[np.integer]
-    """Ids of all instances end to end, as stored: masked."""
-    offsets: NDArray[np.int64]
-    """Shape (R + 1,): where each instance starts, and the end."""
-    b_start_R: NDArray[np.integer]
-    """Where B starts in each instance; its length where there is none."""
-    positions_M: NDArray[np.integer]
-    """Predicted positions, counted from the start of their instance."""
-    ends_M: NDArray[np.int64]
-    """Shape (R + 1,): where each row's predictions end, after a 0."""
-    originals_M: NDArray[np.integer]
-    """Ids before masking at the predicted positions."""
-    ends_originals: NDArray[np.int64]
-    """Shape (R + 1,): as ``ends_M``, for ``originals_M``. Equal in a sound batch."""
-    label_R: NDArray[np.integer]
-
-    @classmethod
-    def of(cls, batch: pa.RecordBatch) -> "Batch":
-        """Open a record batch."""
-        return cls(
-            *flat_list(batch["input_ids"]),
-            np.asarray(batch["segment_b_start"]),
-            *flat_list(batch["masked_lm_positions"]),
-            *flat_list(batch["masked_lm_ids"]),
-            np.asarray(batch["next_sentence_label"]),
-        )
 
     @property
     def predicted_M(self) -> NDArray[np.int64]:

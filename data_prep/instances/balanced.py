@@ -154,7 +154,7 @@ def _take_seconds(pairs: "PairColumns", rows: Integers, others: "PairColumns") -
 
 def _nearest(values: Integers, wanted: Integers, keys: NDArray[np.uint64]) -> Integers:
     """Return an index for each wanted value: of the nearest in ``values``, drawn by its key among equal ones."""
-    from data_prep.array_loops import order_of
+    from megabert.randomness.sort_loops import order_of
 
     # Values are small, so that what is looked up for a value is looked up once, in tables.
     counts = np.bincount(values)

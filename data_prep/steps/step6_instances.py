@@ -197,7 +197,9 @@ def shard_of(outcome: Outcome) -> tuple[int, int, int, str] | None:
 
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
     """Return the pairs of a bucket in the order of the shard, which a random key of each pair decides."""
-    from data_prep.array_loops import order_of  # brings numba, which `megabert-data --help` should not wait for
+    from megabert.randomness.sort_loops import (
+        order_of,  # brings numba, which `megabert-data --help` should not wait for
+    )
 
     part, metadata = Bucket(documents, bucket), options.metadata
     if metadata.objective == "none":

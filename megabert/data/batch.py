@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from megabert.data.columns import Columns
 from megabert.data.packing import MicroShape
-from megabert.data.shard_set import Columns
 from megabert.randomness.keyed import mix, string_key
 
 IGNORED = -100
@@ -80,26 +80,6 @@ class PackedArrays(NamedTuple):
     instance_seeds_B: NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
-class RowBlock:
-    """Consecutive instances of a global batch whose rows are in the same decoded columns.
-
-    Attributes:
-        columns: The decoded instances, in the order of the shards.
-        indices: Int64, the index in the columns of each instance, in the order of the global batch.
-        start: Ordinal in the global batch of the first instance.
-    """
-
-    columns: Columns
-    indices: NDArray[np.int64]
-    start: int
-
-    def select(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the indices in the columns of those of the ascending ordinals that are in this block."""
-        first, stop = np.searchsorted(ordinals, [self.start, self.start + len(self.indices)])
-        return self.indices[ordinals[first:stop] - self.start]
-
-
 @dataclass(frozen=True, kw_only=True)
 class BatchFormat:
     """What all micro-batches of a loader have in common.
@@ -124,8 +104,8 @@ def instance_seeds(seed: int, number: int, ordinals: NDArray[np.int64]) -> NDArr
 
 
 def assemble(
-    blocks: Sequence[RowBlock],
-    ordinals: NDArray[np.int64],
+    columns: Columns,
+    indices: NDArray[np.int64],
     seeds: NDArray[np.int32],
     batch_format: BatchFormat,
     padded: MicroShape | None = None,
@@ -133,8 +113,8 @@ def assemble(
     """Gather instances into one packed micro-batch.
 
     Args:
-        blocks: All instances of the global batch, in order.
-        ordinals: The instances of this micro-batch, ascending.
+        columns: Decoded instances.
+        indices: Those of this micro-batch, in order.
         seeds: Their dropout keys.
         batch_format: What all micro-batches have in common.
         padded: The exact shape to pad to. None pads nothing but a micro-batch without instances.
@@ -142,19 +122,14 @@ def assemble(
     from megabert.data.gather_loops import gather_rows
 
     # The real sizes, and the sizes with padding.
-    parts = [(block.columns, rows) for block in blocks if (rows := block.select(ordinals)).size]
     real = MicroShape(
-        tokens=sum(int(columns.lengths_of(rows).sum()) for columns, rows in parts),
-        sequences=sum(rows.size for _, rows in parts),
-        masked=sum(int(columns.masked_counts_of(rows).sum()) for columns, rows in parts),
+        tokens=int(columns.lengths_of(indices).sum()),
+        sequences=indices.size,
+        masked=int(columns.masked_counts_of(indices).sum()),
     )
     one = MicroShape(tokens=max(1, real.tokens), sequences=max(1, real.sequences), masked=max(1, real.masked))
     tensors, packed = _allocate(real, padded or one, batch_format)
-    # Instances end to end, part by part; each part is told how much is filled already.
-    packed.cu_seqlens[0] = 0
-    filled = (0, 0, 0)
-    for columns, rows in parts:
-        filled = gather_rows(columns, rows, filled, packed)
+    gather_rows(columns, indices, packed)
     packed.instance_seeds_B[:] = seeds
     if not batch_format.has_labels:
         packed.next_sentence_label_B[:] = IGNORED
@@ -235,7 +210,7 @@ def pack_sequences(
     columns = columns_of(sequences, segment_b_starts, mask_id=mask_id)
     batch_format = BatchFormat(pad_id=0, max_seq_length=int(columns.lengths.max()), has_labels=False)
     seeds = np.zeros(len(sequences), np.int32)
-    return assemble([RowBlock(columns, columns.rows, 0)], columns.rows, seeds, batch_format)
+    return assemble(columns, columns.rows, seeds, batch_format)
 
 
 def probe_batch(*, tokens: int, length: int, masked_share: float | None = None) -> MicroBatch:

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.config.phase import PhaseConfig
+from megabert.data.columns import Columns
 from megabert.data.packing import InstanceStatistics
-from megabert.data.shard_set import Columns, ShardSet
-from megabert.masking import MaskingOptions, PieceTable, mask_instances
+from megabert.data.shard_set import ShardSet
+from megabert.masking import MaskingOptions, PieceTable, count_predictions, mask_instances
 from megabert.randomness.keyed import mix, string_key
 from megabert.schema import ShardMetadata
 from megabert.tokenization import load_tokenizer
@@ -65,26 +66,25 @@ class DynamicMasker:
         is_subword = None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword
         self._pieces = PieceTable.of(metadata, is_subword)
 
-    def mask(self, columns: Columns, indices: NDArray[np.int64], epoch: int) -> Columns:
-        """Return the chosen instances alone, in the order of ``indices``, masked for an epoch."""
-        # Gather their tokens end to end: each instance's range of indices, shifted to where its tokens are stored.
-        lengths = columns.lengths_of(indices)
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        source = np.arange(starts[-1]) + np.repeat(columns.token_starts[indices] - starts[:-1], lengths)
-        # The key is that of the row, so an instance gets the same masks in whatever batch it is.
-        keys = mix(_MASKS_KEY, self._seed, epoch, columns.rows[indices])
+    def most_predictions(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many positions are predicted at most in instances of these lengths.
+
+        Of single tokens it is just that many; where words are masked whole, one that does not fit is passed over.
+        """
+        return count_predictions(lengths, self._options)
+
+    def mask(self, columns: Columns, epochs: NDArray[np.int64] | int) -> Columns:
+        """Return instances with the masks of an epoch, or of one epoch for each."""
+        # The key is that of the row, so an instance gets the same masks on whatever rank and in whatever batch it is.
+        keys = mix(_MASKS_KEY, self._seed, epochs, columns.rows)
         masked = mask_instances(
-            columns.input_ids[source], starts, keys=keys, pieces=self._pieces, options=self._options
+            columns.input_ids, columns.token_starts, keys=keys, pieces=self._pieces, options=self._options
         )
-        return Columns(
+        return columns._replace(
             input_ids=masked.ids_T,
-            token_starts=starts,
-            segment_b_starts=columns.segment_b_starts[indices],
             masked_positions=masked.positions_M,
             masked_ids=masked.original_ids_M,
             masked_starts=masked.offsets,
-            next_sentence_labels=columns.next_sentence_labels[indices],
-            rows=columns.rows[indices],
         )
 
 

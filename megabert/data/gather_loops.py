@@ -1,4 +1,4 @@
-"""The loop that gathers chosen instances into a packed micro-batch and touches each token once."""
+"""The loops that gather instances: from record batches into columns, and from columns into a packed micro-batch."""
 
 # T packed tokens, M masked positions, B sequences
 
@@ -6,20 +6,54 @@ from megabert.compiled import compiled
 
 
 @compiled
-def gather_rows(columns, rows, filled, packed):
+def copy_rows(batch, rows, filled, columns):
+    """Append instances of a record batch to columns.
+
+    Args:
+        batch: ``FlatBatch``, in which no offset is outside and every list is as long as its neighbours say.
+        rows: Int64, the instances to copy, in order.
+        filled: Instances that are in the columns already.
+        columns: ``Columns``, with room for lists of the greatest length, written from there on.
+
+    Returns:
+        ``filled``, with these instances; it ends before one that is longer than there is room for, or whose masked
+        positions and ids differ in number.
+    """
+    ids_T, offsets, b_start_R, positions_M, ends_M, originals_M, ends_originals, label_R = batch
+    most_tokens = len(columns.input_ids) // len(columns.rows)
+    most_masked = len(columns.masked_ids) // len(columns.rows)
+    r = filled
+    for row in rows:
+        start, first, original = offsets[row], ends_M[row], ends_originals[row]
+        length, masked = offsets[row + 1] - start, ends_M[row + 1] - first
+        if length > most_tokens or masked > most_masked or ends_originals[row + 1] - original != masked:
+            break
+        t, m = columns.token_starts[r], columns.masked_starts[r]
+        source, target = ids_T[start : start + length], columns.input_ids[t : t + length]
+        for index in range(length):
+            target[index] = source[index]
+        for index in range(masked):
+            columns.masked_positions[m + index] = positions_M[first + index]
+            columns.masked_ids[m + index] = originals_M[original + index]
+        columns.segment_b_starts[r] = b_start_R[row]
+        columns.next_sentence_labels[r] = label_R[row]
+        r += 1
+        columns.token_starts[r], columns.masked_starts[r] = t + length, m + masked
+    return r
+
+
+@compiled
+def gather_rows(columns, rows, packed):
     """Copy instances end to end, with what follows from where each one starts.
 
     Args:
         columns: ``Columns``, the decoded instances.
         rows: Int64, the instances to copy, in order.
-        filled: Sequences, tokens and masked positions that are in ``packed`` already.
-        packed: ``PackedArrays``, written from there on.
-
-    Returns:
-        ``filled``, with these instances.
+        packed: ``PackedArrays``, written; as large as these instances.
     """
-    b, t, m = filled
-    for row in rows:
+    t = m = 0
+    packed.cu_seqlens[0] = 0
+    for b, row in enumerate(rows):
         start, stop = columns.token_starts[row], columns.token_starts[row + 1]
         length, b_start = stop - start, columns.segment_b_starts[row]
 
@@ -40,6 +74,4 @@ def gather_rows(columns, rows, filled, packed):
 
         packed.next_sentence_label_B[b] = columns.next_sentence_labels[row]
         t += length
-        b += 1
-        packed.cu_seqlens[b] = t
-    return b, t, m
+        packed.cu_seqlens[b + 1] = t

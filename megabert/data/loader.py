@@ -155,12 +155,14 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
             raise Echo(
                 DataError(f"batch {number}: the loader of another rank failed; the error is in that rank's log.")
             )
-        # The shares must add up to the global batch that this rank planned, or the plans differ.
-        if agreed[:3] != (batch.num_masked, batch.num_instances, mine.micro_steps):
+        # The shares must add up to the global batch that this rank planned, or the plans differ. Masks that are made
+        # while loading are no part of the plan.
+        planned_masked = agreed.masked if self._packer.makes_masks else batch.num_masked
+        if agreed[:3] != (planned_masked, batch.num_instances, mine.micro_steps):
             raise DataError(
                 f"rank {self._packer.share.rank}, batch {number}: all ranks together have {agreed.instances} "
                 f"instances, {agreed.masked} masked positions and up to {agreed.micro_steps} micro-steps, but this "
-                f"rank's shards give {batch.num_instances}, {batch.num_masked} and {mine.micro_steps}. The ranks read "
+                f"rank's shards give {batch.num_instances}, {planned_masked} and {mine.micro_steps}. The ranks read "
                 f"different shards or settings: give all nodes the same {self._packer.shards.folder}."
             )
-        return replace(batch, stop=agreed.stop >= _STOP)
+        return replace(batch, num_masked=agreed.masked, stop=agreed.stop >= _STOP)

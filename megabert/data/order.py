@@ -180,6 +180,12 @@ class Window:
     start: int
     order: NDArray[np.int64]
 
+    def rows_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows with these indices in the concatenated spans."""
+        # All spans are full but the last one, which may be the corpus's short block.
+        starts = np.array([first for first, _ in self.spans])
+        return starts[indices // BLOCK_ROWS] + indices % BLOCK_ROWS
+
 
 @dataclass(frozen=True)
 class EpochOrder:
@@ -214,10 +220,7 @@ class EpochOrder:
 
     def rows(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the rows at positions ``start`` to ``stop - 1`` of the epoch."""
-        parts = [
-            np.concatenate([np.arange(*span) for span in window.spans])[indices]
-            for window, indices in self.parts(start, stop)
-        ]
+        parts = [window.rows_at(indices) for window, indices in self.parts(start, stop)]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 

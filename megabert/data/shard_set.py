@@ -1,78 +1,30 @@
-"""The instance shards of one split, memory-mapped and read by ranges of global rows."""
+"""The instance shards of one split, read by global rows: their lengths ahead of time, then those that are needed."""
 
 import shutil
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from megabert.data.columns import Columns
 from megabert.data.packing import InstanceStatistics
+from megabert.data.row_reader import RowReader, Sizes
+from megabert.data.shard_file import COPY_AGAIN
 from megabert.errors import DataError
 from megabert.schema import (
+    MAX_BATCH_ROWS,
     Manifest,
     ShardEntry,
     ShardMetadata,
-    find_nonsense,
+    lengths_path,
     publish_folder,
-    read_batch,
+    read_lengths,
     read_manifest,
     sha256_file,
-    token_type,
+    write_lengths,
 )
-
-_OPEN_SHARDS = 64
-"""Memory maps that are held open at once."""
-_CACHED_RANGES = 3
-"""Decoded sets of ranges that are kept: the window being read, the next one, and one to spare."""
-_LABEL_COLUMN = 4
-"""Index of the smallest column, which tells a batch's rows without decoding the others."""
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-
-
-class Columns(NamedTuple):
-    """Decoded instances. Lists are stored flat, end to end, with an array that says where each instance's starts.
-
-    It is a NamedTuple, so that a compiled loop can take it.
-
-    Attributes:
-        input_ids: Uint16 or uint32, the tokens of all instances.
-        token_starts: Int64 of shape (rows + 1,), where each instance's tokens start, and the end.
-        segment_b_starts: Int64 of shape (rows,), the index in its instance of segment B's first token.
-        masked_positions: Uint16, all positions to predict, counted from the start of their instance.
-        masked_ids: The original ids of these positions.
-        masked_starts: Int64 of shape (rows + 1,), where each instance's masked positions start, and the end.
-        next_sentence_labels: Int64 of shape (rows,), 1 where segment B is random (or, for SOP, swapped).
-        rows: Int64 of shape (rows,), the global row of each instance.
-    """
-
-    input_ids: NDArray
-    token_starts: NDArray[np.int64]
-    segment_b_starts: NDArray[np.int64]
-    masked_positions: NDArray[np.integer]
-    masked_ids: NDArray
-    masked_starts: NDArray[np.int64]
-    next_sentence_labels: NDArray[np.int64]
-    rows: NDArray[np.int64]
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each instance."""
-        return np.diff(self.token_starts)
-
-    def lengths_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of tokens of some instances."""
-        return self.token_starts[indices + 1] - self.token_starts[indices]
-
-    def masked_counts_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of positions to predict in some instances."""
-        return self.masked_starts[indices + 1] - self.masked_starts[indices]
 
 
 class ShardSet:
@@ -83,10 +35,7 @@ class ShardSet:
         self.split = split
         self.manifest = manifest
         self.shards: list[ShardEntry] = manifest.of_split(split)
-        self.starts: NDArray[np.int64] = np.cumsum([0, *(shard.rows for shard in self.shards)])
-        """Global row at which each shard starts; the last is the number of rows."""
-        self._readers: OrderedDict[int, tuple[pa.RecordBatchFileReader, NDArray[np.int64]]] = OrderedDict()
-        self._decoded: OrderedDict[tuple[tuple[int, int], ...], Columns] = OrderedDict()
+        self._reader = RowReader(folder, self.shards, manifest.metadata)
         self._lock = threading.Lock()
 
     @classmethod
@@ -116,7 +65,7 @@ class ShardSet:
     @property
     def num_rows(self) -> int:
         """Number of instances of the split."""
-        return int(self.starts[-1])
+        return int(self._reader.starts[-1])
 
     @property
     def statistics(self) -> InstanceStatistics:
@@ -157,18 +106,47 @@ class ShardSet:
             if with_content:
                 self._check_content(index)
 
+    def complete_index(self, indices: Iterable[int] | None = None) -> None:
+        """Write the lengths indices that are missing or wrong, from what the shards say.
+
+        Where the folder cannot be written to, the shards go without: lengths are then read from them each time.
+
+        Args:
+            indices: The shards; all by default. Ranks can share the work as in `verify`.
+
+        Raises:
+            DataError: A wrong index cannot be replaced, or a shard cannot be read.
+        """
+        for index in range(len(self.shards)) if indices is None else indices:
+            shard, path = self.shards[index], self.folder / self.shards[index].file
+            stored = read_lengths(path, shard.rows, self._kinds, (0, shard.rows))
+            if stored is not None and stored.sum(axis=1, dtype=np.int64).tolist() == self._totals(shard):
+                continue
+            with self._lock:
+                sizes = self._reader.sizes(index, 0, shard.rows)
+            try:
+                write_lengths(path, *sizes[: self._kinds])
+            except (OSError, DataError) as error:
+                if lengths_path(path).exists():
+                    raise DataError(
+                        f"{lengths_path(path)}: says other lengths than the shard, and cannot be written again "
+                        f"({error}). Delete it: it is not needed."
+                    ) from error
+
     def _check_content(self, index: int) -> None:
-        """Decode a shard and count, batch by batch: a manifest may vouch for bytes that make no sense."""
-        shard, (reader, batch_starts) = self.shards[index], self._open(index)
-        batches = (self._read(index, reader, number, int(first)) for number, first in enumerate(batch_starts[:-1]))
-        counts = [(len(batch["input_ids"].flatten()), len(batch["masked_lm_ids"].flatten())) for batch in batches]
-        tokens, masked = np.array(counts, np.int64).reshape(-1, 2).sum(axis=0).tolist()
+        """Read a shard and count: a manifest may vouch for bytes that make no sense."""
+        shard, first = self.shards[index], int(self._reader.starts[index])
+        totals = np.zeros(2, np.int64)
+        for start in range(0, shard.rows, MAX_BATCH_ROWS):
+            columns = self.columns(((first + start, first + min(start + MAX_BATCH_ROWS, shard.rows)),))
+            totals += [len(columns.input_ids), len(columns.masked_ids)]
+        tokens, masked = totals.tolist()
         if (tokens, masked) != (shard.tokens, shard.masked_tokens):
-            raise self._damaged(
-                index,
+            what = (
                 f"it has {tokens} tokens, {masked} of them to predict; the manifest says {shard.tokens} and "
-                f"{shard.masked_tokens}",
+                f"{shard.masked_tokens}"
             )
+            raise self._damaged(index, what)
 
     def copy_tokenizer(self, destination: Path) -> None:
         """Copy the tokenizer's folder from next to the shards, whole or not at all; an existing copy is kept.
@@ -184,132 +162,73 @@ class ShardSet:
         with publish_folder(destination) as folder:
             shutil.copytree(source, folder, dirs_exist_ok=True)
 
-    def columns(self, spans: tuple[tuple[int, int], ...]) -> Columns:
-        """Decode ranges of global rows, in the given order; the last few sets of ranges are kept in memory.
+    def sizes(self, spans: tuple[tuple[int, int], ...]) -> Sizes:
+        """Return how long the instances of ranges of global rows are, without reading them where there is an index.
 
         Args:
             spans: Ranges (first, stop), which may run over the ends of shards.
 
         Raises:
-            DataError: If a shard cannot be read or contradicts the manifest.
+            DataError: If there is no index, and a shard cannot be read or contradicts the manifest.
         """
         with self._lock:
-            return _recent(self._decoded, spans, self._decode, _CACHED_RANGES)
+            parts = [
+                self._stored_sizes(index, begin, end) or self._reader.sizes(index, begin, end)
+                for span in spans
+                for index, begin, end in self._reader.by_shard(*span)
+            ]
+        return Sizes(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
-    def _decode(self, spans: tuple[tuple[int, int], ...]) -> Columns:
-        # Room for the longest lists that the manifest allows. One record batch after the other is decompressed and
-        # copied there, so that memory holds the window once, and not once more in Arrow's form.
-        rows, metadata = sum(stop - first for first, stop in spans), self.metadata
-        token = token_type(metadata.vocab_size).to_pandas_dtype()
-        tokens = _Lists(rows, metadata.max_seq_length, token)
-        positions = _Lists(rows, metadata.max_predictions_per_seq, np.uint16)
-        ids = _Lists(rows, metadata.max_predictions_per_seq, token)
-        b_starts, labels = np.empty(rows, np.int64), np.empty(rows, np.int64)
-        row = 0
-        for batch in (batch for first, stop in spans for batch in self._batches(first, stop)):
-            tokens.append(batch.column("input_ids"))
-            positions.append(batch.column("masked_lm_positions"))
-            ids.append(batch.column("masked_lm_ids"))
-            b_starts[row : row + len(batch)] = batch.column("segment_b_start")
-            labels[row : row + len(batch)] = batch.column("next_sentence_label")
-            row += len(batch)
-        return Columns(
-            input_ids=tokens.values,
-            token_starts=tokens.starts,
-            segment_b_starts=b_starts,
-            masked_positions=positions.values,
-            masked_ids=ids.values,
-            masked_starts=positions.starts,
-            next_sentence_labels=labels,
-            rows=np.concatenate([np.arange(first, stop) for first, stop in spans]),
-        )
+    def columns(self, spans: tuple[tuple[int, int], ...]) -> Columns:
+        """Read ranges of global rows (first, stop), in the given order; they may run over the ends of shards.
 
-    def _batches(self, first: int, stop: int) -> Iterable[pa.RecordBatch]:
-        """Yield the record batches, cut to size, that hold a range of global rows."""
-        while first < stop:
-            # The shard that holds row ``first``, the record batch in it, and the rows of that which are in the range.
-            index = int(np.searchsorted(self.starts, first, side="right")) - 1
-            reader, batch_starts = _recent(self._readers, index, self._open, _OPEN_SHARDS)
-            local = first - int(self.starts[index])
-            number = int(np.searchsorted(batch_starts, local, side="right")) - 1
-            begin = local - int(batch_starts[number])
-            count = min(stop - first, int(batch_starts[number + 1]) - local)
-            yield self._read(index, reader, number, int(batch_starts[number])).slice(begin, count)
-            first += count
+        Raises:
+            DataError: As for `rows`.
+        """
+        return self.rows(np.concatenate([np.arange(first, stop) for first, stop in spans]))
 
-    def _read(self, index: int, reader: pa.RecordBatchFileReader, number: int, first: int) -> pa.RecordBatch:
-        """Return a record batch whose first row is row ``first`` of its shard, once it is known to make sense."""
-        try:
-            batch = read_batch(reader, number)
-        except DataError as error:
-            raise self._damaged(index, str(error)) from error
-        nonsense = find_nonsense(batch, self.metadata)
-        if nonsense is not None:
-            remedy = "Build the shards again, or correct the program that wrote them (docs/instances.md)."
-            raise self._damaged(index, f"row {first + nonsense[0]}: {nonsense[1]}", remedy)
-        return batch
+    def rows(self, rows: NDArray[np.int64], sizes: Sizes | None = None) -> Columns:
+        """Read instances; cheapest where the rows ascend, because each record batch is then looked up once.
 
-    def _open(self, index: int) -> tuple[pa.RecordBatchFileReader, NDArray[np.int64]]:
-        """Return a shard's reader and the rows, within the shard, at which its batches start."""
-        path = self.folder / self.shards[index].file
-        try:
-            source = pa.memory_map(str(path))
-            # One thread decodes: the ranks of a node share its cores, and the loader has a whole step's time.
-            reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
-            metadata = ShardMetadata.from_arrow(reader.schema, str(path))
-            labels = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[_LABEL_COLUMN]))
-            sizes = [labels.get_batch(number).num_rows for number in range(labels.num_record_batches)]
-        except (pa.ArrowException, OSError, SystemError) as error:
-            raise self._damaged(index, f"it cannot be read as an Arrow file ({str(error).splitlines()[0]})") from error
-        other = [name for name, value in vars(metadata).items() if value != getattr(self.metadata, name)]
-        if other:
-            raise self._damaged(
-                index,
-                f"its metadata differ from the manifest's: {other[0]} is {getattr(metadata, other[0])!r} and "
-                f"{getattr(self.metadata, other[0])!r}",
-            )
-        if sum(sizes) != self.shards[index].rows:
-            raise self._damaged(index, f"it has {sum(sizes)} rows, the manifest says {self.shards[index].rows}")
-        return reader, np.cumsum([0, *sizes])
+        Args:
+            rows: Global rows, in the order in which they are returned.
+            sizes: What `sizes` said of them; by default that is not compared.
 
-    def _damaged(
-        self,
-        index: int,
-        what: str,
-        remedy: str = "Copy the shard again, or delete it and run the same `megabert-data build` command.",
-    ) -> DataError:
-        return DataError(f"{self.folder / self.shards[index].file}: {what}. {remedy}")
-
-
-def _recent(cache: OrderedDict[Key, Value], key: Key, make: Callable[[Key], Value], most: int) -> Value:
-    """Return a key's value, made where it is missing; one too many pushes out the one that was used longest ago."""
-    if key not in cache:
-        cache[key] = make(key)
-        if len(cache) > most:
-            cache.popitem(last=False)
-    cache.move_to_end(key)
-    return cache[key]
-
-
-class _Lists:
-    """A list column that is filled batch by batch, so that only one batch at a time is held decompressed."""
-
-    def __init__(self, rows: int, longest: int, dtype: type) -> None:
-        """Reserve the room that the column may need; memory that is never written is never taken from the system."""
-        self._values: NDArray = np.empty(rows * longest, dtype)
-        self.starts: NDArray[np.int64] = np.zeros(rows + 1, np.int64)
-        """Index at which each row's values start, and the end."""
-        self._rows = 0
-
-    def append(self, column: pa.ListArray) -> None:
-        """Copy the lists of a batch, which are known to be no longer than the manifest allows."""
-        values, offsets, end = column.flatten(), column.offsets.to_numpy(), self.starts[self._rows]
-        self._values[end : end + len(values)] = values
-        # A slice of a batch keeps the offsets of the whole: they count from its first one.
-        np.add(offsets[1:], end - offsets[0], out=self.starts[self._rows + 1 : self._rows + len(offsets)])
-        self._rows += len(column)
+        Raises:
+            DataError: If a shard cannot be read, contradicts the manifest or the sizes, or holds instances that nobody
+                can train on.
+        """
+        with self._lock:
+            columns = self._reader.read(rows)
+        if sizes is not None:
+            self._compare(columns, sizes)
+        return columns
 
     @property
-    def values(self) -> NDArray:
-        """Values of all rows, end to end."""
-        return self._values[: self.starts[-1]]
+    def _kinds(self) -> int:
+        """Numbers of an instance in the lengths index."""
+        return 1 if self.metadata.masking == "dynamic" else 2
+
+    def _stored_sizes(self, index: int, begin: int, end: int) -> Sizes | None:
+        """Return the lengths of a part of a shard from its index; None if there is none."""
+        shard = self.shards[index]
+        stored = read_lengths(self.folder / shard.file, shard.rows, self._kinds, (begin, end))
+        if stored is None:
+            return None
+        lengths = stored.astype(np.int64)
+        return Sizes(lengths[0], lengths[1] if self._kinds == 2 else np.zeros_like(lengths[0]))
+
+    def _compare(self, columns: Columns, sizes: Sizes) -> None:
+        """Raise a DataError if instances are not as long as their index said, which the packing was planned with."""
+        wrong = columns.lengths != sizes.lengths
+        if self._kinds == 2:
+            wrong |= np.diff(columns.masked_starts) != sizes.masked_counts
+        if wrong.any():
+            index, row = self._reader.place_of(int(columns.rows[wrong.argmax()]))
+            raise DataError(
+                f"{lengths_path(self.folder / self.shards[index].file)}: says another length of row {row} than the "
+                "shard. Delete it: the next start writes it again."
+            )
+
+    def _damaged(self, index: int, what: str, remedy: str = COPY_AGAIN) -> DataError:
+        return DataError(f"{self.folder / self.shards[index].file}: {what}. {remedy}")

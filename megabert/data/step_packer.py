@@ -6,17 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.data.batch import BatchFormat, MicroBatch, RowBlock, assemble, instance_seeds
-from megabert.data.dynamic_masking import make_masker
-from megabert.data.order import DataPosition, EpochOrder, PositionRange
-from megabert.data.packing import MicroShape, PackingPlan, plan_packing
+from megabert.data.batch import BatchFormat, MicroBatch, assemble, instance_seeds
+from megabert.data.dynamic_masking import DynamicMasker, make_masker
+from megabert.data.order import DataPosition, EpochOrder, PositionRange, Window
+from megabert.data.packing import MicroShape, plan_packing
+from megabert.data.row_reader import Sizes
 from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
 from megabert.masking import MaskingOptions
-from megabert.schema import ShardMetadata
 
 _VALIDATION_ROWS = 65_536
-"""Instances decoded and planned at once in a validation."""
+"""Instances planned at once in a validation."""
+_KEPT_WINDOWS = 3
+"""Windows whose lengths are kept: the one being read, the next one, and one to spare."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,8 @@ class StepBatch:
         number: Number of the global batch in the run, which keys the dropout. Skipped updates count here, so it may be
             ahead of the optimizer step.
         micro_batches: As many on every rank; some may be without instances.
-        num_masked: Positions to predict in the global batch, over all ranks.
+        num_masked: Positions to predict in the global batch, over all ranks. Where masks are made while loading, a rank
+            knows those of its own share only, until the ranks have agreed.
         num_instances: Instances of the global batch, over all ranks.
         num_tokens: Tokens of the global batch, over all ranks.
         position_after: Position in the data behind this batch, for the checkpoint that is written after it.
@@ -93,42 +96,68 @@ class StepPacker:
         self._seed = seed
         self._batch_size_of = global_batch_size if callable(global_batch_size) else lambda number: global_batch_size
         self._masker = make_masker(shards, seed, masking)
+        self._sizes: dict[tuple[tuple[int, int], ...], Sizes] = {}
+
+    @property
+    def makes_masks(self) -> bool:
+        """Whether the shards hold no masks, so that only the rank that reads an instance knows how many it gets."""
+        return self._masker is not None
 
     def pack(self, position: DataPosition, number: int) -> StepBatch:
-        """Read, plan and assemble this rank's share of one global batch.
+        """Plan a global batch from lengths, then read and assemble this rank's share of it.
 
         Args:
             position: Where the global batch begins.
             number: Number of the batch, which keys the dropout.
         """
-        # Every rank reads the rows of the whole global batch, since their lengths make the plan...
         ranges, position_after = position.take(self._batch_size_of(number), self.shards.num_rows)
-        blocks = list(self._blocks(ranges))
-        lengths = np.concatenate([block.columns.lengths_of(block.indices) for block in blocks])
-        masked_counts = np.concatenate([block.columns.masked_counts_of(block.indices) for block in blocks])
-        plan = plan_packing(lengths, masked_counts, self.share.shape, self.share.world_size)
-        # ...but gathers only the tokens of its own micro-batches.
-        seeds = instance_seeds(self._seed, number, np.arange(lengths.size))
+        batch = self._look_up(ranges)
+        micro_batches = list(_pack_share(batch, self.shards, self.share, self._masker, key=(self._seed, number)))
+        mine = sum(micro_batch.num_masked for micro_batch in micro_batches)
         return StepBatch(
             number=number,
-            micro_batches=list(_micro_batches(plan, self.share, blocks, seeds, self.shards.metadata)),
-            num_masked=int(masked_counts.sum()),
-            num_instances=lengths.size,
-            num_tokens=int(lengths.sum()),
+            micro_batches=micro_batches,
+            num_masked=int(batch.sizes.masked_counts.sum()) if self._masker is None else mine,
+            num_instances=batch.rows.size,
+            num_tokens=int(batch.sizes.lengths.sum()),
             position_after=position_after,
         )
 
-    def _blocks(self, ranges: tuple[PositionRange, ...]) -> Iterator[RowBlock]:
-        """Yield the instances of ranges of positions, cut where the window of the order changes."""
-        ordinal = 0
+    def _look_up(self, ranges: tuple[PositionRange, ...]) -> "_GlobalBatch":
+        """Return which rows are at ranges of positions, and how long they are."""
+        rows, epochs, lengths, masked_counts = [], [], [], []
         for epoch, start, stop in ranges:
             for window, indices in EpochOrder(self.shards.num_rows, self._seed, epoch).parts(start, stop):
-                columns = self.shards.columns(window.spans)
-                if self._masker is None:
-                    yield RowBlock(columns, indices, ordinal)
-                else:
-                    yield RowBlock(self._masker.mask(columns, indices, epoch), np.arange(indices.size), ordinal)
-                ordinal += indices.size
+                sizes = self._sizes_of(window)
+                rows.append(window.rows_at(indices))
+                epochs.append(np.full(indices.size, epoch))
+                lengths.append(sizes.lengths[indices])
+                masked_counts.append(sizes.masked_counts[indices])
+        sizes = Sizes(np.concatenate(lengths), np.concatenate(masked_counts))
+        return _GlobalBatch(np.concatenate(rows), np.concatenate(epochs), sizes)
+
+    def _sizes_of(self, window: Window) -> Sizes:
+        """Return how long the rows of a window are, which many steps in succession may ask for."""
+        if window.spans not in self._sizes:
+            if len(self._sizes) == _KEPT_WINDOWS:
+                self._sizes.pop(next(iter(self._sizes)))
+            self._sizes[window.spans] = self.shards.sizes(window.spans)
+        return self._sizes[window.spans]
+
+
+@dataclass(frozen=True, eq=False)
+class _GlobalBatch:
+    """What the plan of a global batch is made from, and nothing more: every rank has it for every instance.
+
+    Attributes:
+        rows: Int64, the global row of each instance, in the order of the batch.
+        epochs: Int64, the epoch that each instance belongs to.
+        sizes: How long they are.
+    """
+
+    rows: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    sizes: Sizes
 
 
 def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int | None = None) -> Iterator[MicroBatch]:
@@ -145,30 +174,51 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
     masker = make_masker(shards, seed=0)
     stop = shards.num_rows if max_instances is None else min(max_instances, shards.num_rows)
     for first in range(0, stop, _VALIDATION_ROWS):
-        columns = shards.columns(((first, min(first + _VALIDATION_ROWS, stop)),))
-        rows = np.arange(len(columns.rows))
-        if masker is not None:  # the same masks in every validation
-            columns = masker.mask(columns, rows, epoch=0)
-        plan = plan_packing(columns.lengths_of(rows), columns.masked_counts_of(rows), share.shape, share.world_size)
-        seeds = instance_seeds(0, 0, first + rows)
-        yield from _micro_batches(plan, share, [RowBlock(columns, rows, 0)], seeds, shards.metadata)
+        span = first, min(first + _VALIDATION_ROWS, stop)
+        rows = np.arange(*span)
+        # Epoch 0: the same masks in every validation.
+        batch = _GlobalBatch(rows, np.zeros_like(rows), shards.sizes((span,)))
+        yield from _pack_share(batch, shards, share, masker, key=(0, 0), first=first)
 
 
-def _micro_batches(
-    plan: PackingPlan,
+def _pack_share(
+    batch: _GlobalBatch,
+    shards: ShardSet,
     share: RankShare,
-    blocks: list[RowBlock],
-    seeds: NDArray[np.int32],
-    metadata: ShardMetadata,
+    masker: DynamicMasker | None,
+    *,
+    key: tuple[int, int],
+    first: int = 0,
 ) -> Iterator[MicroBatch]:
-    """Assemble the micro-batches that a plan gives to a rank."""
+    """Plan a global batch, and read and assemble the micro-batches that a rank takes.
+
+    Args:
+        batch: The global batch.
+        shards: Where its rows are.
+        share: The part that this rank takes.
+        masker: Makes the masks where they are not in the shards.
+        key: Seed and number of the batch, which key the dropout.
+        first: Number of the batch's first instance, among those that the key counts.
+    """
+    # How many masks an instance gets is not known before it is read: the plan leaves room for the most.
+    lengths, masked_counts = batch.sizes
+    most_masked = masked_counts if masker is None else masker.most_predictions(lengths)
+    plan = plan_packing(lengths, most_masked, share.shape, share.world_size)
+    bins = [plan.micro_batch(micro_step, share.rank) for micro_step in range(plan.num_micro_steps)]
+    ordinals = np.concatenate(bins)
+    # The rows are read in the order in which they are stored, so that each record batch is looked up once.
+    stored = ordinals[np.argsort(batch.rows[ordinals], kind="stable")]
+    columns = shards.rows(batch.rows[stored], Sizes(lengths[stored], masked_counts[stored]))
+    if masker is not None:
+        columns = masker.mask(columns, batch.epochs[stored])
+    index_of = np.empty(lengths.size, np.int64)
+    index_of[stored] = np.arange(stored.size)
     batch_format = BatchFormat(
-        pad_id=metadata.special_ids["pad"],
-        max_seq_length=metadata.max_seq_length,
-        has_labels=metadata.objective != "none",
+        pad_id=shards.metadata.special_ids["pad"],
+        max_seq_length=shards.metadata.max_seq_length,
+        has_labels=shards.metadata.objective != "none",
         pin=share.pin,
     )
     padded = share.shape.padded(plan.max_tokens, plan.max_masked) if share.pad else None
-    for micro_step in range(plan.num_micro_steps):
-        ordinals = plan.micro_batch(micro_step, share.rank)
-        yield assemble(blocks, ordinals, seeds[ordinals], batch_format, padded)
+    for mine in bins:
+        yield assemble(columns, index_of[mine], instance_seeds(*key, first + mine), batch_format, padded)

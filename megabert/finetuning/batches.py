@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, RowBlock, assemble, columns_of, instance_seeds
+from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble, columns_of, instance_seeds
+from megabert.data.columns import Columns
 from megabert.data.order import EpochOrder
 from megabert.data.packing import MicroShape, plan_packing
-from megabert.data.shard_set import Columns
 from megabert.observability.logs import logger
 from megabert.tokenization import SpecialIds
 
@@ -184,12 +184,12 @@ class Batcher:
         most_tokens = max(self.micro_batch_tokens, int(lengths.max()))
         shape = MicroShape(tokens=most_tokens, sequences=_NO_LIMIT, masked=_NO_LIMIT)
         packing = plan_packing(lengths, np.zeros_like(lengths), shape, self.world_size)
-        block = RowBlock(features.columns, _sequences_of(items, group), 0)
+        sequences = _sequences_of(items, group)
         batch_format = BatchFormat(pad_id=self.pad_id, max_seq_length=0, has_labels=False)
         for micro_step in range(packing.num_micro_steps):
             mine = packing.micro_batch(micro_step, self.rank)
             ordinals = _sequences_of(mine, group)
-            inputs = assemble([block], ordinals, seeds[ordinals], batch_format)
+            inputs = assemble(features.columns, sequences[ordinals], seeds[ordinals], batch_format)
             yield self._labelled(inputs, items[mine])
 
     def _labelled(self, inputs: MicroBatch, items: NDArray[np.int64]) -> TaskBatch:

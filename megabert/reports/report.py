@@ -67,7 +67,7 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
 def _counts(shards: ShardSet, first: int, stop: int) -> NDArray[np.int64]:
     columns, masker = shards.columns(((first, stop),)), make_masker(shards, seed=0)
     if masker is not None:  # dynamic masking: the same masks as in a validation
-        columns = masker.mask(columns, np.arange(len(columns.rows)), epoch=0)
+        columns = masker.mask(columns, 0)
     return np.bincount(columns.masked_ids, minlength=shards.metadata.vocab_size)
 
 

@@ -1,6 +1,6 @@
 """The contract between ``data_prep`` and ``megabert``: Arrow schema, shard manifest, atomic files."""
 
-from megabert.schema.batches import find_nonsense, flat_list, read_batch
+from megabert.schema.batches import FlatBatch, find_nonsense, flat_list, read_batch
 from megabert.schema.files import (
     atomic_path,
     atomic_write,
@@ -15,6 +15,7 @@ from megabert.schema.files import (
     try_lock,
     write_durably,
 )
+from megabert.schema.lengths import lengths_path, read_lengths, write_lengths
 from megabert.schema.shards import (
     MANIFEST_NAME,
     MAX_BATCH_ROWS,
@@ -30,6 +31,7 @@ from megabert.schema.shards import (
 __all__ = [
     "MANIFEST_NAME",
     "MAX_BATCH_ROWS",
+    "FlatBatch",
     "Manifest",
     "ShardEntry",
     "ShardMetadata",
@@ -39,11 +41,13 @@ __all__ = [
     "flat_list",
     "instance_schema",
     "is_temporary",
+    "lengths_path",
     "open_lock",
     "parse_json",
     "publish_folder",
     "read_batch",
     "read_json",
+    "read_lengths",
     "read_manifest",
     "replace_folder",
     "sha256_file",
@@ -51,5 +55,6 @@ __all__ = [
     "token_type",
     "try_lock",
     "write_durably",
+    "write_lengths",
     "write_manifest",
 ]

@@ -6,6 +6,8 @@ values makes a reader take foreign memory, and an id behind the vocabulary ends 
 
 # T tokens, M predictions, R rows
 
+from typing import NamedTuple, Self
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -37,15 +39,45 @@ def read_batch(reader: pa.RecordBatchFileReader, number: int) -> pa.RecordBatch:
     return batch
 
 
-def find_nonsense(batch: pa.RecordBatch, metadata: ShardMetadata) -> tuple[int, str] | None:
+class FlatBatch(NamedTuple):
+    """Instances as flat arrays: the values of each list column end to end, and where each row's begin."""
+
+    ids_T: NDArray[np.integer]
+    """Ids of all instances end to end, as stored: masked."""
+    offsets: NDArray[np.integer]
+    """Shape (R + 1,): where each instance starts, and the end."""
+    b_start_R: NDArray[np.integer]
+    """Where B starts in each instance; its length where there is none."""
+    positions_M: NDArray[np.integer]
+    """Predicted positions, counted from the start of their instance."""
+    ends_M: NDArray[np.integer]
+    """Shape (R + 1,): where each row's predictions end, after a 0."""
+    originals_M: NDArray[np.integer]
+    """Ids before masking at the predicted positions."""
+    ends_originals: NDArray[np.integer]
+    """Shape (R + 1,): as ``ends_M``, for ``originals_M``. Equal in a sound batch."""
+    label_R: NDArray[np.integer]
+    """``next_sentence_label`` of each instance."""
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> Self:
+        """Open a record batch of a shard, or a slice of one; values are not copied."""
+        return cls(
+            *flat_list(batch["input_ids"]),
+            np.asarray(batch["segment_b_start"]),
+            *flat_list(batch["masked_lm_positions"]),
+            *flat_list(batch["masked_lm_ids"]),
+            np.asarray(batch["next_sentence_label"]),
+        )
+
+
+def find_nonsense(batch: FlatBatch, metadata: ShardMetadata) -> tuple[int, str] | None:
     """Return the first row of a batch that no reader can use, and why; None where all can be used.
 
     This is what training relies on. Whether instances are as a build makes them (words masked whole, the right number
     of predictions, special tokens in their places) is for `megabert-data verify` to say.
     """
-    ids_T, starts = flat_list(batch["input_ids"])
-    positions_M, position_starts = flat_list(batch["masked_lm_positions"])
-    originals_M, original_starts = flat_list(batch["masked_lm_ids"])
+    ids_T, starts, b_start_R, positions_M, position_starts, originals_M, original_starts, label_R = batch
     length_R, count_R = np.diff(starts), np.diff(position_starts)
     has_pairs = metadata.objective != "none"
     most = metadata.max_predictions_per_seq if metadata.masking == "static" else 0
@@ -53,8 +85,8 @@ def find_nonsense(batch: pa.RecordBatch, metadata: ShardMetadata) -> tuple[int, 
     first_b, last_b = (3, length_R - 2) if has_pairs else (length_R, length_R)
     limits = (
         ("the length of input_ids", length_R, 5 if has_pairs else 3, metadata.max_seq_length),
-        ("segment_b_start", np.asarray(batch["segment_b_start"]), first_b, last_b),
-        ("next_sentence_label", np.asarray(batch["next_sentence_label"]), 0, int(has_pairs)),
+        ("segment_b_start", b_start_R, first_b, last_b),
+        ("next_sentence_label", label_R, 0, int(has_pairs)),
         ("the length of masked_lm_positions", count_R, 0, most),
         ("the length of masked_lm_ids", np.diff(original_starts), count_R, count_R),
     )

@@ -141,7 +141,9 @@ def _verify_share(shards: tuple[tuple[ShardSet, ShardSet], ...], world: World, *
     """Check this rank's share of all shards against the manifest; together the ranks read each shard once."""
     for splits in shards:
         for split in splits:
-            split.verify(range(world.rank, len(split.shards), world.size), with_content=with_content)
+            mine = range(world.rank, len(split.shards), world.size)
+            split.verify(mine, with_content=with_content)
+            split.complete_index(mine)
 
 
 def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_dir: Path, world: World) -> None:

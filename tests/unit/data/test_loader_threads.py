@@ -63,7 +63,7 @@ def test_ranks_agree_once_a_step_on_totals_and_stop(shards):
 def test_failure_on_one_rank_reaches_the_others(shards, shard_folder, monkeypatch):
     agreement = Agreement(2)
     broken = ShardSet.open(shard_folder)
-    monkeypatch.setattr(broken, "columns", lambda spans: (_ for _ in ()).throw(DataError("rank 1's disk is gone")))
+    monkeypatch.setattr(broken, "rows", lambda *_: (_ for _ in ()).throw(DataError("rank 1's disk is gone")))
     loaders = [loader_of(s, world_size=2, rank=r, agree=agreement.of(r)) for r, s in enumerate([shards, broken])]
     with pytest.raises(Echo, match="another rank"):
         next(loaders[0])

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from megabert.data import row_reader
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
 from megabert.schema import sha256_file
@@ -44,14 +45,14 @@ def test_statistics_are_those_of_the_split(shard_folder, train_instances):
     assert ShardSet.open(shard_folder, "validation").num_rows == 97
 
 
-def test_cache_is_bounded_and_hits(shard_folder):
+def test_decompressed_batches_are_bounded(shard_folder, monkeypatch):
+    monkeypatch.setattr(row_reader, "_HELD_BYTES", 20_000)
+    monkeypatch.setattr(row_reader, "_FEWEST_HELD", 2)
     shards = ShardSet.open(shard_folder)
-    first = shards.columns(((0, 10),))
-    assert shards.columns(((0, 10),)) is first
-    for start in range(10, 200, 10):
-        shards.columns(((start, start + 10),))
-    assert len(shards._decoded) <= 3
-    assert shards.columns(((0, 10),)) is not first
+    shards.columns(((0, 1111),))
+    reader = shards._reader
+    assert len(reader._batches) >= 2
+    assert 0 < reader._held_bytes == sum(batch.held_bytes for batch in reader._batches.values()) <= 20_000
 
 
 def test_flipped_byte_is_named(shard_folder, tmp_path):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from data_prep.array_loops import order_of
+from megabert.randomness.sort_loops import order_of
 
 
 @pytest.mark.parametrize(

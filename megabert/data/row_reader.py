@@ -1,0 +1,229 @@
+"""Instances by global row: which shard and record batch each is in, which of these are open, and copies of rows."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megabert.data.columns import Columns
+from megabert.data.shard_file import OpenBatch, ShardFile
+from megabert.errors import DataError
+from megabert.schema import FlatBatch, ShardEntry, ShardMetadata, find_nonsense, token_type
+
+_OPEN_SHARDS = 64
+"""Memory maps that are held open at once."""
+_OPEN_BATCHES = 4096
+"""Record batches that are kept open; opening one costs more than copying a row from it."""
+_HELD_BYTES = 384 * 2**20
+"""Memory for record batches that had to be decompressed..."""
+_FEWEST_HELD = 2 * 8
+"""...but that of a window at least: eight blocks of 8,192 rows touch two compressed batches each."""
+
+
+class Sizes(NamedTuple):
+    """How long instances are."""
+
+    lengths: NDArray[np.int64]
+    """Tokens of each."""
+    masked_counts: NDArray[np.int64]
+    """Positions to predict in each; 0 where the loader makes the masks."""
+
+
+class RowReader:
+    """Reads rows of the shards of a split. It is not safe for several threads at a time."""
+
+    def __init__(self, folder: Path, shards: list[ShardEntry], metadata: ShardMetadata) -> None:
+        """Open nothing yet.
+
+        Args:
+            folder: Folder of the shards.
+            shards: The shards, in the order that numbers the rows.
+            metadata: What the manifest says of all of them.
+        """
+        self.starts: NDArray[np.int64] = np.cumsum([0, *(shard.rows for shard in shards)])
+        """Global row at which each shard starts; the last is the number of rows."""
+        self._folder, self._shards, self._metadata = folder, shards, metadata
+        self._files: OrderedDict[int, ShardFile] = OrderedDict()
+        self._batches: OrderedDict[tuple[int, int], OpenBatch] = OrderedDict()
+        self._held_bytes = 0
+        self._schema: pa.Schema | None = None
+
+    def read(self, rows: NDArray[np.int64]) -> Columns:
+        """Read instances; cheapest where the rows ascend, because each record batch is then looked up once.
+
+        Args:
+            rows: Global rows, in the order in which they are returned.
+
+        Raises:
+            DataError: If a shard cannot be read, contradicts the manifest, or holds instances that nobody can train on.
+        """
+        columns, filled = self._room_for(rows), 0
+        for index, number, inside in self._by_batch(rows):
+            filled = self._copy(index, number, inside, filled, columns)
+        columns = columns._replace(
+            input_ids=columns.input_ids[: columns.token_starts[-1]],
+            masked_positions=columns.masked_positions[: columns.masked_starts[-1]],
+            masked_ids=columns.masked_ids[: columns.masked_starts[-1]],
+        )
+        nonsense = find_nonsense(_flat(columns), self._metadata)
+        if nonsense is not None:
+            raise self._nonsense(int(rows[nonsense[0]]), nonsense[1])
+        return columns
+
+    def sizes(self, index: int, begin: int, end: int) -> Sizes:
+        """Return the lengths of a part of a shard from the shard itself.
+
+        Args:
+            index: The shard.
+            begin: First row, counted from the shard's first.
+            end: The row behind the last.
+        """
+        starts = self._open(index).batch_starts
+        first, last = np.searchsorted(starts, [begin, end - 1], side="right") - 1
+        parts = []
+        for number in range(first, last + 1):
+            batch, start = self._open_batch(index, number).columns, int(starts[number])
+            part = slice(max(begin - start, 0), end - start)
+            parts.append((np.diff(batch.offsets)[part], np.diff(batch.ends_M)[part]))
+        lengths, masked_counts = (np.concatenate(values).astype(np.int64) for values in zip(*parts, strict=True))
+        return Sizes(lengths, masked_counts)
+
+    def place_of(self, row: int) -> tuple[int, int]:
+        """Return the shard that a global row is in, and its number there."""
+        index = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return index, row - int(self.starts[index])
+
+    def by_shard(self, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (shard, its first row, the one behind its last) for a range of global rows, shard by shard."""
+        while first < stop:
+            index = int(np.searchsorted(self.starts, first, side="right")) - 1
+            start, end = int(self.starts[index]), min(stop, int(self.starts[index + 1]))
+            yield index, first - start, end - start
+            first = end
+
+    def _room_for(self, rows: NDArray[np.int64]) -> Columns:
+        """Return columns with room for the longest lists that the manifest allows.
+
+        Memory that is never written is never taken from the system.
+        """
+        metadata, count = self._metadata, len(rows)
+        token = token_type(metadata.vocab_size).to_pandas_dtype()
+        return Columns(
+            input_ids=np.empty(count * metadata.max_seq_length, token),
+            token_starts=np.zeros(count + 1, np.int64),
+            segment_b_starts=np.empty(count, np.int64),
+            masked_positions=np.empty(count * metadata.max_predictions_per_seq, np.uint16),
+            masked_ids=np.empty(count * metadata.max_predictions_per_seq, token),
+            masked_starts=np.zeros(count + 1, np.int64),
+            next_sentence_labels=np.empty(count, np.int64),
+            rows=rows,
+        )
+
+    def _copy(self, index: int, number: int, inside: NDArray[np.int64], filled: int, columns: Columns) -> int:
+        """Append rows of a record batch, numbered inside it, to columns; return how many these have then."""
+        from megabert.data.gather_loops import copy_rows
+
+        batch = self._open_batch(index, number).columns
+        end: int = copy_rows(batch, inside, filled, columns)
+        if end < filled + len(inside):
+            row = int(inside[end - filled])
+            _, what = find_nonsense(_row_of(batch, row), self._metadata) or (0, "is too long")
+            raise self._nonsense(int(columns.rows[end]), what)
+        return end
+
+    def _by_batch(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+        """Yield (shard, record batch, rows counted from its first) for runs of global rows that are in one batch."""
+        shards = np.searchsorted(self.starts, rows, side="right") - 1
+        parts = []
+        # All batches are asked for before the first one is read, so that the system reads many at a time.
+        for begin, end in _runs(shards):
+            index = int(shards[begin])
+            file = self._open(index)
+            inside = rows[begin:end] - self.starts[index]
+            numbers = np.searchsorted(file.batch_starts, inside, side="right") - 1
+            inside -= file.batch_starts[numbers]
+            runs = [(int(numbers[first]), inside[first:last]) for first, last in _runs(numbers)]
+            closed = {number for number, _ in runs if (index, number) not in self._batches}
+            if closed:
+                file.prefetch(np.array(sorted(closed)))
+            parts.append((index, runs))
+        for index, runs in parts:
+            for number, in_batch in runs:
+                yield index, number, in_batch
+
+    def _open(self, index: int) -> ShardFile:
+        """Return an open shard; the one that was used longest ago is closed for it."""
+        if index not in self._files:
+            shard = self._shards[index]
+            file = ShardFile(self._folder / shard.file, shard, self._metadata, self._schema)
+            self._schema = file.schema
+            self._files[index] = file
+            if len(self._files) > _OPEN_SHARDS:
+                closed, _ = self._files.popitem(last=False)
+                for key in [key for key in self._batches if key[0] == closed]:
+                    self._close_batch(key)
+        self._files.move_to_end(index)
+        return self._files[index]
+
+    def _open_batch(self, index: int, number: int) -> OpenBatch:
+        """Return an open record batch; those used longest ago are closed where there are too many or too large ones."""
+        key = index, number
+        if key not in self._batches:
+            self._batches[key] = batch = self._open(index).read(number)
+            self._held_bytes += batch.held_bytes
+            while len(self._batches) > _OPEN_BATCHES or (
+                self._held_bytes > _HELD_BYTES and len(self._batches) > _FEWEST_HELD
+            ):
+                self._close_batch(next(iter(self._batches)))
+        self._batches.move_to_end(key)
+        return self._batches[key]
+
+    def _close_batch(self, key: tuple[int, int]) -> None:
+        self._held_bytes -= self._batches.pop(key).held_bytes
+
+    def _nonsense(self, row: int, what: str) -> DataError:
+        index, inside = self.place_of(row)
+        remedy = "Build the shards again, or correct the program that wrote them (docs/instances.md)."
+        return self._open(index).damaged(f"row {inside}: {what}", remedy)
+
+
+def _flat(columns: Columns) -> FlatBatch:
+    """Return columns in the form in which instances are checked."""
+    return FlatBatch(
+        ids_T=columns.input_ids,
+        offsets=columns.token_starts,
+        b_start_R=columns.segment_b_starts,
+        positions_M=columns.masked_positions,
+        ends_M=columns.masked_starts,
+        originals_M=columns.masked_ids,
+        ends_originals=columns.masked_starts,
+        label_R=columns.next_sentence_labels,
+    )
+
+
+def _row_of(batch: FlatBatch, row: int) -> FlatBatch:
+    """Return one row of a batch."""
+
+    def part(values: NDArray[np.integer], starts: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+        first, stop = starts[row : row + 2].tolist()
+        return values[first:stop], np.array([0, stop - first])
+
+    return FlatBatch(
+        *part(batch.ids_T, batch.offsets),
+        batch.b_start_R[row : row + 1],
+        *part(batch.positions_M, batch.ends_M),
+        *part(batch.originals_M, batch.ends_originals),
+        batch.label_R[row : row + 1],
+    )
+
+
+def _runs(values: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return where runs of equal values begin and end."""
+    if not len(values):
+        return []
+    cuts = (np.flatnonzero(np.diff(values)) + 1).tolist()
+    return list(zip([0, *cuts], [*cuts, len(values)], strict=True))
