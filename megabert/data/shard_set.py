@@ -120,7 +120,8 @@ class ShardSet:
         for index in range(len(self.shards)) if indices is None else indices:
             shard, path = self.shards[index], self.folder / self.shards[index].file
             stored = read_lengths(path, shard.rows, self._kinds, (0, shard.rows))
-            if stored is not None and stored.sum(axis=1, dtype=np.int64).tolist() == self._totals(shard):
+            totals = [shard.tokens, shard.masked_tokens][: self._kinds]
+            if stored is not None and stored.sum(axis=1, dtype=np.int64).tolist() == totals:
                 continue
             with self._lock:
                 sizes = self._reader.sizes(index, 0, shard.rows)

@@ -119,5 +119,5 @@ def flat_list(column: pa.ListArray) -> tuple[NDArray[np.integer], NDArray[np.int
     return values, np.subtract(offsets, offsets[:1], dtype=np.int64)
 
 
-def _row(starts: NDArray[np.int64], index: int) -> int:
+def _row(starts: NDArray[np.integer], index: int) -> int:
     return int(np.searchsorted(starts, index, side="right")) - 1

@@ -57,6 +57,7 @@ def write_shards(
     batch_rows: int = 100,
     objective: str = "nsp",
     masking: str = "static",
+    compression: str | None = "zstd",
 ) -> Path:
     """Write shards by split, with batches that do not divide them, and their manifest."""
     metadata = ShardMetadata(
@@ -72,7 +73,7 @@ def write_shards(
         vocab_size=vocab_size,
     )
     schema, token = instance_schema(metadata), token_type(vocab_size)
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
+    options = pa.ipc.IpcWriteOptions(compression=compression)
     folder.mkdir(parents=True, exist_ok=True)
     entries = []
     for split, groups in shards.items():

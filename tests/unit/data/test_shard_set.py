@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from megabert.data import row_reader
+from megabert.data import row_reader, shard_set
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
-from megabert.schema import sha256_file
+from megabert.schema import lengths_path, sha256_file
 
 
 def _row(columns, i):
@@ -150,3 +150,101 @@ def test_tokenizer_is_copied_once(shard_folder, tmp_path):
         ShardSet.open(folder).copy_tokenizer(tmp_path / "tokenizer")
     assert (tmp_path / "tokenizer" / "vocab.txt").read_text() == "[PAD]\n"
     assert {path.name for path in tmp_path.iterdir()} == {"copy", "tokenizer"}
+
+
+@pytest.fixture
+def indexed(shard_folder, tmp_path):
+    """A copy of the shards that have their lengths indices."""
+    folder = shutil.copytree(shard_folder, tmp_path / "indexed")
+    ShardSet.open(folder).complete_index()
+    return folder
+
+
+def test_lengths_come_from_the_index_alone_and_equal_those_of_the_shards(indexed, train_instances, monkeypatch):
+    assert {path.stat().st_size - 128 for path in indexed.glob("train-*.npy")} == {
+        4 * shard.rows for shard in ShardSet.open(indexed).shards
+    }
+    monkeypatch.setattr(row_reader, "ShardFile", None)  # no shard can be opened
+    sizes = ShardSet.open(indexed).sizes(((640, 900), (0, 70), (1110, 1111)))
+    rows = [*range(640, 900), *range(70), 1110]
+    assert sizes.lengths.tolist() == [len(train_instances[row].input_ids) for row in rows]
+    assert sizes.masked_counts.tolist() == [len(train_instances[row].masked_lm_ids) for row in rows]
+
+
+def test_lengths_without_an_index_come_from_the_shards(shard_folder, indexed):
+    spans = ((5, 1111), (3, 9))
+    with_index, without = (ShardSet.open(folder).sizes(spans) for folder in (indexed, shard_folder))
+    assert not list(shard_folder.glob("*.npy"))
+    assert all(np.array_equal(a, b) for a, b in zip(with_index, without, strict=True))
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def change_a_length(path):
+    np.save(path, np.load(path) + np.array([[1], [0]], "<u2"))
+
+
+@pytest.mark.parametrize(
+    "damage", [cut, change_a_length, lambda path: path.unlink(), lambda path: path.write_bytes(b"")]
+)
+def test_unfit_index_is_written_again(indexed, damage):
+    path = lengths_path(indexed / "train-00002.arrow")
+    content = path.read_bytes()
+    damage(path)
+    ShardSet.open(indexed).complete_index([0, 1])
+    assert not path.exists() or path.read_bytes() != content
+    ShardSet.open(indexed).complete_index()
+    assert path.read_bytes() == content
+
+
+def test_index_that_says_other_lengths_than_the_shard_is_an_error(indexed):
+    path = lengths_path(indexed / "train-00001.arrow")
+    values = np.load(path)
+    np.save(path, values[:, ::-1])  # the sums are right
+    shards = ShardSet.open(indexed)
+    first = shards.shards[0].rows
+    rows = np.arange(first, first + 60)
+    with pytest.raises(DataError, match=r"train-00001\.lengths\.npy: says another length of row \d+ .*Delete it"):
+        shards.rows(rows, shards.sizes(((first, first + 60),)))
+
+
+def test_wrong_index_that_cannot_be_replaced_is_an_error_and_a_missing_one_is_not(indexed, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(shard_set, "write_lengths", refuse)
+    lengths_path(indexed / "train-00000.arrow").unlink()
+    ShardSet.open(indexed).complete_index()
+    cut(lengths_path(indexed / "train-00001.arrow"))
+    with pytest.raises(DataError, match=r"train-00001\.lengths\.npy: .*Delete it"):
+        ShardSet.open(indexed).complete_index()
+
+
+def test_rows_are_read_in_any_order_and_more_than_once(shard_folder, train_instances):
+    rows = np.random.default_rng(0).integers(0, 1111, 400)
+    columns = ShardSet.open(shard_folder).rows(rows)
+    assert [_row(columns, i) for i in range(400)] == [_expected(train_instances[row]) for row in rows]
+
+
+def test_record_batches_of_any_size_are_read(shard_folder, train_instances, tmp_path):
+    folder = shutil.copytree(shard_folder, tmp_path / "copy")
+    path = folder / "train-00003.arrow"
+    with pa.ipc.open_file(path.read_bytes()) as reader:
+        table = reader.read_all().combine_chunks()
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        for first, stop in ((0, 10), (10, 200), (200, 201), (201, len(table))):
+            writer.write_table(table.slice(first, stop - first))
+    columns = ShardSet.open(folder).columns(((700, 1111),))
+    assert [_row(columns, i) for i in range(411)] == [_expected(instance) for instance in train_instances[700:]]
+
+
+def test_uncompressed_shards_are_views_of_the_file(make, tmp_path):
+    rows = make.instances(300, 32, 1000, seed=5)
+    folder = make.shards(tmp_path / "plain", {"train": [rows]}, compression=None)
+    shards = ShardSet.open(folder)
+    columns = shards.columns(((0, 300),))
+    assert [_row(columns, i) for i in range(300)] == [_expected(row) for row in rows]
+    assert len(shards._reader._batches) == 3
+    assert shards._reader._held_bytes == 0
