@@ -21,7 +21,16 @@ from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs, require_latest
 from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
-from megabert.schema import MAX_BATCH_ROWS, Manifest, ShardEntry, ShardMetadata, read_batch, read_manifest
+from megabert.schema import (
+    MAX_BATCH_ROWS,
+    Manifest,
+    ShardEntry,
+    ShardMetadata,
+    lengths_path,
+    read_batch,
+    read_lengths,
+    read_manifest,
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,7 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
         return [f"{task.path}: its metadata differs from the manifest's"]
     rules, pairs = Rules.of(task.metadata, tokenizer_of(task.folder / "tokenizer")), _pairs(task)
     totals, problems, first = np.zeros(3, np.int64), [], 0
+    sizes: list[NDArray[np.int64]] = []
     # Batch by batch, so that no more than one is held decoded.
     for index in range(reader.num_record_batches):
         batch = Batch.of(read_batch(reader, index))
@@ -134,12 +144,24 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
         part = None if pairs is None else pairs.take(np.arange(first, min(first + rows, len(pairs))))
         problems += _check_batch(task, batch, first, rules, part)
         totals += [rows, len(batch.ids_T), len(batch.positions_M)]
+        sizes.append(np.stack([np.diff(batch.offsets), np.diff(batch.ends_M)]))
         first += rows
     # Rows may be sound and yet too few.
     said = [task.entry.rows, task.entry.tokens, task.entry.masked_tokens]
     if totals.tolist() != said:
         problems.append(f"{task.path}: rows, tokens, masked tokens are {totals.tolist()}, the manifest says {said}")
-    return problems
+    return problems + _check_index(task, np.concatenate(sizes, axis=1))
+
+
+def _check_index(task: ShardTask, sizes: NDArray[np.int64]) -> list[str]:
+    """Compare the lengths index of a shard, if there is one, with the lengths in the shard."""
+    if not lengths_path(task.path).exists():
+        return []
+    kinds = 1 if task.metadata.masking == "dynamic" else 2
+    stored = read_lengths(task.path, sizes.shape[1], kinds, (0, sizes.shape[1]))
+    if stored is not None and np.array_equal(stored, sizes[:kinds]):
+        return []
+    return [f"{lengths_path(task.path)}: says other lengths than the shard. Delete it: training writes it again."]
 
 
 def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs: Pairs | None) -> list[str]:

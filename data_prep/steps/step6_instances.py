@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from data_prep.arrow_files import write_batches
 from data_prep.checks.batch import count_instances
@@ -36,14 +38,18 @@ from megabert.schema import (
     Manifest,
     ShardEntry,
     ShardMetadata,
+    flat_list,
     instance_schema,
     publish_folder,
     read_manifest,
+    rows_per_batch,
+    write_lengths,
     write_manifest,
 )
 
-BYTES_A_TOKEN = 2.6
-"""Of a shard with static masks, for each token of the text that went into it (measured on 462 MB of English)."""
+BYTES_A_TOKEN = 3.8
+"""Of a shard with static masks, for each token of the text that went into it: 2.6 compressed (measured on 462 MB of English),
+1.41 to 1.48 times that as it is stored."""
 MIN_SHARDS = 512
 """Training shards of a length that a corpus has, before any of them takes several buckets."""
 MAX_SHARDS = 50_000
@@ -64,6 +70,8 @@ class InstanceTask:
     options: PairOptions
     path: Path
     """The shard."""
+    is_compressed: bool = False
+    """Whether the shard is stored as earlier versions did: zstd, in record batches of 8,192 rows."""
 
 
 def count_buckets_a_shard(config: BuildConfig, buckets: int, tokens: int) -> int:
@@ -125,20 +133,35 @@ def _metadata(build: Build, length: int) -> ShardMetadata:
         vocab_size=tokenizer.vocab_size,
         masked_lm_prob=config.masked_lm_prob,
     )
-    return replace(metadata, revision=_begun_revision(build, length) or metadata.latest_revision)
+    begun = _begun(build, length)
+    return replace(metadata, revision=begun.revision if begun else metadata.latest_revision)
 
 
-def _begun_revision(build: Build, length: int) -> Literal[1, 2, 3] | None:
-    """Return the revision of the shards that an earlier run left; None if there are none, or none can be read."""
+class _Begun(NamedTuple):
+    """What the shards that an earlier run left are like; the same build makes the same bytes whatever its version."""
+
+    revision: Literal[1, 2, 3]
+    is_compressed: bool
+
+
+def _begun(build: Build, length: int) -> _Begun | None:
+    """Look at the shards that an earlier run left; None if there are none, or none can be read."""
     for path in sorted(build.path("instances", str(length)).glob("*.arrow")):
-        with contextlib.suppress(DataError, OSError, pa.ArrowInvalid), pa.ipc.open_file(path) as reader:
-            return ShardMetadata.from_arrow(reader.schema, str(path)).revision
+        with contextlib.suppress(DataError, OSError, pa.ArrowInvalid), pa.memory_map(str(path)) as source:
+            content = source.read_buffer()
+            reader = pa.ipc.open_file(content)
+            metadata = ShardMetadata.from_arrow(reader.schema, str(path))
+            # Arrow hands out views of what it was given, unless that is compressed.
+            distance = reader.get_batch(0)["input_ids"].values.buffers()[1].address - content.address
+            return _Begun(metadata.revision, is_compressed=not 0 <= distance < content.size)
     return None
 
 
 def instance_units(build: Build, metadata: ShardMetadata, buckets_a_shard: int) -> Iterator[Unit]:
     """Yield a unit for each pass over the buckets of each shard."""
     config, documents, length = build.config, build.path("documents"), metadata.max_seq_length
+    begun = _begun(build, length)
+    is_compressed = begun is not None and begun.is_compressed
     for split in SPLITS:
         if not index_path(documents, split).is_file():
             continue
@@ -149,7 +172,7 @@ def instance_units(build: Build, metadata: ShardMetadata, buckets_a_shard: int) 
                 name = f"{split}-{bucket:05d}-{duplicate:02d}"
                 path = build.path("instances", str(length), f"{name}.arrow")
                 count = min(buckets_a_shard, buckets - bucket)
-                task = InstanceTask(build.folder, split, bucket, count, options, path)
+                task = InstanceTask(build.folder, split, bucket, count, options, path, is_compressed)
                 yield build.unit(f"instances-{length}", name, write_shard, task, group=_group(length, split))
 
 
@@ -159,47 +182,82 @@ def _group(length: int, split: str) -> str:
 
 
 def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
-    """Write the shard of a task, bucket by bucket; buckets that give no instance give no file."""
+    """Write the shard of a task, bucket by bucket, and its lengths index; no instances give no file."""
     metadata, tally = task.options.metadata, Tally()
     require_latest(metadata, task.path, "Finish the build with that version, or give --output a new folder.")
     tokenizer_of(task.folder / "tokenizer").forget_spans()  # step 3 may have filled this cache in the same process
     buckets = range(task.bucket, task.bucket + task.buckets)
-    batches = (batch for bucket in buckets for batch in _bucket_batches(task, bucket, tally))
+    parts, lengths = (_bucket_rows(task, bucket, tally) for bucket in buckets), []
+
+    def noted() -> Iterator[pa.RecordBatch]:
+        for part in filter(None, parts):
+            lengths.append(_lengths_of(part, metadata))
+            yield part
+
+    # Small and as they are in memory: then a loader reads a row for the price of the bytes around it.
+    rows = MAX_BATCH_ROWS if task.is_compressed else rows_per_batch(metadata.max_seq_length)
+    batches = _evenly(noted(), rows)
     first = next(batches, None)
     if first is None:
         return [], {"rows": 0}
-    write_batches(task.path, instance_schema(metadata), chain([first], batches), compression="zstd")
-    return [task.path], tally.of()
+    compression = "zstd" if task.is_compressed else None
+    write_batches(task.path, instance_schema(metadata), chain([first], batches), compression=compression)
+    index = write_lengths(task.path, *(np.concatenate(kind) for kind in zip(*lengths, strict=True)))
+    return [task.path, index], tally.of()
 
 
-def _bucket_batches(task: InstanceTask, bucket: int, tally: Tally) -> list[pa.RecordBatch]:
-    """Return the instances of a pass over a bucket as record batches, perhaps none, and count them."""
+def _bucket_rows(task: InstanceTask, bucket: int, tally: Tally) -> pa.RecordBatch | None:
+    """Return the instances of a pass over a bucket, and count them; None if there are none."""
     metadata, tokenizer = task.options.metadata, tokenizer_of(task.folder / "tokenizer")
     documents = documents_of(task.folder / "documents", task.split)
     pairs = make_pairs(documents, bucket, task.options, task.folder / "tokenizer")
     if not len(pairs):
-        return []
+        return None
     # Pairs are ranges of tokens. From here on they are rows: [CLS] A [SEP] B [SEP], masked.
     instances = assemble(documents, pairs, metadata)
     masked = mask(instances, pairs, metadata, tokenizer.is_subword)
     rows = to_batch(instances, masked, pairs.label, metadata)
     tally.add(count_instances(rows, metadata))
-    return [rows.slice(first, MAX_BATCH_ROWS) for first in range(0, len(pairs), MAX_BATCH_ROWS)]
+    return rows
+
+
+def _evenly(parts: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Cut record batches anew, so that all but the last one have as many rows."""
+    rest: pa.RecordBatch | None = None
+    for part in parts:
+        if rest is not None:
+            head = part.slice(0, rows - len(rest))
+            (rest,) = pa.Table.from_batches([rest, head]).combine_chunks().to_batches()
+            if len(rest) < rows:
+                continue
+            yield rest
+            part = part.slice(len(head))
+        whole = len(part) // rows * rows
+        yield from (part.slice(first, rows) for first in range(0, whole, rows))
+        rest = part.slice(whole) if whole < len(part) else None
+    if rest is not None:
+        yield rest
+
+
+def _lengths_of(rows: pa.RecordBatch, metadata: ShardMetadata) -> list[NDArray[np.int64]]:
+    """Return how long instances are and, where the shard has masks, how many positions are predicted in each."""
+    lists = ("input_ids",) if metadata.masking == "dynamic" else ("input_ids", "masked_lm_positions")
+    return [np.diff(flat_list(rows[name])[1]) for name in lists]
 
 
 def shard_of(outcome: Outcome) -> tuple[int, int, int, str] | None:
     """Return what the manifest says of a shard, rows, tokens, masked tokens and hash; None where there is no file."""
-    for file in outcome.files.values():
-        rows, tokens, masked = (outcome.counts[key] for key in ("rows", "tokens", "masked_tokens"))
-        return rows, tokens, masked, file.sha256
+    for name, file in outcome.files.items():
+        if name.endswith(".arrow"):  # not the index next to it
+            rows, tokens, masked = (outcome.counts[key] for key in ("rows", "tokens", "masked_tokens"))
+            return rows, tokens, masked, file.sha256
     return None
 
 
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
     """Return the pairs of a bucket in the order of the shard, which a random key of each pair decides."""
-    from megabert.randomness.sort_loops import (
-        order_of,  # brings numba, which `megabert-data --help` should not wait for
-    )
+    # Imported here, because it brings numba, for which `megabert-data --help` should not wait.
+    from megabert.randomness.sort_loops import order_of
 
     part, metadata = Bucket(documents, bucket), options.metadata
     if metadata.objective == "none":

@@ -24,6 +24,7 @@ from megabert.schema.shards import (
     ShardMetadata,
     instance_schema,
     read_manifest,
+    rows_per_batch,
     token_type,
     write_manifest,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "read_lengths",
     "read_manifest",
     "replace_folder",
+    "rows_per_batch",
     "sha256_file",
     "to_json",
     "token_type",

@@ -18,7 +18,9 @@ from megabert.schema.files import atomic_write, parse_json, read_json
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
-MAX_BATCH_ROWS = 8192  # reading one row decompresses a whole batch
+MAX_BATCH_ROWS = 8192
+BATCH_TOKENS = 32_768
+"""Tokens of a record batch, if all instances are of full length: a random row costs one read of about 80 KiB."""
 PREFIX = "megabert."  # of the keys of a shard's schema metadata
 MAX_SEQ_LENGTH = 65_535  # a position is stored in 16 bits
 MAX_VOCAB_SIZE = 2**24  # some hundred times the largest that was ever trained
@@ -153,6 +155,11 @@ def check_version(values: dict[str, Any], where: str) -> None:
             f"{where}: format_version={version!r}, this megabert reads {FORMAT_VERSION}. "
             "Build the shards again with `megabert-data build`, or use the version of megabert that wrote them."
         )
+
+
+def rows_per_batch(max_seq_length: int) -> int:
+    """Return how many rows the record batches of a new shard have."""
+    return max(1, min(MAX_BATCH_ROWS, BATCH_TOKENS // max_seq_length))
 
 
 def token_type(vocab_size: int) -> pa.DataType:

@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
@@ -19,7 +21,7 @@ from data_prep.pipeline import build
 from data_prep.steps import step2_vocabulary, step4_merge_chunks
 from megabert.config.loading import to_dict
 from megabert.errors import ConfigError, DataError
-from megabert.schema import ShardMetadata, instance_schema, read_manifest, sha256_file
+from megabert.schema import ShardMetadata, instance_schema, lengths_path, read_manifest, sha256_file
 
 ROOT = Path(__file__).parents[3]
 
@@ -313,14 +315,47 @@ def test_manifest_tells_what_was_built(built, make_config):
 
 def test_shards_are_read_by_datasets_schema(built):
     """What `datasets.load_dataset("arrow")` does: open the stream or file, keep the columns."""
-    import pyarrow as pa
-
     shard = next((built.folder / "instances" / "64").glob("train-*.arrow"))
     with pa.ipc.open_file(shard) as reader:
         assert reader.schema.names == [
             "input_ids", "segment_b_start", "masked_lm_positions", "masked_lm_ids", "next_sentence_label",
         ]  # fmt: skip
         assert all(reader.get_batch(i).num_rows <= 8192 for i in range(reader.num_record_batches))
+
+
+def read_shard(path):
+    """Return a shard's rows, whether they are stored compressed, and the rows of its first record batch."""
+    with pa.memory_map(str(path)) as source:
+        content = source.read_buffer()
+        reader = pa.ipc.open_file(content)
+        batch, table = reader.get_batch(0), reader.read_all()
+        is_view = 0 <= batch["input_ids"].values.buffers()[1].address - content.address < content.size
+        return table.to_pylist(), not is_view, len(batch)
+
+
+def test_shards_are_stored_for_reading_single_rows(built):
+    for length in (64, 128):
+        for path in (built.folder / "instances" / str(length)).glob("*.arrow"):
+            rows, is_compressed, batch_rows = read_shard(path)
+            assert not is_compressed
+            assert batch_rows == min(len(rows), 32_768 // length)
+            lists = ("input_ids", "masked_lm_positions")
+            assert np.load(lengths_path(path)).tolist() == [[len(row[name]) for row in rows] for name in lists]
+
+
+def test_build_that_an_earlier_version_began_is_finished_in_its_form(built, own_copy, make_config):
+    folder = own_copy / "instances" / "64"
+    for path in folder.glob("*.arrow"):
+        with pa.ipc.open_file(path.read_bytes()) as reader:
+            table = reader.read_all()
+        with pa.ipc.new_file(str(path), table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(table.slice(0, 5))
+    build(make_config(), own_copy, Executor())
+    for path in folder.glob("*.arrow"):
+        rows, is_compressed, batch_rows = read_shard(path)
+        assert is_compressed
+        assert batch_rows == len(rows)
+        assert rows == read_shard(built.folder / "instances" / "64" / path.name)[0]
 
 
 def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, make_config, monkeypatch):

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import re
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -12,7 +13,7 @@ from data_prep.cli import main
 from data_prep.document_set import tokenizer_of
 from data_prep.execution.executors import Executor
 from megabert.errors import DataError
-from megabert.schema import read_manifest, sha256_file, write_manifest
+from megabert.schema import lengths_path, read_manifest, sha256_file, write_manifest
 
 
 @pytest.mark.parametrize("length", [64, 128])
@@ -35,6 +36,13 @@ def test_flipped_byte_is_named(own_copy, capsys):
     assert shard.name in message
     assert "bytes changed" in message
     assert message.count(".arrow:") == 1
+
+
+def test_lengths_index_that_differs_from_its_shard_is_named(own_copy, capsys):
+    path = lengths_path(sorted((own_copy / "instances" / "64").glob("train-*.arrow"))[1])
+    np.save(path, np.load(path)[:, ::-1])
+    assert main(["verify", str(own_copy), "--workers", "1"]) == 3
+    assert f"{path}: says other lengths than the shard. Delete it" in capsys.readouterr().err
 
 
 def rewrite(folder, change):
