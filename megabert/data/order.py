@@ -244,6 +244,8 @@ def _window_start(order: EpochOrder, index: int) -> int:
 
 @lru_cache(maxsize=4)
 def _window(order: EpochOrder, index: int) -> Window:
+    from megabert.randomness.sort_loops import order_of
+
     # Which blocks the window has. They are sorted, so that they are read in the order in which they are stored.
     slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))
     blocks = np.sort(_blocks(order).forward(slots))
@@ -252,4 +254,4 @@ def _window(order: EpochOrder, index: int) -> Window:
     # order everywhere.
     size = sum(stop - first for first, stop in spans)
     hashes = mix(_ROWS_KEY, order.seed, order.epoch, index, np.arange(size))
-    return Window(spans, _window_start(order, index), np.argsort(hashes, kind="stable"))
+    return Window(spans, _window_start(order, index), order_of(hashes))

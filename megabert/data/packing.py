@@ -2,8 +2,7 @@
 
 Sequences are packed end to end, so a micro-batch is limited by its tokens, not by its instances. The plan is a pure
 function of the instances' lengths. Every rank computes the whole plan and takes its own share of it, because lengths
-are cheap (a rank reads them for the whole global batch anyway) and a plan that is computed everywhere alike needs no
-communication.
+are cheap (an index next to the shards holds them) and a plan that is computed everywhere alike needs no communication.
 
 All ranks must run the same number of micro-steps. Forward and backward call collectives under ZeRO (parameters are
 gathered, gradients are reduced), and a rank with one micro-step less would leave the others waiting for ever. Where
@@ -22,11 +21,15 @@ exactly one.
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megabert.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from megabert.data.packing_loops import Bins
 
 _MARGIN_SIGMA = 3.0
 """Global batches that are this many standard deviations above the mean still take the planned number of micro-steps."""
@@ -132,23 +135,18 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
     # Usually the fewest micro-steps are enough. Where the bins come out uneven, one more is tried until all bins fit;
     # that ends, because with a bin for each instance everything fits.
     while True:
-        bins = _distribute(lengths[longest_first], steps * world_size)
-        tokens = np.bincount(bins, lengths[longest_first], steps * world_size)
-        masked = np.bincount(bins, masked_counts[longest_first], steps * world_size)
-        counts = np.bincount(bins, minlength=steps * world_size)
-        if tokens.max() <= shape.tokens and masked.max() <= shape.masked and counts.max() <= shape.sequences:
+        bins = _distribute(longest_first, lengths, masked_counts, steps * world_size)
+        sizes = (bins.tokens, shape.tokens), (bins.masked, shape.masked), (bins.counts, shape.sequences)
+        if all(values.max() <= most for values, most in sizes):
             break
         steps += 1
-    # From the bin of each instance, longest first, to the instances of each bin, in the order of the global batch.
-    bin_of_instance = np.empty_like(bins)
-    bin_of_instance[longest_first] = bins
     return PackingPlan(
         num_micro_steps=steps,
         world_size=world_size,
-        ordinals=_argsort(bin_of_instance),
-        bin_starts=np.concatenate([[0], np.cumsum(counts)]),
-        max_tokens=int(tokens.max()),
-        max_masked=int(masked.max()),
+        ordinals=_argsort(bins.of_instance),
+        bin_starts=np.concatenate([[0], np.cumsum(bins.counts)]),
+        max_tokens=int(bins.tokens.max()),
+        max_masked=int(bins.masked.max()),
     )
 
 
@@ -222,32 +220,39 @@ def _multiple(size: int) -> int:
     return max(8, _round_up(size, 8 * _SIZES) // _SIZES)
 
 
-def _distribute(lengths: NDArray[np.int64], num_bins: int) -> NDArray[np.int64]:
-    """Return a bin for each item so that the bins' sums are nearly equal.
+def _distribute(
+    longest_first: NDArray[np.int64], lengths: NDArray[np.int64], masked_counts: NDArray[np.int64], num_bins: int
+) -> "Bins":
+    """Choose a bin for each instance so that the bins' sums of tokens are nearly equal.
 
     Most rounds are a plain zigzag (bins 0, 1, ..., n - 1, n - 1, ..., 1, 0, 0, ...). It leaves the sums apart by about
-    one item's length. The last rounds, which hold the shortest items, even that out: each goes to the bins that are
-    still below their share, emptiest first (the rule of longest processing time first, Graham 1969, a round at a time).
+    one instance's length. The last rounds, which hold the shortest instances, even that out: each goes to the bins that
+    are still below their share, emptiest first (the rule of longest processing time first, Graham 1969, a round at a
+    time).
 
     Args:
-        lengths: Sizes of the items, descending.
+        longest_first: The instances in descending order of their length.
+        lengths: Tokens of each instance.
+        masked_counts: Masked positions of each instance.
         num_bins: Number of bins.
     """
-    # The zigzag, all rounds at once: the turn runs 0 ... 2n - 1, and its second half counts the bins backwards.
-    plain = max(0, lengths.size // num_bins - _EVENING_ROUNDS) * num_bins
-    bins = np.empty(lengths.size, np.int64)
-    turn = np.arange(plain) % (2 * num_bins)
-    bins[:plain] = np.minimum(turn, 2 * num_bins - 1 - turn)
-    # The last rounds, one by one: items to the bins that have room for at least half of the next item.
-    loads = np.bincount(bins[:plain], lengths[:plain], num_bins)
+    from megabert.data.packing_loops import Bins, deal_zigzag
+
+    bins = Bins(np.empty(lengths.size, np.int64), *(np.zeros(num_bins, np.int64) for _ in range(3)))
+    done = max(0, lengths.size // num_bins - _EVENING_ROUNDS) * num_bins
+    deal_zigzag(longest_first[:done], lengths, masked_counts, bins)
+    # The last rounds, one by one: instances to the bins that have room for at least half of the next one.
     share = lengths.sum() / num_bins
-    done = plain
     while done < lengths.size:
-        emptiest = np.argsort(loads, kind="stable")
-        short = int(np.searchsorted(loads[emptiest], share - lengths[done] / 2, side="right"))
+        emptiest = np.argsort(bins.tokens, kind="stable")
+        half = lengths[longest_first[done]] / 2
+        short = int(np.searchsorted(bins.tokens[emptiest], share - half, side="right"))
         chosen = emptiest[: min(max(short, 1), lengths.size - done)]
-        bins[done : done + chosen.size] = chosen
-        loads[chosen] += lengths[done : done + chosen.size]
+        instances = longest_first[done : done + chosen.size]
+        bins.of_instance[instances] = chosen
+        bins.tokens[chosen] += lengths[instances]
+        bins.masked[chosen] += masked_counts[instances]
+        bins.counts[chosen] += 1
         done += chosen.size
     return bins
 
