@@ -36,6 +36,7 @@ BLOCK_ROWS = 8192
 WINDOW_BLOCKS = 8
 """Blocks whose rows are mixed. A change changes the order of every run."""
 
+_BLOCK_BITS = BLOCK_ROWS.bit_length() - 1  # a power of two
 _ROUNDS = 6
 _MIN_HALF_BITS = 3  # with halves of 1 or 2 bits the rounds reach few of the permutations of a small domain
 _BLOCKS_KEY = string_key("data/order/blocks")
@@ -184,7 +185,7 @@ class Window:
         """Return the rows with these indices in the concatenated spans."""
         # All spans are full but the last one, which may be the corpus's short block.
         starts = np.array([first for first, _ in self.spans])
-        return starts[indices // BLOCK_ROWS] + indices % BLOCK_ROWS
+        return starts[indices >> _BLOCK_BITS] + (indices & (BLOCK_ROWS - 1))
 
 
 @dataclass(frozen=True)

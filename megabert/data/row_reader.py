@@ -1,19 +1,21 @@
 """Instances by global row: which shard and record batch each is in, which of these are open, and copies of rows."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from megabert.data.columns import Columns
-from megabert.data.shard_file import OpenBatch, ShardFile
+from megabert.data.shard_file import OpenBatch, ShardFile, UnevenBatchesError
 from megabert.errors import DataError
 from megabert.schema import FlatBatch, ShardEntry, ShardMetadata, find_nonsense, token_type
 
+Result = TypeVar("Result")
 _OPEN_SHARDS = 64
 """Memory maps that are held open at once."""
 _OPEN_BATCHES = 4096
@@ -61,9 +63,7 @@ class RowReader:
         Raises:
             DataError: If a shard cannot be read, contradicts the manifest, or holds instances that nobody can train on.
         """
-        columns, filled = self._room_for(rows), 0
-        for index, number, inside in self._by_batch(rows):
-            filled = self._copy(index, number, inside, filled, columns)
+        columns = _again_if_uneven(lambda: self._gathered(rows))
         columns = columns._replace(
             input_ids=columns.input_ids[: columns.token_starts[-1]],
             masked_positions=columns.masked_positions[: columns.masked_starts[-1]],
@@ -82,6 +82,15 @@ class RowReader:
             begin: First row, counted from the shard's first.
             end: The row behind the last.
         """
+        return _again_if_uneven(lambda: self._measured(index, begin, end))
+
+    def _gathered(self, rows: NDArray[np.int64]) -> Columns:
+        columns, filled = self._room_for(rows), 0
+        for index, number, inside in self._by_batch(rows):
+            filled = self._copy(index, number, inside, filled, columns)
+        return columns
+
+    def _measured(self, index: int, begin: int, end: int) -> Sizes:
         starts = self._open(index).batch_starts
         first, last = np.searchsorted(starts, [begin, end - 1], side="right") - 1
         parts = []
@@ -189,6 +198,13 @@ class RowReader:
         index, inside = self.place_of(row)
         remedy = "Build the shards again, or correct the program that wrote them (docs/instances.md)."
         return self._open(index).damaged(f"row {inside}: {what}", remedy)
+
+
+def _again_if_uneven(read: Callable[[], Result]) -> Result:
+    """Read, and begin again where record batches are not of the expected size, which is once for each shard."""
+    while True:
+        with suppress(UnevenBatchesError):
+            return read()
 
 
 def _flat(columns: Columns) -> FlatBatch:

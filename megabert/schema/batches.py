@@ -31,12 +31,18 @@ def read_batch(reader: pa.RecordBatchFileReader, number: int) -> pa.RecordBatch:
         batch.validate(full=True)
     except (pa.ArrowException, OSError, SystemError) as error:
         raise DataError(f"record batch {number} cannot be read ({str(error).splitlines()[0]})") from error
+    # Most batches have no room for nulls: a column's first buffer, and the first of a list's values, would be that.
+    if any(buffer is not None for column in batch.columns for buffer in column.buffers()[::2]):
+        _refuse_nulls(batch, number)
+    return batch
+
+
+def _refuse_nulls(batch: pa.RecordBatch, number: int) -> None:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         # A null of a list or in one: what is stored there is anything.
         inner = column.values if pa.types.is_list(column.type) else column
         if column.null_count or inner.null_count:
             raise DataError(f"record batch {number}: {name} has null values, where every instance needs one")
-    return batch
 
 
 class FlatBatch(NamedTuple):

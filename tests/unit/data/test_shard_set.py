@@ -2,12 +2,13 @@
 
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from megabert.data import row_reader, shard_set
+from megabert.data import row_reader, shard_file, shard_set
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
 from megabert.schema import lengths_path, sha256_file
@@ -228,14 +229,18 @@ def test_rows_are_read_in_any_order_and_more_than_once(shard_folder, train_insta
     assert [_row(columns, i) for i in range(400)] == [_expected(train_instances[row]) for row in rows]
 
 
-def test_record_batches_of_any_size_are_read(shard_folder, train_instances, tmp_path):
+@pytest.mark.parametrize("cuts", [(0, 10, 200, 201, 478), (0, 100, 110, 300, 400, 478), (0, 478)])
+def test_record_batches_of_any_size_are_read(shard_folder, train_instances, tmp_path, cuts, monkeypatch):
+    monkeypatch.setattr(shard_file, "rows_per_batch", lambda _: 100)
     folder = shutil.copytree(shard_folder, tmp_path / "copy")
     path = folder / "train-00003.arrow"
     with pa.ipc.open_file(path.read_bytes()) as reader:
         table = reader.read_all().combine_chunks()
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        for first, stop in ((0, 10), (10, 200), (200, 201), (201, len(table))):
+        for first, stop in pairwise((*cuts[:-1], len(table))):
             writer.write_table(table.slice(first, stop - first))
+    shards = ShardSet.open(folder)
+    assert shards.sizes(((700, 1111),)).lengths.tolist() == [len(row.input_ids) for row in train_instances[700:]]
     columns = ShardSet.open(folder).columns(((700, 1111),))
     assert [_row(columns, i) for i in range(411)] == [_expected(instance) for instance in train_instances[700:]]
 
