@@ -2,7 +2,7 @@
 
     python benchmarks/bench_loader_ranks.py --shards data/mine/instances/128 --scratch /scratch [--gib 2] [--old]
 
-The shards are repeated until they take the wanted space (delete them afterwards), and dropped from the page cache before
+The shards are repeated until they take the wanted space (delete them afterwards), and dropped from the cache before
 each row of the table. A row is a process of its own that is one of so many ranks and makes a few whole steps; no other
 rank runs. CPU time is that of the process on all its threads, bytes are those that the disk delivered (``read_bytes``
 of ``/proc/self/io``), memory is the growth of anonymous pages since the first step. ``--old`` stores the shards as
