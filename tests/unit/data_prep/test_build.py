@@ -18,7 +18,7 @@ from data_prep.execution import build_state
 from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.extract import inputs
 from data_prep.pipeline import build
-from data_prep.steps import step2_vocabulary, step4_merge_chunks
+from data_prep.steps import step2_vocabulary, step4_merge_chunks, step6_instances
 from megabert.config.loading import to_dict
 from megabert.errors import ConfigError, DataError
 from megabert.schema import ShardMetadata, instance_schema, lengths_path, read_manifest, sha256_file
@@ -341,6 +341,17 @@ def test_shards_are_stored_for_reading_single_rows(built):
             assert batch_rows == min(len(rows), 32_768 // length)
             lists = ("input_ids", "masked_lm_positions")
             assert np.load(lengths_path(path)).tolist() == [[len(row[name]) for row in rows] for name in lists]
+
+
+@pytest.mark.parametrize("sizes", [[5], [4, 4], [1, 1, 1], [3, 9, 2, 0, 4, 1], [8, 1], [0, 3]])
+def test_rows_of_several_buckets_make_even_record_batches(sizes):
+    numbers = iter(range(100))
+    schema = pa.schema([("ids", pa.list_(pa.int64()))])
+    parts = [pa.record_batch({"ids": [[next(numbers)] for _ in range(size)]}, schema=schema) for size in sizes]
+    lengths = [len(batch) for batch in step6_instances._evenly(iter(parts), 4)]
+    assert lengths == [4] * (sum(sizes) // 4) + [sum(sizes) % 4] * (sum(sizes) % 4 > 0)
+    rows = [row for batch in step6_instances._evenly(iter(parts), 4) for row in batch["ids"].to_pylist()]
+    assert rows == [[number] for number in range(sum(sizes))]
 
 
 def test_build_that_an_earlier_version_began_is_finished_in_its_form(built, own_copy, make_config):
