@@ -138,7 +138,7 @@ def estimate(config: BuildConfig, text_bytes: int, ranks: int, rates: dict[str, 
     stages.append(stage("buckets", "documents", all_buckets, opened, all_buckets, TOKENIZED))
     units = len(config.lengths) * (shards + validation_shards)
     size = passes * BYTES_A_TOKEN / TEXT_BYTES_A_TOKEN
-    stages.append(stage("instances", "instances", units, 4 * units * a_shard, units, size, passes))
+    stages.append(stage("instances", "instances", units, 4 * units * a_shard, 2 * units, size, passes))
     work = sum(stage.bytes for stage in stages[:-1])
     largest = max(stage.units for stage in stages)
     memory = RANK0_MIB + (largest * RANK0_BYTES_A_UNIT >> 20)
