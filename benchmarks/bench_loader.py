@@ -26,11 +26,11 @@ from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepPacker
 from megabert.schema import (
-    MAX_BATCH_ROWS,
     Manifest,
     ShardEntry,
     ShardMetadata,
     instance_schema,
+    rows_per_batch,
     sha256_file,
     token_type,
     write_manifest,
@@ -60,10 +60,10 @@ def write_random_shards(folder: Path, rows: int, length: int, shards: int = 4) -
     for number in range(shards):
         path, count = folder / f"train-{number:05d}.arrow", rows // shards
         tokens = masked = 0
-        options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema, options=options) as writer:
-            for first in range(0, count, MAX_BATCH_ROWS):
-                n = min(MAX_BATCH_ROWS, count - first)
+        rows_each = rows_per_batch(length)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for first in range(0, count, rows_each):
+                n = min(rows_each, count - first)
                 lengths = np.where(rng.random(n) < 0.75, length, rng.integers(5, length + 1, n))
                 counts = np.maximum(1, np.round(lengths * 0.15)).astype(np.int64)
                 starts, masked_starts = (
@@ -148,6 +148,7 @@ def main() -> None:
             folder = Path(temporary)
             write_random_shards(folder, arguments.rows, arguments.length)
         shards = ShardSet.open(folder)
+        shards.complete_index()
         if arguments.profile:
             profile_pack(shards, arguments)
         print(json.dumps(measure(shards, arguments)))
