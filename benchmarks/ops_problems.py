@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.api import attention
+from megabert.ops.attention.dropout import attention_dropout
 from megabert.ops.attention.reference import attention_reference
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.bias_gelu.reference import bias_gelu_reference
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.cross_entropy.reference import cross_entropy_reference
-from megabert.ops.dropout import ATTENTION_OUTPUT, ATTENTION_PROBABILITIES, Dropout, DropoutStream
+from megabert.ops.dropout import ATTENTION_OUTPUT, DropoutStream
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.layer_norm.reference import layer_norm_reference
 
@@ -139,9 +140,8 @@ def attention_problem(
 ) -> Problem:
     """Return attention within sequences of these lengths, ``padding`` tokens after them."""
     tokens, device = sum(lengths) + padding, generator.device
-    site: Dropout | None = None
-    if dropout:
-        site = dropout_stream(lengths, tokens, device).site(3, ATTENTION_PROBABILITIES, dropout, heads=heads)
+    stream = dropout_stream(lengths, tokens, device)
+    site = attention_dropout(stream, layer=3, probability=dropout, num_heads=heads)
     options: dict[str, Any] = {
         "cu_seqlens": boundaries(lengths, device),
         "max_seqlen": max(lengths),

@@ -17,9 +17,10 @@ from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.ops_problems import boundaries, dropout_stream
 from megabert.ops.attention.api import attention
+from megabert.ops.attention.dropout import attention_dropout
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
-from megabert.ops.dropout import ATTENTION_OUTPUT, ATTENTION_PROBABILITIES
+from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.ops.layer_norm.api import layer_norm
 
@@ -34,7 +35,7 @@ def packed_attention(sizes: Sizes, length: int, device: torch.device, backend: s
     options: dict[str, Any] = {
         "max_seqlen": length,
         "num_heads": heads,
-        "dropout": stream.site(0, ATTENTION_PROBABILITIES, 0.1, heads=heads),
+        "dropout": attention_dropout(stream, layer=0, probability=0.1, num_heads=heads),
     }
     qkv = torch.randn(count * length, 3 * sizes.hidden, device=device).to(torch.bfloat16).requires_grad_()
     return lambda qkv: attention(qkv, cu_seqlens, backend=backend, **options), qkv

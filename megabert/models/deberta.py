@@ -18,8 +18,9 @@ from torch.nn import functional
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.layers import LayerNorm
+from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.disentangled import Groups, RelativePositions, disentangled_attention
-from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
+from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -122,7 +123,7 @@ class DisentangledSelfAttention(nn.Module):
         self.position_query = nn.Linear(width, width) if "p2c" in own else None
         self.backend = ops.attention
 
-    def forward(self, x_TD: Tensor, packing: DisentangledPacking, site: Dropout | None) -> Tensor:
+    def forward(self, x_TD: Tensor, packing: DisentangledPacking, site: AttentionDropout | None) -> Tensor:
         """Return the context of each token, of shape (T, D), before the output projection."""
         return disentangled_attention(
             self.project_contents(x_TD),

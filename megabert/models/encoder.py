@@ -18,8 +18,9 @@ from megabert.models.batch import PackedBatch
 from megabert.models.deberta import Convolution, DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
 from megabert.models.layers import BiasGelu, LayerNorm
 from megabert.ops.attention.api import AttentionBlocks, attention, plan_attention
+from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
 from megabert.ops.disentangled import plan_groups
-from megabert.ops.dropout import ATTENTION_OUTPUT, ATTENTION_PROBABILITIES, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
+from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SelfAttention(nn.Module):
         self.num_heads = config.num_attention_heads
         self.backend = ops.attention
 
-    def forward(self, x_TD: Tensor, packing: DensePacking, site: Dropout | None) -> Tensor:
+    def forward(self, x_TD: Tensor, packing: DensePacking, site: AttentionDropout | None) -> Tensor:
         """Return the context of each token, of shape (T, D), before the output projection."""
         return attention(
             self.qkv(x_TD),
@@ -103,7 +104,7 @@ class Attention(nn.Module):
         self.self = (DisentangledSelfAttention if config.pos_att_type else SelfAttention)(config, ops)
         self.output = SubLayerOutput(config.hidden_size, config, ops)
 
-    def forward(self, x_TD: Tensor, packing: Packing, sites: tuple[Dropout | None, Dropout | None]) -> Tensor:
+    def forward(self, x_TD: Tensor, packing: Packing, sites: tuple[AttentionDropout | None, Dropout | None]) -> Tensor:
         """Return the sub-layer's hidden states, of shape (T, D).
 
         Args:
@@ -134,14 +135,14 @@ class EncoderLayer(nn.Module):
             stream: Dropout of the micro-batch; None drops nothing.
             depth: Number of the layer, from 0. It keys dropout, so that layers that share weights do not share masks.
         """
+        config = self.config
 
-        def site(name: int, *, heads: int = 0) -> Dropout | None:
-            if stream is None:
-                return None
-            probability = self.config.attention_probs_dropout_prob if heads else self.config.hidden_dropout_prob
-            return stream.site(depth, name, probability, heads=heads)
+        def site(name: int) -> Dropout | None:
+            return None if stream is None else stream.site(depth, name, config.hidden_dropout_prob)
 
-        probabilities = site(ATTENTION_PROBABILITIES, heads=self.config.num_attention_heads)
+        probabilities = attention_dropout(
+            stream, layer=depth, probability=config.attention_probs_dropout_prob, num_heads=config.num_attention_heads
+        )
         x_TD = self.attention(x_TD, packing, (probabilities, site(ATTENTION_OUTPUT)))
         return self.output(self.intermediate(x_TD), x_TD, site(FEED_FORWARD_OUTPUT))
 

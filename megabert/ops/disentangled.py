@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from megabert.ops.attention.dropout import AttentionDropout, keep_mask
 from megabert.ops.backend import Backend, choose, no_obstacle
-from megabert.ops.dropout import Dropout, keep_mask
 
 BLOCK = 1 << 19
 """Attention probabilities in a group on a CPU: 2 MiB in float32."""
@@ -57,6 +57,8 @@ class Groups:
     """Int64, the slot of each token; R for tokens of no sequence."""
     is_real_R: Tensor | None
     """Whether a slot holds a token of its sequence; None where all do."""
+    order_B: Tensor
+    """Int64, the numbers of the sequences in the order of groups; B where a group stands for no sequence."""
 
 
 def score_divisor(head_width: int, kinds: int) -> float:
@@ -92,17 +94,19 @@ def padded_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads
     # As many sequences in a group as have PADDED_BLOCK probabilities together, and at least one.
     step = max(1, PADDED_BLOCK // (num_heads * max_seqlen * max_seqlen))
     shapes = [(min(step, len(starts_B) - first), max_seqlen) for first in range(0, len(starts_B), step)]
-    return Groups(tuple(shapes), token_R, slot_T[:tokens], real_BS.flatten())
+    order_B = torch.arange(len(starts_B), device=cu_seqlens.device)
+    return Groups(tuple(shapes), token_R, slot_T[:tokens], real_BS.flatten(), order_B)
 
 
 def groups_of_equal_length(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> Groups:
     """Put sequences of one length next to each other, on the CPU; no slot is padding."""
     lengths_B = cu_seqlens.diff()
     slot_T = torch.full((tokens,), -1)
-    shapes, tokens_R, slots = [], [], 0
+    shapes, tokens_R, order, slots = [], [], [], 0
     for length in lengths_B[lengths_B > 0].unique().tolist():
-        starts = cu_seqlens[:-1][lengths_B == length].long()
-        for starts_G in starts.split(max(1, BLOCK // (num_heads * length * length))):
+        order.append((lengths_B == length).nonzero()[:, 0])
+        for numbers_G in order[-1].split(max(1, BLOCK // (num_heads * length * length))):
+            starts_G = cu_seqlens[numbers_G].long()
             token_GS = starts_G[:, None] + torch.arange(length)
             slot_T[token_GS] = slots + torch.arange(token_GS.numel()).view_as(token_GS)
             shapes.append((len(starts_G), length))
@@ -110,7 +114,8 @@ def groups_of_equal_length(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -
             slots += token_GS.numel()
     if not shapes:  # no sequences: one slot that no token reads, so that gradients of zero reach every parameter
         shapes, tokens_R, slots = [(1, 1)], [torch.zeros(1, dtype=torch.int64)], 1
-    return Groups(tuple(shapes), torch.cat(tokens_R), torch.where(slot_T < 0, slots, slot_T), None)
+        order = [torch.tensor([len(lengths_B)])]
+    return Groups(tuple(shapes), torch.cat(tokens_R), torch.where(slot_T < 0, slots, slot_T), None, torch.cat(order))
 
 
 def disentangled_attention(
@@ -119,7 +124,7 @@ def disentangled_attention(
     *,
     groups: Groups,
     num_heads: int,
-    dropout: Dropout | None = None,
+    dropout: AttentionDropout | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Mix tokens within each sequence by what they are and how far apart they are.
@@ -129,7 +134,7 @@ def disentangled_attention(
         positions: Keys and queries of relative positions, projected by the same layer.
         groups: What ``plan_groups`` returned for these sequences.
         num_heads: N.
-        dropout: Dropout of the probabilities, with row keys of shape (T, N); None drops nothing.
+        dropout: Dropout of the probabilities; None drops nothing.
         backend: ``auto`` or ``torch``.
 
     Returns:
@@ -145,20 +150,20 @@ def disentangled_attention(
     # From tokens to slots. One gather and one split: the gradient of each is one pass, whatever the number of groups.
     parts = qkv_TC.to(compute).index_select(0, groups.token_R).split(sizes)
     keys: Sequence[Tensor | None] = [None] * len(sizes)
-    if dropout is not None:
-        keys = dropout.row_keys.index_select(0, groups.token_R).split(sizes)
+    if dropout is not None:  # a key of 0 for a group of no sequence
+        keys_BN = functional.pad(dropout.keys_BN(), (0, 0, 0, 1)).index_select(0, groups.order_B)
+        keys = keys_BN.split([count for count, _ in groups.shapes])
     real: Sequence[Tensor | None] = [None] * len(sizes) if groups.is_real_R is None else groups.is_real_R.split(sizes)
     # Group by group: scores with the positions' added, softmax, context.
     contexts = []
-    for shape, part, row_keys, is_real in zip(groups.shapes, parts, keys, real, strict=True):
+    for shape, part, keys_GN, is_real in zip(groups.shapes, parts, keys, real, strict=True):
         q, k, v = part.view(*shape, 3, num_heads, -1).permute(2, 3, 0, 1, 4).contiguous().unbind(0)
         scores_NGSS = _scores(q, k, positions)
         if is_real is not None:  # a finite number, because a sequence of length 0 has no real key
             scores_NGSS = scores_NGSS.masked_fill(~is_real.view(*shape)[:, None, :], -1e30)
         weights_NGSS = scores_NGSS.softmax(-1)
-        if dropout is not None and row_keys is not None:
-            keys_NGS = row_keys.view(*shape, num_heads).permute(2, 0, 1)
-            weights_NGSS = weights_NGSS * keep_mask(dropout, keys_NGS, shape[1])
+        if dropout is not None and keys_GN is not None:
+            weights_NGSS = weights_NGSS * keep_mask(dropout, keys_GN.T.flatten(), shape[1]).view_as(weights_NGSS)
             v = v * dropout.scale
         context_NGSH = weights_NGSS.to(compute) @ v
         contexts.append(context_NGSH.permute(1, 2, 0, 3).reshape(shape[0] * shape[1], -1))

@@ -1,12 +1,14 @@
 """Dropout without state: whether an element is dropped is a hash of where it is.
 
-The hash is taken of instance seed, position, layer, site, head and column. So a mask depends neither on packing nor on
+The hash is taken of instance seed, position, layer, site and column. So a mask depends neither on packing nor on
 ranks, micro-batches or backends, and the backward pass computes it again: nothing is stored. The hash is lowbias32
 (Wellons 2018), 32 bits in, 32 bits out, a bijection; every backend computes it in int32 words that wrap.
 
     row seed  = lowbias32(instance seed + position * 0x9E3779B9)
-    row key   = lowbias32(row seed ^ lowbias32(number of the (layer, site, head)))
+    row key   = lowbias32(row seed ^ lowbias32(number of the (layer, site)))
     element   = lowbias32(row key + column * 0x9E3779B9), survives if it is >= threshold as a signed number
+
+Attention probabilities have a hash of their own, which decides about four at once: ``megabert.ops.attention.dropout``.
 
 The threshold is a multiple of 2**16: probabilities are rounded to multiples of 2**-16 (0.1 to 0.100006), and survivors
 are scaled by the rounded one. The last xor-shift of an element's lowbias32 changes only bits below those of the
@@ -43,10 +45,10 @@ def lowbias32_(x: Tensor) -> Tensor:
     """Hash an int32 tensor in place, and return it."""
     scratch = torch.empty_like(x)
     _mix_(x, scratch)
-    return _xor_shift_(x, 16, scratch)
+    return xor_shift_(x, 16, scratch)
 
 
-def _xor_shift_(x: Tensor, bits: int, scratch: Tensor) -> Tensor:
+def xor_shift_(x: Tensor, bits: int, scratch: Tensor) -> Tensor:
     """Compute x ^= x >> bits in place, the shift filling with zeros."""
     torch.bitwise_right_shift(x, bits, out=scratch)
     return x.bitwise_xor_(scratch.bitwise_and_(LOW_BITS[bits]))
@@ -55,17 +57,15 @@ def _xor_shift_(x: Tensor, bits: int, scratch: Tensor) -> Tensor:
 def _mix_(x: Tensor, scratch: Tensor) -> None:
     """Apply all of lowbias32 but its last xor-shift, in place."""
     for bits, multiplier in zip((16, 15), MULTIPLIERS, strict=True):
-        _xor_shift_(x, bits, scratch).mul_(multiplier)
+        xor_shift_(x, bits, scratch).mul_(multiplier)
 
 
 @dataclass(frozen=True)
-class Dropout:
-    """What an op needs to know to drop elements at one site."""
+class DropoutRate:
+    """How often elements are dropped."""
 
     probability: float
     """Probability of dropping an element, before it is rounded to a multiple of 2**-16."""
-    row_keys: Tensor
-    """Int32 of shape (T,) for hidden states, (T, N) for attention probabilities, where a row is one query of a head."""
 
     @property
     def level(self) -> int:
@@ -83,7 +83,15 @@ class Dropout:
         return 2**16 / (2**16 - self.level)
 
 
-def threshold_and_scale(dropout: Dropout | None) -> tuple[int, float]:
+@dataclass(frozen=True)
+class Dropout(DropoutRate):
+    """What an op needs to know to drop elements of hidden states at one site."""
+
+    row_keys: Tensor
+    """Int32 of shape (T,)."""
+
+
+def threshold_and_scale(dropout: DropoutRate | None) -> tuple[int, float]:
     """Return the two numbers that kernels take; without dropout, those that change nothing."""
     return (0, 1.0) if dropout is None else (dropout.threshold, dropout.scale)
 
@@ -94,6 +102,8 @@ class DropoutStream:
 
     row_seeds_T: Tensor
     """Int32, one seed a token."""
+    seeds_B: Tensor
+    """Int32, one seed a sequence."""
 
     @classmethod
     def of_batch(cls, instance_seeds_B: Tensor, cu_seqlens: Tensor, position_ids_T: Tensor) -> "DropoutStream":
@@ -109,29 +119,27 @@ class DropoutStream:
         sequence_T = torch.searchsorted(cu_seqlens[1:].contiguous(), index_T, right=True)
         # Tokens past the last sequence are padding, which any seed serves: they get 0.
         seeds_T = torch.nn.functional.pad(instance_seeds_B, (0, 1))[sequence_T]
-        return cls(lowbias32_(position_ids_T.to(torch.int32).mul_(GOLDEN).add_(seeds_T)))
+        return cls(lowbias32_(position_ids_T.to(torch.int32).mul_(GOLDEN).add_(seeds_T)), instance_seeds_B)
 
-    def site(self, layer: int, site: int, probability: float, *, heads: int = 0) -> Dropout | None:
+    def site(self, layer: int, site: int, probability: float) -> Dropout | None:
         """Return the dropout of one site, or None where the probability rounds to zero.
 
         Args:
             layer: Number of the encoder layer, from 0; -1 for the embeddings.
-            site: One of this module's four sites.
+            site: One of this module's sites, but for ``ATTENTION_PROBABILITIES``.
             probability: Probability of dropping an element, in [0, 1).
-            heads: Attention heads, for row keys of shape (T, heads); 0 for row keys of shape (T,).
         """
         if round(probability * 2**16) == 0:
             return None
         # A bijection of seed ^ constant: rows that differ in their seed differ in their key at every site.
         device = self.row_seeds_T.device
         run = choose("dropout_keys", "auto", KEY_BACKENDS, device.type)
-        keys = run(self.row_seeds_T, _constants(layer, site, max(1, heads), device))
-        return Dropout(probability, keys if heads else keys[:, 0])
+        return Dropout(probability, run(self.row_seeds_T, site_constant(layer, site)))
 
 
-def row_keys_torch(seeds_T: Tensor, constants_N: Tensor) -> Tensor:
-    """Return lowbias32(seed ^ constant) of every token and head, int32 of shape (T, N)."""
-    return lowbias32_(seeds_T[:, None] ^ constants_N)
+def row_keys_torch(seeds_T: Tensor, constant: int) -> Tensor:
+    """Return lowbias32(seed ^ constant) of every token, int32 of shape (T,)."""
+    return lowbias32_(seeds_T ^ constant)
 
 
 def site_constant(layer: int, site: int, head: int = 0) -> int:
@@ -141,7 +149,7 @@ def site_constant(layer: int, site: int, head: int = 0) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _constants(layer: int, site: int, heads: int, device: torch.device) -> Tensor:
+def site_constants(layer: int, site: int, heads: int, device: torch.device) -> Tensor:
     """Return the constants of a site's heads, int32 of shape (N,), copied to a device once."""
     return torch.tensor([site_constant(layer, site, head) for head in range(heads)], dtype=torch.int32, device=device)
 

@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megabert.ops.attention.dropout import AttentionDropout, keep_bits, keep_mask
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
-from megabert.ops.dropout import Dropout, keep_bits, keep_mask, select_
+from megabert.ops.dropout import select_
 
 BLOCK = 1 << 17
 """Probabilities in a block: 512 KiB in float32, half of a usual core's cache."""
@@ -45,6 +46,8 @@ class AttentionBlocks:
     """Int64 of shape (R,): for each slot its row in the output seen as (T * N, H)."""
     scatter_out: Tensor
     """Int64 of shape (T * N,): the inverse; tokens of no sequence point to row R."""
+    order_Z: Tensor
+    """Int64: for each sequence * head, in the order of slots, its number in dropout's keys seen as (B * N,)."""
 
 
 def plan_attention(cu_seqlens: Tensor, *, tokens: int, num_heads: int, backend: str = "auto") -> AttentionBlocks | None:
@@ -71,7 +74,7 @@ def attention(
     *,
     max_seqlen: int,
     num_heads: int,
-    dropout: Dropout | None = None,
+    dropout: AttentionDropout | None = None,
     blocks: AttentionBlocks | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -83,7 +86,7 @@ def attention(
             of length 0 are allowed. Tokens past the last boundary belong to no sequence and get zeros.
         max_seqlen: At least the longest length.
         num_heads: N.
-        dropout: Dropout of the probabilities, with row keys of shape (T, N); None drops nothing.
+        dropout: Dropout of the probabilities; None drops nothing.
         blocks: What ``plan_attention`` returned for the same sequences; None works it out here.
         backend: ``auto``, ``triton`` or ``torch``.
 
@@ -103,7 +106,7 @@ def attention_torch(
     *,
     max_seqlen: int,
     num_heads: int,
-    dropout: Dropout | None = None,
+    dropout: AttentionDropout | None = None,
     blocks: AttentionBlocks | None = None,
 ) -> Tensor:
     """Run ``attention``: in blocks on a CPU, as one padded batch elsewhere; 16 bits on a CPU work in float32."""
@@ -128,12 +131,13 @@ def plan_blocks(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> Attention
     head_N1 = np.arange(num_heads)[:, None]
     # Slots are numbered block by block, sequence by sequence, head by head. A block takes as many sequences of one
     # length as have BLOCK probabilities together, and at least one.
-    shapes, rows, slots = [], [], 0
+    shapes, rows, order, slots = [], [], [], 0
     for length in np.unique(lengths_B[lengths_B > 0]).tolist():
-        starts = bounds[:-1][lengths_B == length]
+        numbers = np.flatnonzero(lengths_B == length)
+        order.append((numbers * num_heads + head_N1).T.ravel())
         step = max(1, BLOCK // (num_heads * length * length))
-        for first in range(0, len(starts), step):
-            token_BS = starts[first : first + step, None] + np.arange(length)
+        for first in range(0, len(numbers), step):
+            token_BS = bounds[numbers[first : first + step], None] + np.arange(length)
             row_BNS = token_BS[:, None, :] * num_heads + head_N1
             shapes.append((slots, row_BNS.shape[0] * num_heads, length))
             rows.append(row_BNS.ravel())
@@ -148,38 +152,41 @@ def plan_blocks(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> Attention
     gather_qkv = ((token_R * 3 + part) * num_heads + head_R).ravel()
     scatter_qkv = np.full(tokens * 3 * num_heads, 3 * slots)
     scatter_qkv[gather_qkv] = np.arange(3 * slots)
-    tensors = (torch.from_numpy(array) for array in (gather_qkv, scatter_qkv, gather_out, scatter_out))
+    order_Z = np.concatenate(order) if order else np.empty(0, np.int64)
+    tensors = (torch.from_numpy(array) for array in (gather_qkv, scatter_qkv, gather_out, scatter_out, order_Z))
     return AttentionBlocks(tuple(shapes), slots, *tensors)
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv_TC: Tensor, num_heads: int, dropout: Dropout | None, layout: AttentionBlocks) -> Tensor:
+    def forward(
+        ctx: Any, qkv_TC: Tensor, num_heads: int, dropout: AttentionDropout | None, layout: AttentionBlocks
+    ) -> Tensor:
         tokens, width = qkv_TC.shape[0], qkv_TC.shape[1] // 3
         head_width = width // num_heads
         # From packed tokens to slots. The row behind the last slot is what tokens of no sequence read.
         qkv_3RH = _rows(qkv_TC, head_width, layout.gather_qkv).view(3, layout.slots, head_width)
-        keys_R = None if dropout is None else dropout.row_keys.reshape(-1).index_select(0, layout.gather_out)
+        keys_Z = None if dropout is None else dropout.keys_BN().view(-1).index_select(0, layout.order_Z)
         out_RH = qkv_TC.new_empty(layout.slots + 1, head_width)
         out_RH[-1] = 0
         # Block by block: scores, softmax in place, context. The probabilities are kept, undropped, for backward.
         probabilities = []
-        for rows, (q_ZSH, k_ZSH, v_ZSH, o_ZSH) in _blocks(layout, *qkv_3RH, out_RH):
+        for heads, (q_ZSH, k_ZSH, v_ZSH, o_ZSH) in _blocks(layout, *qkv_3RH, out_RH):
             p_ZSS = _product(q_ZSH, k_ZSH.mT, scale=1 / math.sqrt(head_width))
             torch.softmax(p_ZSS, -1, out=p_ZSS)
             probabilities.append(p_ZSS)
-            if keys_R is None or dropout is None:
+            if keys_Z is None or dropout is None:
                 torch.bmm(p_ZSS, v_ZSH, out=o_ZSH)
             else:
-                dropped_ZSS = select_(p_ZSS.clone(), _bits(dropout, keys_R[rows], p_ZSS))
+                dropped_ZSS = select_(p_ZSS.clone(), keep_bits(dropout, keys_Z[heads], p_ZSS.shape[-1]))
                 _product(dropped_ZSS, v_ZSH, scale=dropout.scale, out=o_ZSH)
-        ctx.save_for_backward(qkv_3RH, keys_R, *probabilities)
+        ctx.save_for_backward(qkv_3RH, keys_Z, *probabilities)
         ctx.constants = (num_heads, dropout, layout)
         return out_RH.index_select(0, layout.scatter_out).view(tokens, width)
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, None, None, None]:
-        qkv_3RH, keys_R, *probabilities = ctx.saved_tensors
+        qkv_3RH, keys_Z, *probabilities = ctx.saved_tensors
         num_heads, dropout, layout = ctx.constants
         tokens, width = grad_TD.shape
         head_width = width // num_heads
@@ -191,7 +198,7 @@ class _Attention(torch.autograd.Function):
         grads_RH[-1] = 0
         grads_3RH = grads_RH[:-1].view(3, layout.slots, head_width)
         blocks = _blocks(layout, *qkv_3RH, grad_RH, *grads_3RH)
-        for p_ZSS, (rows, (q_ZSH, k_ZSH, v_ZSH, do_ZSH, dq_ZSH, dk_ZSH, dv_ZSH)) in zip(
+        for p_ZSS, (heads, (q_ZSH, k_ZSH, v_ZSH, do_ZSH, dq_ZSH, dk_ZSH, dv_ZSH)) in zip(
             probabilities, blocks, strict=True
         ):
             # dP, and dV from the probabilities as forward dropped them: their mask is computed again.
@@ -199,7 +206,7 @@ class _Attention(torch.autograd.Function):
             if dropout is None:
                 torch.bmm(p_ZSS.mT, do_ZSH, out=dv_ZSH)
             else:
-                bits_ZSS = _bits(dropout, keys_R[rows], p_ZSS)
+                bits_ZSS = keep_bits(dropout, keys_Z[heads], p_ZSS.shape[-1])
                 dropped_ZSS = select_(p_ZSS.clone(), bits_ZSS)
                 _product(dropped_ZSS.mT, do_ZSH, scale=dropout.scale, out=dv_ZSH)
                 select_(dp_ZSS, bits_ZSS)
@@ -216,15 +223,12 @@ def _rows(x_TC: Tensor, width: int, index: Tensor) -> Tensor:
 
 
 def _blocks(layout: AttentionBlocks, *tensors_RH: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
-    """Yield each block's slots and its part of every tensor, as (sequences * heads, length, H)."""
+    """Yield which sequences * heads are in each block, and its part of every tensor, as (Z, length, H)."""
+    done = 0
     for first, batch, length in layout.shapes:
         rows = slice(first, first + batch * length)
-        yield rows, [tensor[rows].view(batch, length, -1) for tensor in tensors_RH]
-
-
-def _bits(dropout: Dropout, keys_R: Tensor, like_ZSS: Tensor) -> Tensor:
-    """Return which probabilities of a block survive, as ``keep_bits`` of their shape."""
-    return keep_bits(dropout, keys_R, like_ZSS.shape[-1]).view(like_ZSS.shape)
+        yield slice(done, done + batch), [tensor[rows].view(batch, length, -1) for tensor in tensors_RH]
+        done += batch
 
 
 def _product(a: Tensor, b: Tensor, *, scale: float, out: Tensor | None = None) -> Tensor:
@@ -235,7 +239,7 @@ def _product(a: Tensor, b: Tensor, *, scale: float, out: Tensor | None = None) -
 
 
 def padded_attention(
-    qkv_TC: Tensor, cu_seqlens: Tensor, *, max_seqlen: int, num_heads: int, dropout: Dropout | None
+    qkv_TC: Tensor, cu_seqlens: Tensor, *, max_seqlen: int, num_heads: int, dropout: AttentionDropout | None
 ) -> Tensor:
     """Attend in the dtype of the input over one batch padded to ``max_seqlen``.
 
@@ -247,7 +251,7 @@ def padded_attention(
         cu_seqlens: Int32 of shape (B + 1,), where each sequence starts.
         max_seqlen: At least the longest length.
         num_heads: N.
-        dropout: Dropout of the probabilities, with row keys of shape (T, N); None drops nothing.
+        dropout: Dropout of the probabilities; None drops nothing.
 
     Returns:
         Shape (T, D); zero at tokens of no sequence.
@@ -267,8 +271,8 @@ def padded_attention(
     scores_BNSS = scores_BNSS.masked_fill(~real_BS[:, None, None, :], -1e30)
     probabilities_BNSS = scores_BNSS.softmax(-1)
     if dropout is not None:
-        keys_BNS = dropout.row_keys[source_BS].transpose(1, 2)
-        probabilities_BNSS = probabilities_BNSS * keep_mask(dropout, keys_BNS, max_seqlen) * dropout.scale
+        keep_ZSS = keep_mask(dropout, dropout.keys_BN().flatten(), max_seqlen)
+        probabilities_BNSS = probabilities_BNSS * keep_ZSS.view_as(probabilities_BNSS) * dropout.scale
     context_BSNH = (probabilities_BNSS.to(v_BNSH.dtype) @ v_BNSH).transpose(1, 2)
     # Slots without a token write to a row past the end, which is cut off.
     target_BS = torch.where(real_BS, index_BS, tokens)

@@ -27,7 +27,7 @@ instructions an element of the scores. Behind a sequence's end lse is +inf, so t
 import triton
 import triton.language as tl
 
-from megabert.ops.triton_support.device_functions import exp2, is_kept
+from megabert.ops.triton_support.device_functions import GOLDEN, are_pairs_kept, exp2, lowbias32
 
 
 @triton.jit
@@ -47,6 +47,18 @@ def _bounds(
 def _first_query(start, sequence, PADDING: tl.constexpr):
     """Return where a sequence that begins at token ``start`` begins in ``lse`` and ``delta``, a multiple of 16."""
     return start // 16 * 16 + sequence * (PADDING + 16)
+
+
+@triton.jit
+def _dropout_keys(
+    seeds_ptr,  # seed of each sequence, int32, (sequences,)
+    constants_ptr,  # constant of each head at this site, int32, (heads,)
+    sequence,  # which sequence
+    head,  # which head
+):
+    """Return the key of a sequence and head, and the second one that follows from it."""
+    key = lowbias32((tl.load(seeds_ptr + sequence) ^ tl.load(constants_ptr + head)).to(tl.uint32, bitcast=True))
+    return key, lowbias32(key + GOLDEN)
 
 
 @triton.jit
@@ -74,11 +86,11 @@ def _write_zeros(
 def attention_forward(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
     cu_seqlens_ptr,  # where each sequence starts, int32, (sequences + 1,)
-    row_keys_ptr,  # keys of dropout, int32, (heads, tokens + padding), or None
+    seeds_ptr,  # dropout's seed of each sequence, int32, (sequences,), or None
+    constants_ptr,  # dropout's constant of each head, int32, (heads,), or None
     out_ptr,  # contexts, (tokens, heads, HEAD)
     lse_ptr,  # log2 of the softmax's denominator, float32, (heads, queries), for the backward pass
     tokens,  # T, padding included
-    key_stride,  # row keys from one head to the next
     queries,  # numbers a query from one head to the next
     sequences,  # B
     heads,  # N
@@ -106,16 +118,16 @@ def attention_forward(
     if block * ROWS >= length:
         return
 
-    # The queries and their dropout keys are loaded once.
+    # The queries are loaded once.
     h = tl.arange(0, BLOCK_H)
-    row = block * ROWS + tl.arange(0, ROWS)
+    rows = tl.arange(0, ROWS)
+    row = block * ROWS + rows
     cols = tl.arange(0, COLUMNS)
     qkv_ptr += start.to(tl.int64) * 3 * width + head * HEAD
     row_mask = (row < length)[:, None] & (h < HEAD)[None, :]
     q = tl.load(qkv_ptr + row[:, None] * 3 * width + h[None, :], mask=row_mask, other=0.0)
-    key = row
     if HAS_DROPOUT:
-        key = tl.load(row_keys_ptr + head.to(tl.int64) * key_stride + start + row)
+        key, second_key = _dropout_keys(seeds_ptr, constants_ptr, sequence, head)
 
     # Walk over the keys. ``highest`` is the largest score so far, ``total`` the sum of 2^(score - highest), ``context``
     # the values weighed by it; when the maximum rises, both sums shrink to the new one.
@@ -135,7 +147,8 @@ def attention_forward(
         total = total * shrink + tl.sum(p, axis=1)
         # Dropped after the sum: a dropped probability stays in the denominator.
         if HAS_DROPOUT:
-            p = tl.where(is_kept(key[:, None], (first + cols)[None, :], threshold), p, 0.0)
+            keep = are_pairs_kept(key, second_key, block * ROWS, rows[:, None], first, cols[None, :], threshold)
+            p = tl.where(keep, p, 0.0)
         context = tl.dot(p.to(v.dtype), v, context * shrink[:, None], input_precision="ieee")
         highest = higher
 
@@ -185,7 +198,8 @@ def attention_backward(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
     dout_ptr,  # gradient of the contexts, (tokens, heads, HEAD)
     cu_seqlens_ptr,  # where each sequence starts, int32, (sequences + 1,)
-    row_keys_ptr,  # keys of dropout, int32, (heads, tokens + padding); not read without dropout
+    seeds_ptr,  # dropout's seed of each sequence, int32, (sequences,), or None
+    constants_ptr,  # dropout's constant of each head, int32, (heads,), or None
     lse_ptr,  # log2 of the softmax's denominator, float32, (heads, queries)
     delta_ptr,  # rowsum(P * dP), float32, (heads, queries); not read if IS_WHOLE
     dqkv_ptr,  # gradients of queries, keys and values, (tokens, 3, heads, HEAD)
@@ -193,7 +207,6 @@ def attention_backward(
     tokens,  # T, padding included
     sequences,  # B
     heads,  # N
-    key_stride,  # row keys from one head to the next
     queries,  # numbers a query from one head to the next
     tiles,  # tiles of COLUMNS keys in the longest sequence
     score_scale,  # log2(e) / sqrt(H)
@@ -226,14 +239,17 @@ def attention_backward(
 
     # Move every pointer to this sequence and head; from here on rows and columns count within the sequence.
     h = tl.arange(0, BLOCK_H)
-    cols = tile * COLUMNS + tl.arange(0, COLUMNS)
+    first_col = tile * COLUMNS
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    cols = first_col + columns
     qkv_ptr += start.to(tl.int64) * 3 * width + head * HEAD
     dqkv_ptr += start.to(tl.int64) * 3 * width
     dout_ptr += start.to(tl.int64) * width + head * HEAD
     first_query = head.to(tl.int64) * queries + _first_query(start, sequence, PADDING)
     lse_ptr += first_query
     delta_ptr += first_query
-    row_keys_ptr += head.to(tl.int64) * key_stride + start
+    if HAS_DROPOUT:
+        key, second_key = _dropout_keys(seeds_ptr, constants_ptr, sequence, head)
 
     # Keys and values are loaded once, and their gradients are summed up in registers.
     col_offsets = cols[:, None] * 3 * width + h[None, :]
@@ -243,7 +259,7 @@ def attention_backward(
     dk = tl.zeros((COLUMNS, BLOCK_H), dtype=tl.float32)
     dv = tl.zeros((COLUMNS, BLOCK_H), dtype=tl.float32)
     for first in range(0, length, ROWS):
-        row = first + tl.arange(0, ROWS)
+        row = first + rows
         row_mask = (row < length)[:, None] & (h < HEAD)[None, :]
         q = tl.load(qkv_ptr + row[:, None] * 3 * width + h[None, :], mask=row_mask, other=0.0)
         do = tl.load(dout_ptr + row[:, None] * width + h[None, :], mask=row_mask, other=0.0)
@@ -257,8 +273,7 @@ def attention_backward(
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
         a = p
         if HAS_DROPOUT:
-            key = tl.load(row_keys_ptr + row)
-            keep = is_kept(key[None, :], cols[:, None], threshold)
+            keep = are_pairs_kept(key, second_key, first, rows[None, :], first_col, columns[:, None], threshold)
             a = tl.where(keep, p, 0.0)
             dp = tl.where(keep, dp, 0.0)
         dv = tl.dot(a.to(do.dtype), do, dv, input_precision="ieee")

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.api import padded_attention
-from megabert.ops.dropout import Dropout
+from megabert.ops.attention.dropout import AttentionDropout
 
 
 def attention_reference(
-    qkv_TC: Tensor, cu_seqlens: Tensor, *, max_seqlen: int, num_heads: int, dropout: Dropout | None = None
+    qkv_TC: Tensor, cu_seqlens: Tensor, *, max_seqlen: int, num_heads: int, dropout: AttentionDropout | None = None
 ) -> Tensor:
     """Return softmax(Q K^T / sqrt(H)) V per head and sequence; see ``api.attention``."""
     compute = torch.float64 if qkv_TC.dtype == torch.float64 else torch.float32

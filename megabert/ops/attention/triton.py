@@ -9,12 +9,12 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
-from torch.nn import functional
 
 from megabert.errors import KernelError
 from megabert.ops.attention.api import AttentionBlocks
+from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.kernels import attention_backward, attention_delta, attention_forward, attention_sum_tiles
-from megabert.ops.dropout import Dropout, threshold_and_scale
+from megabert.ops.dropout import threshold_and_scale
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import attention_tiles, capability_of, power_of_two
 
@@ -29,7 +29,7 @@ def attention_triton(
     *,
     max_seqlen: int,
     num_heads: int,
-    dropout: Dropout | None = None,
+    dropout: AttentionDropout | None = None,
     blocks: AttentionBlocks | None = None,
 ) -> Tensor:
     """Run ``api.attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32.
@@ -49,7 +49,7 @@ def attention_triton(
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, qkv_TC: Tensor, cu_seqlens: Tensor, max_seqlen: int, num_heads: int, dropout: Dropout | None
+        ctx: Any, qkv_TC: Tensor, cu_seqlens: Tensor, max_seqlen: int, num_heads: int, dropout: AttentionDropout | None
     ) -> Tensor:
         qkv_TC = qkv_TC.contiguous()
         tokens, head_width = qkv_TC.shape[0], qkv_TC.shape[1] // (3 * num_heads)
@@ -61,18 +61,13 @@ class _Attention(torch.autograd.Function):
         out_TD = torch.empty(tokens, num_heads * head_width, dtype=qkv_TC.dtype, device=qkv_TC.device)
         queries = tokens // 16 * 16 + sequences * (tiles.forward.rows + 16)
         lse_NR = out_TD.new_empty(num_heads, queries, dtype=torch.float32)
-        # One head's keys next to each other, with room for the last tile to read past the end.
-        keys_NT = None
-        if dropout is not None:
-            keys_NT = functional.pad(dropout.row_keys.t(), (0, tiles.forward.rows))
         attention_forward[((sequences + 1) * blocks, num_heads)](
             qkv_TC,
             cu_seqlens,
-            keys_NT,
+            *_seeds_and_constants(dropout),
             out_TD,
             lse_NR,
             tokens,
-            tokens + tiles.forward.rows,
             queries,
             sequences,
             num_heads,
@@ -88,13 +83,13 @@ class _Attention(torch.autograd.Function):
             num_stages=tiles.forward.stages,
         )
         # Where a program holds all keys of a head, delta needs no output.
-        ctx.save_for_backward(qkv_TC, cu_seqlens, lse_NR, keys_NT, None if tiles.is_whole else out_TD)
+        ctx.save_for_backward(qkv_TC, cu_seqlens, lse_NR, None if tiles.is_whole else out_TD)
         ctx.constants = (max_seqlen, num_heads, dropout, tiles)
         return out_TD
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
-        qkv_TC, cu_seqlens, lse_NR, keys_NT, out_TD = ctx.saved_tensors
+        qkv_TC, cu_seqlens, lse_NR, out_TD = ctx.saved_tensors
         max_seqlen, num_heads, dropout, tiles = ctx.constants
         grad_TD = grad_TD.contiguous()
         tokens, width = grad_TD.shape
@@ -112,16 +107,15 @@ class _Attention(torch.autograd.Function):
             qkv_TC,
             grad_TD,
             cu_seqlens,
-            # The kernel moves these two pointers even where it does not read them, so they may not be None.
-            lse_NR if keys_NT is None else keys_NT,
+            *_seeds_and_constants(dropout),
             lse_NR,
+            # The kernel moves this pointer even where it does not read it, so it may not be None.
             lse_NR if delta_NR is None else delta_NR,
             dqkv_TC,
             partials_KTD,
             tokens,
             sequences,
             num_heads,
-            tokens + tiles.forward.rows,
             lse_NR.shape[1],
             key_tiles,
             LOG2_E / math.sqrt(head_width),
@@ -141,6 +135,11 @@ class _Attention(torch.autograd.Function):
         if partials_KTD is not None:
             _add_up_tiles(partials_KTD, cu_seqlens, dqkv_TC, max_seqlen, tiles.backward.columns)
         return dqkv_TC, None, None, None, None
+
+
+def _seeds_and_constants(dropout: AttentionDropout | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return what kernels make the key of a sequence and head from."""
+    return (None, None) if dropout is None else (dropout.seeds_B, dropout.constants_N)
 
 
 def _write_delta(

@@ -10,11 +10,14 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from megabert.ops.attention import dropout as attention
 from megabert.randomness import lowbias32 as constants
 
 IS_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 GOLDEN = tl.constexpr(constants.GOLDEN)
 FIRST, SECOND = tl.constexpr(constants.FIRST), tl.constexpr(constants.SECOND)
+KEY_STEP = tl.constexpr(attention.KEY_STEP % 2**32)
+FACTOR_0, FACTOR_1, FACTOR_2, FACTOR_3 = (tl.constexpr(factor) for factor in attention.FACTORS)
 
 
 @triton.jit
@@ -43,6 +46,37 @@ def is_kept(row_keys, columns, threshold):
     x *= SECOND
     # The last xor-shift changes only bits below those of the threshold: it is skipped.
     return x.to(tl.int32, bitcast=True) >= threshold
+
+
+@triton.jit
+def are_pairs_kept(key, second_key, first_row, rows, first_column, columns, threshold):
+    """Return which attention probabilities survive dropout: ``megabert.ops.attention.dropout``.
+
+    Where four elements of one hash belong to one thread the compiler sees that: bit 3 of their row and column are the
+    same in all threads, so the factors are constants, and the rest is computed once.
+
+    Args:
+        key: Key of the sequence and head, uint32.
+        second_key: lowbias32(key + GOLDEN).
+        first_row: Query at which the tile begins, a multiple of 16.
+        rows: Queries of the tile, counted from there, a range with a dimension more.
+        first_column: Key at which the tile begins, a multiple of 16.
+        columns: Keys of the tile, counted from there, a range that broadcasts against ``rows``.
+        threshold: Smallest hash that survives, as a signed number: ``AttentionDropout.threshold``.
+    """
+    row = (first_row >> 1) + ((rows >> 4 << 3) | (rows & 7))
+    column = (first_column >> 1) + ((columns >> 4 << 3) | (columns & 7))
+    x = key + row.to(tl.uint32, bitcast=True) * GOLDEN + column.to(tl.uint32, bitcast=True) * KEY_STEP
+    x ^= x >> 16
+    x = x * FIRST + second_key
+    x ^= x >> 15
+    is_odd_row, is_odd_column = (rows & 8) != 0, (columns & 8) != 0
+    factor = tl.where(
+        is_odd_row,
+        tl.where(is_odd_column, FACTOR_3, FACTOR_2),
+        tl.where(is_odd_column, FACTOR_1, FACTOR_0),
+    )
+    return (x * factor.to(tl.uint32, bitcast=True)).to(tl.int32, bitcast=True) >= threshold
 
 
 @triton.jit

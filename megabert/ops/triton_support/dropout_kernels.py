@@ -1,6 +1,6 @@
 """Row keys and plain dropout as Triton kernels: one launch each, where torch takes eight over int32 intermediates."""
 
-# T packed tokens, N heads, D hidden
+# T packed tokens, D hidden
 
 import torch
 import triton
@@ -10,27 +10,22 @@ from torch import Tensor
 from megabert.ops.dropout import Dropout
 from megabert.ops.triton_support.device_functions import is_kept, lowbias32
 from megabert.ops.triton_support.input_checks import require
-from megabert.ops.triton_support.tile_sizes import bias_gelu_tiles, power_of_two
+from megabert.ops.triton_support.tile_sizes import bias_gelu_tiles
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["constant"])  # every site has its own: one compilation for all
 def dropout_row_keys(
     seeds_ptr,  # seed of each token, int32, (tokens,)
-    constants_ptr,  # constant of each head at this site, int32, (heads,)
-    keys_ptr,  # result, int32, (tokens, heads)
-    tokens,  # rows
-    heads,  # columns
+    constant,  # of the site, int32
+    keys_ptr,  # result, int32, (tokens,)
+    tokens,  # T
     ROWS: tl.constexpr,  # tokens of a program
-    HEADS: tl.constexpr,  # heads, rounded up to a power of two
 ):
-    """Write lowbias32(seed ^ constant) of ROWS tokens and all heads."""
+    """Write lowbias32(seed ^ constant) of ROWS tokens."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    head = tl.arange(0, HEADS)
     seed = tl.load(seeds_ptr + row, mask=row < tokens, other=0)
-    constant = tl.load(constants_ptr + head, mask=head < heads, other=0)
-    key = lowbias32((seed[:, None] ^ constant[None, :]).to(tl.uint32, bitcast=True)).to(tl.int32, bitcast=True)
-    offsets = row.to(tl.int64)[:, None] * heads + head[None, :]
-    tl.store(keys_ptr + offsets, key, mask=(row < tokens)[:, None] & (head < heads)[None, :])
+    key = lowbias32((seed ^ constant).to(tl.uint32, bitcast=True)).to(tl.int32, bitcast=True)
+    tl.store(keys_ptr + row, key, mask=row < tokens)
 
 
 @triton.jit
@@ -57,17 +52,13 @@ def dropout_tile(
     tl.store(y_ptr + offsets, out.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-def row_keys_triton(seeds_T: Tensor, constants_N: Tensor) -> Tensor:
-    """Return the dropout key of every token and head, as ``dropout.row_keys_torch``: int32 of shape (T, N)."""
-    tokens, heads = seeds_T.numel(), constants_N.numel()
-    keys_TN = torch.empty(tokens, heads, dtype=torch.int32, device=seeds_T.device)
-    columns = power_of_two(heads)
-    rows = max(1, 1024 // columns)
+def row_keys_triton(seeds_T: Tensor, constant: int) -> Tensor:
+    """Return the dropout key of every token, as ``dropout.row_keys_torch``: int32 of shape (T,)."""
+    tokens, rows = seeds_T.numel(), 1024
+    keys_T = torch.empty_like(seeds_T)
     if tokens:
-        dropout_row_keys[(triton.cdiv(tokens, rows),)](
-            seeds_T, constants_N, keys_TN, tokens, heads, ROWS=rows, HEADS=columns, num_warps=4
-        )
-    return keys_TN
+        dropout_row_keys[(triton.cdiv(tokens, rows),)](seeds_T, constant, keys_T, tokens, ROWS=rows, num_warps=4)
+    return keys_T
 
 
 def dropped_triton(x_TD: Tensor, dropout: Dropout) -> Tensor:

@@ -92,8 +92,8 @@ def keyed_dropout(dtype: torch.dtype, width: int) -> None:
     from megabert.ops.dropout import Dropout
     from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 
-    keys = row_keys_triton(meta(TOKENS, dtype=torch.int32), meta(16, dtype=torch.int32))
-    dropped_triton(meta(TOKENS, width, dtype=dtype), Dropout(0.1, keys[:, 0]))
+    keys = row_keys_triton(meta(TOKENS, dtype=torch.int32), 7)
+    dropped_triton(meta(TOKENS, width, dtype=dtype), Dropout(0.1, keys))
 
 
 def bias_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
@@ -104,10 +104,11 @@ def bias_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
 
 
 def attention(dtype: torch.dtype, max_seqlen: int, heads: int, head_width: int, dropout: bool) -> None:
+    from megabert.ops.attention.dropout import AttentionDropout
     from megabert.ops.attention.triton import attention_triton
-    from megabert.ops.dropout import Dropout
 
-    site = Dropout(0.1, meta(TOKENS, heads, dtype=torch.int32)) if dropout else None
+    seeds, constants = meta(128, dtype=torch.int32), meta(heads, dtype=torch.int32)
+    site = AttentionDropout(0.1, seeds, constants) if dropout else None
     out = attention_triton(
         meta(TOKENS, 3 * heads * head_width, dtype=dtype),
         meta(129, dtype=torch.int32),

@@ -34,12 +34,12 @@ def boundaries() -> Callable[[list[int]], torch.Tensor]:
 
 @pytest.fixture
 def make_site() -> Callable[..., Dropout]:
-    def make(rows: int, *, probability: float = 0.1, heads: int = 0, layer: int = 0, seed: int = 7) -> Dropout:
+    def make(rows: int, *, probability: float = 0.1, layer: int = 0, seed: int = 7) -> Dropout:
         """A dropout site of one sequence of ``rows`` tokens."""
         stream = DropoutStream.of_batch(
             torch.tensor([seed], dtype=torch.int32), torch.tensor([0, rows], dtype=torch.int32), torch.arange(rows)
         )
-        site = stream.site(layer, ATTENTION_OUTPUT, probability, heads=heads)
+        site = stream.site(layer, ATTENTION_OUTPUT, probability)
         assert site is not None
         return site
 

@@ -6,8 +6,9 @@ from torch.nn import functional
 
 from benchmarks.ops_problems import relative_error
 from megabert.ops.attention.api import attention, padded_attention, plan_attention
+from megabert.ops.attention.dropout import attention_dropout
 from megabert.ops.attention.reference import attention_reference
-from megabert.ops.dropout import ATTENTION_PROBABILITIES, DropoutStream
+from megabert.ops.dropout import DropoutStream
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 LENGTHS = {
@@ -24,7 +25,8 @@ def site_of(cu_seqlens, tokens, heads):
     positions = torch.zeros(tokens, dtype=torch.int64)
     positions[: cu_seqlens[-1]] = torch.cat([torch.arange(length) for length in lengths.tolist()])
     seeds = torch.arange(1, lengths.numel() + 1, dtype=torch.int32)
-    return DropoutStream.of_batch(seeds, cu_seqlens, positions).site(1, ATTENTION_PROBABILITIES, 0.1, heads=heads)
+    stream = DropoutStream.of_batch(seeds, cu_seqlens, positions)
+    return attention_dropout(stream, layer=1, probability=0.1, num_heads=heads)
 
 
 def run(op, qkv, cu_seqlens, grad, **options):

@@ -8,6 +8,7 @@ import torch
 from unit.ops.test_attention import LENGTHS, TOLERANCE, relative_error, site_of
 
 from megabert.errors import KernelError
+from megabert.ops.attention.dropout import keep_mask
 from megabert.ops.disentangled import (
     RelativePositions,
     disentangled_attention,
@@ -15,7 +16,6 @@ from megabert.ops.disentangled import (
     padded_groups,
     plan_groups,
 )
-from megabert.ops.dropout import keep_mask
 
 HEADS, WIDTH, SPAN = 2, 6, 9
 
@@ -25,7 +25,7 @@ def definition(qkv_TC, key_PD, query_PD, position_E, *, cu_seqlens, dropout):
     out = torch.zeros(len(qkv_TC), HEADS * WIDTH, dtype=qkv_TC.dtype)
     longest = (len(position_E) + 1) // 2
     kinds = 1 + (key_PD is not None) + (query_PD is not None)
-    for start, end in pairwise(cu_seqlens.tolist()):
+    for number, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
         index = torch.arange(end - start)
         position_SS = position_E[index[:, None] - index + longest - 1]
         for head in range(HEADS):
@@ -38,8 +38,8 @@ def definition(qkv_TC, key_PD, query_PD, position_E, *, cu_seqlens, dropout):
                 scores = scores + (k[None] * query_PD[:, part][position_SS]).sum(-1)
             weights = (scores / math.sqrt(WIDTH * kinds)).softmax(-1)
             if dropout is not None:
-                keep = keep_mask(dropout, dropout.row_keys[start:end, head], end - start)
-                weights = weights * keep * dropout.scale
+                key = dropout.keys_BN()[number, head : head + 1]
+                weights = weights * keep_mask(dropout, key, end - start)[0] * dropout.scale
             out[start:end, part] = weights @ v
     return out
 

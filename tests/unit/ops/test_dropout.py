@@ -6,7 +6,6 @@ import torch
 
 from megabert.ops.dropout import (
     ATTENTION_OUTPUT,
-    ATTENTION_PROBABILITIES,
     EMBEDDINGS,
     FEED_FORWARD_OUTPUT,
     Dropout,
@@ -19,7 +18,7 @@ from megabert.ops.dropout import (
 )
 from megabert.randomness.lowbias32 import lowbias32
 
-SITES = (EMBEDDINGS, ATTENTION_PROBABILITIES, ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT)
+SITES = (EMBEDDINGS, ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT)
 
 
 def stream_of(lengths: list[int], seeds: list[int], *, padding: int = 0) -> DropoutStream:
@@ -28,8 +27,8 @@ def stream_of(lengths: list[int], seeds: list[int], *, padding: int = 0) -> Drop
     return DropoutStream.of_batch(torch.tensor(seeds, dtype=torch.int32), bounds, positions)
 
 
-def mask_of(stream: DropoutStream, layer: int, site: int, *, columns: int = 256, heads: int = 0) -> torch.Tensor:
-    keyed = stream.site(layer, site, 0.1, heads=heads)
+def mask_of(stream: DropoutStream, layer: int, site: int, *, columns: int = 256) -> torch.Tensor:
+    keyed = stream.site(layer, site, 0.1)
     assert keyed is not None
     return keep_mask(keyed, keyed.row_keys, columns)
 
@@ -66,17 +65,14 @@ def test_probability_below_its_resolution_drops_nothing():
 
 
 def test_constants_of_sites_layers_and_heads_are_distinct():
-    constants = {site_constant(layer, site, head) for layer in range(-1, 48) for site in SITES for head in range(64)}
+    constants = {site_constant(layer, site, head) for layer in range(-1, 48) for site in range(4) for head in range(64)}
     assert len(constants) == 49 * 4 * 64
 
 
-def test_masks_of_sites_layers_heads_and_neighbours_are_independent():
+def test_masks_of_sites_layers_and_neighbours_are_independent():
     stream = stream_of([256, 256], [11, 12])
-    heads = mask_of(stream, 2, ATTENTION_PROBABILITIES, heads=2)
     masks = [mask_of(stream, layer, site) for layer in (-1, 0, 1) for site in SITES]
     masks += [
-        heads[:, 0],
-        heads[:, 1],
         masks[0].roll(1, 0),
         masks[0].roll(1, 1),
         masks[0].roll(256, 0),

@@ -7,6 +7,7 @@ pytest.importorskip("triton")
 
 from triton.runtime.jit import JITFunction
 
+from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.triton import attention_triton
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
 from megabert.ops.cross_entropy.triton import cross_entropy_triton
@@ -33,12 +34,13 @@ def meta(*shape, dtype=torch.bfloat16):
 
 
 def test_grids_of_a_million_tokens_can_be_launched(launches):
-    keys = row_keys_triton(meta(TOKENS, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
+    keys = row_keys_triton(meta(TOKENS, dtype=torch.int32), 7)
     x, bias = meta(TOKENS, 256), meta(256)
-    site = Dropout(0.1, keys[:, 0])
+    site = Dropout(0.1, keys)
     dropped_triton(x, site)
     cu_seqlens = meta(TOKENS // 128 + 1, dtype=torch.int32)
-    options = {"max_seqlen": 128, "num_heads": HEADS, "dropout": Dropout(0.1, keys)}
+    probabilities = AttentionDropout(0.1, meta(TOKENS // 128, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
+    options = {"max_seqlen": 128, "num_heads": HEADS, "dropout": probabilities}
     for out in (
         bias_gelu_triton(x, bias, approximate=False),
         layer_norm_triton(x, bias, bias, None, meta(TOKENS, 256), 1e-12, site),

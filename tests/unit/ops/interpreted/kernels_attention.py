@@ -5,8 +5,8 @@ import torch
 
 from benchmarks.ops_problems import attention_problem, boundaries, dropout_stream
 from megabert.errors import KernelError
+from megabert.ops.attention.dropout import attention_dropout, keep_mask
 from megabert.ops.attention.triton import attention_triton
-from megabert.ops.dropout import keep_mask
 from megabert.ops.triton_support.tile_sizes import attention_tiles
 
 LENGTHS = {"one": ([1], 0), "odd": ([5, 37, 1, 33], 3), "empty": ([9, 0, 4, 0], 70)}
@@ -32,15 +32,17 @@ def test_attention_of_long_sequences_matches_reference(lengths, generator, asser
 
 
 def test_dropout_mask_equals_the_torch_backends():
-    site = dropout_stream([40], 40, torch.device("cpu")).site(1, 1, 0.3, heads=2)
-    qkv = torch.zeros(40, 3, 2, 64)
-    for position in range(40):  # equal scores, and values that are one-hot: the context is the mask
+    lengths = [30, 90]  # of several tiles
+    site = attention_dropout(dropout_stream(lengths, 120, torch.device("cpu")), layer=1, probability=0.3, num_heads=2)
+    qkv = torch.zeros(120, 3, 2, 128)
+    for position in range(120):  # equal scores, and values that are one-hot: the context is the mask
         qkv[position, 2, :, position] = 1
     out = attention_triton(
-        qkv.flatten(1), boundaries([40], torch.device("cpu")), max_seqlen=40, num_heads=2, dropout=site
-    )
-    keep = keep_mask(site, site.row_keys, 40)
-    assert torch.equal(out.view(40, 2, 64)[..., :40] > 0, keep)
+        qkv.flatten(1), boundaries(lengths, torch.device("cpu")), max_seqlen=90, num_heads=2, dropout=site
+    ).view(120, 2, 128)
+    for number, rows in enumerate((slice(0, 30), slice(30, 120))):
+        keep = keep_mask(site, site.keys_BN()[number], rows.stop - rows.start)
+        assert torch.equal(out[rows, :, rows].transpose(0, 1) > 0, keep)
 
 
 def test_attention_repeats_bit_for_bit(generator):

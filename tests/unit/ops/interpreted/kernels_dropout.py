@@ -7,11 +7,10 @@ from megabert.ops.dropout import Dropout, dropped_torch, row_keys_torch
 from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 
 
-@pytest.mark.parametrize(("tokens", "heads"), [(1, 1), (37, 12), (0, 4)])
-def test_row_keys_equal_torchs(tokens, heads):
-    words = torch.randint(-(2**31), 2**31, (tokens + heads,)).int()
-    seeds, constants = words[:tokens], words[tokens:]
-    assert torch.equal(row_keys_triton(seeds, constants), row_keys_torch(seeds, constants))
+@pytest.mark.parametrize("tokens", [0, 1, 1500])
+def test_row_keys_equal_torchs(tokens):
+    seeds, constant = torch.randint(-(2**31), 2**31, (tokens,)).int(), -123_456_789
+    assert torch.equal(row_keys_triton(seeds, constant), row_keys_torch(seeds, constant))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
