@@ -12,11 +12,12 @@ from torch import Tensor
 
 from megabert.errors import KernelError
 from megabert.ops.attention.api import AttentionBlocks
+from megabert.ops.attention.backward_kernels import attention_backward, attention_delta, attention_sum_tiles
 from megabert.ops.attention.dropout import AttentionDropout
-from megabert.ops.attention.kernels import attention_backward, attention_delta, attention_forward, attention_sum_tiles
+from megabert.ops.attention.kernels import attention_forward
 from megabert.ops.dropout import threshold_and_scale
 from megabert.ops.triton_support.input_checks import require
-from megabert.ops.triton_support.tile_sizes import attention_tiles, capability_of, power_of_two
+from megabert.ops.triton_support.tile_sizes import attention_tiles, capability_of, fills_card, power_of_two
 
 WIDEST_HEAD = 128
 """Columns of a head that a program can hold."""
@@ -95,24 +96,25 @@ class _Attention(torch.autograd.Function):
         tokens, width = grad_TD.shape
         head_width, sequences = width // num_heads, cu_seqlens.numel() - 1
         threshold, scale = threshold_and_scale(dropout)
-        key_tiles = max(1, triton.cdiv(max_seqlen, tiles.backward.columns))
+        is_running = tiles.may_run and fills_card(sequences * num_heads, qkv_TC.device)
+        key_tiles = 1 if is_running else max(1, triton.cdiv(max_seqlen, tiles.backward.columns))
         dqkv_TC = torch.empty_like(qkv_TC)
-        # Where keys are tiled, delta comes from a kernel before, and parts of dQ are added up by a kernel after.
-        delta_NR = partials_KTD = None
+        # Where keys are tiled, delta comes from a kernel before. Where each tile has its program, parts of dQ are added
+        # up by a kernel after. A pointer that is not read must be one all the same, because the kernel moves it.
+        delta_NR = sums_KTD = lse_NR
         if not tiles.is_whole:
             delta_NR = torch.empty_like(lse_NR)
             _write_delta(delta_NR, out_TD, grad_TD, cu_seqlens, (max_seqlen, tiles.forward.rows, 1.0 / scale))
-            partials_KTD = torch.empty(key_tiles, tokens, width, dtype=torch.float32, device=qkv_TC.device)
+            sums_KTD = torch.empty(key_tiles, tokens, width, dtype=torch.float32, device=qkv_TC.device)
         attention_backward[((sequences + 1) * key_tiles, num_heads)](
             qkv_TC,
             grad_TD,
             cu_seqlens,
             *_seeds_and_constants(dropout),
             lse_NR,
-            # The kernel moves this pointer even where it does not read it, so it may not be None.
-            lse_NR if delta_NR is None else delta_NR,
+            delta_NR,
             dqkv_TC,
-            partials_KTD,
+            sums_KTD,
             tokens,
             sequences,
             num_heads,
@@ -124,6 +126,7 @@ class _Attention(torch.autograd.Function):
             scale,
             HAS_DROPOUT=dropout is not None,
             IS_WHOLE=tiles.is_whole,
+            IS_RUNNING=is_running,
             HEAD=head_width,
             BLOCK_H=max(16, power_of_two(head_width)),
             ROWS=tiles.backward.rows,
@@ -132,8 +135,8 @@ class _Attention(torch.autograd.Function):
             num_warps=tiles.backward.warps,
             num_stages=tiles.backward.stages,
         )
-        if partials_KTD is not None:
-            _add_up_tiles(partials_KTD, cu_seqlens, dqkv_TC, max_seqlen, tiles.backward.columns)
+        if not tiles.is_whole and not is_running:
+            _add_up_tiles(sums_KTD, cu_seqlens, dqkv_TC, (max_seqlen, tiles.backward.columns, scale, head_width))
         return dqkv_TC, None, None, None, None
 
 
@@ -171,18 +174,25 @@ def _write_delta(
     )
 
 
-def _add_up_tiles(partials_KTD: Tensor, cu_seqlens: Tensor, dqkv_TC: Tensor, max_seqlen: int, tile: int) -> None:
-    """Write the gradient of the queries from its parts, one for each tile of keys."""
-    _, tokens, width = partials_KTD.shape
+def _add_up_tiles(
+    parts_KTD: Tensor, cu_seqlens: Tensor, dqkv_TC: Tensor, constants: tuple[int, int, float, int]
+) -> None:
+    """Write the gradient of the queries from its parts, one for each tile of keys.
+
+    ``constants`` are the longest length, the keys of a tile, the scale of dropout and the width of a head.
+    """
+    max_seqlen, tile, scale, head_width = constants
+    _, tokens, width = parts_KTD.shape
     rows, columns = 16, min(128, power_of_two(width))
     blocks = triton.cdiv(max_seqlen, rows)
     attention_sum_tiles[((cu_seqlens.numel() - 1) * blocks, triton.cdiv(width, columns))](
-        partials_KTD,
+        parts_KTD,
         cu_seqlens,
         dqkv_TC,
         tokens,
         width,
         blocks,
+        scale / math.sqrt(head_width),
         TILE=tile,
         ROWS=rows,
         COLUMNS=columns,

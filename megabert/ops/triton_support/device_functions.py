@@ -49,13 +49,14 @@ def is_kept(row_keys, columns, threshold):
 
 
 @triton.jit
-def are_pairs_kept(key, second_key, first_row, rows, first_column, columns, threshold):
-    """Return which attention probabilities survive dropout: ``megabert.ops.attention.dropout``.
+def drop_pairs(p, key, second_key, first_row, rows, first_column, columns, threshold):
+    """Return attention probabilities with 0 for those that are dropped: ``megabert.ops.attention.dropout``.
 
     Where four elements of one hash belong to one thread the compiler sees that: bit 3 of their row and column are the
     same in all threads, so the factors are constants, and the rest is computed once.
 
     Args:
+        p: Probabilities, float32.
         key: Key of the sequence and head, uint32.
         second_key: lowbias32(key + GOLDEN).
         first_row: Query at which the tile begins, a multiple of 16.
@@ -76,7 +77,12 @@ def are_pairs_kept(key, second_key, first_row, rows, first_column, columns, thre
         tl.where(is_odd_column, FACTOR_3, FACTOR_2),
         tl.where(is_odd_column, FACTOR_1, FACTOR_0),
     )
-    return (x * factor.to(tl.uint32, bitcast=True)).to(tl.int32, bitcast=True) >= threshold
+    word = (x * factor.to(tl.uint32, bitcast=True)).to(tl.int32, bitcast=True)
+    if IS_INTERPRETED:
+        return tl.where(word >= threshold, p, 0.0)
+    # As tl.where the compiler would first round p to 16 bits, then select and shuffle halves: three instructions.
+    asm: tl.constexpr = "{ .reg .pred kept; setp.ge.s32 kept, $2, $3; selp.f32 $0, $1, 0f00000000, kept; }"
+    return tl.inline_asm_elementwise(asm, "=f,f,r,r", [p, word, threshold], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit

@@ -109,6 +109,8 @@ class AttentionTiles:
     """The backward pass: a program owns ``columns`` keys."""
     is_whole: bool
     """Whether a program of the backward pass holds all keys of a head at once."""
+    may_run: bool = False
+    """Whether one may take all tiles of keys of a head in turn, where the grid is large enough."""
 
 
 FAMILIES = {(8, 0): 80, (8, 6): 86, (8, 9): 86, (9, 0): 90, (10, 0): 100, (10, 3): 100, (12, 0): 120, (12, 1): 120}
@@ -118,15 +120,16 @@ FORWARD = {80: (128, 64, 8, 2), 86: (128, 64, 8, 2), 90: (128, 64, 8, 2), 100: (
 """Queries, keys, warps, stages of the forward pass, 16 bits, heads up to 64 wide, sequences above 64."""
 
 WHOLE = {
-    32: dict.fromkeys((80, 86, 90, 100, 120), (32, 32, 4, 1)),
-    64: dict.fromkeys((80, 86, 90, 100, 120), (32, 64, 4, 2)),
+    32: dict.fromkeys((80, 86, 120), (32, 32, 4, 1)),
+    64: {80: (32, 64, 4, 2), 86: (32, 64, 4, 2), 90: (64, 64, 4, 2), 100: (64, 64, 4, 1), 120: (32, 64, 4, 2)},
     128: {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 1), 120: (32, 128, 8, 2)},
-    256: {90: (16, 256, 16, 1), 100: (32, 256, 8, 1)},
 }
 """The backward pass that holds all keys of a head, by longest sequence; at 256 it spills on the cards left out."""
 
 TILED = {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 1), 120: (32, 128, 8, 1)}
 """The backward pass in tiles of keys, for longer sequences."""
+RUNNING = (86, 90, 100)
+"""Cards on which a program that takes these tiles in turn spills no registers."""
 
 
 def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen: int, itemsize: int) -> AttentionTiles:
@@ -141,7 +144,16 @@ def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen:
     for keys, by_family in WHOLE.items():
         if max_seqlen <= keys and family in by_family:
             return AttentionTiles(forward, Tiles(*by_family[family]), is_whole=True)
-    return AttentionTiles(forward, Tiles(*TILED[family]), is_whole=False)
+    return AttentionTiles(forward, Tiles(*TILED[family]), is_whole=False, may_run=family in RUNNING)
+
+
+WAVES = 2
+"""Programs a multiprocessor from which on they may be long: with fewer, half of the card could wait for the rest."""
+
+
+def fills_card(programs: int, device: torch.device) -> bool:
+    """Return whether so many long programs, one at a time on a multiprocessor, keep a device busy."""
+    return programs >= WAVES * multiprocessors_of(device)
 
 
 LAMB_CHUNK, LAMB_BLOCK, LAMB_WARPS = 16_384, 1024, 4

@@ -103,15 +103,17 @@ def bias_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
     out.backward(torch.empty_like(out))
 
 
-def attention(dtype: torch.dtype, max_seqlen: int, heads: int, head_width: int, dropout: bool) -> None:
+def attention(
+    dtype: torch.dtype, max_seqlen: int, heads: int, head_width: int, dropout: bool, sequences: int = 128
+) -> None:
     from megabert.ops.attention.dropout import AttentionDropout
     from megabert.ops.attention.triton import attention_triton
 
-    seeds, constants = meta(128, dtype=torch.int32), meta(heads, dtype=torch.int32)
+    seeds, constants = meta(sequences, dtype=torch.int32), meta(heads, dtype=torch.int32)
     site = AttentionDropout(0.1, seeds, constants) if dropout else None
     out = attention_triton(
         meta(TOKENS, 3 * heads * head_width, dtype=dtype),
-        meta(129, dtype=torch.int32),
+        meta(sequences + 1, dtype=torch.int32),
         max_seqlen=max_seqlen,
         num_heads=heads,
         dropout=site,
@@ -146,8 +148,9 @@ def cases(everything: bool):
     yield "bf16 30528", cross_entropy, (bf16, 30_528)
     yield "f32", lamb, ()
     yield "bf16 4096 erf", bias_gelu, (bf16, 4096, False)
-    for length in (128, 256, 512):
+    for length in (64, 128, 512):
         yield f"bf16 16x64 {length}", attention, (bf16, length, 16, 64, True)
+    yield "bf16 16x64 512 few", attention, (bf16, 512, 16, 64, True, 8)  # too few for one program a sequence and head
     if everything:
         for dtype, name in ((bf16, "bf16"), (f16, "f16"), (f32, "f32")):
             for width in (128, 256, 512, 768, 1024, 2048, 4096):

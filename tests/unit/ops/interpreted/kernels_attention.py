@@ -12,9 +12,17 @@ from megabert.ops.triton_support.tile_sizes import attention_tiles
 LENGTHS = {"one": ([1], 0), "odd": ([5, 37, 1, 33], 3), "empty": ([9, 0, 4, 0], 70)}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize(("heads", "head_width"), [(2, 64), (3, 32), (1, 24)])
+@pytest.mark.parametrize(
+    ("heads", "head_width", "dropout", "dtype"),
+    [
+        (2, 64, 0.1, torch.float16),
+        (2, 64, 0.0, torch.float32),
+        (3, 32, 0.1, torch.float32),
+        (3, 32, 0.0, torch.float16),
+        (1, 24, 0.1, torch.float16),
+        (1, 128, 0.1, torch.float16),
+    ],
+)
 @pytest.mark.parametrize(("lengths", "padding"), LENGTHS.values(), ids=LENGTHS)
 def test_attention_matches_reference(lengths, padding, heads, head_width, dropout, dtype, generator, assert_close):
     problem = attention_problem(
@@ -24,11 +32,37 @@ def test_attention_matches_reference(lengths, padding, heads, head_width, dropou
     assert_close(problem, dtype)
 
 
-@pytest.mark.parametrize("lengths", [[150, 61], [270, 300, 128]], ids=["whole", "tiles"])
-def test_attention_of_long_sequences_matches_reference(lengths, generator, assert_close):
+@pytest.mark.parametrize("lengths", [[128, 61], [70, 1, 131], [200, 300], [512, 256]], ids=str)
+def test_attention_of_long_sequences_matches_reference(lengths, generator, assert_close, monkeypatch):
+    problem = attention_problem(lengths, generator, heads=1, head_width=64, padding=5)
     is_whole = attention_tiles((9, 0), head_width=64, max_seqlen=max(lengths), itemsize=2).is_whole
-    assert is_whole == (max(lengths) <= 256)
-    assert_close(attention_problem(lengths, generator, heads=1, head_width=64, padding=5), torch.float16)
+    assert is_whole == (max(lengths) <= 128)
+    monkeypatch.setattr("megabert.ops.attention.triton.fills_card", lambda programs, device: lengths[0] > 128)
+    assert_close(problem, torch.float16)
+
+
+def gradient_of(problem, dtype=torch.float32):
+    qkv = problem.tensors["qkv_TC"].to(dtype, copy=True).requires_grad_()
+    problem.run(qkv_TC=qkv, backend="triton").square().sum().backward()
+    return qkv.grad
+
+
+def test_one_program_a_head_sums_as_one_program_a_tile_bit_for_bit(generator, monkeypatch):
+    problem = attention_problem([131, 9, 260], generator, heads=1, head_width=64)
+    gradients = []
+    for is_running in (True, False):
+        monkeypatch.setattr("megabert.ops.attention.triton.fills_card", lambda *_, value=is_running: value)
+        gradients.append(gradient_of(problem, torch.float16))
+    assert torch.equal(*gradients)
+
+
+def test_scores_far_below_zero_make_no_infinity(generator, assert_close):
+    # every lse is below -1,000: 2^(0 - lse) of a key or query of zeros, past the end, would be infinite
+    problem = attention_problem([37, 5], generator, heads=1, head_width=64, padding=3)
+    queries, keys, _ = problem.tensors["qkv_TC"].view(-1, 3, 64).unbind(1)
+    queries += 10
+    keys -= 10
+    assert_close(problem, torch.float16)
 
 
 def test_dropout_mask_equals_the_torch_backends():
@@ -47,12 +81,7 @@ def test_dropout_mask_equals_the_torch_backends():
 
 def test_attention_repeats_bit_for_bit(generator):
     problem = attention_problem([70, 50], generator, heads=2, head_width=16)
-    runs = []
-    for _ in range(2):
-        qkv = problem.tensors["qkv_TC"].clone().requires_grad_()
-        problem.run(qkv_TC=qkv, backend="triton").square().sum().backward()
-        runs.append(qkv.grad)
-    assert torch.equal(*runs)
+    assert torch.equal(gradient_of(problem), gradient_of(problem))
 
 
 def test_too_wide_heads_are_refused():
