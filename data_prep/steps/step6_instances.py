@@ -48,7 +48,7 @@ from megabert.schema import (
 )
 
 BYTES_A_TOKEN = 3.8
-"""Of a shard with static masks, for each token of the text that went into it: 2.6 with zstd (measured on 462 MB of
+"""Size of a shard with static masks for each token of the text that went into it: 2.6 with zstd (measured on 462 MB of
 English), and 1.41 to 1.48 times as much as shards are stored."""
 MIN_SHARDS = 512
 """Training shards of a length that a corpus has, before any of them takes several buckets."""

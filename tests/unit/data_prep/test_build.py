@@ -66,6 +66,30 @@ def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config
     assert after == before
 
 
+def test_shards_of_several_buckets_hold_the_rows_of_each_one_after_the_other(built, make_config, tmp_path, monkeypatch):
+    """What a corpus of gigabytes takes, with shards of a few kilobytes."""
+    monkeypatch.setattr(step6_instances, "MIN_SHARDS", 2)
+    tokenizer = str(built.folder / "tokenizer")
+    parts, whole = (
+        build(make_config(tokenizer=tokenizer, buckets=7, shard_mib=mib), tmp_path / str(mib), Executor())
+        for mib in (0.01, 0.25)
+    )
+    before, after = (
+        [entry for entry in result.manifests[64].shards if (entry.split, entry.duplicate) == ("train", 1)]
+        for result in (parts, whole)
+    )
+    assert [(entry.bucket, entry.buckets) for entry in before] == [(bucket, 1) for bucket in range(7)]
+    assert [(entry.bucket, entry.buckets) for entry in after] == [(0, 3), (3, 3), (6, 1)]
+
+    def rows(result, entries):
+        files = [result.folder / "instances" / "64" / entry.file for entry in entries]
+        return pa.concat_tables([pa.ipc.open_file(file).read_all() for file in files])
+
+    assert rows(whole, after).equals(rows(parts, before))
+    assert whole.manifests[64].statistics == parts.manifests[64].statistics
+    assert not verify(whole.folder / "instances" / "64", Executor(), use_text=True).problems
+
+
 @pytest.mark.parametrize("tasks", [1, 9, 17, 30])
 def test_build_stopped_anywhere_continues_to_the_same_bytes(built, make_config, tmp_path, tasks):
     with pytest.raises(KeyboardInterrupt):
