@@ -41,6 +41,7 @@ ENGINE_KEYS: dict[str, frozenset[str]] = {
             "contiguous_gradients",
             "reduce_scatter",
             "reduce_bucket_size",
+            "use_multi_rank_bucket_allreduce",
             "allgather_partitions",
             "allgather_bucket_size",
             "overlap_comm",
@@ -52,6 +53,10 @@ ENGINE_KEYS: dict[str, frozenset[str]] = {
             "stage3_max_reuse_distance",
             "stage3_prefetch_bucket_size",
             "stage3_param_persistence_threshold",
+            "stage3_model_persistence_threshold",
+            "stage3_module_granularity_threshold",
+            "stage3_use_all_reduce_for_fetch_params",
+            "stage3_allgather_sequential",
         }
     ),
     "bf16": frozenset({"enabled"}),

@@ -79,7 +79,8 @@ class World:
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
         """Sum a small tensor over the ranks, in place, on its device; the main thread calls it."""
-        dist.all_reduce(values)
+        if self.size > 1:
+            dist.all_reduce(values)
         return values
 
 

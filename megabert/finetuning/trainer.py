@@ -136,29 +136,23 @@ class TaskTrainer:
     def _step(self, step: int, seed: int, rate: float) -> tuple[float, float]:
         """Make a step and return the mean loss and the gradient norm before clipping."""
         batches, terms = self.train.step(step, seed=seed, global_batch_size=self.family.config.global_batch_size)
-        loss_and_bad = torch.zeros(2, dtype=torch.float64, device=self.world.device)
-        for batch in batches:
+        loss_sum = torch.zeros(1, dtype=torch.float64, device=self.world.device)
+        for number, batch in enumerate(batches, start=1):
             batch = batch.to(self.world.device)
             logits = self.engine.forward(batch.inputs, batch.label_positions_M)
             loss = self.family.loss(logits, batch) if batch.inputs.num_instances else empty_loss(logits)
-            # DeepSpeed averages gradients over the ranks: times their number, divided by the terms of all of them,
+            # The engine averages gradients over the ranks: times their number, divided by the terms of all of them,
             # that is the gradient of the mean over all terms, however these are spread over ranks and micro-steps.
-            self.engine.backward(loss * (self.world.size / max(terms, 1)))
-            loss_and_bad[0] += loss.detach().double()
-        # Skipping is decided on sums over the ranks, so that all of them decide alike.
-        loss_and_bad[1] = len(self.engine.nonfinite_gradients())
-        loss_sum, bad = self.world.sum_over_ranks(loss_and_bad).tolist()
-        mean = loss_sum / max(terms, 1)
+            self.engine.backward(loss * (self.world.size / max(terms, 1)), is_last=number == len(batches))
+            loss_sum += loss.detach().double()
         self.engine.optimizer.lr = rate
         self.engine.optimizer.bias_step = step
-        if bad or not math.isfinite(mean):
-            self.engine.discard_gradients()
-            return mean, self._count_skip(step, mean)
-        norm = self.engine.step()
-        if self.engine.step_was_skipped:  # by the loss scaler of fp16
+        outcome = self.engine.step(loss_sum)
+        mean = float(outcome.totals[0]) / max(terms, 1)
+        if outcome.grad_norm is None:
             return mean, self._count_skip(step, mean)
         self.skips = 0
-        return mean, norm
+        return mean, outcome.grad_norm
 
     def _count_skip(self, step: int, loss: float) -> float:
         """Count a step whose numbers were not finite, and return the gradient norm to log for it."""

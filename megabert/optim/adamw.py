@@ -22,9 +22,18 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update the parameter groups that ZeRO has put there, with ``bias_step`` as the number of this update."""
-        for group in self.param_groups:
+        self.scale_gradients()
+        groups = self.param_groups
+        for group in groups:
             for flat in group["params"]:
                 self.moments(flat)
                 # torch adds one to the step; full() fills it on the device, without waiting for it.
                 self.state[flat]["step"] = torch.full((), self.bias_step - 1.0, device=flat.device)
-        super().step()
+        try:
+            for group in groups:  # one by one: the weights of a group are sent while the next one is updated
+                self.param_groups = [group]
+                super().step()
+                for flat in group["params"]:
+                    self.updated(flat)
+        finally:
+            self.param_groups = groups

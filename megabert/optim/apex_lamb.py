@@ -47,7 +47,7 @@ class ApexLamb(BaseOptimizer):
         self._fused: torch.optim.Optimizer | None = None
 
     def attach(
-        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], None] | None
+        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], object] | None
     ) -> None:
         """Build FusedLAMB over whole parameters, by its signature of July 2026.
 
@@ -73,6 +73,7 @@ class ApexLamb(BaseOptimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter with ``bias_step`` as the number of this update; gradients are overwritten."""
         assert self._fused is not None, "attach first"
+        self.scale_gradients()
         for group in self.param_groups:
             group["step"] = self.bias_step - 1  # Apex adds one
         self._fused.step()

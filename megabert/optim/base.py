@@ -22,6 +22,11 @@ class BaseOptimizer(torch.optim.Optimizer):
     bias_correction_over = "phase"
     """What ``bias_step`` counts: the steps of a ``phase``, as in NVIDIA's recipe for LAMB, or of the whole ``run``."""
 
+    gradient_scale = 1.0
+    """Factor on the gradients that ``step`` finds: the engine's clipping, and the mean over ranks."""
+    updated: Callable[[Tensor], None] = staticmethod(lambda flat: None)
+    """Called with each flat as soon as ``step`` has updated it; the engine sends the weights from there."""
+
     @property
     def lr(self) -> float:
         """Learning rate of every parameter."""
@@ -38,7 +43,7 @@ class BaseOptimizer(torch.optim.Optimizer):
         return {}
 
     def attach(
-        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], None] | None
+        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], object] | None
     ) -> None:
         """Take the fragment table of this rank; only LAMB needs it.
 
@@ -48,6 +53,12 @@ class BaseOptimizer(torch.optim.Optimizer):
             all_reduce: A function that sums a float64 tensor over ranks, in place; None where every rank holds every
                 parameter whole.
         """
+
+    def scale_gradients(self) -> None:
+        """Multiply the gradients of all groups by ``gradient_scale``, for an optimizer that does not do it itself."""
+        gradients = [flat.grad for group in self.param_groups for flat in group["params"] if flat.grad is not None]
+        if gradients and self.gradient_scale != 1.0:
+            torch._foreach_mul_(gradients, self.gradient_scale)
 
     def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``(exp_avg, exp_avg_sq)`` of a flat, and create them as zeros before the first step."""

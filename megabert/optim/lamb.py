@@ -6,7 +6,7 @@ runs, the loss falls, and it is a different optimizer. Here the fragment table s
 which parameter (`fragment` explains the words), and the squared norms of the fragments are summed over ranks.
 
 The cost is one all-reduce of two float64 numbers per parameter in each call of ``step``: 5 kB for the 302 parameters of
-BERT-Large. DeepSpeed calls ``step`` once for all groups (BF16_Optimizer), once per parameter group (stages 1 and 2: two
+BERT-Large. At stage 1 that is once for all groups; DeepSpeed calls ``step`` once per parameter group (stage 2: two
 calls, with and without decay) or once per sub-group (stage 3: also two, unless a group exceeds ``sub_group_size``). At
 stage 0 every rank computes whole norms by itself, without an all-reduce.
 """
@@ -72,7 +72,7 @@ class Lamb(BaseOptimizer):
     rate, gives them a norm b, and once adapted they move by no more than learning rate * b a step. So they hardly leave
     0 in a short run (docs/optimizers.md has the figures).
 
-    The engine clips gradients before ``step``, and ``step`` overwrites them. It divides them by (norm + 1e-6) /
+    The engine's ``gradient_scale`` clips, and ``step`` overwrites the gradients. It divides them by (norm + 1e-6) /
     max_grad_norm where apex divides by norm / max_grad_norm; a norm above 1 makes this 1e-6 of a gradient at most.
     """
 
@@ -83,7 +83,7 @@ class Lamb(BaseOptimizer):
         self._backend = backend
 
     def attach(
-        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], None] | None
+        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], object] | None
     ) -> None:
         """Take the fragment table of this rank; the arguments are ``BaseOptimizer.attach``'s."""
         slots = {name: slot for slot, name in enumerate(names)}
@@ -135,6 +135,7 @@ class Lamb(BaseOptimizer):
             # A column per slot again; the ratios stay on the device, so that the host does not wait for them.
             scales = ratios * -step_size
             apply_update(flat.view(-1), flat.grad.view(-1), segments=segments, scales=scales, backend=self._backend)
+            self.updated(flat)
 
     def _adapts(self, name: str) -> bool:
         """Tell whether the trust ratio of a parameter is computed."""
@@ -152,6 +153,7 @@ class Lamb(BaseOptimizer):
             beta2=beta2,
             eps=group["eps"],
             weight_decay=group["weight_decay"],
+            gradient_scale=self.gradient_scale,
             exp_avg_scale=1.0 / shortfall1 if self._rule.corrected == "moments" else 1.0,
             exp_avg_sq_scale=1.0 / shortfall2 if self._rule.corrected == "moments" else 1.0,
         )

@@ -49,7 +49,7 @@ def train_step(
     """Accumulate the micro-steps of a global batch and update, unless something is not finite.
 
     The loss of each micro-batch is divided by the counts of the whole global batch, not by its own: so the gradients
-    depend neither on the number of ranks nor on how instances are packed. DeepSpeed averages gradients over the W
+    depend neither on the number of ranks nor on how instances are packed. The engine averages gradients over the W
     ranks, where a sum is wanted, hence a factor W in the loss.
 
     Args:
@@ -65,24 +65,19 @@ def train_step(
     terms, counts = terms_of(engine.module), counts_of(batch)
     sums = no_sums(terms, world.device)
     # Every rank has as many micro-batches, some perhaps without instances: collectives have to pair up.
-    for micro_batch in batch.micro_batches:
+    for number, micro_batch in enumerate(batch.micro_batches, start=1):
         output = engine.forward(micro_batch.to(world.device, non_blocking=True))
-        engine.backward(weighted_loss(output, terms, counts=counts, world_size=world.size))
+        loss = weighted_loss(output, terms, counts=counts, world_size=world.size)
+        engine.backward(loss, is_last=number == len(batch.micro_batches))
         sums += sums_of(output, terms)
-    # Look for infinite and NaN gradients on this rank, by name, so that a log can say where they come from.
-    bad_names = engine.nonfinite_gradients()
+    engine.wait_for_backward()
     computed()
-    # One small collective sums the losses and the flag. One rank's bad gradient makes every rank skip the update.
-    totals = world.sum_over_ranks(torch.cat([sums, sums.new_tensor([len(bad_names)])])).cpu()
-    flagged, losses = bool(totals[-1]), means_of(totals[:-1], terms, counts)
-    if flagged or not math.isfinite(losses["loss"]):
-        _name_nonfinite(bad_names, losses, world)
-        engine.discard_gradients()
-        return StepResult(losses=losses, grad_norm=None)
-    grad_norm = engine.step()
-    if engine.step_was_skipped and world.is_main:
-        logger.warning("step skipped: gradients overflowed while they were reduced over ranks")
-    return StepResult(losses=losses, grad_norm=None if engine.step_was_skipped else grad_norm)
+    # One small collective sums the losses and the gradient's squares. One rank's NaN makes every rank skip the update.
+    outcome = engine.step(sums)
+    losses = means_of(outcome.totals, terms, counts)
+    if outcome.grad_norm is None:
+        _name_nonfinite(outcome.nonfinite, losses, world)
+    return StepResult(losses=losses, grad_norm=outcome.grad_norm)
 
 
 def validate(
@@ -127,7 +122,7 @@ def sums_of(output: PretrainingOutput, terms: Sequence[Term]) -> Tensor:
 
 
 def weighted_loss(output: PretrainingOutput, terms: Sequence[Term], *, counts: Counts, world_size: int) -> Tensor:
-    """Return the loss of a micro-batch, whose gradients DeepSpeed averages over ``world_size`` ranks."""
+    """Return the loss of a micro-batch, whose gradients the engine averages over ``world_size`` ranks."""
     # A batch may have none of what a term counts (no masked position on any rank): then its sum is 0, not 0 / 0.
     loss = torch.zeros((), device=output.mlm_loss_sum.device)
     for term in terms:
@@ -163,11 +158,15 @@ def area_under_curve(histogram: Tensor) -> float:
     return float((replaced * below).sum()) / pairs if pairs else 0.5
 
 
-def _name_nonfinite(names: list[str], losses: Means, world: World) -> None:
+def _name_nonfinite(names: Sequence[str], losses: Means, world: World) -> None:
     """Log which gradients of which ranks were not finite."""
-    for rank, bad in enumerate(world.gather(names)):
-        if bad and world.is_main:
+    by_rank = world.gather(list(names))
+    if not world.is_main:
+        return
+    for rank, bad in enumerate(by_rank):
+        if bad:
             shown = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
             logger.warning("step skipped: gradients not finite on rank %d in %s", rank, shown)
-    if world.is_main:
-        logger.warning("step skipped: loss %s (masked-LM %s)", losses["loss"], losses["mlm_loss"])
+    if not any(by_rank) and math.isfinite(losses["loss"]):
+        logger.warning("step skipped: gradients overflowed while they were reduced over ranks")
+    logger.warning("step skipped: loss %s (masked-LM %s)", losses["loss"], losses["mlm_loss"])

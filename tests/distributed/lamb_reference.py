@@ -65,7 +65,8 @@ def lamb_errors(world, engine_name: str, *, variant="nvlamb", steps=100, attache
         flats = {id(flat) for group in optimizer.param_groups for flat in group["params"] if flat.grad is not None}
         for fragment in engine.fragments:
             if id(fragment.flat) in flats:
-                seen[fragment.parameter, fragment.start] = fragment.view(fragment.flat.grad).clone()
+                gradient = fragment.view(fragment.flat.grad) * optimizer.gradient_scale
+                seen[fragment.parameter, fragment.start] = gradient
         plain_step()
 
     optimizer.step = recording_step
@@ -81,11 +82,12 @@ def clipping_errors(world, engine_name: str, *, clip: float, steps: int) -> dict
     reference = ReferenceLamb(whole_masters(engine, world), variant="apex", weight_decay=0.01, lr=0.01, clip=clip)
     engine_step, norms = engine.step, []
 
-    def recording_step() -> float:
+    def recording_step(sums):
         gradients = {name: gradient.clone() for name, gradient in engine._stage.gradients()}
         reference.step({name: gradients[name].view_as(b) for name, b in reference.weights.items()})
-        norms.append(engine_step())
-        return norms[-1]
+        outcome = engine_step(sums)
+        norms.append(outcome.grad_norm)
+        return outcome
 
     engine.step = recording_step
     for step in range(1, steps + 1):

@@ -42,7 +42,8 @@ def optimizer_gradients(engine, world):
         }
         for fragment in engine.fragments:
             if id(fragment.flat) in given:
-                seen[fragment.parameter, fragment.start] = fragment.view(fragment.flat.grad).clone()
+                gradient = fragment.view(fragment.flat.grad) * engine.optimizer.gradient_scale
+                seen[fragment.parameter, fragment.start] = gradient
 
     engine.optimizer.step = record
     engine.step()
@@ -91,6 +92,6 @@ def norms(world, engine_name):
     engine.backward(engine.forward(ids[mine], targets[mine]).loss_sum * (world.size / ids.numel()))
     returned = {}
     step = engine.step
-    engine.step = lambda: returned.setdefault("norm", step())
+    engine.step = lambda: returned.setdefault("norm", step().grad_norm)
     seen = optimizer_gradients(engine, world)
     return returned["norm"], float(torch.cat(list(seen.values())).norm())

@@ -109,12 +109,11 @@ def train_step(engine: Engine, world, step: int, *, micro_steps: int = 1) -> flo
         rows = slice(micro_step * world.size + world.rank, None, micro_steps * world.size)
         loss = engine.forward(ids[rows], targets[rows]).loss_sum
         total += loss.detach().double()
-        engine.backward(loss * (world.size / ids.numel()))
-    assert engine.nonfinite_gradients() == []
+        engine.backward(loss * (world.size / ids.numel()), is_last=micro_step == micro_steps - 1)
     engine.optimizer.bias_step = step
-    engine.step()
-    dist.all_reduce(total, group=world.control)
-    return float(total) / ids.numel()
+    outcome = engine.step(total.view(1))
+    assert outcome.grad_norm is not None
+    return float(outcome.totals[0]) / ids.numel()
 
 
 def whole_masters(engine: Engine, world) -> dict[str, Tensor]:

@@ -59,7 +59,8 @@ def test_lamb_is_exact(workers, table, world_size, engine, variant):
 def test_stock_lamb_fails(workers, table, world_size, engine):
     group = only(workers, world_size)
     errors = group.run(lamb_reference.lamb_errors, engine, steps=20, attached=False, timeout_s=280)[0]
-    errors.pop("gain_bias")  # alone in its group, so that its flat is the parameter
+    for name in ("gain_bias", "pair", "dense.weight"):  # each alone, or nearly so, in one rank's window of a bucket
+        errors.pop(name)
     best = min(errors, key=errors.get)
     table.add(f"{world_size:>5} {engine:<11} {'STOCK':<10} {errors[best]:8.1e}  {best} (the best one)")
     assert errors[best] > 1e-5, errors

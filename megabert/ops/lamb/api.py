@@ -34,7 +34,7 @@ def compute_update(
 
     Args:
         weights: One-dimensional float32 (or float64) master shard; not changed.
-        gradient: Gradient of the same shape, clipped; becomes the update.
+        gradient: Gradient of the same shape, times ``coefficients.gradient_scale``; becomes the update.
         exp_avg: First moment, changed in place.
         exp_avg_sq: Second moment, changed in place.
         coefficients: The step's numbers.

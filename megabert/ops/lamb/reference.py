@@ -35,6 +35,8 @@ class Coefficients:
     beta2: float
     eps: float
     weight_decay: float
+    gradient_scale: float = 1.0
+    """Factor on the gradient: clipping, and the mean over ranks."""
     exp_avg_scale: float = 1.0
     """1 / (1 - beta1**t) where the variant corrects for the moments' start at zero."""
     exp_avg_sq_scale: float = 1.0
@@ -61,6 +63,8 @@ def compute_update(
 ) -> None:
     """Run pass 1: update the moments, write the update over ``gradient``, add segment norms to ``squares``."""
     c = coefficients
+    if c.gradient_scale != 1.0:
+        gradient.mul_(c.gradient_scale)
     exp_avg.lerp_(gradient, 1.0 - c.beta1)
     exp_avg_sq.mul_(c.beta2).addcmul_(gradient, gradient, value=1.0 - c.beta2)
     # u = (m * m_scale) / (sqrt(v * v_scale) + eps) + decay * w, with m_scale moved into the denominator: one pass less.

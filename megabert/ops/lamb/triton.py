@@ -38,6 +38,7 @@ def lamb_update(
     one_minus_beta2,  # weight of its square, likewise
     eps,  # added to the root of the second moment
     decay,  # weight decay
+    gradient_scale,  # factor on the gradient: clipping, and the mean over ranks
     exp_avg_scale,  # 1 / (1 - beta1^t), or 1 without bias correction
     exp_avg_sq_scale,  # 1 / (1 - beta2^t), likewise
     CHUNK: tl.constexpr,  # most elements of a chunk
@@ -54,7 +55,7 @@ def lamb_update(
         mask = element < count
         offsets = base + element
         w = tl.load(weights_ptr + offsets, mask=mask, other=0.0)
-        g = tl.load(gradient_ptr + offsets, mask=mask, other=0.0)
+        g = gradient_scale * tl.load(gradient_ptr + offsets, mask=mask, other=0.0)
         m = tl.load(exp_avg_ptr + offsets, mask=mask, other=0.0)
         v = tl.load(exp_avg_sq_ptr + offsets, mask=mask, other=0.0)
         # Adam's moments and step, with weight decay as part of the update (You et al. 2020, algorithm 2).
@@ -191,6 +192,7 @@ def compute_update(
         1.0 - c.beta2,
         c.eps,
         c.weight_decay,
+        c.gradient_scale,
         c.exp_avg_scale,
         c.exp_avg_sq_scale,
         CHUNK=LAMB_CHUNK,

@@ -22,7 +22,7 @@ def install() -> None:
         is_bad = batch.num_instances == 7 or (stop > FIRST and stop - batch.num_instances <= LAST)
         backward = engine.backward
         if is_bad and world.rank == world.size - 1:
-            engine.backward = lambda loss: backward(loss * NAN)
+            engine.backward = lambda loss, **options: backward(loss * NAN, **options)
         try:
             return original(engine, batch, world, **options)
         finally:

@@ -12,6 +12,7 @@ from unit.finetuning.test_families import labelled
 
 from megabert.config.run import OptimizerConfig
 from megabert.distributed.process_group import distributed_world
+from megabert.engine.engine import StepOutcome
 from megabert.errors import DataError
 from megabert.finetuning.evaluate import Evaluation
 from megabert.finetuning.model import TaskModel
@@ -28,25 +29,19 @@ class PlainEngine:
         self.module = model
         self.optimizer = build_optimizer(model.named_parameters(), OptimizerConfig(name="adamw"))
         self.fragments = [Fragment(p.data, 0, name, 0, p.numel()) for name, p in model.named_parameters()]
-        self.step_was_skipped = False
-        self.bad: list[str] = []
+        self.is_bad = False
 
     def forward(self, *inputs):
         return self.module(*inputs)
 
-    def backward(self, loss):
+    def backward(self, loss, *, is_last):
         loss.backward()
 
-    def nonfinite_gradients(self):
-        return self.bad
-
-    def discard_gradients(self):
+    def step(self, sums):
+        if not self.is_bad:
+            self.optimizer.step()
         self.module.zero_grad()
-
-    def step(self):
-        self.optimizer.step()
-        self.module.zero_grad()
-        return 1.0
+        return StepOutcome(totals=sums, grad_norm=None if self.is_bad else 1.0)
 
     def refresh(self):
         pass
@@ -121,7 +116,7 @@ def test_evaluations_may_fall_between_epochs(fitting, tmp_path):
 def test_steps_that_are_not_finite_are_skipped_and_then_end_it(fitting, tmp_path):
     run, engine, _ = fitting([0.5] * 9, epochs=9)
     before = engine.module.classifier.weight.detach().clone()
-    engine.bad = ["classifier.weight"]
+    engine.is_bad = True
     with pytest.raises(DataError, match=r"10 steps in a row up to step 10 .* Lower learning_rate"):
         run.run(5, tmp_path)
     assert torch.equal(engine.module.classifier.weight, before)

@@ -8,7 +8,13 @@ from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_updat
 from megabert.ops.lamb.reference import sums_of_squares
 
 COEFFICIENTS = Coefficients(
-    beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=1 / 0.19, exp_avg_sq_scale=1 / 0.002
+    beta1=0.9,
+    beta2=0.999,
+    eps=1e-6,
+    weight_decay=0.01,
+    gradient_scale=0.3,
+    exp_avg_scale=1 / 0.19,
+    exp_avg_sq_scale=1 / 0.002,
 )
 
 
@@ -25,6 +31,7 @@ def test_update_matches_the_formula_in_float64(numel, dtype, tolerance):
     w64, g64, m64, v64 = (tensor.double().clone() for tensor in (w, g, m, v))
     squares = torch.zeros(2, 1, dtype=torch.float64)
     compute_update(w, g, m, v, coefficients=COEFFICIENTS, segments=[Segment(0, numel, 0)], squares=squares)
+    g64 *= 0.3  # gradient_scale
     m64 = 0.9 * m64 + 0.1 * g64
     v64 = 0.999 * v64 + 0.001 * g64**2
     u64 = (m64 / 0.19) / ((v64 / 0.002).sqrt() + 1e-6) + 0.01 * w64

@@ -10,7 +10,13 @@ from megabert.ops.triton_support.tile_sizes import LAMB_CHUNK
 from megabert.optim import Fragment, build_optimizer
 
 COEFFICIENTS = Coefficients(
-    beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=1 / 0.19, exp_avg_sq_scale=1 / 0.002
+    beta1=0.9,
+    beta2=0.999,
+    eps=1e-6,
+    weight_decay=0.01,
+    gradient_scale=0.3,
+    exp_avg_scale=1 / 0.19,
+    exp_avg_sq_scale=1 / 0.002,
 )
 # slot 2 twice and out of order, a gap of padding at 8, a segment of several chunks, an empty one
 SEGMENTS = [Segment(0, 5, 2), Segment(5, 3, 0), Segment(9, LAMB_CHUNK + 7, 1), Segment(LAMB_CHUNK + 16, 11, 2)]

@@ -1,0 +1,100 @@
+"""Buckets: the parameters whose gradients and weights travel together at ZeRO stage 1.
+
+DeepSpeed flattens each parameter group of an optimizer, cuts the flat tensor into as many equal windows as there are
+ranks, and gives rank r the float32 master of window r. So a group is what ``reduce_scatter_tensor`` and
+``all_gather_into_tensor`` take, without any copy: the sum of window r goes to rank r, and the windows of all ranks
+make up the flat tensor again. With and without weight decay, BERT would be two groups, and the larger one would not
+be complete before the backward pass has ended. `split_groups` makes more of them, so that each can be sent as soon as
+the backward pass has computed it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+DEFAULT_BUCKET_SIZE = 30_000_000
+"""Elements of a bucket where the engine file has no ``reduce_bucket_size``: two layers of BERT-Large."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """Parameters in one flat tensor, and this rank's window of it. Padding at the end is zero everywhere."""
+
+    parameters: dict[str, nn.Parameter]
+    """By name; each is a view of ``weights``."""
+    weights: Tensor
+    """The model's weights of all windows, in the precision of the model."""
+    master: Tensor
+    """Float32 weights of this rank's window, which the optimizer updates."""
+    gradients: Tensor
+    """This rank's own gradients of all windows, float32, added up over micro-steps."""
+    gradient_sum: Tensor
+    """The sum of all ranks' gradients in this rank's window; in a world of one ``gradients`` itself."""
+    rank: int
+    """Number of this rank's window."""
+
+    @property
+    def window(self) -> Tensor:
+        """The part of ``weights`` that this rank updates."""
+        numel = self.master.numel()
+        return self.weights.narrow(0, self.rank * numel, numel)
+
+    def views(self) -> dict[str, Tensor]:
+        """Return where each parameter's gradient is within ``gradients``, in the parameter's shape."""
+        views = {}
+        for name, parameter in self.parameters.items():
+            # DeepSpeed has made each parameter a view of the flat weights: its address says where it begins.
+            offset = (parameter.data_ptr() - self.weights.data_ptr()) // parameter.element_size()
+            views[name] = self.gradients.narrow(0, offset, parameter.numel()).view(parameter.shape)
+        return views
+
+
+def bucket_of(
+    parameters: dict[str, nn.Parameter], weights: Tensor, master: Tensor, gradients: Tensor | None, *, rank: int
+) -> Bucket:
+    """Return the bucket of a DeepSpeed group; its gradients are allocated, unless DeepSpeed has done that."""
+    if gradients is None:
+        gradients = torch.zeros(weights.numel(), dtype=torch.float32, device=weights.device)
+    is_alone = master.numel() == weights.numel()
+    gradient_sum = gradients if is_alone else torch.zeros_like(master, requires_grad=False)
+    master.grad = gradient_sum
+    return Bucket(parameters, weights.detach(), master, gradients, gradient_sum, rank)
+
+
+def split_groups(groups: Iterable[dict[str, Any]], model: nn.Module, size: int) -> list[dict[str, Any]]:
+    """Cut parameter groups into smaller ones of at most ``size`` elements, or one parameter where that is larger.
+
+    Args:
+        groups: The parameter groups of an optimizer. What is true of a group is true of its parts: decay, betas.
+        model: Registers its parameters in the order in which the forward pass uses them, roughly. A wrong order costs
+            time only.
+        size: Elements of a bucket.
+
+    Returns:
+        The parts, in the order in which the forward pass needs them.
+    """
+    order = {id(parameter): index for index, parameter in enumerate(model.parameters())}
+    parts = []
+    for group in groups:
+        ordered = sorted(group["params"], key=lambda parameter: order[id(parameter)])
+        parts += [{**group, "params": part} for part in _cut(ordered, size)]
+    return sorted(parts, key=lambda part: order[id(part["params"][0])])
+
+
+def _cut(parameters: list[nn.Parameter], size: int) -> Iterator[list[nn.Parameter]]:
+    """Fill buckets from the last parameter on.
+
+    The backward pass begins there. What is left over is then the bucket of the embeddings, the last one to be sent:
+    nothing is computed meanwhile, so it had better be small.
+    """
+    part: list[nn.Parameter] = []
+    for parameter in reversed(parameters):
+        if part and sum(p.numel() for p in part) + parameter.numel() > size:
+            yield part[::-1]
+            part = []
+        part.append(parameter)
+    if part:
+        yield part[::-1]

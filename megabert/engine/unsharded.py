@@ -1,0 +1,136 @@
+"""Stage 0, and what the other stages have in common with it or with each other; `zero_stages` explains them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from megabert.ops.lamb.reference import sums_of_squares
+from megabert.optim import Fragment
+
+
+class Unsharded:
+    """Stage 0: DeepSpeed leaves parameters, gradients and optimizer as torch made them."""
+
+    is_replicated = True
+    """Whether every rank holds all masters."""
+
+    def __init__(self, engine: Any) -> None:
+        """Make the fragment table of a ``DeepSpeedEngine``.
+
+        Raises:
+            RuntimeError: The layout is not the one that this file was written for.
+        """
+        self.engine = engine
+        self.optimizer = engine.optimizer
+        self.world_size, self.device = dist.get_world_size(), engine.device
+        self._reduced: list[Tensor] = []
+        self.names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
+        self.fragments = list(self._fragments())
+        """Which elements of the float32 masters this rank holds."""
+
+    def _fragments(self) -> Iterator[Fragment]:
+        """Yield every parameter whole: each is a flat of its own."""
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                yield Fragment(parameter, 0, self.names[id(parameter)], 0, parameter.numel())
+
+    @property
+    def gradient_multiple(self) -> float:
+        """How many times the gradient of the global batch is in what ``sum_of_squares`` and the optimizer see."""
+        return self.world_size
+
+    def before_forward(self) -> None:
+        """Make the weights ready that the model uses outside of its layers."""
+
+    def after_forward(self) -> None:
+        """Check that the model had all of its weights."""
+
+    def settle(self) -> None:
+        """Wait until all weights are those of the last update."""
+
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        """Accumulate the gradients of a micro-step, the last one of a step or not."""
+        loss.backward()
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each parameter's name and what this rank has accumulated of its gradient, before the optimizer runs."""
+        for name, parameter in self.engine.module.named_parameters():
+            if parameter.grad is not None:
+                yield name, parameter.grad
+
+    def sum_of_squares(self) -> Tensor:
+        """Reduce what is not reduced yet. Return this rank's part of the sum of squares of the reduced gradient.
+
+        Returns:
+            A float64 scalar on the device. Over all ranks these add up to the square of the gradient's norm, times the
+            square of ``gradient_multiple``; the sum is finite exactly if every element is.
+        """
+        gradients = [gradient.view(-1) for _, gradient in self.gradients()]
+        if self.world_size > 1:
+            # The sum is a copy: where a NaN came from can be seen in the rank's own gradients only.
+            flat = torch.cat(gradients)
+            dist.all_reduce(flat)
+            gradients = self._reduced = list(flat.split([gradient.numel() for gradient in gradients]))
+        return self._squares(gradients) / self.world_size  # every rank has all of them
+
+    def update(self) -> None:
+        """Update the weights by the reduced gradients, and drop these."""
+        if self.world_size > 1:
+            torch._foreach_copy_([gradient.view(-1) for _, gradient in self.gradients()], self._reduced)
+        self.optimizer.step()
+        self.discard()
+
+    def discard(self) -> None:
+        """Drop the accumulated gradients."""
+        self._reduced = []
+        self.engine.zero_grad()
+
+    def refresh(self) -> None:
+        """Do nothing: the model's weights are the masters."""
+
+    def _squares(self, gradients: list[Tensor]) -> Tensor:
+        """Return the sum of squares of flat tensors, in float64."""
+        return sums_of_squares(gradients, self.device).sum()
+
+
+class Windows(Unsharded):
+    """Stages 1 and 2: a rank holds a window of the masters of each parameter group."""
+
+    is_replicated = False
+
+    def _groups(self) -> Iterator[tuple[list[nn.Parameter], Tensor, Tensor]]:
+        """Yield the parameters of each group, the flat buffer of the model's weights, and this rank's master."""
+        optimizer = self.optimizer
+        return zip(
+            optimizer.bit16_groups, optimizer.bit16_groups_flat, optimizer.single_partition_of_fp32_groups, strict=True
+        )
+
+    def _fragments(self) -> Iterator[Fragment]:
+        """Yield the overlaps of the parameters and this rank's window.
+
+        A group's parameters are one flat buffer, cut into equal windows without regard to where parameters begin; rank
+        r has the master of window r.
+        """
+        for parameters, model_flat, master in self._groups():
+            window = dist.get_rank() * master.numel()
+            for parameter in parameters:
+                # DeepSpeed has made each parameter a view of the flat buffer: its address says where it begins.
+                position = (parameter.data_ptr() - model_flat.data_ptr()) // parameter.element_size()
+                first, end = max(position, window), min(position + parameter.numel(), window + master.numel())
+                if first < end:
+                    name, start = self.names[id(parameter)], first - position
+                    weights = parameter.detach().view(-1)[start : end - position]
+                    yield checked(Fragment(master, first - window, name, start, end - first), weights)
+
+
+def checked(fragment: Fragment, weights: Tensor) -> Fragment:
+    """Return a fragment whose master holds the model's weights; a 16-bit model was rounded from its master."""
+    if not torch.equal(fragment.view().to(weights.dtype), weights):
+        raise RuntimeError(
+            f"{fragment.parameter}[{fragment.start}:{fragment.start + fragment.numel}] is not at offset "
+            f"{fragment.offset} of its float32 master: DeepSpeed lays parameters out in an unknown way."
+        )
+    return fragment

@@ -1,0 +1,131 @@
+"""Stages 2 and 3, where DeepSpeed reduces, clips, updates and gathers; `zero_stages` explains them."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megabert.engine.unsharded import Unsharded, Windows, checked
+from megabert.optim import Fragment
+
+
+class Reducing(Unsharded):
+    """What stages 2 and 3 share: DeepSpeed reduces in each backward pass, clips and updates."""
+
+    is_replicated = False
+
+    @property
+    def gradient_multiple(self) -> float:
+        """DeepSpeed has averaged over the ranks; fp16 has scaled the loss."""
+        return float(self.optimizer.loss_scale)
+
+    def before_forward(self) -> None:
+        """Do what else DeepSpeedEngine.forward does; activation checkpointing may run backward hooks twice."""
+        self.optimizer.clear_backward_seen_flag()
+
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        """Reduce the gradients of a micro-step to their owners, who accumulate them."""
+        # What the hooks of DeepSpeedEngine.forward would have done when the backward pass begins. The loss's own hook
+        # runs first, before the gradient of anything inside the model.
+        loss.register_hook(lambda gradient: self.engine._backward_prologue())
+        self.engine.backward(loss, scale_wrt_gas=False)
+
+    def sum_of_squares(self) -> Tensor:
+        """Return the sum of squares of this rank's part of the gradient, which backward has reduced."""
+        return self._squares([gradient.view(-1) for _, gradient in self.gradients()])
+
+    def update(self) -> None:
+        """Clip and update, with a norm that DeepSpeed computes itself."""
+        self.engine.step()
+
+
+class Zero2(Reducing, Windows):
+    """Stage 2: each ``backward`` reduces, and a rank accumulates its own window of each parameter group."""
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield this rank's fragments of the reduced gradients."""
+        optimizer = self.optimizer
+        for index, master in enumerate(optimizer.single_partition_of_fp32_groups):
+            mine = {fragment.parameter: fragment for fragment in self.fragments if fragment.flat is master}
+            # In 16 bits there is one float32 buffer, laid out like the master ...
+            accumulated = getattr(optimizer.averaged_gradients.get(index), "flat_partition", None)
+            if accumulated is not None:
+                yield from ((name, fragment.view(accumulated)) for name, fragment in mine.items())
+                continue
+            # ... and in float32 a list with a tensor for each parameter that the window touches. Of one that begins or
+            # ends outside of the window only the elements inside are ours.
+            gradients = optimizer.all_grad_tensors.get(index) or []
+            for parameter, gradient in zip(optimizer.params_in_partition[index], gradients, strict=False):
+                fragment = mine[self.names[id(parameter)]]
+                yield fragment.parameter, gradient.view(-1).narrow(0, fragment.start, fragment.numel)
+
+    def discard(self) -> None:
+        """Drop the accumulated gradients, the reduced ones included."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.engine._unmanaged_backward_count = 0  # micro-steps since the last update
+        for index in range(len(self.optimizer.bit16_groups)):
+            self.optimizer.averaged_gradients[index] = None
+            self.optimizer.all_grad_tensors[index] = None
+
+    def refresh(self) -> None:
+        """Copy this rank's masters into the model's flat buffers and gather those of the other ranks."""
+        self.optimizer.update_lp_params()
+
+
+class Zero3(Reducing):
+    """Stage 3: each ``backward`` reduces, and a rank accumulates its part of every parameter in one buffer."""
+
+    def _fragments(self) -> Iterator[Fragment]:
+        """Yield this rank's parts.
+
+        Every parameter is cut into as many equal parts as there are ranks, and a rank's parts of a sub-group are one
+        flat buffer. The last part is padded, with uninitialised memory: padding is never part of a fragment.
+        """
+        groups = zip(
+            self.optimizer.fp16_groups,
+            self.optimizer.fp16_partitioned_groups_flat,
+            self.optimizer.fp32_partitioned_groups_flat,
+            self.optimizer.sub_group_process_groups,
+            strict=True,
+        )
+        for parameters, model_flat, master, process_group in groups:
+            rank = dist.get_rank(group=process_group)
+            for parameter in parameters:
+                partition = parameter.ds_tensor
+                # ds_numel of the partition counts its padding, that of the parameter does not.
+                start = rank * partition.ds_numel
+                numel = max(0, min(partition.ds_numel, parameter.ds_numel - start))
+                if numel:
+                    offset = (partition.data_ptr() - model_flat.data_ptr()) // partition.element_size()
+                    fragment = Fragment(master, offset, self.names[id(parameter)], start, numel)
+                    yield checked(fragment, partition.detach().view(-1)[:numel])
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield this rank's part of each reduced gradient; its padding is zero."""
+        position = 0
+        for group in self.optimizer.fp16_groups:  # called so in every precision
+            for parameter in group:
+                numel = parameter.partition_numel()
+                yield self.names[id(parameter)], self.optimizer.grad_partitions_flat_buffer.narrow(0, position, numel)
+                position += numel
+
+    def discard(self) -> None:
+        """Drop the accumulated gradients: the same calls that DeepSpeed makes after an fp16 overflow."""
+        self.engine._unmanaged_backward_count = 0  # micro-steps since the last update
+        self.optimizer._pre_step()
+        self.optimizer._partition_all_parameters()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.averaged_gradients = {}
+        self.optimizer.grad_partitions_flat_buffer.zero_()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copy masters into this rank's parts of the weights, and gather the small parameters that all ranks keep."""
+        optimizer = self.optimizer
+        optimizer._partition_all_parameters()
+        for sub_group in range(len(optimizer.fp16_groups)):
+            optimizer._reassign_or_swap_out_partitioned_parameters(sub_group)
+        # Below stage3_param_persistence_threshold elements, fetching a parameter would cost more than keeping it.
+        if optimizer.persistent_parameters:
+            optimizer.persistent_parameters[0].all_gather(optimizer.persistent_parameters)

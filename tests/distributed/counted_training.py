@@ -1,0 +1,63 @@
+"""The trainer's own step on a small BERT, counted: bytes, collectives and host waits of a step in the steady state."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+from test_engine_bert import micro_batch
+from toy_training import ENGINES, ds_config
+from wire import counting
+
+from megabert.config.model import ModelConfig
+from megabert.config.run import OptimizerConfig
+from megabert.engine.engine import build_engine
+from megabert.models.build import build_model, initialize
+from megabert.optim import build_optimizer
+from megabert.training.step import train_step
+
+MODEL = ModelConfig(
+    vocab_size=1000,
+    hidden_size=96,
+    num_hidden_layers=6,
+    num_attention_heads=2,
+    intermediate_size=384,
+    max_position_embeddings=40,
+)
+BUCKETS = {"reduce_bucket_size": 250_000, "allgather_bucket_size": 250_000, "stage3_prefetch_bucket_size": 250_000}
+ALIASES = {"reduce_scatter_single": "reduce_scatter", "all_gather_single": "all_gather", "allgather": "all_gather"}
+WARM_UP = 3  # steps; DeepSpeed's stage 3 traces the model in its first ones
+
+
+def counted_step(world, engine_name: str, micro_steps: int, **zero) -> dict[str, float]:
+    """Train a few steps and return the figures of one more, a parameter where they are bytes."""
+    stage, precision = ENGINES[engine_name]
+    model = build_model(MODEL)
+    initialize(model, 3)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    optimizer = build_optimizer(model.named_parameters(), OptimizerConfig())
+    engine = build_engine(model, optimizer, ds_config(stage, precision, **BUCKETS, **zero), world)
+    optimizer.lr = 1e-3
+    for step in range(WARM_UP):
+        train_step(engine, _batch(world, step, micro_steps), world)
+    with counting(large_elements=parameters // 100) as traffic:
+        result = train_step(
+            engine, _batch(world, WARM_UP, micro_steps), world, computed=lambda: traffic.host_waits.update(["backward"])
+        )
+    assert not result.is_skipped
+    ring = (world.size - 1) / world.size
+    return {
+        "bytes": traffic.wire_bytes / parameters,
+        "many_ranks": traffic.wire_bytes / parameters / ring if ring else 0.0,
+        "collectives": sum(traffic.collectives.values()),
+        "large": traffic.large,
+        "host_waits": sum(traffic.host_waits.values()),
+        "where": dict(traffic.host_waits),
+        # Torch has changed the names of the methods, not what they do.
+        "which": dict(Counter(ALIASES.get(name, name) for name in traffic.collectives.elements())),
+    }
+
+
+def _batch(world, step: int, micro_steps: int) -> SimpleNamespace:
+    shares = [(micro_step, micro_step + 1 + world.rank) for micro_step in range(micro_steps)]
+    batches = [micro_batch(step, share) for share in shares]
+    instances = sum(len(share) for share in shares) * world.size
+    return SimpleNamespace(micro_batches=batches, num_masked=3 * instances, num_instances=instances, num_tokens=1)

@@ -1,0 +1,51 @@
+"""What a step sends at every stage on 2, 4 and 8 ranks, and how often the host waits."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
+
+import counted_training
+from soak_table import SoakTable
+from worker_group import WorkerGroups
+
+pytestmark = pytest.mark.soak
+
+MOST_BYTES = {"zero0": 8.1, "zero1": 8.1, "bf16_zero1": 6.1}
+"""A parameter and step, on very many ranks, however many micro-steps."""
+ENGINES = [*MOST_BYTES, "zero2", "bf16_zero2", "zero3", "bf16_zero3"]
+
+
+@pytest.fixture(scope="module")
+def table():
+    return SoakTable(
+        "zero_wire",
+        "bytes a parameter and step that a rank sends over a ring, here and on very many ranks; collectives, and those "
+        "of at least 1% of the parameters; waits of the host for a GPU",
+        f"{'world':>5} {'engine':<11} {'micro-steps':>11} {'bytes':>6} {'many':>6} calls large waits",
+    )
+
+
+@pytest.fixture(scope="module")
+def workers():
+    groups = WorkerGroups()
+    yield groups
+    groups.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_bytes_on_the_wire(workers, table, world_size, engine):
+    for other in [other for other in workers.groups if other != world_size]:
+        workers.close(other)
+    for micro_steps in (1, 4):
+        row = workers(world_size).run(counted_training.counted_step, engine, micro_steps, timeout_s=280)[0]
+        table.add(
+            f"{world_size:>5} {engine:<11} {micro_steps:>11} {row['bytes']:6.2f} {row['many_ranks']:6.2f} "
+            f"{row['collectives']:>5} {row['large']:>5} {row['host_waits']:>5}"
+        )
+        if engine in MOST_BYTES:
+            assert row["many_ranks"] <= MOST_BYTES[engine]
+            assert row["host_waits"] <= 2, row["where"]
