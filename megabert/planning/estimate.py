@@ -1,14 +1,16 @@
 """What a recipe needs on some GPUs: memory, FLOPs, days, disk, passes over the corpus."""
 
+import math
 from dataclasses import dataclass, replace
 
-from megabert.config.deepspeed import deepspeed_of, zero_stage_of
+from megabert.config.deepspeed import deepspeed_of, value_at, zero_stage_of
 from megabert.config.loading import phase_data, phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.data.dynamic_masking import masked_statistics, phase_masking
 from megabert.data.packing import InstanceStatistics
 from megabert.data.shard_set import ShardSet
+from megabert.engine.buckets import DEFAULT_BUCKET_SIZE
 from megabert.errors import ConfigError
 from megabert.observability.flops import training_flops
 from megabert.observability.gpus import Gpu
@@ -26,18 +28,25 @@ MAX_PASSES = 40
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
 """Share of the peak while computing by GPU, fitted on published tables (docs/scaling.md)."""
 
-_IN_EACH_MICRO_STEP = Communication(reduce_scatter_bytes=4, is_per_micro_step=True, is_optimizer_sharded=True)
+_IN_EACH_MICRO_STEP = Communication(is_per_micro_step=True, is_optimizer_sharded=True)
 COMMUNICATION = {
     0: Communication(all_reduce_bytes=4),
-    1: Communication(all_reduce_bytes=4, all_gather_bytes=2, is_optimizer_sharded=True),
-    2: replace(_IN_EACH_MICRO_STEP, all_gather_bytes=2),
-    3: replace(_IN_EACH_MICRO_STEP, micro_step_gather_bytes=2 * 2),
+    1: Communication(
+        reduce_scatter_bytes=4,
+        all_gather_bytes=2,
+        is_gather_overlapped=True,
+        is_overlapped=True,
+        is_optimizer_sharded=True,
+    ),
+    2: replace(_IN_EACH_MICRO_STEP, all_reduce_bytes=4, all_gather_bytes=2),
+    3: replace(_IN_EACH_MICRO_STEP, reduce_scatter_bytes=4, micro_step_gather_bytes=2),
 }
-"""What our engines send in a step, by ZeRO stage.
+"""What our engines send in a step, by ZeRO stage, as counted by ``tests/distributed/test_wire.py``.
 
-Gradients are float32 at every stage. Stage 1 all-reduces them once per step and gathers 16-bit weights. Stages 2 and 3
-reduce in each micro-step, to the rank that holds that part of the optimizer, and stage 3 gathers weights in the forward
-and in the backward pass. Nothing is overlapped: the shipped engine files switch it off.
+Gradients are float32 at every stage. Stage 1 scatters them once per step and gathers 16-bit weights, bucket by bucket
+behind the backward and the forward pass. Stages 2 and 3 reduce in each micro-step, to the rank that holds that part of
+the optimizer: by an all-reduce, of which it keeps its part, at stage 2. Stage 3 gathers weights in the forward pass and
+keeps them for the backward pass, up to ``stage3_max_live_parameters``. What DeepSpeed hides there is not counted.
 """
 
 
@@ -136,6 +145,30 @@ def estimate(
     return replace(whole, phases=tuple(_estimate_phase(whole, i, s, instances) for i, s in enumerate(shards)))
 
 
+def communication_of(config: RunConfig, zero_stage: int, parameters: int) -> Communication:
+    """Return what a recipe's engine file lets its stage send, and hide.
+
+    Args:
+        config: The run; ``model.vocab_size`` must be a number.
+        zero_stage: ZeRO stage, 0 to 3.
+        parameters: Number of parameters.
+    """
+    engine, sent = deepspeed_of(config, config.precision), COMMUNICATION[zero_stage]
+    if zero_stage == 2 and value_at(engine, "zero_optimization.use_multi_rank_bucket_allreduce") is False:
+        return replace(sent, all_reduce_bytes=0.0, reduce_scatter_bytes=4)
+    if zero_stage != 1:
+        return sent
+    # One bucket holds the vocabulary, which is read first, and known last.
+    size = value_at(engine, "zero_optimization.reduce_bucket_size") or DEFAULT_BUCKET_SIZE
+    vocabulary = config.model.padded_vocab_size * config.model.embedding_width
+    return replace(
+        sent,
+        is_overlapped=value_at(engine, "zero_optimization.overlap_comm") is not False,
+        exposed_share=min(1.0, vocabulary / parameters),
+        buckets=1 + math.ceil(max(0, parameters - vocabulary) / size),
+    )
+
+
 def steps_that_fit(whole: Estimate, hours: float) -> list[int]:
     """Return the steps of each phase that fit into some hours, all phases shortened by the same factor."""
     share = min(1.0, hours / whole.hours)
@@ -183,7 +216,7 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
     step = step_time(
         work,
         cluster,
-        COMMUNICATION[whole.zero_stage],
+        communication_of(config, whole.zero_stage, whole.parameters),
         efficiency=whole.efficiency,
         precision=config.precision,
     )

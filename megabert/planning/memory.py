@@ -21,7 +21,7 @@ MEMORY_SHARE = 0.95
 OVERHEAD_GIB = 2.5
 """What the CUDA context, NCCL's buffers and the allocator's gaps take. Assumed, not measured."""
 BUCKET_ELEMENTS = 500_000_000
-"""DeepSpeed copies gradients into buffers of at most this many elements to reduce them."""
+"""Stages 2 and 3 copy gradients into buffers of at most this many elements to reduce them."""
 BUDGETS = tuple(2**exponent for exponent in range(11, 18))
 """Token budgets that a table shows: 2,048 to 131,072."""
 MASKED_SHARE = 0.16
@@ -73,8 +73,11 @@ def estimate_memory(
     size = 4 if config.precision == "fp32" else 2
     ranks = {stage: world_size if zero_stage >= stage else 1 for stage in (1, 2, 3)}
     master = 0 if zero_stage == 0 else 4  # stage 0 trains the float32 weights themselves
-    # Gradients are accumulated in float32; in 16 bits there are also those of the current micro-step.
-    gradients = parameters * 4 / ranks[2] + (parameters * 2 / ranks[3] if size == 2 else 0)
+    # Gradients are accumulated in float32; in 16 bits there are also those of the current micro-step, which stage 1
+    # frees as they come.
+    gradients = parameters * 4 / ranks[2] + (parameters * 2 / ranks[3] if size == 2 and zero_stage > 1 else 0)
+    # Stage 1 scatters into a tensor of the rank's share.
+    reduced = parameters / world_size if zero_stage == 1 else min(parameters, BUCKET_ELEMENTS)
     masked = max([MASKED_SHARE, *(phase.masked_lm_prob or 0.0 for phase in config.phases)])
     # The z-loss keeps the logits in float32 as well, and their gradient.
     masked_bytes = masked * config.model.padded_vocab_size * 8 if config.z_loss else 0
@@ -88,7 +91,7 @@ def estimate_memory(
         # Two float32 moments (8 bytes), the master, and the moving average.
         optimizer=parameters * (8 + master + average) / ranks[1],
         activations=micro_batch_tokens * per_token,
-        buffers=min(parameters, BUCKET_ELEMENTS) * 4 if world_size > 1 else 0,
+        buffers=reduced * 4 if world_size > 1 else 0,
     )
 
 

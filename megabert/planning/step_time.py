@@ -58,6 +58,13 @@ class Communication:
     """Whether gradients are sent in each micro-step (ZeRO-2 and ZeRO-3) instead of once per step."""
     is_overlapped: bool = False
     """Whether gradients are sent while the last micro-step's backward pass is running."""
+    is_gather_overlapped: bool = False
+    """Whether updated weights are sent while the first micro-step's forward pass is running."""
+    exposed_share: float = 0.0
+    """Share of the parameters whose gradients are known last and whose weights are needed first: the embeddings.
+    Nothing is computed while they are sent."""
+    buckets: int = 1
+    """Collectives that gradients are cut into, and weights as well; each has the latency of its ring."""
     is_optimizer_sharded: bool = False
     """Whether each rank updates only its share of the parameters (ZeRO)."""
 
@@ -83,7 +90,7 @@ class StepTime:
     compute_s: float
     communication_s: float
     hidden_s: float
-    """Seconds of the communication that pass behind the backward pass."""
+    """Seconds of the communication that pass behind the backward and the forward pass."""
     optimizer_s: float
     loader_s: float
 
@@ -109,25 +116,30 @@ def step_time(
     compute_s = work.flops / ranks / (gpu.peak_tflops[precision] * 1e12 * efficiency)
     # ZeRO-2 and ZeRO-3 reduce after each backward pass, the others once.
     rounds = work.micro_steps if communication.is_per_micro_step else 1
+    buckets = communication.buckets
     gradients_s = rounds * (
-        2 * _ring_s(work.parameters * communication.all_reduce_bytes, cluster)
-        + _ring_s(work.parameters * communication.reduce_scatter_bytes, cluster)
+        2 * _ring_s(work.parameters * communication.all_reduce_bytes, cluster, buckets)
+        + _ring_s(work.parameters * communication.reduce_scatter_bytes, cluster, buckets)
     )
-    gather_s = _ring_s(work.parameters * communication.all_gather_bytes, cluster)
-    gather_s += work.micro_steps * _ring_s(work.parameters * communication.micro_step_gather_bytes, cluster)
-    # Overlapped, gradients are sent while the backward pass computes those of the layers below.
-    last_backward_s = compute_s / work.micro_steps * BACKWARD_SHARE * rounds
+    weights_s = _ring_s(work.parameters * communication.all_gather_bytes, cluster, buckets)
+    fetches_s = work.micro_steps * _ring_s(work.parameters * communication.micro_step_gather_bytes, cluster)
+    # Overlapped, gradients are sent while the backward pass computes those of the layers below, and weights while the
+    # next forward pass computes the layers below.
+    micro_step_s = compute_s / work.micro_steps
+    hideable = 1 - communication.exposed_share
+    hidden_s = min(hideable * gradients_s, rounds * micro_step_s * BACKWARD_SHARE) * communication.is_overlapped
+    hidden_s += min(hideable * weights_s, micro_step_s * (1 - BACKWARD_SHARE)) * communication.is_gather_overlapped
     shards = ranks if communication.is_optimizer_sharded else 1
     return StepTime(
         compute_s=compute_s,
-        communication_s=gradients_s + gather_s,
-        hidden_s=min(gradients_s, last_backward_s) if communication.is_overlapped else 0.0,
+        communication_s=gradients_s + weights_s + fetches_s,
+        hidden_s=hidden_s,
         optimizer_s=work.parameters * OPTIMIZER_BYTES_PER_PARAMETER / shards / (gpu.memory_gb_s * 1e9 * MEMORY_RATE),
         loader_s=work.instances * PLAN_S_PER_INSTANCE + work.tokens / ranks / LOADER_TOKENS_PER_S,
     )
 
 
-def _ring_s(size_bytes: float, cluster: Cluster) -> float:
+def _ring_s(size_bytes: float, cluster: Cluster, messages: int = 1) -> float:
     """Return the seconds of a reduce-scatter or an all-gather over a ring; an all-reduce is one of each."""
     if size_bytes == 0 or cluster.world_size == 1:
         return 0.0
@@ -136,4 +148,4 @@ def _ring_s(size_bytes: float, cluster: Cluster) -> float:
     between_s = size_bytes * (nodes - 1) / nodes / (cluster.gpu.network_gb_s * gpus * 1e9 * LINE_RATE)
     # Small messages are bound by latency: a ring passes through every GPU.
     hops_s = nodes * (gpus - 1) * HOP_WITHIN_NODE_S + (nodes - 1) * HOP_BETWEEN_NODES_S
-    return within_s + between_s + hops_s
+    return within_s + between_s + messages * hops_s

@@ -74,7 +74,7 @@ def test_stages_share_out_what_they_say():
 
     one, two, three = (memory(stage) for stage in (1, 2, 3))
     assert one.optimizer == pytest.approx(12 * 110e6 / 64)
-    assert one.gradients == 6 * 110e6
+    assert one.gradients == 4 * 110e6  # 16-bit ones are freed as they come
     assert two.gradients == pytest.approx(2 * 110e6 + 4 * 110e6 / 64)
     assert three.weights == pytest.approx(2 * 110e6 / 64)
     assert memory(0).optimizer == 8 * 110e6
@@ -98,7 +98,9 @@ def test_budget_is_the_largest_that_fits():
 def test_steps_that_fit_take_the_hours():
     plan = bert_large()
     steps = steps_that_fit(plan, plan.hours / 3)
-    assert sum(n * p.step.total_s for n, p in zip(steps, plan.phases, strict=True)) <= 3600 * plan.hours / 3
+    assert sum(n * p.step.total_s for n, p in zip(steps, plan.phases, strict=True)) <= 3600 * plan.hours / 3 * (
+        1 + 1e-9
+    )
     assert steps == [7038 // 3, 1563 // 3]
     assert steps_that_fit(plan, 1e6) == [7038, 1563]
 

@@ -1,5 +1,7 @@
 """The seconds of a step, against what follows from a datasheet by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from megabert.observability.gpus import GPUS, gpu_by_name, gpu_of_device
@@ -42,6 +44,20 @@ def test_overlap_hides_at_most_the_backward_pass():
         Work(parameters=336_000_000, flops=1e10, micro_steps=1), Communication(all_reduce_bytes=4, is_overlapped=True)
     )
     assert tiny.hidden_s == pytest.approx(tiny.compute_s * 2 / 3)
+
+
+def test_what_is_known_last_is_not_hidden():
+    scattered = Communication(reduce_scatter_bytes=4, all_gather_bytes=2, is_overlapped=True, is_gather_overlapped=True)
+    step, exposed = (seconds(WORK, replace(scattered, exposed_share=share)) for share in (0.0, 0.1))
+    assert step.hidden_s == pytest.approx(step.communication_s)
+    assert exposed.hidden_s == pytest.approx(0.9 * exposed.communication_s)
+
+
+def test_each_bucket_has_the_latency_of_the_ring():
+    one, ten = (
+        seconds(WORK, Communication(all_gather_bytes=2, buckets=buckets)).communication_s for buckets in (1, 10)
+    )
+    assert ten - one == pytest.approx(9 * (8 * 7 * 3.4e-6 + 7 * 14e-6))
 
 
 def test_slow_loader_sets_the_pace():
