@@ -46,7 +46,7 @@ def test_dry_run_resolves_tokens_and_shows_the_ramp(shards, capsys):
 
 
 def test_dry_run_draws_the_schedules(shards, capsys):
-    ramp = ("--phases.0.initial_batch_size", "3", "--phases.0.batch_warmup_steps", "8")
+    ramp = ("--phases.0.initial_batch_size", "3", "--phases.0.batch_warmup_steps", "5")
     assert dry_run(shards, *ramp) == 0
     shown = capsys.readouterr().out
     assert "schedules over steps 1 to 13" in shown
