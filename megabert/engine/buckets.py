@@ -24,7 +24,7 @@ class Bucket:
     """Parameters in one flat tensor, and this rank's window of it. Padding at the end is zero everywhere."""
 
     parameters: dict[str, nn.Parameter]
-    """By name; each is a view of ``weights``."""
+    """Name -> parameter, each a view of ``weights``."""
     weights: Tensor
     """The model's weights of all windows, in the precision of the model."""
     master: Tensor

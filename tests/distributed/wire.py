@@ -51,7 +51,7 @@ class Traffic:
     collectives: Counter[str] = field(default_factory=Counter)
     large: int = 0
     host_waits: Counter[str] = field(default_factory=Counter)
-    """By the place in the code that waits."""
+    """How often, for each place in the code that waits."""
     on_host: list[Tensor] = field(default_factory=list)
     """Copies that were fetched; reading them again waits for nothing."""
 
