@@ -66,7 +66,7 @@ class DynamicMasker:
         is_subword = None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword
         self._pieces = PieceTable.of(metadata, is_subword)
 
-    def most_predictions(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    def most_predictions(self, lengths: NDArray[np.integer]) -> NDArray[np.int64]:
         """Return how many positions are predicted at most in instances of these lengths.
 
         Of single tokens it is just that many; where words are masked whole, one that does not fit is passed over.

@@ -128,8 +128,6 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
     Raises:
         DataError: If a single instance is larger than ``shape``.
     """
-    lengths = np.asarray(lengths, np.int64)
-    masked_counts = np.asarray(masked_counts, np.int64)
     steps = _fewest_micro_steps(lengths, masked_counts, shape, world_size)
     longest_first = _argsort(lengths.max(initial=0) - lengths)
     # Usually the fewest micro-steps are enough. Where the bins come out uneven, one more is tried until all bins fit;
@@ -151,7 +149,7 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
 
 
 def _fewest_micro_steps(
-    lengths: NDArray[np.int64], masked_counts: NDArray[np.int64], shape: MicroShape, world_size: int
+    lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], shape: MicroShape, world_size: int
 ) -> int:
     """Return how many micro-steps the totals need at least, if every micro-batch were full.
 
@@ -221,7 +219,7 @@ def _multiple(size: int) -> int:
 
 
 def _distribute(
-    longest_first: NDArray[np.int64], lengths: NDArray[np.int64], masked_counts: NDArray[np.int64], num_bins: int
+    longest_first: NDArray[np.int64], lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], num_bins: int
 ) -> "Bins":
     """Choose a bin for each instance so that the bins' sums of tokens are nearly equal.
 
@@ -257,7 +255,7 @@ def _distribute(
     return bins
 
 
-def _argsort(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def _argsort(values: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the indices that sort the values, equal ones in their order.
 
     Values below 2**16 are the usual case. As 16-bit numbers, numpy sorts them by radix, which is much faster.

@@ -27,11 +27,11 @@ _FEWEST_HELD = 2 * 8
 
 
 class Sizes(NamedTuple):
-    """How long instances are."""
+    """How long instances are, in 16 bits: a large batch of 64 would be memory that malloc takes anew each time."""
 
-    lengths: NDArray[np.int64]
+    lengths: NDArray[np.uint16]
     """Tokens of each."""
-    masked_counts: NDArray[np.int64]
+    masked_counts: NDArray[np.uint16]
     """Positions to predict in each; 0 where the loader makes the masks."""
 
 
@@ -98,8 +98,10 @@ class RowReader:
             batch, start = self._open_batch(index, number).columns, int(starts[number])
             part = slice(max(begin - start, 0), end - start)
             parts.append((np.diff(batch.offsets)[part], np.diff(batch.ends_M)[part]))
-        lengths, masked_counts = (np.concatenate(values).astype(np.int64) for values in zip(*parts, strict=True))
-        return Sizes(lengths, masked_counts)
+        # Longer ones are no instances, and refused where they are read.
+        most = np.iinfo(np.uint16).max
+        lengths, masked_counts = (np.minimum(np.concatenate(values), most) for values in zip(*parts, strict=True))
+        return Sizes(lengths.astype(np.uint16), masked_counts.astype(np.uint16))
 
     def place_of(self, row: int) -> tuple[int, int]:
         """Return the shard that a global row is in, and its number there."""

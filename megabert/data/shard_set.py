@@ -216,8 +216,7 @@ class ShardSet:
         stored = read_lengths(self.folder / shard.file, shard.rows, self._kinds, (begin, end))
         if stored is None:
             return None
-        lengths = stored.astype(np.int64)
-        return Sizes(lengths[0], lengths[1] if self._kinds == 2 else np.zeros_like(lengths[0]))
+        return Sizes(stored[0], stored[1] if self._kinds == 2 else np.zeros_like(stored[0]))
 
     def _compare(self, columns: Columns, sizes: Sizes) -> None:
         """Raise a DataError if instances are not as long as their index said, which the packing was planned with."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from megabert.data.batch import BatchFormat, MicroBatch, assemble, instance_seeds
 from megabert.data.dynamic_masking import DynamicMasker, make_masker
-from megabert.data.order import DataPosition, EpochOrder, PositionRange, Window
+from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
 from megabert.data.packing import MicroShape, plan_packing
 from megabert.data.row_reader import Sizes
 from megabert.data.shard_set import ShardSet
@@ -118,23 +118,20 @@ class StepPacker:
             number=number,
             micro_batches=micro_batches,
             num_masked=int(batch.sizes.masked_counts.sum()) if self._masker is None else mine,
-            num_instances=batch.rows.size,
+            num_instances=batch.sizes.lengths.size,
             num_tokens=int(batch.sizes.lengths.sum()),
             position_after=position_after,
         )
 
     def _look_up(self, ranges: tuple[PositionRange, ...]) -> "_GlobalBatch":
-        """Return which rows are at ranges of positions, and how long they are."""
-        rows, epochs, lengths, masked_counts = [], [], [], []
-        for epoch, start, stop in ranges:
-            for window, indices in EpochOrder(self.shards.num_rows, self._seed, epoch).parts(start, stop):
-                sizes = self._sizes_of(window)
-                rows.append(window.rows_at(indices))
-                epochs.append(np.full(indices.size, epoch))
-                lengths.append(sizes.lengths[indices])
-                masked_counts.append(sizes.masked_counts[indices])
-        sizes = Sizes(np.concatenate(lengths), np.concatenate(masked_counts))
-        return _GlobalBatch(np.concatenate(rows), np.concatenate(epochs), sizes)
+        """Return how long the instances at ranges of positions are."""
+        parts = [
+            (epoch, window, indices)
+            for epoch, start, stop in ranges
+            for window, indices in EpochOrder(self.shards.num_rows, self._seed, epoch).parts(start, stop)
+        ]
+        sizes = [[values[indices] for values in self._sizes_of(window)] for _, window, indices in parts]
+        return _GlobalBatch(parts, Sizes(*(np.concatenate(values) for values in zip(*sizes, strict=True))))
 
     def _sizes_of(self, window: Window) -> Sizes:
         """Return how long the rows of a window are, which many steps in succession may ask for."""
@@ -147,17 +144,24 @@ class StepPacker:
 
 @dataclass(frozen=True, eq=False)
 class _GlobalBatch:
-    """What the plan of a global batch is made from, and nothing more: every rank has it for every instance.
+    """What every rank has of every instance: what the plan is made from, and how to find the row.
 
     Attributes:
-        rows: Int64, the global row of each instance, in the order of the batch.
-        epochs: Int64, the epoch that each instance belongs to.
-        sizes: How long they are.
+        parts: For each stretch of the batch its epoch, its window, and the indices of its instances there.
+        sizes: How long the instances are, in the order of the batch.
     """
 
-    rows: NDArray[np.int64]
-    epochs: NDArray[np.int64]
+    parts: list[tuple[int, Window, NDArray[np.int64]]]
     sizes: Sizes
+
+    def find(self, ordinals: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the global row and the epoch of some instances."""
+        rows, epochs, start = np.empty_like(ordinals), np.empty_like(ordinals), 0
+        for epoch, window, indices in self.parts:
+            here = np.flatnonzero((ordinals >= start) & (ordinals < start + indices.size))
+            rows[here], epochs[here] = window.rows_at(indices[ordinals[here] - start]), epoch
+            start += indices.size
+        return rows, epochs
 
 
 def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int | None = None) -> Iterator[MicroBatch]:
@@ -174,10 +178,11 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
     masker = make_masker(shards, seed=0)
     stop = shards.num_rows if max_instances is None else min(max_instances, shards.num_rows)
     for first in range(0, stop, _VALIDATION_ROWS):
-        span = first, min(first + _VALIDATION_ROWS, stop)
-        rows = np.arange(*span)
+        end = min(first + _VALIDATION_ROWS, stop)
+        spans = tuple((block, min(block + BLOCK_ROWS, end)) for block in range(first, end, BLOCK_ROWS))
         # Epoch 0: the same masks in every validation.
-        batch = _GlobalBatch(rows, np.zeros_like(rows), shards.sizes((span,)))
+        rows = Window(spans, first, np.arange(end - first))
+        batch = _GlobalBatch([(0, rows, rows.order)], shards.sizes(spans))
         yield from _pack_share(batch, shards, share, masker, key=(0, 0), first=first)
 
 
@@ -206,12 +211,13 @@ def _pack_share(
     plan = plan_packing(lengths, most_masked, share.shape, share.world_size)
     bins = [plan.micro_batch(micro_step, share.rank) for micro_step in range(plan.num_micro_steps)]
     ordinals = np.concatenate(bins)
+    rows, epochs = batch.find(ordinals)
     # The rows are read in the order in which they are stored, so that each record batch is looked up once.
-    stored = ordinals[np.argsort(batch.rows[ordinals], kind="stable")]
-    columns = shards.rows(batch.rows[stored], Sizes(lengths[stored], masked_counts[stored]))
+    stored = np.argsort(rows, kind="stable")
+    columns = shards.rows(rows[stored], Sizes(lengths[ordinals[stored]], masked_counts[ordinals[stored]]))
     if masker is not None:
-        columns = masker.mask(columns, batch.epochs[stored])
-    index_of = np.empty(lengths.size, np.int64)
+        columns = masker.mask(columns, epochs[stored])
+    index_of = np.empty_like(stored)
     index_of[stored] = np.arange(stored.size)
     batch_format = BatchFormat(
         pad_id=shards.metadata.special_ids["pad"],
@@ -220,5 +226,7 @@ def _pack_share(
         pin=share.pin,
     )
     padded = share.shape.padded(plan.max_tokens, plan.max_masked) if share.pad else None
+    start = 0
     for mine in bins:
-        yield assemble(columns, index_of[mine], instance_seeds(*key, first + mine), batch_format, padded)
+        indices, start = index_of[start : start + mine.size], start + mine.size
+        yield assemble(columns, indices, instance_seeds(*key, first + mine), batch_format, padded)
