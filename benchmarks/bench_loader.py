@@ -75,7 +75,7 @@ def write_random_shards(folder: Path, rows: int, length: int, shards: int = 4) -
                 masked_ids = pa.array(ids[np.repeat(starts[:-1], counts) + places], token)
                 columns = [
                     pa.ListArray.from_arrays(starts, pa.array(ids, token)),
-                    pa.array((lengths * rng.uniform(0.3, 0.7, n)).astype(np.uint16)),
+                    pa.array(np.clip(lengths * rng.uniform(0.3, 0.7, n), 3, lengths - 2).astype(np.uint16)),
                     pa.ListArray.from_arrays(masked_starts, pa.array(places)),
                     pa.ListArray.from_arrays(masked_starts, masked_ids),
                     pa.array(rng.integers(0, 2, n).astype(np.uint8)),
