@@ -11,15 +11,17 @@ starts: numba counts references of an array that is still in its tuple each time
 import hashlib
 import logging
 import os
+import pickle
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numba
 from filelock import FileLock
 from numba.core import config
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.extending import register_jitable
 
 logger = logging.getLogger(__name__)
@@ -70,12 +72,62 @@ if _FOLDER is not None:
     config.CACHE_DIR = str(_FOLDER)  # type: ignore[attr-defined]
 
 
+class _CacheFiles(IndexDataCacheFile):
+    """A loop's index and machine code, each followed by its SHA-256: damaged code would end the process, or compute
+    something else. What is damaged is compiled anew.
+    """
+
+    def load(self, key: Any) -> Any:
+        """Return the machine code of a signature; None where there is none that can be used."""
+        try:
+            return super().load(key)
+        except Exception as error:  # pickle raises nearly any
+            logger.warning("%s: damaged, so its loops are compiled anew (%s)", self._index_path, error)
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def _dump(self, obj: Any) -> bytes:
+        data: bytes = super()._dump(obj)
+        return data + hashlib.sha256(data).digest()
+
+    def _load_index(self) -> Any:
+        with suppress(FileNotFoundError), open(self._index_path, "rb") as file:
+            pickle.load(file)  # numba's version, which it writes before what it dumps
+            _verified(file.read())
+        return super()._load_index()
+
+    def _load_data(self, name: str) -> Any:
+        return pickle.loads(_verified(Path(self._data_path(name)).read_bytes()))
+
+
+def _verified(content: bytes) -> bytes:
+    """Return what is before the SHA-256 at the end of a file.
+
+    Raises:
+        ValueError: It is not that of what is before it.
+    """
+    size = hashlib.sha256().digest_size
+    data, digest = content[:-size], content[-size:]
+    if hashlib.sha256(data).digest() != digest:
+        raise ValueError("another SHA-256")
+    return data
+
+
 class _Cache(FunctionCache):
     """numba's own cache, made safe for processes that fill it at the same time and for a full disk.
 
     numba reads its index, picks a free file name and writes both, without a lock: two processes that compile one loop
     for two types may give both the same file, and a third then runs code for the wrong type.
     """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _CacheFiles(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=self._impl.locator.get_source_stamp(),
+        )
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep machine code; where that fails, this process still has it."""

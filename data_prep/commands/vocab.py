@@ -7,9 +7,11 @@ from pathlib import Path
 from data_prep.commands.build import add_source_arguments, make_config
 from data_prep.config import BuildConfig
 from data_prep.document_set import hash_text
+from data_prep.execution.counts import Counts, add_counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
+from data_prep.steps.corpus_counts import require_readable
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
 from data_prep.vocabulary_training import VocabularyOptions, require_bars, train_vocabulary
 from megabert.command_line.program import Parser
@@ -47,9 +49,15 @@ def run(options: Namespace) -> int:
 
 
 def _texts(config: BuildConfig, chunks: list[InputChunk]) -> Iterator[tuple[str, str]]:
+    """Yield a key and the text of every document that can be read; refuse the input if too many cannot."""
+    parts: list[Counts] = []
     for number, chunk in enumerate(chunks):
-        task = ExtractTask(chunk, number, config, Path())
-        for paragraphs in DocumentReader(task).documents():
+        documents, reader = 0, DocumentReader(ExtractTask(chunk, number, config, Path()))
+        for paragraphs in reader.documents():
+            documents += 1
             if paragraphs:
                 text = "\n".join(paragraphs)
                 yield f"{hash_text(text):016x}", text
+        of_source = {str(chunk.file.source): documents + reader.dropped}
+        parts.append({"documents": of_source, "bytes": chunk.bytes, **reader.report()})
+    require_readable(config, add_counts(parts))

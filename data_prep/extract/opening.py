@@ -8,6 +8,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -151,19 +152,31 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def _filesystem(url: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL, and the name of the file in it."""
+@contextmanager
+def _remote(url: str) -> Iterator[tuple[Any, str]]:
+    """Yield the fsspec file system of a URL, and the name of the file in it.
+
+    Raises:
+        ConfigError: The URL is none, or lacks what its protocol needs, or a package is missing.
+        DataError: Whatever a back end raises while the file system is used; each has exceptions of its own.
+    """
     try:
         import fsspec
 
-        return fsspec.core.url_to_fs(url)
+        yield fsspec.core.url_to_fs(url)
     except ImportError as error:
         raise ConfigError(
             f"{url}: reading URLs needs packages that are not installed ({error}). "
             "Install them: pip install 'megabert[data]', and the package of the protocol, such as s3fs."
         ) from error
-    except ValueError as error:
-        raise ConfigError(f"{url}: {error}. Give a local path or a URL that fsspec knows.") from error
+    except (ValueError, TypeError) as error:  # a TypeError: a host, a repository or the like is missing
+        raise ConfigError(
+            f"{url}: {error}. Give a local path, or a URL that fsspec knows with all that its protocol needs."
+        ) from error
+    except Exception as error:
+        raise DataError(
+            f"{url}: cannot be read ({error or type(error).__name__}). Check the URL, the network and your credentials."
+        ) from error
 
 
 def find_paths(pattern: str) -> list[str]:
@@ -173,9 +186,9 @@ def find_paths(pattern: str) -> list[str]:
         DataError: The pattern names a folder, or one on the way may not be read.
     """
     if is_url(pattern):
-        filesystem, path = _filesystem(pattern)
-        names = filesystem.glob(path) if glob.has_magic(path) else [path]
-        return sorted(filesystem.unstrip_protocol(name) for name in names if filesystem.isfile(name))
+        with _remote(pattern) as (filesystem, path):
+            names = filesystem.glob(path) if glob.has_magic(path) else [path]
+            return sorted(filesystem.unstrip_protocol(name) for name in names if filesystem.isfile(name))
     paths = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
     if not paths and os.path.isdir(pattern):  # pathlib's `is_dir` raises below a closed folder
         raise DataError(f"{pattern}: is a folder. Give --input its files, such as '{pattern}/*.txt'.")
@@ -196,8 +209,8 @@ def _require_readable(pattern: str) -> None:
 def file_size(path: str) -> int:
     """Return a file's bytes as stored."""
     if is_url(path):
-        filesystem, name = _filesystem(path)
-        return int(filesystem.size(name) or 0)
+        with _remote(path) as (filesystem, name):
+            return int(filesystem.size(name) or 0)
     return Path(path).stat().st_size
 
 
@@ -209,8 +222,8 @@ def modified_ns(path: str) -> int:
 def input_sha256(path: str) -> str:
     """Return the SHA-256 of a local file's bytes, or of what a URL's file system says identifies its content."""
     if is_url(path):
-        filesystem, name = _filesystem(path)
-        return hashlib.sha256(str(filesystem.ukey(name)).encode()).hexdigest()
+        with _remote(path) as (filesystem, name):
+            return hashlib.sha256(str(filesystem.ukey(name)).encode()).hexdigest()
     return sha256_file(path)
 
 
@@ -222,8 +235,8 @@ def open_stored(path: str) -> BinaryIO:
     """
     try:
         if is_url(path):
-            filesystem, name = _filesystem(path)
-            return filesystem.open(name, "rb")
+            with _remote(path) as (filesystem, name):
+                return filesystem.open(name, "rb")
         return open(path, "rb")
     except OSError as error:
         raise DataError(

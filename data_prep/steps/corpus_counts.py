@@ -75,15 +75,15 @@ def _dropped(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Co
     return dropped | problems
 
 
-def require_documents(config: BuildConfig, extracted: Counts) -> None:
-    """Refuse a corpus without text, or with more unreadable documents than allowed.
+def require_readable(config: BuildConfig, extracted: Counts) -> None:
+    """Refuse a corpus with more unreadable documents than allowed.
 
     Args:
-        config: Configuration of the build.
-        extracted: Counts of step 1.
+        config: Configuration of the build, or of a vocabulary's training.
+        extracted: Counts of step 1, of which it needs those of documents and problems.
 
     Raises:
-        DataError: The corpus is one of these.
+        DataError: Too many documents, or bytes, were lost; the message has the first places.
     """
     read = sum(extracted["documents"].values())
     bad = {name: extracted["problems"][name] for name in UNREADABLE if name in extracted["problems"]}
@@ -96,7 +96,20 @@ def require_documents(config: BuildConfig, extracted: Counts) -> None:
             f"{what}{behind} of {read + lost:,} documents cannot be read; max_bad_share={config.max_bad_share} allows "
             f"fewer. Fix or leave out the files, or allow more with --max-bad-share. First places:\n{places}"
         )
-    if read == extracted["empty_documents"] or not extracted["sentences"]:
+
+
+def require_documents(config: BuildConfig, extracted: Counts) -> None:
+    """Refuse a corpus without text, or with more unreadable documents than allowed.
+
+    Args:
+        config: Configuration of the build.
+        extracted: Counts of step 1.
+
+    Raises:
+        DataError: The corpus is one of these.
+    """
+    require_readable(config, extracted)
+    if sum(extracted["documents"].values()) == extracted["empty_documents"] or not extracted["sentences"]:
         names = ", ".join(source.title for source in config.sources)
         raise DataError(
             f"The corpus is empty: no text in {names}{_lost_to(extracted)}. Give --input files that hold text."

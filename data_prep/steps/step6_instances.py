@@ -6,7 +6,6 @@ of the same documents. Held-out documents are passed over once.
 
 import contextlib
 import filecmp
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -46,6 +45,7 @@ from megabert.schema import (
     write_lengths,
     write_manifest,
 )
+from megabert.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
 
 BYTES_A_TOKEN = 3.8
 """Size of a shard with static masks for each token of the text that went into it: 2.6 with zstd (measured on 462 MB of
@@ -288,12 +288,12 @@ def _manifest(
 
 def _copy_tokenizer(source: Path, folder: Path) -> None:
     """Copy a tokenizer's folder. A copy that is there already is left alone: a training may be reading it."""
-    names = {path.name for parent in (source, folder) for path in parent.glob("*")}
+    names = [name for name in TOKENIZER_FILES if any((parent / name).exists() for parent in (source, folder))]
     _, different, missing = filecmp.cmpfiles(source, folder, names, shallow=False)
     if not different and not missing:
         return
     with publish_folder(folder) as temporary:
-        shutil.copytree(source, temporary, dirs_exist_ok=True)
+        copy_tokenizer(source, temporary)
 
 
 def _keep_or_write(folder: Path, manifest: Manifest) -> Manifest:

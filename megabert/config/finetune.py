@@ -51,8 +51,8 @@ class FinetuneConfig:
     null_threshold: float | Literal["auto"] = "auto"
     """Spans only: how far "no answer" must score above the best answer to be given; auto takes what is best on the
     evaluation set."""
-    epochs: PositiveFloat = 3.0
-    """Passes over the training data."""
+    epochs: Annotated[float, Field(gt=0, le=10_000)] = 3.0
+    """Passes over the training data, 10,000 at most."""
     global_batch_size: PositiveInt = 32
     """Examples that a step trains on, over all ranks."""
     learning_rate: PositiveFloat = 3e-5
@@ -77,8 +77,8 @@ class FinetuneConfig:
     """Stop after this many evaluations in a row without a better score; 0 never does."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
     """Seed that keys the head's initialisation, order of data and dropout."""
-    seeds: PositiveInt = 1
-    """How many times to train, with seed, seed + 1, ...; mean and spread are reported."""
+    seeds: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How many times to train, with seed, seed + 1, ..., 1,000 at most; mean and spread are reported."""
     precision: Precision = "auto"
     """Arithmetic of the model; auto means bf16 on a GPU that has it, fp16 on other GPUs, and fp32 on a CPU."""
     engine: str = "auto"

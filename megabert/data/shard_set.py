@@ -1,6 +1,5 @@
 """The instance shards of one split, read by global rows: their lengths ahead of time, then those that are needed."""
 
-import shutil
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +24,7 @@ from megabert.schema import (
     sha256_file,
     write_lengths,
 )
+from megabert.tokenization.huggingface import copy_tokenizer, load_tokenizer
 
 
 class ShardSet:
@@ -149,19 +149,32 @@ class ShardSet:
             )
             raise self._damaged(index, what)
 
-    def copy_tokenizer(self, destination: Path) -> None:
-        """Copy the tokenizer's folder from next to the shards, whole or not at all; an existing copy is kept.
+    def check_tokenizer(self) -> None:
+        """Check that the tokenizer next to the shards is the one that they were built with.
 
         Raises:
-            DataError: If there is no tokenizer next to the shards.
+            DataError: If there is none, or another one, or a file of it is damaged.
         """
-        source = self.folder / "tokenizer"
+        source, recorded = self.folder / "tokenizer", self.metadata.tokenizer_sha256
+        remedy = "Copy the tokenizer of the build back, or build the shards again."
         if not source.is_dir():
-            raise DataError(f"{source}: not there. Copy the tokenizer of the build back, or build the shards again.")
-        if destination.exists():
-            return
-        with publish_folder(destination) as folder:
-            shutil.copytree(source, folder, dirs_exist_ok=True)
+            raise DataError(f"{source}: not there. {remedy}")
+        own = load_tokenizer(source).sha256
+        if own != recorded:
+            raise DataError(
+                f"{source}: is not the tokenizer that the shards were built with (SHA-256 {own[:12]}, recorded "
+                f"{recorded[:12]}). {remedy}"
+            )
+
+    def copy_tokenizer(self, destination: Path) -> None:
+        """Copy the tokenizer from next to the shards, whole or not at all; an existing copy is kept.
+
+        Raises:
+            DataError: If one of its files is a link to another place.
+        """
+        if not destination.exists():
+            with publish_folder(destination) as folder:
+                copy_tokenizer(self.folder / "tokenizer", folder)
 
     def sizes(self, spans: tuple[tuple[int, int], ...]) -> Sizes:
         """Return how long the instances of ranges of global rows are, without reading them where there is an index.

@@ -40,7 +40,7 @@ from megabert.models.convert import (
 from megabert.models.key_maps import to_ours, to_theirs
 from megabert.schema import publish_folder, read_json
 from megabert.tokenization import SpecialIds, Tokenizer, load_tokenizer
-from megabert.tokenization.huggingface import TOKENIZER_FILES
+from megabert.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
 
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 """Weights in order of preference. Large models have several files, and an index with the suffix ``.index.json``."""
@@ -160,7 +160,6 @@ def write_huggingface(
     """
     folder = folder.resolve()  # what a link names is replaced, not the link
     _check_replaceable(folder)
-    check_links(tokenizer_dir)
     special_ids = load_fitting_tokenizer(tokenizer_dir, config).special_ids
     own, generator = split_generator(state, config)
     write = partial(_write_model, tokenizer_dir=tokenizer_dir, special_ids=special_ids, card=card, task=task)
@@ -198,9 +197,7 @@ def _write_model(
     (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     # safetensors makes its file private; others may read it where they may read config.json.
     shutil.copymode(folder / "config.json", folder / "model.safetensors")
-    for name in TOKENIZER_FILES:
-        if (tokenizer_dir / name).is_file():
-            shutil.copyfile(tokenizer_dir / name, folder / name)
+    copy_tokenizer(tokenizer_dir, folder)
     parameters = sum(value.numel() for value in weights.values())
     text = render_card(card, config, architecture=task.architecture, parameters=parameters)
     (folder / "README.md").write_text(text, encoding="utf-8")
@@ -247,25 +244,6 @@ def _foreign_names(folder: Path) -> Iterator[str]:
             yield from (f"{path.name}/{name}" for name in _foreign_names(path))
         elif path.name not in EXPORTED_FILES or not path.is_file():
             yield path.name
-
-
-def check_links(tokenizer_dir: Path) -> None:
-    """Refuse a tokenizer some of whose files are links to files elsewhere: copies of these would be published.
-
-    Links within the folder are fine, and so are those of Hugging Face's cache, whose folders are made of them.
-
-    Raises:
-        DataError: There is such a link.
-    """
-    folder = tokenizer_dir.resolve()
-    roots = [folder, *([folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else [])]
-    for name in TOKENIZER_FILES:
-        target = (folder / name).resolve()
-        if not any(target.is_relative_to(root) for root in roots):
-            raise DataError(
-                f"{tokenizer_dir / name}: is a link to {target}, outside of its folder, and would be copied into the "
-                "new model. Put the file itself there, or remove the link."
-            )
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:

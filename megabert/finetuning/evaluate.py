@@ -107,6 +107,8 @@ def rescore(
     Raises:
         ConfigError, DataError, CheckpointError: The message names place, value and remedy.
     """
+    if predictions is not None and not predictions.name:
+        raise ConfigError(f"--predictions={predictions}: names no file. Give a folder and the beginning of a name.")
     saved = read_saved_model(folder)
     name = task_name or saved.task_name
     if name is None:

@@ -10,7 +10,6 @@ import numpy as np
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError, DataError
-from megabert.export.huggingface import check_links
 from megabert.export.sources import Source, open_source
 from megabert.finetuning.batches import Features
 from megabert.finetuning.families import FAMILIES, Example, Family
@@ -20,6 +19,7 @@ from megabert.finetuning.tasks import Task
 from megabert.models.build import InitialWeights
 from megabert.schema.files import sha256_file
 from megabert.tokenization import Tokenizer
+from megabert.tokenization.huggingface import check_links
 
 MORE_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 """Suffixes of files with CoNLL columns."""

@@ -1,6 +1,7 @@
 """Tokenizer folders in Hugging Face form: any of BERT's family is read, and `transformers` gives the same ids."""
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,37 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
         (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
     if tokenizer.kind is BYTE_BPE:
         backend.model.save(str(folder))  # vocab.json and merges.txt
+
+
+def check_links(tokenizer_dir: Path) -> None:
+    """Refuse a tokenizer some of whose files are links to files elsewhere: copies of these would be published.
+
+    Links within the folder are fine, and so are those of Hugging Face's cache, whose folders are made of them.
+
+    Raises:
+        DataError: There is such a link.
+    """
+    folder = tokenizer_dir.resolve()
+    roots = [folder, *([folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else [])]
+    for name in TOKENIZER_FILES:
+        target = (folder / name).resolve()
+        if not any(target.is_relative_to(root) for root in roots):
+            raise DataError(
+                f"{tokenizer_dir / name}: is a link to {target}, outside of its folder, and its content would be "
+                "copied with the tokenizer. Put the file itself there, or remove the link."
+            )
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy a tokenizer's files, and no others, into a folder that is there.
+
+    Raises:
+        DataError: A file is a link to a place outside of its folder.
+    """
+    check_links(source)
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
 
 
 def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:

@@ -9,15 +9,18 @@ import gc
 import json
 import os
 import pkgutil
+import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-import psutil
-
 POLL_S = 0.02
+NOT_IMPORTABLE: set[str] = set()
+"""Names in a child's ``sys.modules`` that cannot be imported by name."""
 
 
 def import_everything() -> None:
@@ -52,18 +55,27 @@ def become_the_command(request: dict[str, Any]) -> None:
     main = import_module({"megabert": "megabert.cli.main", "megabert-data": "data_prep.cli"}[request["program"]]).main
     code = main()
     sys.stdout.flush()
+    Path(request["modules"]).write_text("\n".join(sys.modules))
     atexit._run_exitfuncs()
     os._exit(code)  # taking a forked interpreter apart would copy every page of its parent
 
 
-def resident_bytes(family: list[psutil.Process]) -> int:
+def family_of(pid: int) -> list[int]:
+    """Return a process and all its descendants. A scan of all of ``/proc`` would cost more than most commands."""
+    pids = [pid]
+    for member in pids:  # grows while it is walked
+        for children in Path(f"/proc/{member}/task").glob("*/children"):
+            with suppress(OSError):  # the process has ended
+                pids += map(int, children.read_text().split())
+    return pids
+
+
+def resident_bytes(family: list[int]) -> int:
     """Return the resident memory of processes, those that ended left out."""
     total = 0
-    for process in family:
-        try:
-            total += process.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
+    for pid in family:
+        with suppress(OSError, IndexError):
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
     return total
 
 
@@ -71,33 +83,49 @@ def watch(pid: int, request: dict[str, Any]) -> dict[str, Any]:
     """Wait for a child; kill it and its children when it takes too long or too much memory.
 
     Returns:
-        ``code`` (negative: a signal), ``seconds``, ``peak_bytes`` of it and its children, and ``ended``, the bound that
-        it broke, if any.
+        ``code`` (negative: a signal), ``seconds``, ``cpu_seconds`` and ``peak_bytes`` of it and its children, and
+        ``ended``, the bound that it broke, if any.
     """
     start, peak, ended = time.monotonic(), 0, ""
-    command = psutil.Process(pid)
     while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
+        done, status, used = os.wait4(pid, os.WNOHANG)
         if done:
             break
-        try:
-            family = [command, *command.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            continue
+        family = family_of(pid)
         peak = max(peak, resident_bytes(family))
         if time.monotonic() - start > request["timeout_s"]:
             ended = "time"
         elif peak > request["memory_bytes"]:
             ended = "memory"
         if ended:
-            for process in family:
-                try:
-                    process.send_signal(signal.SIGKILL)
-                except psutil.NoSuchProcess:
-                    continue
+            for member in family:
+                with suppress(ProcessLookupError):
+                    os.kill(member, signal.SIGKILL)
         time.sleep(POLL_S)
-    seconds = time.monotonic() - start
-    return {"code": os.waitstatus_to_exitcode(status), "seconds": seconds, "peak_bytes": peak, "ended": ended}
+    return {
+        "code": os.waitstatus_to_exitcode(status),
+        "seconds": time.monotonic() - start,
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "peak_bytes": peak,
+        "ended": ended,
+    }
+
+
+def import_what_was_imported(path: Path) -> None:
+    """Import what a child has imported while it ran (torch's compiler, scipy), so that the next child does not.
+
+    Args:
+        path: The file in which the child lists its modules; there is none where it was killed.
+    """
+    if path.exists():
+        new = [name for name in path.read_text().split("\n") if name not in sys.modules and name not in NOT_IMPORTABLE]
+        for name in new:
+            try:
+                import_module(name)
+            except BaseException:  # a module that a library makes itself
+                NOT_IMPORTABLE.add(name)
+        if new:
+            gc.freeze()
 
 
 def serve() -> None:
@@ -111,7 +139,9 @@ def serve() -> None:
         pid = os.fork()
         if pid == 0:
             become_the_command(request)
-        replies.write(json.dumps(watch(pid, request)) + "\n")
+        reply = watch(pid, request)
+        import_what_was_imported(Path(request["modules"]))
+        replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
 

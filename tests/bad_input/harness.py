@@ -61,6 +61,7 @@ class Outcome:
 
     code: int
     seconds: float
+    cpu_seconds: float
     peak_bytes: int
     ended: str
     stdout: str
@@ -91,7 +92,7 @@ class CommandServer:
         program, *words = shlex.split(command)
         outputs.mkdir(parents=True, exist_ok=True)
         stdout, stderr = outputs / "stdout", outputs / "stderr"
-        for path in (stdout, stderr):
+        for path in (stdout, stderr, outputs / "modules"):
             path.unlink(missing_ok=True)
         request = {
             "program": program,
@@ -101,6 +102,7 @@ class CommandServer:
             "stdin": wishes.get("stdin", os.devnull),
             "stdout": wishes.get("stdout") or str(stdout),
             "stderr": str(stderr),
+            "modules": str(outputs / "modules"),
             "timeout_s": wishes.get("timeout_s", 60),
             "memory_bytes": wishes.get("memory_bytes", 3 << 30),
         }

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from megabert.compiled import frozen_files
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +39,17 @@ def test_loops_run_without_a_home(tmp_path):
     script = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nfrom a_loop import increase\nprint(increase(1))"
     assert run(script, tmp_path).stdout == "2\n"
     assert not list(tmp_path.rglob("*.nbi"))
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])  # numba's index, and the machine code
+def test_damaged_machine_code_is_compiled_anew(tmp_path, suffix):
+    script, cache = "from a_loop import increase\nprint(increase(1))", str(tmp_path / "cache")
+    run(script, tmp_path, XDG_CACHE_HOME=cache)
+    (path,) = tmp_path.rglob(f"*.{suffix}")
+    path.write_bytes(path.read_bytes()[:-9])
+    result = run(script, tmp_path, XDG_CACHE_HOME=cache)
+    assert result.stdout == "2\n"
+    assert "damaged, so its loops are compiled anew" in result.stderr
 
 
 def imported_files(loops: Path) -> set[Path]:

@@ -225,6 +225,7 @@ def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ..
     _check_objective(config, first)
     for i, ((train, _), phase) in enumerate(zip(shards, config.phases, strict=True)):
         metadata = train.metadata
+        train.check_tokenizer()  # the run takes a copy of it, and dynamic masks are drawn by its words
         if metadata.max_seq_length > phase.max_seq_length:
             raise DataError(
                 f"{train.folder}: instances of up to {metadata.max_seq_length} tokens, but "

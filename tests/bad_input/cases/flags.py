@@ -147,6 +147,7 @@ ADDED = (
     (FINETUNE, "--max-seq-length 100000", "max_seq_length"),
     (FINETUNE, "--seeds 0", "seeds"),
     (FINETUNE, "--seeds -1", "seeds"),
+    (FINETUNE, "--seeds 1000000000", "seeds"),
     (FINETUNE, "--global-batch-size 0", "global_batch_size"),
     (FINETUNE, "--text-column txet", "txet"),
     (FINETUNE, "--label-column lable", "lable"),
@@ -157,7 +158,8 @@ ADDED = (
     (EVALUATE, "--max-eval-examples -1", "max_eval_examples"),
     (EVALUATE, "--task cooking", "cooking"),
     (EVALUATE, "--text-column txet", "txet"),
-    (EVALUATE, "--predictions nowhere/deep/stem", "nowhere/deep"),
+    (EVALUATE, "--predictions .", "--predictions"),
+    (EVALUATE, "--predictions /", "--predictions"),
 )
 
 # command, exit code, what the message names
@@ -190,6 +192,10 @@ ALONE = (
     ("megabert-data build", 2, "--output"),
     ("megabert-data build --input nowhere.txt --output out", 3, "nowhere.txt"),
     ("megabert-data build --input 'no*where' --output out", 3, "no*where"),
+    ("megabert-data build --input github:// --output out", 2, "github://"),
+    ("megabert-data build --input nosuch://a.txt --output out", 2, "nosuch://a.txt"),
+    ("megabert-data build --input zip://a.txt --output out", (2, 3), "zip://a.txt"),
+    ("megabert-data build --input memory://nothing/a.txt --output out", 3, "memory://nothing/a.txt"),
     ("megabert-data vocab", 2, "--output"),
     ("megabert-data vocab --input nowhere.txt --output out --vocab-size 100", 3, "nowhere.txt"),
     ("megabert-data verify nowhere", 3, "nowhere"),
@@ -244,6 +250,13 @@ CASES = [
             quick=flags in QUICK,
         )
         for command, flags, says in ADDED
+    ),
+    Case(  # outputs make the folders that they are in
+        name="megabert evaluate --predictions into folders that are not there",
+        given=(copy(*NEEDS[EVALUATE]),),
+        command=f"{EVALUATE} --predictions new/deep/stem",
+        code=0,
+        leaves=("new", "new/deep", "new/deep/stem.jsonl"),
     ),
     *(
         Case(

@@ -141,16 +141,36 @@ def test_lengths(shard_folder, train_instances):
     assert np.array_equal(lengths, [len(i.input_ids) for i in train_instances[100:300]])
 
 
-def test_tokenizer_is_copied_once(shard_folder, tmp_path):
+@pytest.fixture
+def with_tokenizer(shard_folder, tmp_path):
+    """A copy of the shards, with a tokenizer that is not theirs."""
     folder = shutil.copytree(shard_folder, tmp_path / "copy")
-    with pytest.raises(DataError, match="tokenizer: not there"):
-        ShardSet.open(folder).copy_tokenizer(tmp_path / "tokenizer")
     (folder / "tokenizer").mkdir()
-    (folder / "tokenizer" / "vocab.txt").write_text("[PAD]\n")
+    (folder / "tokenizer" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nship\n")
+    return folder
+
+
+def test_tokenizer_is_copied_once(with_tokenizer, tmp_path):
+    vocabulary = (with_tokenizer / "tokenizer" / "vocab.txt").read_text()
     for _ in range(2):
-        ShardSet.open(folder).copy_tokenizer(tmp_path / "tokenizer")
-    assert (tmp_path / "tokenizer" / "vocab.txt").read_text() == "[PAD]\n"
+        ShardSet.open(with_tokenizer).copy_tokenizer(tmp_path / "tokenizer")
+    assert (tmp_path / "tokenizer" / "vocab.txt").read_text() == vocabulary
     assert {path.name for path in tmp_path.iterdir()} == {"copy", "tokenizer"}
+
+
+def test_tokenizer_that_links_to_another_place_is_not_copied(with_tokenizer, tmp_path):
+    (tmp_path / "private").write_text("a secret")
+    (with_tokenizer / "tokenizer" / "merges.txt").symlink_to(tmp_path / "private")
+    with pytest.raises(DataError, match=r"merges.txt: is a link to .*private"):
+        ShardSet.open(with_tokenizer).copy_tokenizer(tmp_path / "tokenizer")
+    assert not (tmp_path / "tokenizer").exists()
+
+
+def test_tokenizer_has_to_be_that_of_the_shards(shard_folder, with_tokenizer):
+    with pytest.raises(DataError, match="tokenizer: not there"):
+        ShardSet.open(shard_folder).check_tokenizer()
+    with pytest.raises(DataError, match="is not the tokenizer that the shards were built with"):
+        ShardSet.open(with_tokenizer).check_tokenizer()
 
 
 @pytest.fixture

@@ -135,6 +135,17 @@ def test_few_documents_of_one_sentence_are_counted(tmp_path, capsys):
     assert "documents of one sentence 1" in capsys.readouterr().out
 
 
+def test_vocabulary_of_files_of_which_too_much_is_lost_is_refused(tmp_path, capsys):
+    path = tmp_path / "a.jsonl"
+    write_jsonl(path, [f"{SENTENCES} It is number {i}." for i in range(9)])
+    path.write_text(path.read_text() + "no JSON\n")
+    flags = ["vocab", "--input", str(path), "--output", str(tmp_path / "out"), "--pieces", "byte_bpe"]
+    flags += ["--vocab-size", "300"]
+    assert main([*flags, "--max-bad-share", "0.05"]) == 3
+    assert "1 bad lines of 10 documents cannot be read; max_bad_share=0.05" in capsys.readouterr().err
+    assert main([*flags, "--max-bad-share", "0.1"]) == 0
+
+
 def test_single_document_cannot_have_a_random_next(tmp_path, capsys):
     write_jsonl(tmp_path / "a.jsonl", [SENTENCES])
     code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))
