@@ -138,9 +138,10 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
         old, new = ({name: vars(one)[name] for name in ("task", "settings", "sha256")} for one in (recorded, mine))
         changes = differences(old, new)
         if changes:
-            lines = "\n".join(f"  {name}: {before} -> {now}" for name, (before, now) in changes.items())
+            lines = "\n".join(f"  {name}: {before!r} -> {now!r}" for name, (before, now) in changes.items())
             raise CheckpointError(
-                f"{output_dir} holds another fine-tuning:\n{lines}\nName a new --output-dir, or return to its settings."
+                f"{output_dir} holds another fine-tuning, says its {SETTINGS_NAME}:\n{lines}\n"
+                "Name a new --output-dir, or return to its settings."
             )
         return
     foreign = [p.name for p in output_dir.iterdir() if not p.name.startswith(".")] if output_dir.is_dir() else []
@@ -157,7 +158,7 @@ def seed_folder(output_dir: Path, seed: int) -> Path:
 def has_finished(output_dir: Path, seed: int) -> bool:
     """Tell whether a seed has its result and its model; where the model is gone, the seed is trained again."""
     folder = seed_folder(output_dir, seed)
-    if not (folder / RESULT_NAME).is_file():
+    if not (folder / RESULT_NAME).exists():
         return False
     gone = [name for name in ("config.json", "model.safetensors") if not (folder / "model" / name).is_file()]
     if gone:

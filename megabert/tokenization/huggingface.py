@@ -54,7 +54,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     folder = Path(folder)
     settings = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
     for name, read in _READERS.items():
-        if (folder / name).is_file():
+        if (folder / name).exists():
             with panics_as_errors(str(folder / name)):
                 backend, kind = read(folder / name, settings)
                 return Tokenizer(backend, names=_names(settings, kind, backend.get_vocab()), where=str(folder / name))
@@ -209,11 +209,13 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+    if not path.exists():
         return {}
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, not a file. Fetch the tokenizer again.")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not valid JSON: {error}. Fetch the file again.") from error
     if not isinstance(value, dict):
         raise DataError(f"{path}: holds a {type(value).__name__}, expected a JSON object. Fetch the file again.")

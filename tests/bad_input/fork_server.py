@@ -1,7 +1,9 @@
 """A process that has imported everything once and forks for each command: a command then starts in milliseconds.
 
-It reads requests, a JSON object a line, from standard input, and answers each with a line on standard output. The child
-is the command as a shell starts it: own session, own working folder, environment and files for its output.
+It reads requests, a list of JSON objects a line, from standard input, and answers each list with one of replies on
+standard output. A child runs the commands of a list one after the other; the last one is as a shell starts it, from the
+fork to the exit code: own session, own working folder, environment and files for its output. Thousands of commands that
+read a damaged file share children, since a fork takes longer than most of them.
 """
 
 import atexit
@@ -10,13 +12,14 @@ import json
 import os
 import pkgutil
 import resource
+import select
 import signal
 import sys
 import time
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 POLL_S = 0.02
 NOT_IMPORTABLE: set[str] = set()
@@ -40,12 +43,34 @@ def import_everything() -> None:
             import_module(f"{package.__name__}.{module.name}")
 
 
-def become_the_command(request: dict[str, Any]) -> None:
-    """Turn a child into the command: files, folder, environment; ends the process."""
+def become_the_commands(requests: list[dict[str, Any]], replies: IO[str]) -> None:
+    """Turn a child into the commands of a list, in turn; ends the process with the exit code of the last one.
+
+    Args:
+        requests: The commands.
+        replies: Takes a line with what came of each but the last, whose exit code is the process's.
+    """
     os.setsid()
+    for request in requests:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
+        start = time.monotonic()
+        code = run_command(request)
+        sys.stdout.flush()
+        if request is not requests[-1]:
+            reply = {"code": code, "seconds": time.monotonic() - start, "peak_bytes": peak_bytes(), "ended": ""}
+            print(json.dumps(reply), file=replies, flush=True)
+    Path(requests[-1]["modules"]).write_text("\n".join(sys.modules))
+    atexit._run_exitfuncs()
+    os._exit(code)  # taking a forked interpreter apart would copy every page of its parent
+
+
+def run_command(request: dict[str, Any]) -> int:
+    """Set files, folder and environment; run the command; return its exit code."""
     for name, descriptor in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT
-        os.dup2(os.open(request[name], flags, 0o644), descriptor)
+        file = os.open(request[name], flags, 0o644)
+        os.dup2(file, descriptor)
+        os.close(file)
     os.chdir(request["folder"])
     for name, value in request["environment"].items():
         os.environ.pop(name, None)
@@ -53,11 +78,14 @@ def become_the_command(request: dict[str, Any]) -> None:
             os.environ[name] = value
     sys.argv = [request["program"], *request["words"]]
     main = import_module({"megabert": "megabert.cli.main", "megabert-data": "data_prep.cli"}[request["program"]]).main
-    code = main()
-    sys.stdout.flush()
-    Path(request["modules"]).write_text("\n".join(sys.modules))
-    atexit._run_exitfuncs()
-    os._exit(code)  # taking a forked interpreter apart would copy every page of its parent
+    code: int = main()
+    return code
+
+
+def peak_bytes() -> int:
+    """Return the most memory that was resident since the peak began anew."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) << 10
 
 
 def family_of(pid: int) -> list[int]:
@@ -79,36 +107,50 @@ def resident_bytes(family: list[int]) -> int:
     return total
 
 
-def watch(pid: int, request: dict[str, Any]) -> dict[str, Any]:
-    """Wait for a child; kill it and its children when it takes too long or too much memory.
+def lines_of(pipe: int) -> list[bytes]:
+    """Return the lines that have come; each is short enough to be written, and so to be read, as one."""
+    content = b""
+    with suppress(BlockingIOError):
+        while part := os.read(pipe, 1 << 16):
+            content += part
+    return content.splitlines()
+
+
+def watch(pid: int, requests: list[dict[str, Any]], pipe: int) -> list[dict[str, Any]]:
+    """Wait for a child; kill it and its children when a command takes too long or too much memory.
+
+    Args:
+        pid: The child.
+        requests: Its commands.
+        pipe: Gives the lines that it writes; reading does not block.
 
     Returns:
-        ``code`` (negative: a signal), ``seconds``, ``cpu_seconds`` and ``peak_bytes`` of it and its children, and
-        ``ended``, the bound that it broke, if any.
+        A reply for each command up to the one with which the child ended: ``code`` (negative: a signal), ``seconds``,
+        ``peak_bytes`` of it and its children, and ``ended``, the bound that it broke, if any.
     """
-    start, peak, ended = time.monotonic(), 0, ""
-    while True:
-        done, status, used = os.wait4(pid, os.WNOHANG)
-        if done:
-            break
+    replies: list[dict[str, Any]] = []
+    start, peak, ended, is_done = time.monotonic(), 0, "", 0
+    while not is_done:
+        is_done, status = os.waitpid(pid, os.WNOHANG)
+        for line in lines_of(pipe):
+            replies.append(json.loads(line))
+            replies[-1]["peak_bytes"] = max(replies[-1]["peak_bytes"], peak)
+            start, peak = time.monotonic(), 0
         family = family_of(pid)
         peak = max(peak, resident_bytes(family))
-        if time.monotonic() - start > request["timeout_s"]:
+        bounds = requests[min(len(replies), len(requests) - 1)]
+        if time.monotonic() - start > bounds["timeout_s"]:
             ended = "time"
-        elif peak > request["memory_bytes"]:
+        elif peak > bounds["memory_bytes"]:
             ended = "memory"
         if ended:
             for member in family:
                 with suppress(ProcessLookupError):
                     os.kill(member, signal.SIGKILL)
-        time.sleep(POLL_S)
-    return {
-        "code": os.waitstatus_to_exitcode(status),
-        "seconds": time.monotonic() - start,
-        "cpu_seconds": used.ru_utime + used.ru_stime,
-        "peak_bytes": peak,
-        "ended": ended,
-    }
+        if not is_done:
+            select.select([pipe], [], [], POLL_S)
+    code, seconds = os.waitstatus_to_exitcode(status), time.monotonic() - start
+    return [*replies, {"code": code, "seconds": seconds, "peak_bytes": peak, "ended": ended}]
 
 
 def import_what_was_imported(path: Path) -> None:
@@ -135,12 +177,17 @@ def serve() -> None:
     import_everything()
     gc.freeze()  # else a child's collector copies its parent's memory
     for line in sys.stdin:
-        request = json.loads(line)
+        requests = json.loads(line)
+        reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
-            become_the_command(request)
-        reply = watch(pid, request)
-        import_what_was_imported(Path(request["modules"]))
+            os.close(reading)
+            become_the_commands(requests, os.fdopen(writing, "w"))
+        os.close(writing)
+        os.set_blocking(reading, False)
+        reply = watch(pid, requests, reading)
+        os.close(reading)
+        import_what_was_imported(Path(requests[-1]["modules"]))
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 

@@ -6,7 +6,7 @@ Each mutation follows from a seed, so a failure repeats: its name is the format'
 import json
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,9 +125,10 @@ class Format(NamedTuple):
     removed: tuple[str, ...] = ()
     """Patterns of what is removed before, so that the command has to read the file."""
 
-    @property
-    def mutations(self) -> tuple[Mutation, ...]:
-        return BYTES + STRUCTURE if self.is_json else BYTES
+    def mutation(self, number: int) -> Mutation:
+        """Return the kind that has its turn."""
+        kinds = BYTES + STRUCTURE if self.is_json else BYTES
+        return kinds[number % len(kinds)]
 
 
 class Mutated(NamedTuple):
@@ -138,24 +139,34 @@ class Mutated(NamedTuple):
     problems: list[str]
 
 
-def run_mutation(
-    form: Format, number: int, seed: int, server: CommandServer, material: Path, scratch: Path
-) -> Mutated | None:
-    """Mutate a file, run the command that reads it, and judge.
+def run_mutations(
+    form: Format, numbers: Iterable[int], seed: int, server: CommandServer, material: Path, scratch: Path
+) -> list[Mutated]:
+    """Mutate a file in several ways, run the command that reads it on each, and judge.
 
     Args:
         form: What is mutated.
-        number: Which mutation; every kind takes its turn.
+        numbers: Which mutations; every kind takes its turn.
         seed: Changes what all mutations do.
         server: Runs the command.
         material: Sound folders and files.
-        scratch: Folder for this mutation alone.
+        scratch: Folder for these mutations alone.
 
     Returns:
-        What came of it; None where the mutation changed nothing.
+        What came of each; mutations that changed nothing are left out.
     """
-    mutate = form.mutations[number % len(form.mutations)]
-    chance = random.Random(f"{form.name} {number} {seed}")
+    made = [number for number in numbers if _mutate(form, number, seed, material, scratch / f"{number}")]
+    folders = [(scratch / f"{number}" / "case", scratch / f"{number}" / "output") for number in made]
+    outcomes = server.run_many(form.command, folders, timeout_s=MAX_SECONDS, memory_bytes=MAX_BYTES)
+    return [
+        Mutated(f"{form.name}, {form.mutation(number).__name__}, number {number}, seed {seed}", outcome, problems)
+        for number, outcome in zip(made, outcomes, strict=True)
+        for problems in [_problems_of(form, outcome)]
+    ]
+
+
+def _mutate(form: Format, number: int, seed: int, material: Path, scratch: Path) -> bool:
+    """Copy the material that the command needs, with the file mutated; tell whether it differs."""
     folder = scratch / "case"
     folder.mkdir(parents=True)
     for name in form.needs:
@@ -168,14 +179,15 @@ def run_mutation(
             path.unlink()
     path = next(iter(sorted(folder.glob(form.file))))
     sound = path.read_bytes()
-    mutated = mutate(sound, chance)
-    if mutated == sound:
-        return None
+    mutated = form.mutation(number)(sound, random.Random(f"{form.name} {number} {seed}"))
     path.write_bytes(mutated)
-    outcome = server.run(form.command, folder, scratch / "output", timeout_s=MAX_SECONDS, memory_bytes=MAX_BYTES)
+    return mutated != sound
+
+
+def _problems_of(form: Format, outcome: Outcome) -> list[str]:
     problems = list(common_problems(outcome))
     if outcome.code == 0 and form.vouched:
         problems.append("accepted, though its SHA-256 differs")
     if outcome.code not in (0, 2, 3, 4, 6):
         problems.append(f"exit code {outcome.code}")
-    return Mutated(f"{form.name}, {mutate.__name__}, number {number}, seed {seed}", outcome, problems)
+    return problems

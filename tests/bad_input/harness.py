@@ -61,7 +61,6 @@ class Outcome:
 
     code: int
     seconds: float
-    cpu_seconds: float
     peak_bytes: int
     ended: str
     stdout: str
@@ -89,32 +88,33 @@ class CommandServer:
 
     def run(self, command: str, folder: Path, outputs: Path, **wishes: Any) -> Outcome:
         """Run a command line in a folder; its output goes to files under ``outputs``."""
-        program, *words = shlex.split(command)
-        outputs.mkdir(parents=True, exist_ok=True)
-        stdout, stderr = outputs / "stdout", outputs / "stderr"
-        for path in (stdout, stderr, outputs / "modules"):
-            path.unlink(missing_ok=True)
-        request = {
-            "program": program,
-            "words": words,
-            "folder": str(folder),
-            "environment": wishes.get("environment", {}),
-            "stdin": wishes.get("stdin", os.devnull),
-            "stdout": wishes.get("stdout") or str(stdout),
-            "stderr": str(stderr),
-            "modules": str(outputs / "modules"),
-            "timeout_s": wishes.get("timeout_s", 60),
-            "memory_bytes": wishes.get("memory_bytes", 3 << 30),
-        }
         before = snapshot(folder)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        reply = json.loads(self._process.stdout.readline())
+        (reply,) = self._ask([_request(command, folder, outputs, wishes)])
         after = snapshot(folder)
         changed = tuple(sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)))
-        return Outcome(**reply, stdout=text_of(stdout), stderr=text_of(stderr), changed=changed)
+        return _outcome(reply, outputs, changed)
+
+    def run_many(self, command: str, folders: list[tuple[Path, Path]], **wishes: Any) -> list[Outcome]:
+        """Run a command line in many folders, in as few processes as its crashes allow; what changes is not told.
+
+        Args:
+            command: The command line.
+            folders: Working folder and folder of the outputs, for each.
+            wishes: Bounds and surroundings, as for `run_case`.
+        """
+        requests = [_request(command, folder, outputs, wishes) for folder, outputs in folders]
+        replies: list[dict[str, Any]] = []
+        while len(replies) < len(requests):
+            replies += self._ask(requests[len(replies) :])
+        return [_outcome(reply, outputs, ()) for reply, (_, outputs) in zip(replies, folders, strict=True)]
+
+    def _ask(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(requests) + "\n")
+        self._process.stdin.flush()
+        replies: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
+        return replies
 
     def run_case(self, case: Case, material: Path, scratch: Path) -> Outcome:
         """Make a case's folder under ``scratch`` and run its command there."""
@@ -130,6 +130,30 @@ class CommandServer:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(30)
+
+
+def _request(command: str, folder: Path, outputs: Path, wishes: dict[str, Any]) -> dict[str, Any]:
+    """Return what the server is asked; the files for the output are new."""
+    program, *words = shlex.split(command)
+    outputs.mkdir(parents=True, exist_ok=True)
+    files = {name: outputs / name for name in ("stdout", "stderr", "modules")}
+    for path in files.values():
+        path.unlink(missing_ok=True)
+    return {
+        "program": program,
+        "words": words,
+        "folder": str(folder),
+        "environment": wishes.get("environment", {}),
+        "stdin": wishes.get("stdin", os.devnull),
+        **{name: str(path) for name, path in files.items()},
+        **({"stdout": wishes["stdout"]} if wishes.get("stdout") else {}),
+        "timeout_s": wishes.get("timeout_s", 60),
+        "memory_bytes": wishes.get("memory_bytes", 3 << 30),
+    }
+
+
+def _outcome(reply: dict[str, Any], outputs: Path, changed: tuple[str, ...]) -> Outcome:
+    return Outcome(**reply, stdout=text_of(outputs / "stdout"), stderr=text_of(outputs / "stderr"), changed=changed)
 
 
 def text_of(path: Path) -> str:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from bad_input.formats import FORMATS
-from bad_input.fuzz import Format, run_mutation
+from bad_input.fuzz import Format, run_mutations
 from bad_input.harness import CommandServer
 
 SEED = int(os.environ.get("MEGABERT_FUZZ_SEED", "0"))
 COUNT = int(os.environ.get("MEGABERT_FUZZ_COUNT", "660"))
 """Mutations a format: 31 formats make more than 20,000."""
+TOGETHER = 30
+"""Mutations that one process reads, one after the other."""
 
 
 @pytest.mark.soak
@@ -20,16 +22,14 @@ COUNT = int(os.environ.get("MEGABERT_FUZZ_COUNT", "660"))
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 def test_mutations(form: Format, server: CommandServer, material: Path, tmp_path: Path):
     failures, codes, longest, largest = [], Counter(), 0.0, 0
-    for number in range(COUNT):
+    for first in range(0, COUNT, TOGETHER):
         scratch = tmp_path / "scratch"
-        mutated = run_mutation(form, number, SEED, server, material, scratch)
+        for mutated in run_mutations(form, range(first, min(first + TOGETHER, COUNT)), SEED, server, material, scratch):
+            codes[mutated.outcome.code] += 1
+            longest, largest = max(longest, mutated.outcome.seconds), max(largest, mutated.outcome.peak_bytes)
+            if mutated.problems:
+                failures.append(f"{mutated.name}: {mutated.problems} {mutated.outcome.stderr[-400:]}")
         shutil.rmtree(scratch)
-        if mutated is None:
-            continue
-        codes[mutated.outcome.code] += 1
-        longest, largest = max(longest, mutated.outcome.seconds), max(largest, mutated.outcome.peak_bytes)
-        if mutated.problems:
-            failures.append(f"{mutated.name}: {mutated.problems} {mutated.outcome.stderr[-400:]}")
     counts = ", ".join(f"{count} with exit code {code}" for code, count in sorted(codes.items()))
     print(f"{form.name}: {sum(codes.values())} files, {counts}; longest {longest:.1f} s, largest {largest >> 20} MiB")
     assert not failures, f"{len(failures)} of {COUNT}\n" + "\n".join(failures[:20])
