@@ -66,7 +66,8 @@ def build(cls: type[Config], *layers: Mapping[str, Any] | Path) -> Config:
         return TypeAdapter(cls).validate_python(merged)
     except ValidationError as error:
         lines = [
-            f"  {_describe(problem, cls)}{_origin(problem['loc'], read)}" for problem in _innermost(error.errors())
+            f"  {_describe(problem, cls)}{_origin(problem['loc'], read)}"
+            for problem in _one_for_each_field(_innermost(error.errors()), cls)
         ]
         raise ConfigError("\n".join([f"The configuration has {len(lines)} problem(s):", *lines])) from None
 
@@ -269,6 +270,21 @@ def _innermost(problems: list[Any]) -> list[Any]:
     """Drop what pydantic says of a list only because its elements are wrong."""
     paths = [problem["loc"] for problem in problems]
     return [p for p in problems if not any(len(q) > len(p["loc"]) and q[: len(p["loc"])] == p["loc"] for q in paths)]
+
+
+def _one_for_each_field(problems: list[Any], cls: type) -> list[Any]:
+    """Join what pydantic says of each type that a field may have: it calls them ``vocab_size.int`` and the like."""
+    fields = {row.path for row in field_table(cls)}
+    joined: dict[tuple[Any, ...], Any] = {}
+    for problem in problems:
+        loc, numbered = problem["loc"], ["N" if isinstance(part, int) else str(part) for part in problem["loc"]]
+        end = next((end for end in range(len(loc)) if ".".join(numbered[:end]) in fields), len(loc))
+        loc = (*loc[:end], *(part for part in loc[end:] if isinstance(part, int)))
+        if loc in joined:
+            joined[loc]["msg"] += f" or {problem['msg'].removeprefix('Input should be ')}"
+        else:
+            joined[loc] = {**problem, "loc": loc}
+    return list(joined.values())
 
 
 def _origin(loc: Sequence[Any], layers: Sequence[Mapping[str, Any]]) -> str:

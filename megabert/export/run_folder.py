@@ -5,7 +5,7 @@ from typing import Any
 
 from megabert.checkpoints.format import RunSummary, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
-from megabert.config.loading import phase_data, phase_name, to_dict
+from megabert.config.loading import phase_name, to_dict
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.data.shard_set import ShardSet
@@ -13,7 +13,7 @@ from megabert.errors import MegabertError
 from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.observability.environment import describe_environment
-from megabert.training.run.folder import checkpoints_dir, read_config, tokenizer_dir
+from megabert.training.run.folder import checkpoints_dir, read_config, run_data, tokenizer_dir
 
 
 def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last", average: bool = False) -> int:
@@ -39,12 +39,12 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last", average
         state=read_masters(path, average=average),
         config=config.model,
         tokenizer_dir=tokenizer_dir(run_dir),
-        card=_card(config, run, checkpoint, average=average),
+        card=_card(run_dir, config, run, checkpoint, average=average),
     )
     return run.step
 
 
-def _card(config: RunConfig, run: RunSummary, checkpoint: str, *, average: bool) -> ModelCard:
+def _card(run_dir: Path, config: RunConfig, run: RunSummary, checkpoint: str, *, average: bool) -> ModelCard:
     phases = {
         phase_name(config, index): f"{phase.num_steps:,} steps of {phase.global_batch_size:,} instances of up to "
         f"{phase.max_seq_length} tokens, learning rate {phase.learning_rate:g}, warm-up {phase.warmup_ratio:.2%}, "
@@ -55,7 +55,7 @@ def _card(config: RunConfig, run: RunSummary, checkpoint: str, *, average: bool)
     return ModelCard(
         name=config.name,
         description="A BERT encoder pre-trained with megabert.",
-        data=_data(config, run),
+        data=_data(run_dir, config, run),
         recipe={
             "recipe": config.name,
             "optimizer": ", ".join(f"{key} {value}" for key, value in to_dict(config.optimizer).items()),
@@ -80,14 +80,14 @@ def _masks_of(phase: PhaseConfig) -> str:
     return "" if phase.masked_lm_prob is None else f", {phase.masked_lm_prob:.1%} of the tokens masked"
 
 
-def _data(config: RunConfig, run: RunSummary) -> dict[str, Any]:
+def _data(run_dir: Path, config: RunConfig, run: RunSummary) -> dict[str, Any]:
     """Describe the shards; where they are gone or have been replaced, only what the checkpoint itself knows."""
     rows: dict[str, Any] = {}
     for index, phase in enumerate(config.phases):
         name = phase_name(config, index)
         rows[f"{name}: shards SHA-256"] = run.data_sha256[index]
         try:
-            train = ShardSet.open(phase_data(config, phase), "train")
+            train = ShardSet.open(run_data(run_dir, config, phase), "train")
         except MegabertError:
             continue
         if train.manifest.data_sha256 != run.data_sha256[index]:

@@ -2,13 +2,12 @@
 
 import os
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from bad_input.formats import FORMATS
 from bad_input.fuzz import Format, run_mutations
-from bad_input.harness import CommandServer
+from bad_input.harness import CommandServer, Tally
 
 SEED = int(os.environ.get("MEGABERT_FUZZ_SEED", "0"))
 COUNT = int(os.environ.get("MEGABERT_FUZZ_COUNT", "660"))
@@ -21,15 +20,13 @@ TOGETHER = 30
 @pytest.mark.timeout(0)  # each mutation has a bound of its own
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 def test_mutations(form: Format, server: CommandServer, material: Path, tmp_path: Path):
-    failures, codes, longest, largest = [], Counter(), 0.0, 0
+    failures, tally = [], Tally()
     for first in range(0, COUNT, TOGETHER):
         scratch = tmp_path / "scratch"
         for mutated in run_mutations(form, range(first, min(first + TOGETHER, COUNT)), SEED, server, material, scratch):
-            codes[mutated.outcome.code] += 1
-            longest, largest = max(longest, mutated.outcome.seconds), max(largest, mutated.outcome.peak_bytes)
+            tally.add(form.name, mutated.outcome)
             if mutated.problems:
                 failures.append(f"{mutated.name}: {mutated.problems} {mutated.outcome.stderr[-400:]}")
         shutil.rmtree(scratch)
-    counts = ", ".join(f"{count} with exit code {code}" for code, count in sorted(codes.items()))
-    print(f"{form.name}: {sum(codes.values())} files, {counts}; longest {longest:.1f} s, largest {largest >> 20} MiB")
+    print(f"{tally}; seed {SEED}")
     assert not failures, f"{len(failures)} of {COUNT}\n" + "\n".join(failures[:20])

@@ -89,6 +89,15 @@ def test_export_loads_in_transformers_with_equal_logits(unbroken, tmp_path, chec
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
 
 
+def test_card_tells_of_shards_that_the_run_names_relative_to_another_folder(unbroken, tmp_path):
+    run = shutil.copytree(unbroken.run_dir, tmp_path / "run")
+    config, environment = run / "config.yaml", run / "environment.json"
+    config.write_text(config.read_text().replace(str(unbroken.data), unbroken.data.name))
+    environment.write_text(json.dumps({**json.loads(environment.read_text()), "folder": str(unbroken.data.parent)}))
+    assert main(["export", str(run), "--to", str(tmp_path / "out")]) == 0
+    assert "phase1: instances" in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_report_states_the_unigram_baseline(unbroken, capsys):
     assert main(["report", str(unbroken.run_dir), "--text", "the [MASK] of the people"]) == 0
     shown = capsys.readouterr().out

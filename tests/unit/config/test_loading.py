@@ -37,6 +37,15 @@ def test_all_problems_are_named_at_once_with_the_nearest_key():
     assert "seeed: unknown field; did you mean seed? (flags that are no fields, such as --run-dir," in text
 
 
+def test_field_of_two_types_is_one_problem_under_its_own_name():
+    with pytest.raises(ConfigError) as error:
+        build(RunConfig, {"phases": [PHASE], "micro_batch_tokens": "all"})
+    assert str(error.value).splitlines()[1:] == [
+        "  micro_batch_tokens: Input should be a valid integer, unable to parse string as an integer or 'auto' "
+        "(found 'all')"
+    ]
+
+
 def test_saved_configuration_reads_back_equal(tmp_path: Path):
     config = build(RunConfig, {"phases": [PHASE], "model": {"preset": "tiny"}})
     (tmp_path / "config.yaml").write_text(to_yaml(config))
