@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import torch.distributed as dist
 
 from megabert.command_line.failures import exit_code_of
-from megabert.errors import Echo, MegabertError, cause_of
+from megabert.errors import EXIT_KILLED, Echo, MegabertError, cause_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,12 @@ class RankFailed(Echo):
     def __init__(self, rank: int, exit_code: int, text: str) -> None:
         super().__init__(MegabertError(text))
         self.rank, self.exit_code = rank, exit_code
+
+
+class LostRankError(MegabertError):
+    """Another rank died without a word: it was killed, or its node was lost. The same command resumes."""
+
+    exit_code = EXIT_KILLED
 
 
 class FirstFailure:
@@ -87,7 +93,7 @@ class FirstFailure:
             return first
         # What remains is this rank's own error, or the sign that another rank died without a word.
         if _has_lost_a_rank(error):
-            return MegabertError(
+            return LostRankError(
                 f"rank {self._rank} lost another rank, which died without a word: killed (for lack of memory?), or its "
                 f"node was lost. The same command resumes at the last checkpoint. What broke here: {_line_of(error)}"
             )
