@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -158,7 +159,7 @@ def write_huggingface(
         ConfigError: The folder holds something else.
         DataError: The tokenizer does not fit the model, or the disk is full.
     """
-    folder = folder.resolve()  # what a link names is replaced, not the link
+    folder = Path(os.path.realpath(folder))  # what a link names is replaced, not the link; a loop is refused below
     _check_replaceable(folder)
     special_ids = load_fitting_tokenizer(tokenizer_dir, config).special_ids
     own, generator = split_generator(state, config)

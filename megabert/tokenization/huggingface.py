@@ -1,6 +1,7 @@
 """Tokenizer folders in Hugging Face form: any of BERT's family is read, and `transformers` gives the same ids."""
 
 import json
+import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -113,10 +114,10 @@ def check_links(tokenizer_dir: Path) -> None:
     Raises:
         DataError: There is such a link.
     """
-    folder = tokenizer_dir.resolve()
+    folder = Path(os.path.realpath(tokenizer_dir))  # Path.resolve fails at a loop of links
     roots = [folder, *([folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else [])]
     for name in TOKENIZER_FILES:
-        target = (folder / name).resolve()
+        target = Path(os.path.realpath(folder / name))
         if not any(target.is_relative_to(root) for root in roots):
             raise DataError(
                 f"{tokenizer_dir / name}: is a link to {target}, outside of its folder, and its content would be "

@@ -118,6 +118,14 @@ def test_checkpoint_that_cannot_be_written_is_reported_and_the_next_is_tried(
     assert written == [5, 7]
 
 
+def test_first_checkpoint_that_cannot_be_written_leaves_none_before_it(writer, monkeypatch, caplog):
+    monkeypatch.setattr(checkpoint_writer, "write_snapshot", lambda *_: (_ for _ in ()).throw(CheckpointError("full")))
+    with caplog.at_level(logging.WARNING):
+        writer.save(TrainerState(step=0))
+        writer.wait()
+    assert "CHECKPOINT NOT WRITTEN, and there is no earlier one: full" in caplog.text
+
+
 def test_death_of_another_rank_is_raised_where_training_waits(writer, monkeypatch):
     def lost(*_):
         raise RuntimeError("Connection closed by peer")
