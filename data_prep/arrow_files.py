@@ -43,6 +43,8 @@ def open_mapped(path: Path) -> pa.ipc.RecordBatchFileReader:
     Raises:
         DataError: The file is missing or no Arrow file.
     """
+    if path.is_fifo():  # opening one waits for its writer
+        raise DataError(f"{path}: is a pipe. Name a file, which can be read at any place.")
     try:
         return pa.ipc.open_file(pa.memory_map(str(path)))
     except (OSError, pa.ArrowInvalid) as error:
