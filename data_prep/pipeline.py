@@ -11,6 +11,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from data_prep.checks.stats import as_damage, describe_corpus
 from data_prep.config import BuildConfig
 from data_prep.document_set import tokenizer_of
 from data_prep.estimate import estimate, require_space, text_bytes_of
@@ -33,6 +34,7 @@ from megabert.tokenization import load_tokenizer
 
 INTERMEDIATE = ("paragraphs", "extract", "sample", "tokens", "spread")
 """Folders below ``work`` that are not needed when the documents are made."""
+PLAN_NAME = "work/plan.json"
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def _make_documents(build: Build, files: list[InputFile]) -> DocumentPlan:
     require_pairs(build.config, corpus)
     buckets_a_shard = count_buckets_a_shard(build.config, buckets["train"], corpus["tokens"])
     plan = DocumentPlan(buckets, corpus, report, vocab_size, buckets_a_shard)
-    atomic_write(build.path("work", "plan.json"), json.dumps(asdict(plan)))
+    atomic_write(build.path(PLAN_NAME), json.dumps(asdict(plan)))
     return plan
 
 
@@ -130,10 +132,13 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
 
     Then the intermediate files, which a finished build deletes, are not needed and not made again.
     """
-    path = build.path("work", "plan.json")
+    path = build.path(PLAN_NAME)
     if not path.exists():
         return None
-    plan = read_json(path, DocumentPlan, remedy="Delete it and run the same command again, which writes it again.")
+    remedy = "Delete it and run the same command again, which writes it again."
+    plan = read_json(path, DocumentPlan, remedy=remedy)
+    with as_damage(path, remedy):
+        describe_corpus(plan.corpus)  # it is shown at the end, after it has been copied into every manifest
     if not build.finished([vocabulary_unit(build)]):
         return None
     filled = build.finished(bucket_units(build, None, plan.buckets, plan.vocab_size), keep=bucket_sizes)

@@ -1,9 +1,12 @@
 """What a build contains, shown from the manifests without reading a shard, as text and as pictures."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from data_prep.checks.batch import LENGTH_BINS
+from megabert.errors import DataError
 from megabert.schema import Manifest, ShardMetadata
 from megabert.text_tables import render_table
 
@@ -52,6 +55,21 @@ def histogram_lines(counts: dict[str, Any], metadata: ShardMetadata) -> list[str
 def share(part: float, whole: float) -> str:
     """Return a percentage as text."""
     return f"{100 * part / whole:.2f}%" if whole else "-"
+
+
+@contextmanager
+def as_damage(where: Path, remedy: str) -> Iterator[None]:
+    """Name the file whose statistics cannot be shown: they have no types, since versions count different things.
+
+    Raises:
+        DataError: Something is missing in them, or of another type.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{where}: its statistics are damaged or edited ({type(error).__name__}: {error}). {remedy}"
+        ) from error
 
 
 def tokens_read(corpus: dict[str, Any]) -> int:

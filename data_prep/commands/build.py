@@ -2,10 +2,11 @@
 
 import sys
 from argparse import ArgumentTypeError, Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from data_prep.checks.stats import describe_corpus, describe_split, share, tokens_read
+from data_prep.checks.stats import as_damage, describe_corpus, describe_split, share, tokens_read
 from data_prep.commands.estimate import estimate_lines
 from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfig
 from data_prep.estimate import estimate, text_bytes_of
@@ -13,7 +14,7 @@ from data_prep.execution.counts import Counts
 from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
-from data_prep.pipeline import Built, build
+from data_prep.pipeline import PLAN_NAME, Built, build
 from data_prep.steps.corpus_counts import LOST_ENDS
 from megabert.command_line.program import Parser, positive
 from megabert.config import loading
@@ -93,14 +94,10 @@ def _run(options: Namespace, executor: Executor) -> int:
         return _show_plan(config, executor.workers)
     built = build(config, options.output, executor, needs_space=not options.ignore_disk_space)
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
-    print("\n".join(_summary(built, corpus)))
-    for kind, places in corpus.get("examples", {}).items():
-        if number := corpus["dropped"].get(kind):
-            lost = "what follows is not in the shards" if kind in LOST_ENDS else "not in the shards"
-            print(f"warning: {number:,} {kind.replace('_', ' ')}: {lost}: {places[0]}", file=sys.stderr)
-    if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * tokens_read(corpus):
-        share_text = share(corpus["unknown_tokens"], tokens_read(corpus))
-        print(f"warning: {share_text} of the tokens are [UNK]: the tokenizer does not fit the text", file=sys.stderr)
+    with as_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
+        print("\n".join(_summary(built, corpus)))
+        for warning in _warnings(corpus):
+            print(f"warning: {warning}", file=sys.stderr)
     return 0
 
 
@@ -133,6 +130,17 @@ def _show_plan(config: BuildConfig, workers: int) -> int:
     print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes, {len(chunks)} units to read")
     print("\n".join(estimate_lines(estimate(config, text_bytes_of(files), workers))))
     return 0
+
+
+def _warnings(corpus: Counts) -> Iterator[str]:
+    """Yield what was lost, and whether the tokenizer fits."""
+    for kind, places in corpus.get("examples", {}).items():
+        if number := corpus["dropped"].get(kind):
+            lost = "what follows is not in the shards" if kind in LOST_ENDS else "not in the shards"
+            yield f"{number:,} {kind.replace('_', ' ')}: {lost}: {places[0]}"
+    if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * tokens_read(corpus):
+        share_text = share(corpus["unknown_tokens"], tokens_read(corpus))
+        yield f"{share_text} of the tokens are [UNK]: the tokenizer does not fit the text"
 
 
 def _summary(built: Built, corpus: Counts) -> list[str]:

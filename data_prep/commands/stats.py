@@ -4,7 +4,7 @@ import re
 from argparse import Namespace
 from pathlib import Path
 
-from data_prep.checks.stats import show_stats, write_plots
+from data_prep.checks.stats import as_damage, show_stats, write_plots
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
 from megabert.schema import MANIFEST_NAME, read_manifest
@@ -22,16 +22,11 @@ def run(options: Namespace) -> int:
     """Print the report."""
     folders = shard_folders(options.folder)
     manifests = [read_manifest(folder) for folder in folders]
-    try:
+    with as_damage(options.folder, "Delete the manifests and run the same build again, which writes them again."):
         print("\n".join(show_stats(folders, manifests)))
         if options.plots is not None:
             for path in write_plots(options.plots, [folder.name for folder in folders], manifests):
                 print(f"picture {path}")
-    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:  # statistics have no types
-        raise DataError(
-            f"{options.folder}: the statistics in a manifest are damaged ({type(error).__name__}: {error}). Delete the "
-            "manifests and run the same build again."
-        ) from error
     return 0
 
 

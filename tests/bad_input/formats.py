@@ -5,6 +5,7 @@ from bad_input.material import COMMANDS, run_flags
 
 BUILD_FLAGS = "--output out --workers 1 --vocab-size 300 --lengths 32 --validation-share 0 --dupe-factor 1"
 BUILD = ("build", "text.jsonl")
+SHARDS = ("build/instances",)
 STATE = "build/work"
 STALE = ("build/instances/*/manifest.json",)
 DRY_RUN = f"megabert pretrain {run_flags()} --run-dir new --dry-run"
@@ -16,27 +17,27 @@ FORMATS = (
         "shard",
         "build/instances/32/train-*.arrow",
         "megabert-data verify build/instances/32 --workers 1",
-        BUILD,
+        SHARDS,
         vouched=True,
     ),
     Format(
         "shard, peek",
         "build/instances/32/train-*.arrow",
         "megabert-data peek build/instances/32/train-00000-00.arrow:3",
-        BUILD,
+        SHARDS,
     ),
     Format(
         "manifest of shards",
         "build/instances/32/manifest.json",
         "megabert-data verify build/instances/32 --workers 1",
-        BUILD,
+        SHARDS,
         is_json=True,
     ),
     Format(
         "manifest of shards, stats",
         "build/instances/32/manifest.json",
         "megabert-data stats build/instances/32",
-        BUILD,
+        SHARDS,
         is_json=True,
     ),
     Format("plan of a build", f"{STATE}/plan.json", COMMANDS["build"], BUILD, is_json=True, removed=STALE),
@@ -50,10 +51,15 @@ FORMATS = (
     ),
     Format("configuration of a build", "build/build.json", COMMANDS["build"], BUILD, is_json=True, removed=STALE),
     Format(
-        "tokenizer of shards", "build/instances/32/tokenizer/tokenizer.json", DRY_RUN, BUILD, vouched=True, is_json=True
+        "tokenizer of shards",
+        "build/instances/32/tokenizer/tokenizer.json",
+        DRY_RUN,
+        SHARDS,
+        vouched=True,
+        is_json=True,
     ),
-    Format("configuration of a run", "run/config.yaml", "megabert report run", ("run", "build")),
-    Format("metrics", "run/metrics.jsonl", "megabert report run", ("run", "build"), is_json=True),
+    Format("configuration of a run", "run/config.yaml", "megabert report run", ("run", "build/instances")),
+    Format("metrics", "run/metrics.jsonl", "megabert report run", ("run", "build/instances"), is_json=True),
     Format("metrics, compare", "run/metrics.jsonl", "megabert compare run run", ("run",), is_json=True),
     Format("status", "run/status.json", "megabert watch run --once", ("run",), is_json=True),
     Format(
@@ -96,7 +102,7 @@ FORMATS = (
     Format(
         "labels, Parquet", "labels.parquet", EVALUATE.replace("FILE", "labels.parquet"), ("tuned", "labels.parquet")
     ),
-    Format("recipe", "recipe.yaml", f"{DRY_RUN} --recipe recipe.yaml", ("recipe.yaml", *BUILD)),
+    Format("recipe", "recipe.yaml", f"{DRY_RUN} --recipe recipe.yaml", ("recipe.yaml", *SHARDS)),
     Format("text", "text.txt", f"megabert-data build --input text.txt {BUILD_FLAGS}", ("text.txt",)),
     Format(
         "JSON lines",

@@ -170,6 +170,7 @@ def _mutate(form: Format, number: int, seed: int, material: Path, scratch: Path)
     folder = scratch / "case"
     folder.mkdir(parents=True)
     for name in form.needs:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         if (material / name).is_dir():
             shutil.copytree(material / name, folder / name, symlinks=True)
         else:

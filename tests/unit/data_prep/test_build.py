@@ -193,11 +193,17 @@ def test_records_of_an_earlier_version_are_taken_over(built, own_copy, make_conf
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("work/plan.json", "{"), ("work/plan.json", '{"buckets": 4}'), ("build.json", "["), ("build.json", "{}")],
+    [
+        ("work/plan.json", "{"),
+        ("work/plan.json", '{"buckets": 4}'),
+        ("work/plan.json", '{"buckets": {"train": 1}, "corpus": {}, "report": [], "vocab_size": 800}'),
+        ("build.json", "["),
+        ("build.json", "{}"),
+    ],
 )
 def test_damaged_state_of_a_build_is_named_with_the_remedy(own_copy, make_config, name, content):
     (own_copy / name).write_text(content)
-    with pytest.raises(DataError, match=rf"{name}: damaged or edited \(.*\)\. Delete"):
+    with pytest.raises(DataError, match=rf"{name}: (its statistics are )?damaged or edited \(.*\)\. Delete"):
         build(make_config(), own_copy, Executor())
 
 
