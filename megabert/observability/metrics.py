@@ -13,8 +13,11 @@ from megabert.observability.logs import logger
 from megabert.schema import atomic_write, parse_json
 
 Histogram = list[float]
-Value = float | int | str | Histogram
-Row = dict[str, int | float | str | dict[str, float] | None]
+Value = float | int | Histogram
+Row = dict[str, int | float | dict[str, float] | None]
+COUNTERS = ("step", "phase", "phase_step")
+HISTOGRAMS = "train/trust_ratio/"
+"""Beginning of the tags whose values are lists, of which a row has a summary; None where the list is empty."""
 
 
 class MetricWriter:
@@ -35,7 +38,7 @@ class MetricWriter:
         self._try(lambda: self._open_tensorboard(purge_step=resumed_step + 1))
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:
-        """Write one row. In TensorBoard numbers become scalars, lists histograms; text is in the row only."""
+        """Write one row. In TensorBoard numbers become scalars, and lists histograms."""
         row: dict[str, Any] = {"step": step}
         for tag, value in values.items():
             if isinstance(value, list):  # the file gets three numbers, TensorBoard the whole histogram
@@ -127,8 +130,8 @@ def _read_rows(path: Path) -> list[tuple[bytes, Row]]:
     for number, line in enumerate([*lines, last] if last else lines, 1):
         try:
             row = parse_json(line, Row, where="", remedy="")
-            if not isinstance(row.get("step"), int):
-                raise CheckpointError("a row has a step")
+            if not _is_sound(row):
+                raise CheckpointError("a row has a step, and numbers")
             rows.append((line, row))
         except MegabertError:
             damaged.append(number)
@@ -143,6 +146,14 @@ def _read_rows(path: Path) -> list[tuple[bytes, Row]]:
     if damaged:
         logger.warning("%s: %d damaged lines are left out, the first is line %d", path, len(damaged), damaged[0])
     return rows
+
+
+def _is_sound(row: Row) -> bool:
+    """Whether a row has a step, and numbers under all tags but those of histograms."""
+    return "step" in row and all(
+        isinstance(value, int) if tag in COUNTERS else isinstance(value, int | float) or tag.startswith(HISTOGRAMS)
+        for tag, value in row.items()
+    )
 
 
 def _drop_rows_after(path: Path, step: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from bad_input.given import copy, make, only
+from bad_input.given import copy, make, only, set_json
 from bad_input.harness import Case
 from bad_input.material import run_flags
 
@@ -190,8 +190,16 @@ CASES = [
         says=("train-00000-00.arrow", "row 0", "60000", "400"),
     ),
     Case(
-        name="report away from the folder where the run was started",
+        name="report away from the folder where the run was started, which is still there",
         given=(copy("run"),),
+        command="megabert report run",
+        code=0,
+        says=("loss.png",),
+        leaves=("run/loss.png",),
+    ),
+    Case(
+        name="report away from the folder where the run was started",
+        given=(copy("run"), set_json("run/environment.json", "folder", "/gone")),
         command="megabert report run",
         says=("build/instances/32", "in the folder where the run was started"),
     ),

@@ -9,6 +9,7 @@ import pytest
 
 from megabert.command_line.failures import guarded
 from megabert.command_line.terminal import printable, safe_output, unfiltered
+from megabert.errors import ConfigError
 
 
 def run(work, capsys):
@@ -86,3 +87,13 @@ def test_endless_words_are_shown_in_part(capsys):
         raise OSError(36, "File name too long", "x" * 6000)
 
     assert len(run(fail, capsys)[2]) < 600
+
+
+def test_endless_lists_are_shown_with_their_beginning_and_the_remedy(capsys):
+    def fail():
+        raise ConfigError("\n".join(["these differ:", *(f"  {i}" for i in range(500)), "Name another folder."]))
+
+    message = run(fail, capsys)[2]
+    assert len(message.splitlines()) == 24
+    assert "these differ:\n  0\n" in message
+    assert "  ... 479 more ...\n  498\n  499\nName another folder." in message

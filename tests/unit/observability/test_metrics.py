@@ -51,9 +51,10 @@ def test_damaged_rows_are_left_out_with_a_warning(tmp_path, caplog):
     write(tmp_path, 0, [1, 2])
     path = tmp_path / "metrics.jsonl"
     damaged = [b'{"step": 3, "tra{"step": 3}', b"[]", b"null", b'{"step": "3"}', b"{}", b"[" * 100_000, b"9" * 5000]
+    damaged += [b'{"step": 3, "train/loss": "low"}', b'{"step": 3, "phase": 1.5}', b'{"step": 3, "train/loss": null}']
     path.write_bytes(b"\n".join(damaged) + b"\n" + path.read_bytes() + b'{"step": 3, "tr')
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
-    assert "7 damaged lines are left out, the first is line 1" in caplog.text
+    assert "10 damaged lines are left out, the first is line 1" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"There is no JSON here.\n", b"\xff\xfe\x00\n", b"{}\n[]\n"])
