@@ -19,8 +19,8 @@ EXIT_READER_GONE = 128 + signal.SIGPIPE
 
 _TOO_LONG, _SHOWN = re.compile(r"\S{500,}"), 150
 """Words of a message that are shown in part, such as a path of 6,000 characters or a value of 5,000 digits."""
-_MOST_LINES = 24
-"""Lines of a message, such as a list of the settings that differ."""
+_HALF = 1500
+"""Characters of a long message that are shown of its beginning, and of its end."""
 
 _REMEDIES = {
     errno.EACCES: "Change its permissions or owner, or name another place.",
@@ -124,7 +124,8 @@ def _reported(error: BaseException, *, program: str, rank_label: Callable[[], st
 
 def _readable(message: str) -> str:
     """Return a message without the middle of words and lists that nobody would read to their end."""
-    lines = _TOO_LONG.sub(lambda word: f"{word[0][:_SHOWN]}...{word[0][-_SHOWN:]}", message).splitlines()
-    if len(lines) > _MOST_LINES:  # the last ones have the remedy
-        lines[_MOST_LINES - 4 : -3] = [f"  ... {len(lines) - _MOST_LINES + 1} more ..."]
-    return "\n".join(lines)
+    text = _TOO_LONG.sub(lambda word: f"{word[0][:_SHOWN]}...{word[0][-_SHOWN:]}", message)
+    surplus = len(text) - 2 * _HALF
+    if surplus > 0:  # the beginning has the place, the end has the remedy
+        text = f"{text[:_HALF]}\n  ... {surplus:,} characters more ...\n{text[-_HALF:]}"
+    return text
