@@ -6,7 +6,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from pydantic.dataclasses import dataclass
 
 from megabert.config.fields import STRICT
-from megabert.config.model import Probability
+from megabert.config.model import DecayRate, Probability
 from megabert.config.run import OpsConfig, Precision
 
 
@@ -61,7 +61,7 @@ class FinetuneConfig:
     """Share of the steps during which the learning rate rises linearly; afterwards it falls linearly to 0."""
     weight_decay: NonNegativeFloat = 0.01
     """Decoupled weight decay of AdamW. Biases and LayerNorm parameters are not decayed."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
     """Decay rates of AdamW's first and second moments."""
     eps: PositiveFloat = 1e-6
     """Constant that AdamW adds to the root of the second moment."""

@@ -9,6 +9,8 @@ from pydantic.dataclasses import dataclass
 from megabert.config.families import FAMILIES, Family, FamilyName
 from megabert.config.fields import STRICT
 
+DecayRate = Annotated[float, Field(ge=0, lt=1)]
+"""Share of a running mean that a step keeps."""
 Probability = Annotated[float, Field(ge=0, lt=1)]
 PositionScore = Literal["c2p", "p2c"]
 # Sizes far above any model's: a number beyond them is damage, which would otherwise end in a lack of memory or time.

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, Po
 from pydantic.dataclasses import dataclass
 
 from megabert.config.fields import STRICT
-from megabert.config.model import ModelConfig
+from megabert.config.model import DecayRate, ModelConfig
 from megabert.config.phase import PhaseConfig
 
 
@@ -29,7 +29,7 @@ class OptimizerConfig:
     weight decay (biases, LayerNorm) the plain learning rate; nvlamb corrects it and adapts every parameter; paper does
     not correct, and leaves biases and LayerNorm unadapted; deepspeed takes uncorrected norms, clips the trust ratio,
     and corrects the step size."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
     """Decay rates of the running first and second moments of the gradients."""
     eps: PositiveFloat = 1e-6
     """Constant that is added to the root of the second moment."""
