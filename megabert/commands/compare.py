@@ -1,7 +1,7 @@
 """``megabert compare``: two runs step by step."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser
@@ -21,7 +21,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("first", type=Path, metavar="RUN_A", help="run folder")
     parser.add_argument("second", type=Path, metavar="RUN_B", help="run folder")
     parser.add_argument(
-        "--tolerance", type=float, default=0.0, metavar="X", help="relative difference that is equal (default: 0)"
+        "--tolerance", type=_tolerance, default=0.0, metavar="X", help="relative difference that is equal (default: 0)"
     )
     parser.add_argument("--json", action="store_true", help="print the differences as JSON")
 
@@ -43,3 +43,11 @@ def run(options: Namespace) -> int:
     else:
         print(render_comparison(comparison))
     return 0 if comparison.are_equal else EXIT_DIFFERENT
+
+
+def _tolerance(text: str) -> float:
+    """Read a number of 0 or more; nothing is above NaN, so it would make all runs equal."""
+    value = float(text)
+    if not value >= 0:
+        raise ArgumentTypeError(f"{text} is not 0 or more")
+    return value

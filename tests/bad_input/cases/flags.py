@@ -181,6 +181,8 @@ ALONE = (
     ("megabert report nowhere", 4, "nowhere"),
     ("megabert watch nowhere --once", 4, "nowhere"),
     ("megabert compare nowhere elsewhere", 4, "nowhere"),
+    ("megabert compare here there --tolerance nan", 2, "--tolerance"),
+    ("megabert compare here there --tolerance -1", 2, "--tolerance"),
     ("megabert fill-mask --model nowhere 'a [MASK]'", (2, 3, 4), "nowhere"),
     ("megabert similar --model nowhere ship", (2, 3, 4), "nowhere"),
     ("megabert embed nowhere.txt --model nowhere", (2, 3, 4), "nowhere"),
