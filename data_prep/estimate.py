@@ -165,8 +165,10 @@ def require_space(plan: Estimate, folder: Path) -> str:
         DataError: The disk has less; the message says what helps.
     """
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-    free = shutil.disk_usage(place).free
+    total, _, free = shutil.disk_usage(place)
     needs = f"about {shown(plan.peak_bytes)} at the peak, {shown(plan.end_bytes)} at the end"
+    if not total:  # a file system that does not tell its size, as some network ones
+        return f"disk: {needs}"
     if free < plan.peak_bytes:
         raise DataError(
             f"{folder}: the build will take {needs}, and {shown(free)} are free. Give --output a larger disk, build "
