@@ -84,7 +84,7 @@ def measure(words: list[str]) -> str:
 
         def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
             for index, task in enumerate(tasks):
-                step = getattr(task, "step", function.__name__.strip("_"))
+                step = getattr(task, "step", "") or getattr(function, "func", function).__name__.strip("_")
                 start = time.process_time()
                 result = function(task)
                 self.seconds[step] = self.seconds.get(step, 0.0) + time.process_time() - start

@@ -51,7 +51,8 @@ class Measured:
         """Run it."""
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         result = self.function(task)
-        step = task.step if isinstance(task, Unit) else self.function.__name__.strip("_")
+        name = getattr(self.function, "func", self.function).__name__.strip("_")  # of a part of a function as well
+        step = task.step if isinstance(task, Unit) else name
         return result, step, memory_mib("VmHWM", "RssAnon", "RssFile")
 
 
