@@ -150,7 +150,7 @@ class _HeldOut:
 
 
 def train_vocabulary(
-    documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None
+    documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None, *, max_words: float = float("inf")
 ) -> tuple[Tokenizer, VocabularyReport]:
     """Train a vocabulary on all but a held-out part of the documents and measure it there.
 
@@ -159,11 +159,10 @@ def train_vocabulary(
     Args:
         documents: (id, text) of each document, read once. Which are held out depends on ids and seed alone.
         options: Size, case, share held out.
-
-    Returns:
-        The tokenizer and what it does with the held-out documents.
+        max_words: Most different words, told by white space, that WordPiece is trained on.
 
     Raises:
+        TooManyWords: There are more.
         DataError: There is no text, or it has too many different characters for the size.
     """
     options = options or VocabularyOptions()
@@ -172,7 +171,8 @@ def train_vocabulary(
     if options.pieces == "byte_bpe":
         tokenizer = train_byte_bpe(texts, vocab_size=options.vocab_size)
     else:
-        tokenizer = train_wordpiece(texts, vocab_size=options.vocab_size, cased=not options.uncased)
+        cased, size = not options.uncased, options.vocab_size
+        tokenizer = train_wordpiece(texts, vocab_size=size, cased=cased, max_words=max_words)
     return tokenizer, _measure(tokenizer, held_out)
 
 

@@ -1,7 +1,8 @@
 """Step 2: the tokenizer of the build, trained on the extracted text or copied from a given folder.
 
 Of a large corpus a sample is trained on. A hash of its text decides whether a document is in the sample, so neither the
-order of the input nor the way it is cut into files and chunks changes a piece.
+order of the input nor the way it is cut into files and chunks changes a piece. Where the sample has too many different
+words for the memory of a worker, half of it is taken, and half of that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from data_prep.execution.counts import Counts
 from data_prep.execution.work_units import Build, Unit
 from data_prep.vocabulary_training import (
     VocabularyOptions,
+    VocabularyReport,
     check_vocabulary,
     require_bars,
     require_fit,
@@ -24,10 +26,12 @@ from data_prep.vocabulary_training import (
 )
 from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.schema import publish_folder
-from megabert.tokenization import load_tokenizer, save_huggingface
+from megabert.tokenization import Tokenizer, TooManyWords, load_tokenizer, save_huggingface
 
 TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most, about: the count of different words takes memory."""
+TRAINING_WORDS = 1_500_000
+"""Different words that WordPiece is trained on at most; all of them are held in memory."""
 SAMPLE_CHARACTERS = 1_000_000
 SAMPLE_OPTIONS = VocabularyOptions(held_out_share=0.5)
 """A given tokenizer is measured on half of a sample of documents: it was trained on none of them."""
@@ -43,6 +47,8 @@ class VocabularyTask:
     """Names the folder of a given tokenizer, or says what vocabulary to train."""
     folder: Path
     """Output."""
+    share: float = 1.0
+    """Share of all documents that the files hold."""
 
 
 @dataclass(frozen=True)
@@ -64,31 +70,31 @@ def train_or_copy_vocabulary(build: Build, texts: Sequence[Path], characters: in
         texts: Files of extracted documents.
         characters: Length of all of these.
     """
-    if build.config.tokenizer is None and characters > TRAINING_CHARACTERS:
-        share = TRAINING_CHARACTERS / characters
+    share = min(1.0, TRAINING_CHARACTERS / max(characters, 1)) if build.config.tokenizer is None else 1.0
+    if share < 1:
         tasks = [SampleTask(path, share, build.path("work", "sample", path.name)) for path in texts]
         build.run("vocabulary sample", [build.unit("sample", task.path.stem, sample, task) for task in tasks])
         texts = [task.path for task in tasks]
-    return build.run("vocabulary", [vocabulary_unit(build, texts)]).counts["report"]
+    return build.run("vocabulary", [vocabulary_unit(build, texts, share)]).counts["report"]
 
 
 def sample(task: SampleTask) -> tuple[list[Path], Counts]:
     """Write the documents of a file that are in the sample."""
     reader = open_mapped(task.source)
-    draw = string_key("vocabulary sample")
-
-    def chosen(batch: pa.RecordBatch) -> pa.RecordBatch:
-        hashes = np.asarray(batch["document_hash"])
-        return batch.filter(pa.array(uniform(mix(hashes, draw)) < task.share))
-
-    batches = (chosen(reader.get_batch(index)) for index in range(reader.num_record_batches))
+    batches = (_chosen(reader.get_batch(index), task.share) for index in range(reader.num_record_batches))
     write_batches(task.path, reader.schema, batches, compression="lz4")
     return [task.path], {}
 
 
-def vocabulary_unit(build: Build, texts: Sequence[Path] = ()) -> Unit:
+def _chosen(batch: pa.RecordBatch, share: float) -> pa.RecordBatch:
+    """Return the documents that are in a sample; a smaller sample is a part of a larger one."""
+    draws = uniform(mix(np.asarray(batch["document_hash"]), string_key("vocabulary sample")))
+    return batch.filter(pa.array(draws < share))
+
+
+def vocabulary_unit(build: Build, texts: Sequence[Path] = (), share: float = 1.0) -> Unit:
     """Return the only unit of this step; a finished one can be recognized without naming the texts."""
-    task = VocabularyTask(tuple(texts), build.config, build.path("tokenizer"))
+    task = VocabularyTask(tuple(texts), build.config, build.path("tokenizer"), share)
     return build.unit("tokenizer", "tokenizer", make_tokenizer, task)
 
 
@@ -103,29 +109,46 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
         tokenizer = load_tokenizer(Path(config.tokenizer))
         report = check_vocabulary(tokenizer, _documents(task.sources, SAMPLE_CHARACTERS), SAMPLE_OPTIONS)
         require_fit(report, where=config.tokenizer)
+        lines = report.lines()
     else:
-        wanted = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
-        tokenizer, report = train_vocabulary(_documents(task.sources), wanted)
+        tokenizer, report, share = _train(task)
         require_bars(report)
+        sample = f", a sample of {share:.2%} by a hash of their text" if share < 1 else ""
+        lines = [*report.lines(), f"trained on      {report.trained_documents:,} documents{sample}"]
     with publish_folder(task.folder) as temporary:
         save_huggingface(tokenizer, temporary)
-    return sorted(path for path in task.folder.iterdir() if path.is_file()), {"report": report.lines()}
+    return sorted(path for path in task.folder.iterdir() if path.is_file()), {"report": lines}
 
 
-def _documents(paths: tuple[Path, ...], most: float = float("inf")) -> Iterator[tuple[str, str]]:
+def _train(task: VocabularyTask) -> tuple[Tokenizer, VocabularyReport, float]:
+    """Train on the whole sample or, where it has too many words, on a half, a quarter, ...; return the share too."""
+    config, share = task.config, task.share
+    wanted = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
+    while True:
+        # A document is not cut: where the half would hold none, memory has to do.
+        has_half = next(_documents(task.sources, share=share / 2), None) is not None
+        most = TRAINING_WORDS if has_half else float("inf")
+        try:
+            return *train_vocabulary(_documents(task.sources, share=share), wanted, max_words=most), share
+        except TooManyWords:
+            share /= 2
+
+
+def _documents(paths: tuple[Path, ...], most: float = float("inf"), *, share: float = 1.0) -> Iterator[tuple[str, str]]:
     """Yield documents until there are ``most`` characters, from files in random order, so from all over the corpus."""
     characters = 0
     for index in np.argsort(mix(string_key("vocabulary sample"), np.arange(len(paths))), kind="stable").tolist():
-        for name, text in _extracted_texts(paths[index]):
+        for name, text in _extracted_texts(paths[index], share):
             yield name, text
             characters += len(text)
             if characters > most:
                 return
 
 
-def _extracted_texts(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (hash, text) of each extracted document of a file."""
+def _extracted_texts(path: Path, share: float) -> Iterator[tuple[str, str]]:
+    """Yield (hash, text) of each extracted document of a file that is in the sample."""
     reader = open_mapped(path)
-    for batch in map(reader.get_batch, range(reader.num_record_batches)):
+    for whole in map(reader.get_batch, range(reader.num_record_batches)):
+        batch = _chosen(whole, share)
         for document_hash, sentences in zip(batch["document_hash"], batch["sentences"], strict=True):
             yield f"{document_hash.as_py():016x}", "\n".join(sentences.as_py())

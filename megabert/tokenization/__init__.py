@@ -3,13 +3,21 @@
 from megabert.tokenization.backend import Pieces, SpecialIds
 from megabert.tokenization.huggingface import load_tokenizer, save_huggingface
 from megabert.tokenization.tokenizer import Tokenizer
-from megabert.tokenization.training import DEFAULT_VOCAB_SIZE, compose, has_hangul, train_byte_bpe, train_wordpiece
+from megabert.tokenization.training import (
+    DEFAULT_VOCAB_SIZE,
+    TooManyWords,
+    compose,
+    has_hangul,
+    train_byte_bpe,
+    train_wordpiece,
+)
 
 __all__ = [
     "DEFAULT_VOCAB_SIZE",
     "Pieces",
     "SpecialIds",
     "Tokenizer",
+    "TooManyWords",
     "compose",
     "has_hangul",
     "load_tokenizer",

@@ -47,6 +47,10 @@ _POLICY = ((1.0, 0.5), (0.9999, 0.75), (MIN_COVERAGE, 1.0))
 _HANGUL = re.compile("[\uac00-\ud7af\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\ud7b0-\ud7ff\uffa0-\uffdc]")
 
 
+class TooManyWords(Exception):
+    """A text has more different words than a training may hold in memory."""
+
+
 def has_hangul(text: str) -> bool:
     """Tell whether a text has Hangul, composed or not."""
     return _HANGUL.search(text) is not None
@@ -58,7 +62,9 @@ def compose(text: str) -> str:
 
 
 @panics_as_errors("vocabulary")
-def train_wordpiece(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE, cased: bool = True) -> Tokenizer:
+def train_wordpiece(
+    texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE, cased: bool = True, max_words: float = float("inf")
+) -> Tokenizer:
     """Train a BERT vocabulary (WordPiece: Schuster and Nakajima 2012; Wu et al. 2016, section 4.1).
 
     Memory grows with the number of different words. The text is brought into Unicode's composed form (NFC) first;
@@ -69,8 +75,10 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZ
         vocab_size: Largest number of pieces, special ones counted; a small text yields fewer.
         cased: Whether upper case and accents are kept. If not, text is lower-cased and accents are dropped, as in
             bert-base-uncased; if it has Hangul, characters are composed again, so that syllables stay whole.
+        max_words: Most different spans between white space.
 
     Raises:
+        TooManyWords: The text has more than ``max_words``.
         ConfigError: An option is out of its range.
         DataError: The text has no words, or too many different characters for ``vocab_size``.
     """
@@ -81,6 +89,8 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZ
     spans: Counter[str] = Counter()
     for text in texts:
         spans.update(split_spans(compose(text)))
+        if len(spans) > max_words:
+            raise TooManyWords
     options = TextOptions(
         do_lower_case=not cased, strip_accents=not cased, compose=not cased and any(map(has_hangul, spans))
     )

@@ -289,13 +289,28 @@ def test_vocabulary_of_a_sample_does_not_depend_on_the_order_of_input(
     tokenizers = []
     for order in (1, -1):
         config = make_config(sources=tuple(inputs[::order]), pieces=pieces, lengths=(64,), dupe_factor=1)
-        folder = build(config, tmp_path / str(order), Executor()).folder
+        built = build(config, tmp_path / str(order), Executor())
+        assert re.search(r"trained on .* a sample of 5\d\.\d\d% by a hash", "\n".join(built.vocabulary_report))
+        folder = built.folder
         assert not (folder / "work" / "sample").exists()
         tokenizers.append(sha256_file(folder / "tokenizer" / "tokenizer.json"))
     assert tokenizers[0] == tokenizers[1]
     monkeypatch.undo()
     whole = build(config, tmp_path / "whole", Executor()).folder
     assert sha256_file(whole / "tokenizer" / "tokenizer.json") != tokenizers[0]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_vocabulary_of_too_many_words_is_that_of_half_the_sample(make_config, texts, tmp_path, monkeypatch, order):
+    """Memory holds a bounded number of different words, and which documents they come from is told by hashes alone."""
+    path = write_jsonl(tmp_path / "in.jsonl", texts[::order])
+    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1)
+    words = {word for text in texts for word in text.split()}
+    monkeypatch.setattr(step2_vocabulary, "TRAINING_WORDS", 0.4 * len(words))
+    report = build(config, tmp_path / "out", Executor()).vocabulary_report
+    assert any(re.search(r"sample of (50|25|12\.5)\.?0* ?%", line) for line in report), report
+    monkeypatch.setattr(step2_vocabulary, "TRAINING_WORDS", 1)  # less than any document has
+    build(config, tmp_path / "few", Executor())
 
 
 def test_sources_of_one_name_are_counted_together(make_config, texts, tmp_path):
