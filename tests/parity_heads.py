@@ -25,6 +25,8 @@ ENCODERS = {
     "electra": {"embedding_size": 16},
     "deberta": {"type_vocab_size": 0, "position_biased_input": False, "pos_att_type": ("c2p", "p2c")},
     "deberta-v2": {"pos_att_type": ("c2p", "p2c"), "position_buckets": 8, "norm_rel_ebd": "layer_norm"},
+    "modernbert": {"local_attention": 6},
+    "modernbert, mean": {"local_attention": 6, "classifier_pooling": "mean"},
 }
 OUTPUTS = {"classification": 3, "regression": 1, "squad": 2, "swag": 1, "tagging": 5}
 """A task of each family, and how wide its head is."""
@@ -41,8 +43,12 @@ class Case:
     task_name: str
 
     @property
+    def family(self) -> str:
+        return self.encoder.partition(",")[0]
+
+    @property
     def config(self) -> ModelConfig:
-        return ModelConfig(**{"family": self.encoder, "max_position_embeddings": 64, **SIZES, **ENCODERS[self.encoder]})
+        return ModelConfig(**{"family": self.family, "max_position_embeddings": 64, **SIZES, **ENCODERS[self.encoder]})
 
     @property
     def task(self) -> Task:
@@ -58,13 +64,13 @@ class Case:
 
     @property
     def their_class(self) -> type[torch.nn.Module]:
-        return getattr(transformers, architecture_of(self.encoder, self.head.architecture))
+        return getattr(transformers, architecture_of(self.family, self.head.architecture))
 
 
 CASES = [
     case
     for case in itertools.starmap(Case, itertools.product(ENCODERS, OUTPUTS))
-    if (case.encoder, case.head.architecture) not in NO_CLASS
+    if (case.family, case.head.architecture) not in NO_CLASS
 ]
 
 
@@ -96,7 +102,7 @@ def _random_model(case: Case) -> TaskModel:
 
 def _write(case: Case, model: TaskModel, folder: Path, tokenizer: Path) -> None:
     state = {name: value.detach() for name, value in model.named_parameters()}
-    encoder, head = take_head(state, case.encoder, case.head.architecture)
+    encoder, head = take_head(state, case.family, case.head.architecture)
     names = {"id2label": {str(index): f"label {index}" for index in range(case.outputs)}}
     write_huggingface(
         folder,
@@ -104,7 +110,7 @@ def _write(case: Case, model: TaskModel, folder: Path, tokenizer: Path) -> None:
         config=case.config,
         tokenizer_dir=tokenizer,
         card=ModelCard(name="parity", pipeline=case.head.pipeline, usage="pass"),
-        task=TaskHead(architecture_of(case.encoder, case.head.architecture), names, head),
+        task=TaskHead(architecture_of(case.family, case.head.architecture), names, head),
     )
 
 

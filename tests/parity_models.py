@@ -91,6 +91,15 @@ CASES = [
             {"position_buckets": 8, "conv_kernel_size": 5},
         )
     ),
+    *(
+        Case(head="ModernBertForMaskedLM", family="modernbert", objective="none", options=options)
+        for options in (
+            {"local_attention": 8},
+            {"local_attention": 2, "global_attn_every_n_layers": 2, "hidden_act": "gelu_new"},
+            {"local_attention": 78, "global_rope_theta": 50.0, "local_rope_theta": 20.0},
+            {"local_attention": 34, "global_attn_every_n_layers": 4, "num_attention_heads": 1},
+        )
+    ),
 ]
 
 
@@ -236,7 +245,7 @@ def randomize(model: torch.nn.Module) -> None:
     """Draw every parameter, biases included, so that hidden states are of the order of 1."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
-        is_gain = name.lower().endswith("layernorm.weight") or name.endswith("layer_norm.weight")
+        is_gain = name.lower().endswith(("layernorm.weight", "norm.weight"))
         deviation = 1.0 if name.endswith(RELATIVE) else 0.1  # where a token stands should weigh as much as what it is
         parameter.copy_(torch.randn(parameter.shape, generator=generator) * deviation + is_gain)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-FamilyName = Literal["bert", "roberta", "albert", "electra", "deberta", "deberta-v2"]
+FamilyName = Literal["bert", "roberta", "albert", "electra", "deberta", "deberta-v2", "modernbert"]
 Objective = Literal["nsp", "sop", "none"]
 
 
@@ -16,6 +16,8 @@ class Family:
     """Sentence objectives that the family is pre-trained with; the first is the paper's."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Model fields that are usual for the family; a recipe's own values override them."""
+    presets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Sizes by the name of a preset, where they are not BERT's."""
     head_act: Literal["gelu"] | None = None
     """Activation of the masked-LM head where it is not ``hidden_act``."""
     always_projects: bool = False
@@ -26,12 +28,19 @@ class Family:
     """Whether ``transformers`` counts positions from the padding id + 1; ours begin at 0."""
     max_spare_rows: int = 0
     """How many rows more than the tokenizer has pieces its published word embeddings may have."""
-    relative_fields: tuple[str, ...] = ()
-    """Fields of ``ModelConfig`` that only this family may set; most describe relative positions. Empty where attention
-    knows no positions."""
+    own_fields: tuple[str, ...] = ()
+    """Fields of ``ModelConfig`` that only this family may set; most say how attention knows positions. Empty where it
+    knows none."""
     has_key_bias: bool = True
-    """Whether keys, those of relative positions included, have a bias. Where they have none, ``transformers`` stores
-    queries, keys and values as one matrix, head by head."""
+    """Whether keys, those of relative positions included, have a bias where queries have one."""
+    qkv_layout: Literal["split", "by_head", "fused"] = "split"
+    """How ``transformers`` stores queries, keys and values: as three matrices; as one, head by head; or as one like
+    ours, first all queries, then all keys, then all values."""
+    is_pre_norm: bool = False
+    """Whether LayerNorm comes before each sub-layer, not after it; the layers are then ModernBERT's: rotary positions,
+    local and global attention, GeGLU, weights of outputs initialised smaller the more layers there are."""
+    has_biases: bool = True
+    """Whether dense layers and LayerNorms have a bias; the decoder of the masked-LM head has one in any case."""
 
 
 _RELATIVE = {
@@ -71,8 +80,9 @@ FAMILIES: dict[str, Family] = {
         objectives=("none",),
         defaults=_RELATIVE,
         pooler_act="gelu",
-        relative_fields=("pos_att_type", "max_relative_positions", "position_biased_input"),
+        own_fields=("pos_att_type", "max_relative_positions", "position_biased_input"),
         has_key_bias=False,
+        qkv_layout="by_head",
     ),
     # Its authors' second version, and the encoder of He et al. 2023 (version 3); deberta-v3-base's config.json
     "deberta-v2": Family(
@@ -80,7 +90,7 @@ FAMILIES: dict[str, Family] = {
         defaults={**_RELATIVE, "position_buckets": 256, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
         pooler_act="gelu",
         max_spare_rows=1024,  # 99, in the multilingual model 898
-        relative_fields=(
+        own_fields=(
             "pos_att_type",
             "max_relative_positions",
             "position_biased_input",
@@ -90,6 +100,36 @@ FAMILIES: dict[str, Family] = {
             "conv_kernel_size",
             "conv_act",
         ),
+    ),
+    # Warner et al. 2024; config.json of ModernBERT-base and ModernBERT-large
+    "modernbert": Family(
+        objectives=("none",),
+        defaults={
+            "position_biased_input": False,
+            "type_vocab_size": 0,
+            "max_position_embeddings": 8192,
+            "layer_norm_eps": 1e-5,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        },
+        presets={
+            "base": {"num_hidden_layers": 22, "intermediate_size": 1152},
+            "large": {"num_hidden_layers": 28, "intermediate_size": 2624},
+        },
+        head_act="gelu",
+        max_spare_rows=127,  # vocabularies are rounded up to a multiple of 64 or 128
+        own_fields=(
+            "local_attention",
+            "global_attn_every_n_layers",
+            "global_rope_theta",
+            "local_rope_theta",
+            "embedding_dropout",
+            "mlp_dropout",
+            "classifier_pooling",
+        ),
+        qkv_layout="fused",
+        is_pre_norm=True,
+        has_biases=False,
     ),
 }
 """The families by the name that ``config.json`` calls ``model_type``."""

@@ -19,6 +19,7 @@ Width = Annotated[int, Field(ge=1, le=1 << 20)]
 Positions = Annotated[int, Field(ge=2, le=1 << 20)]
 Pieces = Annotated[int, Field(ge=1, le=1 << 24)]
 Rows = Annotated[int, Field(ge=0, le=1 << 16)]
+Window = Annotated[int, Field(le=1 << 20)]
 
 # Layers and width: Turc et al. 2019 (tiny to medium), Devlin et al. 2019 (base, large); heads are 64 wide.
 PRESETS: dict[str, dict[str, int]] = {
@@ -39,7 +40,7 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 
 
-RELATIVE_FIELDS = sorted({name for family in FAMILIES.values() for name in family.relative_fields})
+OWN_FIELDS = sorted({name for family in FAMILIES.values() for name in family.own_fields})
 """Fields that only some families may set."""
 
 
@@ -74,21 +75,22 @@ class ModelConfig:
     """Activation of the feed-forward layer: gelu is the erf form, gelu_new its tanh approximation (Hendrycks & Gimpel
     2016)."""
     hidden_dropout_prob: Probability = 0.1
-    """Dropout probability after embeddings, attention output and feed-forward output."""
+    """Dropout probability after embeddings, attention output and feed-forward output; in a ModernBERT, which has fields
+    for the other two, after attention output alone."""
     attention_probs_dropout_prob: Probability = 0.1
     """Dropout probability of attention's probabilities."""
     max_position_embeddings: Positions = 512
     """Length in tokens of the longest sequence that the model has positions for."""
     type_vocab_size: Rows = 2
     """Number of segment embeddings: 2 for A and B, 1 where there are no segments (RoBERTa), 0 where there is no
-    embedding for them either (DeBERTa)."""
+    embedding for them either (DeBERTa, ModernBERT)."""
     pos_att_type: tuple[PositionScore, ...] = ()
     """DeBERTa only: which scores attention adds to those between contents: c2p between content and relative position,
     p2c between relative position and content."""
     max_relative_positions: Width | None = None
     """DeBERTa only: greater distances are treated as this one; none means ``max_position_embeddings``."""
     position_biased_input: bool = True
-    """Add embeddings of absolute positions to the input (DeBERTa does not)."""
+    """Add embeddings of absolute positions to the input (DeBERTa and ModernBERT do not)."""
     position_buckets: Width | None = None
     """DeBERTa 2 only: number of relative positions to each side. Distances up to half of it have one each, greater ones
     share the others in logarithmic steps; none gives every distance its own."""
@@ -101,6 +103,22 @@ class ModelConfig:
     leaves it out."""
     conv_act: Literal["tanh", "gelu", "gelu_new"] = "tanh"
     """DeBERTa 2 only: activation of the convolution (xlarge: gelu)."""
+    local_attention: Window = 128
+    """ModernBERT only: window of local attention in tokens, an even number: each token sees half of it to either side,
+    and itself."""
+    global_attn_every_n_layers: Layers = 3
+    """ModernBERT only: the first layer and every n-th after it attend to the whole sequence, the others locally."""
+    global_rope_theta: float = 160_000.0
+    """ModernBERT only: base of the rotary positions in layers with global attention. The larger it is, the slower the
+    slowest pairs turn, and the longer the sequences whose positions differ."""
+    local_rope_theta: float = 10_000.0
+    """ModernBERT only: base of the rotary positions in layers with local attention."""
+    embedding_dropout: Probability = 0.0
+    """ModernBERT only: dropout probability after the embeddings."""
+    mlp_dropout: Probability = 0.0
+    """ModernBERT only: dropout probability within the feed-forward layer, before its second matrix."""
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+    """ModernBERT only: what a classifier reads of a sequence: its first token, or the mean of all."""
     initializer_range: PositiveFloat = 0.02
     """Standard deviation of the truncated normal distribution that weights are initialised from."""
     layer_norm_eps: PositiveFloat = 1e-12
@@ -110,8 +128,9 @@ class ModelConfig:
     @classmethod
     def _fill_in_defaults(cls, values: Any) -> Any:
         given = values if isinstance(values, dict) else dict(values.kwargs or {})
-        family = FAMILIES.get(str(given.get("family")))
-        return {**(family.defaults if family else {}), **PRESETS.get(given.get("preset") or "", {}), **given}
+        family = FAMILIES.get(str(given.get("family")), FAMILIES["bert"])
+        preset = str(given.get("preset"))
+        return {**family.defaults, **PRESETS.get(preset, {}), **family.presets.get(preset, {}), **given}
 
     @model_validator(mode="after")
     def _sizes_divide(self) -> "ModelConfig":
@@ -139,12 +158,12 @@ class ModelConfig:
         return tuple(sorted(value))
 
     @model_validator(mode="after")
-    def _relative_positions_fit_family(self) -> "ModelConfig":
-        allowed = self.traits.relative_fields
-        for name in RELATIVE_FIELDS:
+    def _own_fields_fit_family(self) -> "ModelConfig":
+        allowed = self.traits.own_fields
+        for name in OWN_FIELDS:
             value = getattr(self, name)
-            if name not in allowed and value != getattr(type(self), name):
-                families = ", ".join(key for key, family in FAMILIES.items() if name in family.relative_fields)
+            if name not in allowed and value != self.traits.defaults.get(name, getattr(type(self), name)):
+                families = ", ".join(key for key, family in FAMILIES.items() if name in family.own_fields)
                 raise ValueError(f"{name}={value} goes with family={families}, not {self.family}")
         if (self.conv_kernel_size or 1) % 2 == 0:
             raise ValueError(f"conv_kernel_size={self.conv_kernel_size} has no middle; choose an odd number, such as 3")
@@ -153,10 +172,36 @@ class ModelConfig:
                 f"embedding_size={self.embedding_size} or num_hidden_groups={self.num_hidden_groups} does not go with "
                 f"family={self.family}; leave both out"
             )
-        if allowed and not self.pos_att_type:
+        if "pos_att_type" in allowed and not self.pos_att_type:
             raise ValueError(f"pos_att_type is empty, but family={self.family} has no other positions; name c2p or p2c")
         if self.type_vocab_size == 0 and not allowed:
             raise ValueError(f"type_vocab_size=0 goes with deberta, not {self.family}; 1 means no segments")
+        return self
+
+    @model_validator(mode="after")
+    def _rotary_positions_make_sense(self) -> "ModelConfig":
+        if not self.traits.is_pre_norm:
+            return self
+        if self.local_attention < 2 or self.local_attention % 2:
+            raise ValueError(
+                f"local_attention={self.local_attention} cannot be halved into tokens to the left and to the right; "
+                "choose an even number, such as 128"
+            )
+        for name, usual in (("global_rope_theta", 160_000), ("local_rope_theta", 10_000)):
+            if not 1 < getattr(self, name) < 1e12:
+                raise ValueError(
+                    f"{name}={getattr(self, name):g} is no base of rotary positions; choose a number above 1, such as "
+                    f"{usual}"
+                )
+        if self.head_width % 2:
+            raise ValueError(
+                f"num_attention_heads={self.num_attention_heads} makes heads {self.head_width} wide, but rotary "
+                "positions turn pairs; choose heads of an even width"
+            )
+        if self.type_vocab_size:
+            raise ValueError(
+                f"type_vocab_size={self.type_vocab_size}, but family={self.family} has no segments; leave it out"
+            )
         return self
 
     def generator(self) -> "ModelConfig":
@@ -205,6 +250,25 @@ class ModelConfig:
     def max_distance(self) -> int:
         """The greatest distance between two tokens that has a relative position of its own."""
         return self.max_relative_positions or self.max_position_embeddings
+
+    @property
+    def attention_kind(self) -> Literal["dense", "disentangled", "windowed"]:
+        """Which ops attention is made of: BERT's, DeBERTa's, or ModernBERT's."""
+        return "disentangled" if self.pos_att_type else "windowed" if self.traits.is_pre_norm else "dense"
+
+    @property
+    def reach(self) -> int:
+        """How many tokens to each side local attention sees."""
+        return self.local_attention // 2
+
+    def is_global(self, depth: int) -> bool:
+        """Whether a layer, counted from 0, attends to the whole sequence."""
+        return not self.traits.is_pre_norm or depth % self.global_attn_every_n_layers == 0
+
+    @property
+    def local_layers(self) -> int:
+        """Number of layers with local attention."""
+        return sum(not self.is_global(depth) for depth in range(self.num_hidden_layers))
 
     @property
     def head_width(self) -> int:

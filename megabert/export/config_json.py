@@ -3,7 +3,7 @@
 Both have BERT's fields under the same names. The table ``EXCHANGES`` says, for each family, in what else they differ.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,6 +46,9 @@ class _Typed:
 
     model_type: str | None = None
     hidden_act: str | None = None
+    hidden_activation: str | None = None
+    layer_types: tuple[str, ...] | None = None
+    rope_parameters: dict[str, Any] | None = None
     architectures: tuple[str, ...] | None = None
     pad_token_id: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
     pos_att_type: str | tuple[str, ...] | None = None
@@ -67,6 +70,16 @@ class Exchange:
     """Values that transformers takes where config.json leaves a field out, if they are not our defaults."""
     optional: Mapping[str, Any] = field(default_factory=dict)
     """Fields of ours that may be None, and the value that means this in config.json."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Fields of ours that have another name in its config.json."""
+    left_out: tuple[str, ...] = ()
+    """Fields of ours, besides other families' own, that its config.json does not have."""
+    special_ids: Mapping[str, str] = field(
+        default_factory=lambda: {"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"}
+    )
+    """Names in its config.json of ids of special pieces, and their roles."""
+    translate: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    """Returns a config.json with those fields in our form that state the same in another."""
 
 
 _DEBERTA = {
@@ -78,6 +91,30 @@ _DEBERTA = {
     "type_vocab_size": 0,
 }
 """Values that transformers takes where a DeBERTa's config.json leaves a field out."""
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""How transformers calls a ModernBERT's layers with global and with local attention."""
+
+
+def _translate_modernbert(content: dict[str, Any]) -> dict[str, Any]:
+    """Read what transformers 5 writes, kinds of layers and rotary positions by kind, as what version 4 wrote.
+
+    Raises:
+        ConfigError: Layers alternate in another way, or rotary positions are scaled.
+    """
+    types = tuple(content.get("layer_types") or ())
+    every = types.index(FULL, 1) if FULL in types[1:] else len(types)
+    if types and types != tuple(SLIDING if i % every else FULL for i in range(len(types))):
+        raise ConfigError(f"invalid:\n  layer_types={types!r}: only every n-th layer may be {FULL}, from the first on")
+    content = {**content, **({"global_attn_every_n_layers": every} if types else {})}
+    for kind, name in ((FULL, "global_rope_theta"), (SLIDING, "local_rope_theta")):
+        own = (content.get("rope_parameters") or {}).get(kind) or {}
+        if not isinstance(own, dict) or own.get("rope_type", "default") != "default" or content.get("rope_scaling"):
+            raise ConfigError("invalid:\n  rope_parameters: only rope_type='default' is supported")
+        content |= {name: own["rope_theta"]} if "rope_theta" in own else {}
+    # transformers has one dropout for the probabilities and the output of attention; ours may differ.
+    return {"hidden_dropout_prob": content["attention_probs_dropout_prob"], **content}
+
 
 EXCHANGES: dict[str, Exchange] = {
     "bert": Exchange(
@@ -106,14 +143,14 @@ EXCHANGES: dict[str, Exchange] = {
     ),
     "deberta": Exchange(
         architectures={"none": "DebertaForMaskedLM"},
-        own_fields=FAMILIES["deberta"].relative_fields,
+        own_fields=FAMILIES["deberta"].own_fields,
         required={**RELATIVE, "talking_head": False},
         their_defaults=_DEBERTA,
         optional={"max_relative_positions": -1},
     ),
     "deberta-v2": Exchange(
         architectures={"none": "DebertaV2ForMaskedLM"},
-        own_fields=FAMILIES["deberta-v2"].relative_fields,
+        own_fields=FAMILIES["deberta-v2"].own_fields,
         required={**RELATIVE, "conv_groups": 1},
         their_defaults={
             **_DEBERTA,
@@ -128,6 +165,33 @@ EXCHANGES: dict[str, Exchange] = {
             "conv_act": "tanh",
         },
         optional={"max_relative_positions": -1, "position_buckets": -1, "conv_kernel_size": 0},
+    ),
+    "modernbert": Exchange(
+        architectures={"none": "ModernBertForMaskedLM"},
+        own_fields=FAMILIES["modernbert"].own_fields,
+        required={
+            "attention_bias": False,
+            "mlp_bias": False,
+            "norm_bias": False,
+            "classifier_bias": False,
+            "decoder_bias": True,
+            "classifier_activation": "gelu",
+        },
+        their_defaults={"num_hidden_layers": 22, "intermediate_size": 1152, "attention_dropout": 0.0},
+        renamed={
+            "hidden_act": "hidden_activation",
+            "layer_norm_eps": "norm_eps",
+            "attention_probs_dropout_prob": "attention_dropout",
+        },
+        left_out=("type_vocab_size",),
+        special_ids={
+            "pad_token_id": "pad",
+            "bos_token_id": "cls",
+            "eos_token_id": "sep",
+            "cls_token_id": "cls",
+            "sep_token_id": "sep",
+        },
+        translate=_translate_modernbert,
     ),
 }
 """Exchange by family, which is the ``model_type`` in config.json."""
@@ -145,7 +209,7 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
         special_ids: Special tokens of the tokenizer.
     """
     exchange = EXCHANGES[config.family]
-    left_out = set(OURS_ALONE) - set(exchange.own_fields)
+    left_out = {*OURS_ALONE, *exchange.left_out} - set(exchange.own_fields)
     shape = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in left_out}
     if "embedding_size" in shape:
         shape["embedding_size"] = config.embedding_width
@@ -157,10 +221,8 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
         "architectures": [architecture],
         "model_type": config.family,
         **exchange.required,
-        **shape,
-        "pad_token_id": special_ids.pad,
-        "bos_token_id": special_ids.cls,
-        "eos_token_id": special_ids.sep,
+        **{exchange.renamed.get(name, name): value for name, value in shape.items()},
+        **{name: getattr(special_ids, role) for name, role in exchange.special_ids.items()},
         "tie_word_embeddings": True,
         "torch_dtype": "float32",
         OURS: megabert.__version__,
@@ -189,6 +251,7 @@ def read_config_json(folder: Path) -> ModelConfig:
             raise ConfigError(
                 f"{path}: {key}={content.get(key)!r}; only {value!r} is supported. Give another {family}."
             )
+    content |= {ours: content[theirs] for ours, theirs in exchange.renamed.items() if theirs in content}
     activation = content.get("hidden_act", FAMILIES[family].defaults.get("hidden_act", "gelu"))
     if activation not in ACTIVATIONS:
         raise ConfigError(f"{path}: hidden_act={activation!r}; supported are {', '.join(ACTIVATIONS)}.")
@@ -197,7 +260,8 @@ def read_config_json(folder: Path) -> ModelConfig:
         raise ConfigError(f"{path}: states no vocab_size. Give a complete Hugging Face folder.")
     generator = folder / GENERATOR_FOLDER
     try:
-        config = _model_config({**content, "family": family, "hidden_act": ACTIVATIONS[activation]}, exchange)
+        content = exchange.translate({**content, "family": family, "hidden_act": ACTIVATIONS[activation]})
+        config = _model_config(content, exchange)
         if config.generator_size is not None and (generator / "config.json").is_file():
             share = read_config_json(generator).hidden_size / config.hidden_size
             config = build(ModelConfig, vars(config), {"generator_size": share})
@@ -211,7 +275,8 @@ def _model_config(content: dict[str, Any], exchange: Exchange) -> ModelConfig:
     """Translate what is said in another way than ours."""
     if content.get("architectures") == [exchange.architectures["none"]]:
         content["generator_size"] = None  # ELECTRA's generator alone
-    names = {f.name for f in fields(ModelConfig)} - set(OURS_ALONE) | {"family", *exchange.own_fields}
+    names = {f.name for f in fields(ModelConfig)} - {*OURS_ALONE, *exchange.left_out}
+    names |= {"family", *exchange.own_fields}
     shape = {name: value for name, value in content.items() if name in names}
     shape |= {name: None for name, none in exchange.optional.items() if shape[name] in (none, 0)}
     if isinstance(shape.get("pos_att_type"), str):

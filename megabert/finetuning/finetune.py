@@ -177,8 +177,8 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
     first_state = engine.state()
     sizes = f"{len(prepared.train)} training items, {len(family.labels)} labels, {world.size} rank(s)"
     logger.info("%s: %s on %s, ZeRO-%d", family.task.name, sizes, world.device.type, engine.zero_stage)
-    is_disentangled = bool(prepared.model.traits.relative_fields)
-    backends = describe_choices(vars(config.ops), world.device.type, has_lamb=False, is_disentangled=is_disentangled)
+    attention = prepared.model.attention_kind
+    backends = describe_choices(vars(config.ops), world.device.type, has_lamb=False, attention=attention)
     logger.info(backends)
     batcher = partial(family.batcher, rank=world.rank, world_size=world.size)
     trainer = TaskTrainer(

@@ -15,11 +15,15 @@ from megabert.errors import ConfigError
 from megabert.finetuning.families import Head
 from megabert.models.bert import BertModel
 from megabert.models.key_maps import to_ours
+from megabert.models.layers import MaskedLmTransform
 from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 
 
 class TaskModel(nn.Module):
     """Encoder, dropout, one linear layer; parameters are named as in ``transformers``' model with the same head.
+
+    ModernBERT has no pooler: what the linear layer reads goes through the dense layer, GELU and LayerNorm that the
+    masked-LM head begins with, whose names and pre-trained weights they keep.
 
     Args:
         config: Shape of the encoder; ``vocab_size`` is a number.
@@ -44,9 +48,13 @@ class TaskModel(nn.Module):
         self.bert = BertModel(
             config,
             ops=ops or OpsConfig(),
-            has_pooler=head.reads == "pooled",
+            has_pooler=head.reads == "pooled" and not config.traits.is_pre_norm,
             activation_checkpointing=activation_checkpointing,
         )
+        self.cls = None
+        if config.traits.is_pre_norm:
+            transform = MaskedLmTransform(config, ops or OpsConfig())
+            self.cls = nn.ModuleDict({"predictions": nn.ModuleDict({"transform": transform})})
         self.add_module(head.module, nn.Linear(config.hidden_size, num_outputs))
 
     def forward(self, batch: MicroBatch, label_positions_M: Tensor | None = None) -> Tensor:
@@ -57,22 +65,36 @@ class TaskModel(nn.Module):
             label_positions_M: Index into the packed tokens of each labelled position, for a head that reads these.
         """
         hidden_TD, pooled_BD = self.bert(batch)
+        if self.config.classifier_pooling == "mean" and self.head.reads == "pooled":
+            pooled_BD = mean_of_sequences(hidden_TD, batch.cu_seqlens)
         if self.head.reads == "tokens":  # without dropout, as in google-research/bert
-            return self.get_submodule(self.head.module)(hidden_TD)
-        if pooled_BD is not None:
-            x, positions = pooled_BD, batch.cu_seqlens[:-1].long().clamp(max=len(hidden_TD) - 1)
+            return self.get_submodule(self.head.module)(self._transformed(hidden_TD))
+        if self.head.reads == "pooled":
+            positions = batch.cu_seqlens[:-1].long().clamp(max=len(hidden_TD) - 1)
         else:
             assert label_positions_M is not None
-            x, positions = hidden_TD.index_select(0, label_positions_M), label_positions_M
+            positions = label_positions_M
+        x = self._transformed(hidden_TD.index_select(0, positions) if pooled_BD is None else pooled_BD)
         if self.training:
             x = self._dropped(x, positions, batch)
         return self.get_submodule(self.head.module)(x)
+
+    def _transformed(self, x: Tensor) -> Tensor:
+        return x if self.cls is None else self.get_submodule("cls.predictions.transform")(x)
 
     def _dropped(self, x: Tensor, positions: Tensor, batch: MicroBatch) -> Tensor:
         """Drop elements, keyed like the encoder's own dropout as if the head were one more layer."""
         stream = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T)
         stream = replace(stream, row_seeds_T=stream.row_seeds_T.index_select(0, positions))
         return dropout(x, stream.site(self.config.num_hidden_layers, EMBEDDINGS, self.config.hidden_dropout_prob))
+
+
+def mean_of_sequences(hidden_TD: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Return the mean of each sequence's hidden states, of shape (B, D); a sequence without tokens gives zeros."""
+    token_T = torch.arange(len(hidden_TD), device=cu_seqlens.device)
+    is_own_BT = (token_T >= cu_seqlens[:-1, None]) & (token_T < cu_seqlens[1:, None])
+    # A matrix product: sums by index would be atomic on a GPU, in an order that changes from run to run.
+    return is_own_BT.to(hidden_TD.dtype) @ hidden_TD / cu_seqlens.diff().clamp(min=1)[:, None].to(hidden_TD.dtype)
 
 
 def empty_loss(logits: Tensor) -> Tensor:
@@ -92,9 +114,13 @@ HEAD_NAMES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
         ("bert.pooler.dense.", "sequence_summary.summary."),
         ("classifier.", "classifier."),
     ),
+    ("modernbert", "QuestionAnswering"): (("qa_outputs.", "classifier."),),
 }
 """Beginnings of names, ours and theirs, for a family and a head. In other families the pooler is the encoder's own."""
 
+
+CLASS_NAMES = {"modernbert": "ModernBert"}
+"""Beginnings of names of classes that do not follow from the family's."""
 
 NO_CLASS = {("deberta", "MultipleChoice"): "deberta-v2"}
 """Heads that ``transformers`` has no class for, and the nearest family that it has one for."""
@@ -109,7 +135,7 @@ def take_head(
     head: dict[str, Tensor] = {}
     for name, value in state.items():
         theirs = _renamed(name, pairs)
-        if theirs is None and name.startswith("bert."):
+        if theirs is None and name.startswith(("bert.", "cls.")):
             encoder[name] = value
         else:
             head[theirs or name] = value
@@ -140,4 +166,5 @@ def architecture_of(family: str, head: str) -> str:
             f"family {family}: transformers has no class of it for {head}, so the result could not be loaded. Take a "
             f"model of another family, such as {NO_CLASS[family, head]}."
         )
-    return f"{''.join(part.capitalize() for part in family.split('-'))}For{head}"
+    name = CLASS_NAMES.get(family, "".join(part.capitalize() for part in family.split("-")))
+    return f"{name}For{head}"

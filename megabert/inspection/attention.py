@@ -17,10 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from megabert.data.batch import pack_sequences
+from megabert.errors import ConfigError
 from megabert.inspection.encode_text import check_outputs, encode_text, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.models.deberta import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
+from megabert.models.modern import RotarySelfAttention
 from megabert.ops.disentangled import RelativePositions, position_parts, score_divisor
 from megabert.tokenization import Tokenizer
 
@@ -78,9 +80,14 @@ def record_attention(
         second: Second text.
 
     Raises:
-        ConfigError: The text is longer than the model's positions.
+        ConfigError: The text is longer than the model's positions, or than what local attention sees (ModernBERT).
     """
     encoded = encode_text(tokenizer, text, second, limit=model.config.max_position_embeddings)
+    if model.config.local_layers and len(encoded.ids) > model.config.reach + 1:
+        raise ConfigError(
+            f"the text has {len(encoded.ids)} tokens; in layers with local attention each sees {model.config.reach} to "
+            f"either side, and the probabilities are shown of all pairs. Give {model.config.reach + 1} tokens or less."
+        )
     has_segments = model.config.type_vocab_size > 1
     batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start] if has_segments else None)
     with evaluating(model), _observing(model) as seen:
@@ -133,7 +140,9 @@ def _observing(model: nn.Module) -> Iterator[_Seen]:
 
     handles = []
     for module in model.modules():
-        if isinstance(module, SelfAttention):
+        if isinstance(module, RotarySelfAttention):  # queries and keys as scores see them, turned
+            handles += [module.rotary.register_forward_hook(keep_qkv), module.register_forward_hook(keep_context)]
+        elif isinstance(module, SelfAttention):
             handles += [module.qkv.register_forward_hook(keep_qkv), module.register_forward_hook(keep_context)]
         elif isinstance(module, DisentangledSelfAttention):
             handles += [module.register_forward_hook(keep) for keep in (keep_contents_and_positions, keep_context)]

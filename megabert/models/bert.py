@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, ALBERT and DeBERTa for pre-training on packed tokens.
+"""BERT, RoBERTa, ALBERT, DeBERTa and ModernBERT for pre-training on packed tokens.
 
 They are one class: what differs between them (shared weights, relative positions, sentence objective) is configuration.
 ``PretrainingOutput`` is what a model returns, and the model's ``terms`` say which sums of it make the loss.

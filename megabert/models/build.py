@@ -24,6 +24,10 @@ from megabert.models.key_maps import DECODER, VOCABULARY_ROWS
 
 logger = logging.getLogger(__name__)
 
+OUTPUTS = (".attention.output.weight", ".feed_forward.output.weight", ".transform.dense.weight")
+"""Ends of the names of matrices whose outputs add up over layers, and of the head's. In a ModernBERT their standard
+deviation is divided by sqrt(2 * layers), as in Megatron-LM (Shoeybi et al. 2019)."""
+
 PretrainingModel = BertForPreTraining | ElectraForPreTraining
 
 
@@ -76,7 +80,8 @@ def initial_value(name: str, shape: torch.Size, *, seed: int, config: ModelConfi
         shape: Its shape.
         seed: Seed of the run.
         config: Gives the standard deviation (``initializer_range``, 0.02 in BERT) and the size of the vocabulary; the
-            rows of word embeddings behind it are padding and zero.
+            rows of word embeddings behind it are padding and zero. In a ModernBERT the deviation of ``OUTPUTS`` is
+            smaller.
     """
     if name.endswith("bias"):
         return torch.zeros(shape)
@@ -87,6 +92,8 @@ def initial_value(name: str, shape: torch.Size, *, seed: int, config: ModelConfi
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     # Cut at two standard deviations, as tf.truncated_normal_initializer does.
     deviation = config.initializer_range
+    if config.traits.is_pre_norm and name.endswith(OUTPUTS):
+        deviation /= (2 * config.num_hidden_layers) ** 0.5
     value = torch.empty(shape)
     nn.init.trunc_normal_(value, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
     if name.endswith("word_embeddings.weight"):

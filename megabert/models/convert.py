@@ -1,8 +1,8 @@
 """Weights to and from Hugging Face, exactly: the logits of both models are equal.
 
 Four things differ. Names are mapped by ``key_maps``. Queries, keys and values are one parameter here (``qkv``) and
-three there. Our vocabulary is padded to a multiple of 64 rows. Our positions begin with row 0, RoBERTa's behind the id
-of the padding.
+three there, but in DeBERTa's first version and ModernBERT. Our vocabulary is padded to a multiple of 64 rows. Our
+positions begin with row 0, RoBERTa's behind the id of the padding.
 """
 
 import logging
@@ -65,10 +65,11 @@ def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig, *, pad_id: 
                 unread = state[UNREAD_POSITIONS]
             value = torch.cat([unread, value])
         fused = FUSED.match(name)
-        if fused and not config.traits.has_key_bias:  # DeBERTa's first version: rows by head, then by Q, K, V
+        layout = config.traits.qkv_layout
+        if fused and layout == "by_head":  # DeBERTa's first version: rows by head, then by Q, K, V
             theirs = to_theirs(f"{fused[1]}.in_proj.{fused[2]}", config.family)
             result[theirs] = _swap(value, 3, config.num_attention_heads)
-        elif fused:
+        elif fused and layout == "split":
             prefix, kind = fused.groups()
             for part, rows in zip(PARTS, value.chunk(3), strict=True):
                 result[to_theirs(f"{prefix}.{part}.{kind}", config.family)] = rows.contiguous()

@@ -1,4 +1,4 @@
-"""The post-LayerNorm encoder layer and the stack of them (Vaswani et al. 2017; Devlin et al. 2019).
+"""The post-LayerNorm encoder layer and the stack of layers (Vaswani et al. 2017; Devlin et al. 2019).
 
 Layers see tokens in one row, sequences end to end. Everything but attention works on each token alone and needs no
 boundaries; what attention needs to know of them is worked out once a micro-batch, the packing.
@@ -17,6 +17,7 @@ from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
 from megabert.models.deberta import Convolution, DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
 from megabert.models.layers import BiasGelu, LayerNorm
+from megabert.models.modern import PreNormLayer, RotaryPacking, plan_rotary
 from megabert.ops.attention.api import AttentionBlocks, attention, plan_attention
 from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
 from megabert.ops.disentangled import plan_groups
@@ -35,8 +36,8 @@ class DensePacking:
     """Layout of the CPU backend; None where the backend needs none."""
 
 
-Packing = DensePacking | DisentangledPacking
-"""What BERT's attention, or DeBERTa's, needs to know of the sequences."""
+Packing = DensePacking | DisentangledPacking | RotaryPacking
+"""What BERT's attention, DeBERTa's or ModernBERT's needs to know of the sequences."""
 
 
 class SelfAttention(nn.Module):
@@ -152,11 +153,15 @@ class BertEncoder(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig, *, activation_checkpointing: bool) -> None:
         super().__init__()
-        self.num_hidden_layers = config.num_hidden_layers
-        self.num_heads = config.num_attention_heads
-        self.attention_backend = ops.attention
+        self.config = config
+        self.ops = ops
         groups = config.num_hidden_groups or config.num_hidden_layers
-        self.layer = nn.ModuleList(EncoderLayer(config, ops) for _ in range(groups))
+        is_pre_norm = config.traits.is_pre_norm
+        self.layer = nn.ModuleList(
+            PreNormLayer(config, ops, depth=depth) if is_pre_norm else EncoderLayer(config, ops)
+            for depth in range(groups)
+        )
+        self.LayerNorm = LayerNorm(config.hidden_size, config, ops) if is_pre_norm else None
         self.relative = RelativeEmbedding(config, ops) if config.pos_att_type else None
         self.convolution = Convolution(config, ops) if config.conv_kernel_size else None
         self.activation_checkpointing = activation_checkpointing
@@ -169,11 +174,12 @@ class BertEncoder(nn.Module):
             batch: Where the sequences are; its tokens are not read.
             stream: Dropout of the micro-batch; None drops nothing.
         """
-        packing = self._pack(batch.cu_seqlens, tokens=x_TD.shape[0], max_seqlen=batch.max_seqlen)
+        packing = self._pack(batch)
         embedded_TD = x_TD
-        for depth in range(self.num_hidden_layers):
+        layers = self.config.num_hidden_layers
+        for depth in range(layers):
             # With fewer sets of weights than layers, neighbours take the same one: 0 0 0 1 1 1 for two in six layers.
-            layer = self.layer[depth * len(self.layer) // self.num_hidden_layers]
+            layer = self.layer[depth * len(self.layer) // layers]
             if self.activation_checkpointing and torch.is_grad_enabled():
                 # Dropout is keyed, so the recomputed layer is the same one without saving a generator's state.
                 x_TD = checkpoint(layer, x_TD, packing, stream, depth, use_reentrant=False, preserve_rng_state=False)
@@ -181,12 +187,16 @@ class BertEncoder(nn.Module):
                 x_TD = layer(x_TD, packing, stream, depth)
             if depth == 0 and self.convolution is not None:
                 x_TD = self.convolution(embedded_TD, x_TD, batch.cu_seqlens, stream)
-        return x_TD
+        return x_TD if self.LayerNorm is None else self.LayerNorm(x_TD)
 
-    def _pack(self, cu_seqlens: Tensor, *, tokens: int, max_seqlen: int) -> Packing:
+    def _pack(self, batch: PackedBatch) -> Packing:
         """Work out once what attention needs in every layer."""
+        if self.config.traits.is_pre_norm:
+            return plan_rotary(batch, self.config, self.ops)
+        cu_seqlens, max_seqlen = batch.cu_seqlens, batch.max_seqlen
+        tokens, num_heads = len(batch.input_ids_T), self.config.num_attention_heads
         if self.relative is not None:
-            groups = plan_groups(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen, num_heads=self.num_heads)
+            groups = plan_groups(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen, num_heads=num_heads)
             return self.relative(max_seqlen, groups)
-        blocks = plan_attention(cu_seqlens, tokens=tokens, num_heads=self.num_heads, backend=self.attention_backend)
+        blocks = plan_attention(cu_seqlens, tokens=tokens, num_heads=num_heads, backend=self.ops.attention)
         return DensePacking(cu_seqlens, max_seqlen, blocks)

@@ -65,6 +65,7 @@ _DEBERTA: Pairs = (
     *_decoder("lm_predictions.lm_head"),
 )
 _DEBERTA_SELF = "deberta.encoder.layer.#.attention.self"
+_MODERN = "model.layers.#"
 
 KEY_MAPS: dict[str, Pairs] = {
     "bert": (*_encoder("bert"), *_transform("cls.predictions.transform"), *_decoder("cls.predictions")),
@@ -107,8 +108,28 @@ KEY_MAPS: dict[str, Pairs] = {
         ("bert.encoder.layer.#.attention.self.position_query.*", f"{_DEBERTA_SELF}.pos_query_proj.*"),
         *_DEBERTA,
     ),
+    "modernbert": (
+        ("bert.embeddings.word_embeddings.*", "model.embeddings.tok_embeddings.*"),
+        ("bert.embeddings.LayerNorm.*", "model.embeddings.norm.*"),
+        ("bert.encoder.layer.#.attention.LayerNorm.*", f"{_MODERN}.attn_norm.*"),
+        ("bert.encoder.layer.#.attention.self.qkv.*", f"{_MODERN}.attn.Wqkv.*"),
+        ("bert.encoder.layer.#.attention.output.*", f"{_MODERN}.attn.Wo.*"),
+        ("bert.encoder.layer.#.feed_forward.LayerNorm.*", f"{_MODERN}.mlp_norm.*"),
+        ("bert.encoder.layer.#.feed_forward.input_and_gate.*", f"{_MODERN}.mlp.Wi.*"),
+        ("bert.encoder.layer.#.feed_forward.output.*", f"{_MODERN}.mlp.Wo.*"),
+        ("bert.encoder.LayerNorm.*", "model.final_norm.*"),
+        ("bert.*", "model.*"),  # what a ModernBERT does not have: it is reported as belonging to the encoder
+        ("cls.predictions.transform.dense.*", "head.dense.*"),
+        ("cls.predictions.transform.LayerNorm.*", "head.norm.*"),
+        ("cls.predictions.decoder.*", "decoder.*"),
+    ),
 }
 """The pairs of each family, which ``transformers`` calls ``model_type``."""
+
+PREFIXES = {"deberta-v2": "deberta", "modernbert": "model"}
+"""Beginnings of the encoder's names in ``transformers`` where they are not the family's name."""
+BARE_NAMES = re.compile(r"^(?=(embeddings|embeddings_project|encoder|pooler|layers|final_norm)\.)")
+"""How names begin in a file of a bare encoder (``AutoModel``)."""
 
 OLD_NAMES = (
     (r"\bLayerNorm\.gamma$", "LayerNorm.weight"),  # in files of 2018 and 2019
@@ -137,10 +158,7 @@ def to_ours(name: str, family: str) -> str:
     for pattern, replacement in OLD_NAMES:
         name = re.sub(pattern, replacement, name)
     # A bare encoder's names get the prefix that the names of a whole model have.
-    return _first_fit(
-        re.sub(r"^(?=(embeddings|embeddings_project|encoder|pooler)\.)", f"{family.partition('-')[0]}.", name),
-        _rules(family)[1],
-    )
+    return _first_fit(BARE_NAMES.sub(f"{PREFIXES.get(family, family)}.", name), _rules(family)[1])
 
 
 Rules = tuple[tuple[re.Pattern[str], str], ...]

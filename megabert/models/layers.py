@@ -38,7 +38,7 @@ class LayerNorm(nn.Module):
     def __init__(self, width: int, config: ModelConfig, ops: OpsConfig, *, has_dense_bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if config.traits.has_biases else None
         self.dense_bias = nn.Parameter(torch.zeros(width)) if has_dense_bias else None
         self.eps = config.layer_norm_eps
         self.backend = ops.layer_norm
@@ -54,7 +54,7 @@ class LayerNorm(nn.Module):
         return layer_norm(
             x_TD,
             self.weight,
-            self.bias,
+            torch.zeros_like(self.weight) if self.bias is None else self.bias,
             eps=self.eps,
             input_bias_D=self.dense_bias,
             residual_TD=residual_TD,
@@ -70,24 +70,26 @@ class BiasGelu(nn.Module):
         width: Size of the last dimension.
         hidden_act: ``gelu`` (erf form) or ``gelu_new`` (tanh form), as in Hugging Face's ``config.json``.
         backend: Backend of the op ``bias_gelu``.
+        has_bias: Whether the dense layer has a bias.
     """
 
-    def __init__(self, width: int, *, hidden_act: str, backend: str) -> None:
+    def __init__(self, width: int, *, hidden_act: str, backend: str, has_bias: bool = True) -> None:
         super().__init__()
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if has_bias else None
         self.approximate = hidden_act == "gelu_new"
         self.backend = backend
 
     def forward(self, x_TF: Tensor) -> Tensor:
         """Return GELU(x + bias), of the shape of ``x_TF``."""
-        return bias_gelu(x_TF, self.bias, approximate=self.approximate, backend=self.backend)
+        bias_F = x_TF.new_zeros(x_TF.shape[-1]) if self.bias is None else self.bias
+        return bias_gelu(x_TF, bias_F, approximate=self.approximate, backend=self.backend)
 
 
 class BertEmbeddings(nn.Module):
     """Sum of the embeddings, LayerNorm, dropout (Devlin et al. 2019, section 3).
 
-    BERT adds up words, positions and segments. DeBERTa has words alone (its positions are in the attention scores), and
-    RoBERTa has a segment table of one row.
+    BERT adds up words, positions and segments. DeBERTa and ModernBERT have words alone (their positions are in the
+    attention scores), and RoBERTa has a segment table of one row.
     """
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
@@ -98,7 +100,7 @@ class BertEmbeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, width) if has_positions else None
         self.token_type_embeddings = nn.Embedding(segments, width) if segments else None
         self.LayerNorm = LayerNorm(width, config, ops)
-        self.dropout_prob = config.hidden_dropout_prob
+        self.dropout_prob = config.embedding_dropout if config.traits.is_pre_norm else config.hidden_dropout_prob
 
     def forward(self, batch: PackedBatch, stream: DropoutStream | None, input_ids_T: Tensor | None = None) -> Tensor:
         """Return the embedded tokens, of shape (T, E).
@@ -146,7 +148,7 @@ class MaskedLmTransform(nn.Module):
         super().__init__()
         width, act = config.embedding_width, config.traits.head_act or config.hidden_act
         self.dense = nn.Linear(config.hidden_size, width, bias=False)
-        self.activation = BiasGelu(width, hidden_act=act, backend=ops.bias_gelu)
+        self.activation = BiasGelu(width, hidden_act=act, backend=ops.bias_gelu, has_bias=config.traits.has_biases)
         self.LayerNorm = LayerNorm(width, config, ops)
 
     def forward(self, x_MD: Tensor) -> Tensor:

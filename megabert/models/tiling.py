@@ -91,7 +91,9 @@ def _tile(name: str, value: Tensor, shape: torch.Size, *, old_heads: int, heads:
         return tile(_columns(value.unflatten(0, (3, old_heads, -1)), shape), 1, heads).flatten(0, 2)
     if _ROWS_BY_HEAD.search(name):
         return tile(_columns(value.unflatten(0, (old_heads, -1)), shape), 0, heads).flatten(0, 1)
-    if name.endswith(".attention.output.dense.weight"):
+    if name.endswith(".input_and_gate.weight"):  # two matrices in one
+        return tile(_columns(value.unflatten(0, (2, -1)), shape), 1, shape[0] // 2).flatten(0, 1)
+    if name.endswith((".attention.output.dense.weight", ".attention.output.weight")):
         return tile(tile(value.unflatten(1, (old_heads, -1)), 1, heads).flatten(1, 2), 0, shape[0])
     if _FIXED_ROWS.search(name) and len(value) != shape[0]:
         raise ConfigError(

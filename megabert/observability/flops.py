@@ -1,10 +1,14 @@
 """Training FLOPs of the encoder and the share of a device's peak that a run reaches (MFU)."""
 
+from collections.abc import Iterable
+
 from megabert.config.model import ModelConfig
 from megabert.observability.gpus import gpu_of_device
 
 
-def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, masked: int) -> float:
+def training_flops(
+    model: ModelConfig, *, tokens: int, squared_lengths: int, masked: int, local_pairs: int | None = None
+) -> float:
     """Return the FLOPs of the forward and the backward pass over packed sequences.
 
     BERT takes, per token, ``72*L*h^2 + 12*L*h*s + 6*(h*h + h*V)*(masked/token)``: 6 FLOPs per weight and token (2 in
@@ -20,27 +24,48 @@ def training_flops(model: ModelConfig, *, tokens: int, squared_lengths: int, mas
     - DeBERTa has ``6*L*h*s`` more for each kind of position scores: one product per pair of tokens. That the scores of
       all distances are computed does not count, nor does projecting the positions, once per micro-batch. Its
       convolution counts.
+    - ModernBERT has a third matrix in the feed-forward, ``18*h*f`` for a layer's three; in layers with local attention
+      only pairs of tokens that see each other count.
 
     Args:
         model: The model's sizes; ``vocab_size`` must be a number.
         tokens: Real tokens, without padding.
         squared_lengths: Sum of squared sequence lengths.
         masked: Predicted positions.
+        local_pairs: Pairs of a query and a key that local attention computes (``local_pairs``); a model without local
+            layers needs none.
     """
     assert model.vocab_size != "auto"
     h, e = model.hidden_size, model.embedding_width
     if model.generator_size is not None:
         generator = training_flops(model.generator(), tokens=tokens, squared_lengths=squared_lengths, masked=masked)
-        return generator + _encoder_flops(model, tokens, squared_lengths) + 6.0 * (h * h + h) * tokens
-    return _encoder_flops(model, tokens, squared_lengths) + 6.0 * (h * e + e * model.vocab_size) * masked
+        return generator + _encoder_flops(model, tokens, squared_lengths, 0) + 6.0 * (h * h + h) * tokens
+    local = squared_lengths if local_pairs is None else local_pairs
+    return _encoder_flops(model, tokens, squared_lengths, local) + 6.0 * (h * e + e * model.vocab_size) * masked
 
 
-def _encoder_flops(model: ModelConfig, tokens: int, squared_lengths: int) -> float:
+def local_pairs(model: ModelConfig, lengths: Iterable[float]) -> int:
+    """Return how many pairs of a query and a key a layer with local attention computes.
+
+    Args:
+        model: Gives the window.
+        lengths: Lengths of the sequences, or of one mean sequence; 0 is one that is padding.
+    """
+    if not model.local_layers:
+        return 0
+    # Each of n tokens sees itself and r to either side, but for r * (r + 1) that would be beyond the two ends.
+    reaches = ((length, min(length - 1, model.reach)) for length in lengths if length >= 1)
+    return round(sum(length * (2 * reach + 1) - reach * (reach + 1) for length, reach in reaches))
+
+
+def _encoder_flops(model: ModelConfig, tokens: int, squared_lengths: int, local: int) -> float:
     layers, h, f = model.num_hidden_layers, model.hidden_size, model.intermediate_size
     projection = 6 * h * model.embedding_width if model.projects_embeddings else 0
     projection += 6 * h * h * (model.conv_kernel_size or 0)
     per_pair = 12 * h + 6 * h * len(model.pos_att_type)
-    return float(((24 * h * h + 12 * h * f) * layers + projection) * tokens + per_pair * layers * squared_lengths)
+    matrices = 3 if model.traits.is_pre_norm else 2  # of the feed-forward
+    pairs = (layers - model.local_layers) * squared_lengths + model.local_layers * local
+    return float(((24 * h * h + 6 * matrices * h * f) * layers + projection) * tokens + per_pair * pairs)
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:

@@ -71,21 +71,29 @@ def choose(op: str, requested: str, table: tuple[Backend, ...], device: str) -> 
     return run
 
 
-def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: bool, is_disentangled: bool) -> str:
+ATTENTION_MODULES = {
+    "dense": {},
+    "disentangled": {"attention": "megabert.ops.disentangled"},
+    "windowed": {"local_attention": "megabert.ops.windowed"},
+}
+"""By kind of attention, the modules of ops that ``ops.attention`` chooses the backends of, other than its own."""
+
+
+def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: bool, attention: str) -> str:
     """Return one line on which backend each op takes; the log file says why, op by op.
 
     Args:
         requested: What the configuration says for each op.
         device: Device type.
         has_lamb: Whether the optimizer is LAMB; else its op does not run.
-        is_disentangled: Whether attention is DeBERTa's, which has backends of its own.
+        attention: Kind of the model's attention: BERT's (``dense``), DeBERTa's (``disentangled``) or ModernBERT's
+            (``windowed``); the last two have backends of their own.
     """
     chosen: dict[str, list[str]] = {}
     modules = {op: f"megabert.ops.{op}.api" for op in requested if has_lamb or op != "lamb"}
-    if is_disentangled:
-        modules["attention"] = "megabert.ops.disentangled"
+    modules |= ATTENTION_MODULES[attention]
     for op, module in modules.items():
-        name = requested[op]
+        name = requested.get(op, requested["attention"])
         if name == "auto":
             table: tuple[Backend, ...] = importlib.import_module(module).BACKENDS
             name = next(backend.name for backend in table if backend.obstacle(device) is None)

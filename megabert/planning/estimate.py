@@ -12,7 +12,7 @@ from megabert.data.packing import InstanceStatistics
 from megabert.data.shard_set import ShardSet
 from megabert.engine.buckets import DEFAULT_BUCKET_SIZE
 from megabert.errors import ConfigError
-from megabert.observability.flops import training_flops
+from megabert.observability.flops import local_pairs, training_flops
 from megabert.observability.gpus import Gpu
 from megabert.planning.memory import BUDGETS, count_parameters, estimate_memory, fitting_budget
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
@@ -208,6 +208,7 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
         tokens=round(tokens),
         squared_lengths=round(tokens * length),
         masked=round(batch * statistics.masked_tokens / statistics.rows),
+        local_pairs=batch * local_pairs(config.model, [length]),
     )
     micro_steps = max(1, -(-round(tokens) // (cluster.world_size * whole.micro_batch_tokens)))
     work = Work(

@@ -10,7 +10,7 @@ import torch
 from megabert.config.run import RunConfig
 from megabert.data.step_packer import StepBatch
 from megabert.distributed.process_group import World
-from megabert.observability.flops import peak_flops, training_flops
+from megabert.observability.flops import local_pairs, peak_flops, training_flops
 
 
 class Meter:
@@ -62,6 +62,7 @@ class Meter:
                 tokens=micro_batch.num_tokens,
                 squared_lengths=int(lengths.square().sum()),
                 masked=micro_batch.num_masked,
+                local_pairs=local_pairs(self._config.model, lengths.tolist()),
             )
 
     def read(self) -> dict[str, float]:

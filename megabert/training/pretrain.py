@@ -152,10 +152,8 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
     record_run(run_dir, config, inputs.deepspeed)
     inputs.shards[0][0].copy_tokenizer(tokenizer_dir(run_dir))
     logger.info("TensorBoard: tensorboard --logdir %s", run_dir / "tb")
-    has_lamb, is_disentangled = config.optimizer.name == "lamb", bool(config.model.traits.relative_fields)
-    logger.info(
-        describe_choices(vars(config.ops), world.device.type, has_lamb=has_lamb, is_disentangled=is_disentangled)
-    )
+    has_lamb, attention = config.optimizer.name == "lamb", config.model.attention_kind
+    logger.info(describe_choices(vars(config.ops), world.device.type, has_lamb=has_lamb, attention=attention))
     logger.info(
         "%d rank(s) on %s, %s, ZeRO-%d, micro_batch_tokens %s",
         world.size,

@@ -14,6 +14,7 @@ FLAGS = {
     "electra": {"model.family": "electra", "model.embedding_size": 16, "model.generator_size": 0.5},
     "deberta": {"model.family": "deberta"},
     "deberta-v2": {"model.family": "deberta-v2", "model.position_buckets": 16},
+    "modernbert": {"model.family": "modernbert", "model.local_attention": 8},
 }
 AUTO_CLASSES = {
     "roberta": "RobertaForMaskedLM",
@@ -21,6 +22,7 @@ AUTO_CLASSES = {
     "electra": "ElectraForPreTraining",
     "deberta": "DebertaForMaskedLM",
     "deberta-v2": "DebertaV2ForMaskedLM",
+    "modernbert": "ModernBertForMaskedLM",
 }
 # One rank, one phase; the narrow sizes and the dropout of runs.TINY.
 SHORT = {"phases.0.steps": 6, "phases.1.steps": 2}
@@ -37,14 +39,14 @@ def data(corpus, tmp_path_factory):
         "electra": dynamic,
     }
     built = {family: build_shards(corpus, folder / family, *own) for family, own in flags.items()}
-    return {**built, "deberta": built["roberta"], "deberta-v2": built["electra"]}
+    return {**built, "deberta": built["roberta"], "deberta-v2": built["electra"], "modernbert": built["roberta"]}
 
 
 def run_of(family, data, run_dir) -> Run:
     return Run(run_dir, data[family], flags={**SHORT, **FLAGS[family]})
 
 
-@pytest.mark.parametrize("family", ["albert", "roberta", "deberta-v2"])
+@pytest.mark.parametrize("family", ["albert", "roberta", "deberta-v2", "modernbert"])
 def test_family_trains_and_transformers_loads_it(family, data, tmp_path):
     run = run_of(family, data, tmp_path / "run")
     run.finish_well()
@@ -55,7 +57,7 @@ SOAK = pytest.mark.soak
 
 
 @pytest.mark.parametrize(
-    "family", ["electra", pytest.param("deberta", marks=SOAK), pytest.param("deberta-v2", marks=SOAK)]
+    "family", ["electra", *(pytest.param(name, marks=SOAK) for name in ("deberta", "deberta-v2", "modernbert"))]
 )
 def test_killed_run_resumes_bit_for_bit(family, data, tmp_path):
     """Compare two complete runs: one that nothing interrupted, and one that was killed in between and started again."""

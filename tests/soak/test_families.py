@@ -32,6 +32,7 @@ BUILDS = {
     "electra": [*SINGLE, "--uncased", "--vocab-size", "300", "--lengths", "16", "32"],
     "deberta": [*SINGLE, "--pieces", "byte_bpe"],
     "deberta-v2": [*SINGLE, "--uncased"],
+    "modernbert": [*SINGLE, "--pieces", "byte_bpe"],
 }
 FLAGS = {
     "roberta": {},
@@ -39,6 +40,7 @@ FLAGS = {
     "electra": {},
     "deberta": {},
     "deberta-v2": {"model.position_buckets": 32},
+    "modernbert": {"model.local_attention": 32},
 }
 MIN_AUC = 0.6
 

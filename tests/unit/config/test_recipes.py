@@ -47,6 +47,19 @@ def test_family_has_its_usual_settings_and_what_is_stated_wins():
         ({"family": "deberta", "pos_att_type": []}, "pos_att_type is empty"),
         ({"family": "deberta", "pos_att_type": ["c2p", "c2p"]}, "names one twice"),
         ({"family": "deberta", "pos_att_type": ["p2p"]}, "should be 'c2p' or 'p2c'"),
+        ({"local_attention": 64}, "local_attention=64 goes with family=modernbert, not bert"),
+        ({"family": "modernbert", "local_attention": 0}, "local_attention=0 cannot be halved.*such as 128"),
+        ({"family": "modernbert", "local_attention": 63}, "local_attention=63 cannot be halved.*such as 128"),
+        ({"family": "modernbert", "global_rope_theta": 0}, "global_rope_theta=0 is no base.*such as 160000"),
+        ({"family": "modernbert", "local_rope_theta": float("inf")}, "local_rope_theta"),
+        ({"family": "modernbert", "num_attention_heads": 128}, "makes heads 1 wide.*even width"),
+        (
+            {"family": "modernbert", "position_biased_input": True},
+            "goes with family=deberta, deberta-v2, not modernbert",
+        ),
+        ({"family": "modernbert", "type_vocab_size": 2}, "type_vocab_size=2, but family=modernbert has no segments"),
+        ({"family": "modernbert", "embedding_size": 64}, "does not go with family=modernbert"),
+        ({"family": "modernbert", "max_position_embeddings": 256}, "is above model.max_position_embeddings=256"),
     ],
 )
 def test_relative_positions_that_do_not_fit_the_family_are_refused(settings, message):

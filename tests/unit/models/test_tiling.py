@@ -98,6 +98,7 @@ def test_a_model_of_the_same_size_keeps_its_weights():
         {"family": "electra", "generator_size": 0.5},
         {"family": "deberta"},
         {"family": "deberta-v2"},
+        {"family": "modernbert", "global_attn_every_n_layers": 1},
     ],
 )
 def test_every_family_is_filled(fields):

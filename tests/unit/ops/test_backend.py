@@ -87,7 +87,7 @@ def test_triton_needs_a_compiler_and_headers(monkeypatch, tmp_path):
 
 def test_choices_are_one_line():
     requested = {"attention": "auto", "layer_norm": "apex", "lamb": "auto"}
-    line = describe_choices(requested, "cpu", has_lamb=True, is_disentangled=False)
+    line = describe_choices(requested, "cpu", has_lamb=True, attention="dense")
     assert line == "ops on cpu: torch (attention, lamb); apex (layer_norm)"
 
 
@@ -95,5 +95,5 @@ def test_choices_are_those_of_what_runs(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     requested = {"attention": "auto", "bias_gelu": "auto", "lamb": "auto"}
-    line = describe_choices(requested, "cpu", has_lamb=False, is_disentangled=True)
+    line = describe_choices(requested, "cpu", has_lamb=False, attention="disentangled")
     assert line == "ops on cpu: torch (attention); triton (bias_gelu)"

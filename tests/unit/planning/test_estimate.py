@@ -36,7 +36,11 @@ def test_time_flops_and_rate_agree():
 
 
 NARROW = {"hidden_size": 128, "num_attention_heads": 2}
-SHAPES = {"bert": NARROW, "deberta": {**NARROW, "family": "deberta", "max_position_embeddings": 64}}
+SHAPES = {
+    "bert": NARROW,
+    "deberta": {**NARROW, "family": "deberta", "max_position_embeddings": 64},
+    "modernbert": {**NARROW, "family": "modernbert", "local_attention": 40},
+}
 
 
 def saved_bytes(layers: int, shape: dict[str, object]) -> int:

@@ -1,0 +1,175 @@
+"""ModernBERT is in the model: packing, padding, recomputation, gradients; logits of every option are test_parity's."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+import transformers
+from unit.models.test_bert import gradients, loss_of, model_of
+
+from megabert.config.model import ModelConfig
+from megabert.models.build import initial_value
+from megabert.models.convert import count_parameters, from_huggingface, load_parameters, to_huggingface
+
+PLAIN = ModelConfig(
+    family="modernbert",
+    vocab_size=70,
+    hidden_size=32,
+    num_hidden_layers=5,
+    num_attention_heads=2,
+    intermediate_size=44,
+    max_position_embeddings=40,
+    local_attention=8,
+)
+DROPPING = replace(
+    PLAIN, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, embedding_dropout=0.1, mlp_dropout=0.1
+)
+OPTIONS = {"objective": "none"}
+SAME = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+"""Sizes that both configurations call the same."""
+
+
+@pytest.mark.parametrize(("preset", "millions"), [("base", 149), ("large", 395)])
+def test_presets_have_the_papers_size(preset, millions):
+    config = ModelConfig(family="modernbert", preset=preset, vocab_size=50_368)
+    head = config.hidden_size * (config.hidden_size + 1) + 50_368
+    assert round((count_parameters(config) + head) / 1e6) in (millions, millions + 1)
+
+
+@pytest.mark.parametrize("lengths", [[20, 7], []])
+def test_every_parameter_gets_a_gradient(lengths, make_batch):
+    parameter_gradients = gradients(model_of(DROPPING, **OPTIONS), make_batch(lengths, vocab_size=70, padding=3))
+    for name, gradient in parameter_gradients.items():
+        assert gradient is not None, name
+        assert gradient.isfinite().all(), name
+        assert bool(lengths) == bool(gradient.abs().sum() > 0), name
+
+
+def test_only_the_decoder_has_a_bias_and_the_first_layer_one_norm_less():
+    names = {name for name, _ in model_of(PLAIN, **OPTIONS).named_parameters()}
+    assert [name for name in names if "bias" in name] == ["cls.predictions.decoder.bias"]
+    norms = [name for name in names if name.endswith("attention.LayerNorm.weight")]
+    assert sorted(norms) == [f"bert.encoder.layer.{n}.attention.LayerNorm.weight" for n in range(1, 5)]
+
+
+def test_outputs_start_smaller_the_more_layers_there_are():
+    shape = torch.Size([64, 64])
+
+    def deviation(name, layers):
+        config = replace(PLAIN, num_hidden_layers=layers)
+        return initial_value(f"bert.encoder.layer.0.{name}.weight", shape, seed=1, config=config).std().item()
+
+    for name in ("attention.output", "feed_forward.output"):
+        assert deviation(name, 8) == pytest.approx(deviation("attention.self.qkv", 8) / 4, rel=0.05)
+        assert deviation(name, 2) == pytest.approx(2 * deviation(name, 8), rel=1e-5)
+
+
+def test_tokens_attend_within_their_sequence_and_its_order_matters(make_batch):
+    model = model_of(PLAIN, **OPTIONS).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    batch = make_batch([20, 7], vocab_size=70)
+    before, _ = model.bert(batch)
+    batch.input_ids_T[20:] = batch.input_ids_T[20:].flip(0)
+    after, _ = model.bert(batch)
+    torch.testing.assert_close(after[:20], before[:20], rtol=0, atol=0)
+    assert (after[20:].flip(0) - before[20:]).abs().max() > 0.1
+
+
+def test_padding_and_packing_change_neither_losses_nor_gradients(make_batch):
+    """Two micro-batches, one of them padded, equal one, dropout on: masks are keyed by instance."""
+    whole, parts = make_batch([20, 7, 13], vocab_size=70), []
+    for first, last, start, stop, padding in ((0, 1, 0, 20, 0), (1, 3, 20, 40, 4)):
+        part = make_batch([20, 7, 13][first:last], vocab_size=70, padding=padding)
+        is_here = (whole.masked_positions_M >= start) & (whole.masked_positions_M < stop)
+        part.input_ids_T[: stop - start] = whole.input_ids_T[start:stop]
+        part.masked_positions_M = whole.masked_positions_M[is_here] - start
+        part.masked_ids_M = whole.masked_ids_M[is_here]
+        part.instance_seeds_B[: last - first] = whole.instance_seeds_B[first:last]
+        parts.append(part)
+    together = gradients(model_of(DROPPING, **OPTIONS), whole)
+    apart = gradients(model_of(DROPPING, **OPTIONS), *parts)
+    for name, gradient in together.items():
+        torch.testing.assert_close(apart[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    "site", ["hidden_dropout_prob", "attention_probs_dropout_prob", "embedding_dropout", "mlp_dropout"]
+)
+def test_each_dropout_drops_in_training_alone(site, make_batch):
+    batch = make_batch([20, 7], vocab_size=70)
+    plain, dropping = model_of(PLAIN, **OPTIONS), model_of(replace(PLAIN, **{site: 0.3}), **OPTIONS)
+    assert loss_of(dropping, batch) != loss_of(plain, batch)
+    assert loss_of(dropping.eval(), batch) == loss_of(plain.eval(), batch)
+
+
+def test_activation_checkpointing_gives_equal_losses_and_gradients(make_batch):
+    batch = make_batch([20, 7], vocab_size=70)
+    plain, recomputing = model_of(DROPPING, **OPTIONS), model_of(DROPPING, activation_checkpointing=True, **OPTIONS)
+    assert torch.equal(loss_of(plain, batch), loss_of(recomputing, batch))
+    expected = gradients(plain, batch)
+    for name, gradient in gradients(recomputing, batch).items():
+        assert torch.equal(gradient, expected[name]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_losses_are_near(dtype, make_batch):
+    batch = make_batch([20, 7, 13], vocab_size=70)
+    expected = loss_of(model_of(DROPPING, **OPTIONS), batch)
+    loss = loss_of(model_of(DROPPING, **OPTIONS).to(dtype), batch)
+    torch.testing.assert_close(loss, expected, rtol=2e-2, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options"),
+    [
+        ([39], {}),
+        ([39, 1, 17, 30], {}),
+        ([39, 20], {"local_attention": 76, "global_attn_every_n_layers": 2}),
+        ([39, 20], {"local_attention": 2, "num_attention_heads": 1, "local_rope_theta": 30.0}),
+        pytest.param([8192, 300], {"local_attention": 128, "max_position_embeddings": 8192}, marks=pytest.mark.soak),
+    ],
+)
+def test_loss_and_gradients_are_those_of_transformers(lengths, options, make_batch):
+    config = replace(PLAIN, **options)
+    theirs = transformers.ModernBertForMaskedLM(
+        transformers.ModernBertConfig(
+            **{name: getattr(config, name) for name in SAME},
+            local_attention=config.local_attention,
+            global_attn_every_n_layers=config.global_attn_every_n_layers,
+            local_rope_theta=config.local_rope_theta,
+            initializer_range=0.2,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            cls_token_id=1,
+            sep_token_id=2,
+        )
+    )
+    state, missing, unexpected = from_huggingface(theirs.state_dict(), config)
+    assert (missing, unexpected) == ([], [])
+    ours = model_of(config, **OPTIONS)
+    load_parameters(ours, state)
+    batch = make_batch(lengths, vocab_size=70)
+    batch.input_ids_T.clamp_(min=1)  # their embedding of the padding piece has no gradient
+    labels = torch.full_like(batch.input_ids_T, -100).index_copy(0, batch.masked_positions_M, batch.masked_ids_M)
+    their_loss = torch.zeros(())
+    for start, stop in pairwise(batch.cu_seqlens.tolist()):
+        logits = theirs(input_ids=batch.input_ids_T[None, start:stop]).logits[0]
+        their_loss = their_loss + torch.nn.functional.cross_entropy(logits, labels[start:stop], reduction="sum")
+    their_loss.backward()
+    torch.testing.assert_close(loss_of(ours, batch), their_loss, rtol=1e-5, atol=0)
+    expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    renamed = to_huggingface(gradients(ours, batch), config)
+    assert renamed.keys() == expected.keys()
+    for name, gradient in renamed.items():
+        error = (gradient - expected[name]).norm() / expected[name].norm()
+        assert error < 1e-5, (name, error)
