@@ -120,7 +120,7 @@ def _difference(case: Case, ours: torch.nn.Module, theirs: torch.nn.Module) -> f
     segments = ((torch.arange(LENGTH) >= 5) & (case.config.type_vocab_size > 1)).long().expand(GROUP, LENGTH)
     is_choice = case.head.architecture == "MultipleChoice"
     inputs = [values[None] if is_choice else values for values in (ids, segments)]
-    found = theirs.eval()(input_ids=inputs[0], token_type_ids=inputs[1])
+    found = theirs.eval()(input_ids=inputs[0], token_type_ids=inputs[1], attention_mask=torch.ones_like(inputs[0]))
     logits = torch.stack([found.start_logits, found.end_logits], -1) if "start_logits" in found else found.logits
     expected = logits.reshape(-1, 1 if is_choice else logits.shape[-1])
     own = ours.eval()(_packed(ids, segments), torch.arange(ids.numel()))

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError
 from megabert.observability import metrics
-from megabert.observability.flops import peak_flops, training_flops
+from megabert.observability.flops import local_pairs, peak_flops, training_flops
 from megabert.observability.metrics import MetricWriter, read_metrics
 
 
@@ -147,3 +147,15 @@ def test_tensorboard_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch):
     events.Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [2]
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+
+
+def test_flops_of_local_attention_count_pairs_in_the_window():
+    model = ModelConfig(family="modernbert", preset="base", vocab_size=50368)
+    lengths = [300, 0, 65, 20]
+    by_hand = sum(min(i, 64) + 1 + min(n - 1 - i, 64) for n in lengths for i in range(n))
+    assert local_pairs(model, lengths) == by_hand
+    squared = sum(n * n for n in lengths)
+    flops = training_flops(model, tokens=385, squared_lengths=squared, masked=0, local_pairs=by_hand)
+    layer = 4 * 768 * 768 + 3 * 768 * 1152
+    assert flops == 6 * 22 * layer * 385 + 12 * 768 * (8 * squared + 14 * by_hand)
+    assert local_pairs(ModelConfig(vocab_size=30522), lengths) == 0
