@@ -27,6 +27,7 @@ MODELS = {
     "bert": ModelConfig(**SIZES),
     "albert": ModelConfig(**SIZES, family="albert", embedding_size=24),
     "electra": ModelConfig(**SIZES, family="electra", embedding_size=24, generator_size=0.5),
+    "modernbert": ModelConfig(**SIZES, family="modernbert", local_attention=6, mlp_dropout=0.1),
 }
 INSTANCES = 5
 
@@ -48,6 +49,8 @@ def unsharded(workers):
         ("albert", "zero3", False),
         ("electra", "zero2", False),
         ("electra", "zero3", True),
+        ("modernbert", "zero2", False),
+        ("modernbert", "zero3", True),
     ],
 )
 def test_every_stage_trains_the_same_model(workers, unsharded, family, engine, recompute):

@@ -135,7 +135,16 @@ def test_16_bit_losses_are_near(dtype, make_batch):
         ([39, 1, 17, 30], {}),
         ([39, 20], {"local_attention": 76, "global_attn_every_n_layers": 2}),
         ([39, 20], {"local_attention": 2, "num_attention_heads": 1, "local_rope_theta": 30.0}),
-        pytest.param([8192, 300], {"local_attention": 128, "max_position_embeddings": 8192}, marks=pytest.mark.soak),
+        pytest.param(
+            [8192, 300],
+            {
+                "local_attention": 128,
+                "max_position_embeddings": 8192,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 1,
+            },
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_loss_and_gradients_are_those_of_transformers(lengths, options, make_batch):
