@@ -109,7 +109,8 @@ def test_every_family_is_filled(fields):
     initialize(model, 3)
     tiled = tile_weights(weights(small), small, large)
     new = load_initial_weights(model, InitialWeights(source="run", tokenizer_sha256="", read=lambda: tiled))
-    assert new == []
+    # A ModernBERT's first layer has no LayerNorm before attention; what is copied from it begins with gains of one.
+    assert new == ["bert.encoder.layer.1.attention.LayerNorm.weight"] * (small.family == "modernbert")
 
 
 @pytest.mark.parametrize(
