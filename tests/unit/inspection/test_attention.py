@@ -205,3 +205,28 @@ def test_command_writes_the_page(model_folder, tmp_path, capsys):
     assert main([*arguments, "--layers", "1"]) == 0
     assert "11 tokens" in capsys.readouterr().out
     assert '"layers": [1]' in output.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("window", [18, 16])
+def test_probabilities_of_a_modernbert_are_shown_where_every_layer_sees_the_whole_text(window, tokenizer):
+    """The two texts have 10 tokens."""
+    config = ModelConfig(
+        family="modernbert",
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        local_attention=window,
+    )
+    model = BertForPreTraining(config, objective="none")
+    initialize(model, 0)
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    if window < 18:
+        with pytest.raises(ConfigError, match=r"10 tokens; .* sees 8 to either side.* Give 9 tokens or less"):
+            record_attention(model, tokenizer, *TEXTS)
+        return
+    record = record_attention(model, tokenizer, *TEXTS)
+    context_LNSH = record.probabilities() @ record.v_LNSH
+    torch.testing.assert_close(context_LNSH.transpose(1, 2).flatten(2), record.context_LSD, **TOLERANCE)
