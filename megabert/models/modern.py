@@ -7,7 +7,6 @@ since the embeddings end with one; behind the last layer there is one more.
 
 # T packed tokens, N heads, H head width, E = H / 2 pairs of a head, D = N * H hidden, F intermediate, C = 3 * D
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +18,7 @@ from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
 from megabert.models.layers import LayerNorm
 from megabert.ops.attention.api import AttentionBlocks, attention, plan_attention
+from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
 from megabert.ops.dropout import (
     ATTENTION_OUTPUT,
     ATTENTION_PROBABILITIES,
@@ -29,8 +29,8 @@ from megabert.ops.dropout import (
 )
 from megabert.ops.windowed import Band, plan_band, windowed_attention
 
-Site = Callable[..., Dropout | None]
-"""Returns the dropout of a site of one layer."""
+Probabilities = AttentionDropout | Dropout | None
+"""Dropout of attention's probabilities: the first where attention is global, the second where it is local."""
 
 
 @dataclass(frozen=True)
@@ -127,23 +127,25 @@ class RotarySelfAttention(nn.Module):
         self.is_global = is_global
         self.backend = ops.attention
 
-    def forward(self, x_TD: Tensor, packing: RotaryPacking, site: Site) -> Tensor:
+    def forward(self, x_TD: Tensor, packing: RotaryPacking, site: Probabilities) -> Tensor:
         """Return the context of each token, of shape (T, D), before the output projection."""
         qkv_TC = self.rotary(self.qkv(x_TD), packing.rotations[self.is_global])
         if not self.is_global:
+            assert not isinstance(site, AttentionDropout)
             return windowed_attention(
                 qkv_TC,
                 band=packing.band,
                 num_heads=self.num_heads,
-                dropout=site(ATTENTION_PROBABILITIES),
+                dropout=site,
                 backend=self.backend,
             )
+        assert not isinstance(site, Dropout)
         return attention(
             qkv_TC,
             packing.cu_seqlens,
             max_seqlen=packing.max_seqlen,
             num_heads=self.num_heads,
-            dropout=site(ATTENTION_PROBABILITIES, heads=self.num_heads),
+            dropout=site,
             blocks=packing.blocks,
             backend=self.backend,
         )
@@ -158,10 +160,11 @@ class PreNormAttention(nn.Module):
         self.self = RotarySelfAttention(config, ops, is_global=config.is_global(depth))
         self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
-    def forward(self, x_TD: Tensor, packing: RotaryPacking, site: Site) -> Tensor:
+    def forward(self, x_TD: Tensor, packing: RotaryPacking, sites: tuple[Probabilities, Dropout | None]) -> Tensor:
         """Return what is added to the layer's input, of shape (T, D)."""
+        probabilities_site, output_site = sites
         normed_TD = x_TD if self.LayerNorm is None else self.LayerNorm(x_TD)
-        return dropout(self.output(self.self(normed_TD, packing, site)), site(ATTENTION_OUTPUT))
+        return dropout(self.output(self.self(normed_TD, packing, probabilities_site)), output_site)
 
 
 class GatedFeedForward(nn.Module):
@@ -177,11 +180,11 @@ class GatedFeedForward(nn.Module):
         self.output = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
         self.approximate = "tanh" if config.hidden_act == "gelu_new" else "none"
 
-    def forward(self, x_TD: Tensor, site: Site) -> Tensor:
+    def forward(self, x_TD: Tensor, site: Dropout | None) -> Tensor:
         """Return what is added to the sub-layer's input, of shape (T, D)."""
         input_TF, gate_TF = self.input_and_gate(self.LayerNorm(x_TD)).chunk(2, -1)
         inner_TF = functional.gelu(input_TF, approximate=self.approximate) * gate_TF
-        out_TD: Tensor = self.output(dropout(inner_TF, site(FEED_FORWARD_OUTPUT)))
+        out_TD: Tensor = self.output(dropout(inner_TF, site))
         return out_TD
 
 
@@ -199,11 +202,8 @@ class PreNormLayer(nn.Module):
         super().__init__()
         self.attention = PreNormAttention(config, ops, depth=depth)
         self.feed_forward = GatedFeedForward(config, ops)
-        self.dropout_probs = {
-            ATTENTION_PROBABILITIES: config.attention_probs_dropout_prob,
-            ATTENTION_OUTPUT: config.hidden_dropout_prob,
-            FEED_FORWARD_OUTPUT: config.mlp_dropout,
-        }
+        self.config = config
+        self.is_global = config.is_global(depth)
 
     def forward(self, x_TD: Tensor, packing: RotaryPacking, stream: DropoutStream | None, depth: int) -> Tensor:
         """Return the next hidden states, of shape (T, D).
@@ -214,9 +214,16 @@ class PreNormLayer(nn.Module):
             stream: Dropout of the micro-batch; None drops nothing.
             depth: Number of the layer, from 0, which keys dropout.
         """
+        config, probability = self.config, self.config.attention_probs_dropout_prob
 
-        def site(name: int, *, heads: int = 0) -> Dropout | None:
-            return None if stream is None else stream.site(depth, name, self.dropout_probs[name], heads=heads)
+        def site(name: int, probability: float) -> Dropout | None:
+            return None if stream is None else stream.site(depth, name, probability)
 
-        x_TD = x_TD + self.attention(x_TD, packing, site)
-        return x_TD + self.feed_forward(x_TD, site)
+        probabilities: Probabilities = site(ATTENTION_PROBABILITIES, probability)
+        if self.is_global:
+            probabilities = attention_dropout(
+                stream, layer=depth, probability=probability, num_heads=config.num_attention_heads
+            )
+        sites = (probabilities, site(ATTENTION_OUTPUT, config.hidden_dropout_prob))
+        x_TD = x_TD + self.attention(x_TD, packing, sites)
+        return x_TD + self.feed_forward(x_TD, site(FEED_FORWARD_OUTPUT, config.mlp_dropout))
