@@ -56,7 +56,7 @@ class RotaryPacking:
     band: Band
     """Which tokens see each other in layers with local attention."""
     rotations: dict[bool, Rotation]
-    """Of layers with global attention (True) and with local attention (False)."""
+    """The turns in layers with global attention (True) and with local attention (False)."""
 
 
 def plan_rotary(batch: PackedBatch, config: ModelConfig, ops: OpsConfig) -> RotaryPacking:

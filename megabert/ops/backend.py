@@ -76,7 +76,7 @@ ATTENTION_MODULES = {
     "disentangled": {"attention": "megabert.ops.disentangled"},
     "windowed": {"local_attention": "megabert.ops.windowed"},
 }
-"""By kind of attention, the modules of ops that ``ops.attention`` chooses the backends of, other than its own."""
+"""For each kind of attention the modules of ops that ``ops.attention`` chooses the backends of, other than its own."""
 
 
 def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: bool, attention: str) -> str:
