@@ -93,7 +93,7 @@ def multiply(content: bytes, chance: random.Random) -> bytes:
 
 def _changed_json(content: bytes, chance: random.Random, how: Callable[[Any, Any], object]) -> bytes:
     lines = content.splitlines() if content.count(b"\n{") else [content]
-    number = chance.randrange(len(lines))
+    number = chance.choice([number for number, line in enumerate(lines) if line])
     document = json.loads(lines[number])
     places = list(_places(document))
     if places:

@@ -126,7 +126,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 def retyped(content: bytes, how: Callable[[Any], Any]) -> bytes:
     """Change every leaf of a JSON document, or of each line of JSON lines."""
     if content.count(b"\n{") > 0:
-        return b"\n".join(retyped(line, how) for line in content.splitlines()) + b"\n"
+        return b"\n".join(retyped(line, how) if line else line for line in content.splitlines()) + b"\n"
 
     def walk(value: Any) -> Any:
         if isinstance(value, dict):
