@@ -66,7 +66,7 @@ CASES = {
 def test_family_learns(name, make_family, learn):
     make, labels, metric = CASES[name]
     examples = make(random.Random(1))
-    _, evaluation = learn(make_family(name, labels), examples)
+    _, evaluation = learn(make_family(name, labels), examples, steps=90)
     assert evaluation.metrics[metric] > 0.95
     assert len(evaluation.predictions) == len(examples)
 
