@@ -43,7 +43,7 @@ def test_estimated_units_are_those_of_the_plan(built, make_config, corpus):
 def test_disk_that_is_too_small_is_refused_with_what_helps(tmp_path, monkeypatch):
     plan = estimate(config(), 10**9, 2)
     assert "at the peak" in require_space(plan, tmp_path / "new" / "out")
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: type("Usage", (), {"free": plan.peak_bytes - 1}))
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: (10**12, 0, plan.peak_bytes - 1))
     with pytest.raises(DataError, match=r"new/out: the build will take about .* --ignore-disk-space"):
         require_space(plan, tmp_path / "new" / "out")
 
@@ -63,7 +63,7 @@ def test_build_says_its_disk_first_and_refuses_to_begin_without_it(texts, tmp_pa
         "0",
     ]
     command = ["build", "--input", str(source), "--output", str(tmp_path / "out"), *flags]
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: (10**12, 0, 1000))
     assert main(command) == 3
     assert "and 1.0 KB are free" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -1,11 +1,10 @@
 """What is read before a training: every family's weights, subsets, files."""
 
-from dataclasses import replace
-
 import pytest
 from parity_heads import ENCODERS
 
 from megabert.config.finetune import FinetuneConfig
+from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, DataError
 from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
@@ -14,6 +13,15 @@ from megabert.finetuning.model import TaskModel
 from megabert.finetuning.setup import find_files, prepare, split, subset
 from megabert.finetuning.tasks import find_task
 from megabert.models.build import InitialWeights, build_model, initialize
+
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
 
 
 @pytest.fixture
@@ -26,19 +34,20 @@ def data(tmp_path):
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_dir, data, tmp_path):
-    config = replace(model_config, family=encoder, **ENCODERS[encoder])
+    family, sizes = encoder.partition(",")[0], {name: getattr(model_config, name) for name in SIZES}
+    config = ModelConfig(**{"family": family, **sizes, **ENCODERS[encoder]})
     pretrained = build_model(config)
     initialize(pretrained, 3)
     state = {name: value.detach() for name, value in pretrained.named_parameters()}
     folder = tmp_path / "model"
     write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
     prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data)))
-    assert prepared.model.family == encoder
-    assert prepared.family.has_segments is (ENCODERS[encoder].get("type_vocab_size", 2) > 1)
+    assert prepared.model.family == family
+    assert prepared.family.has_segments is (config.type_vocab_size > 1)
     model = TaskModel(prepared.model, head=prepared.family.head, num_outputs=2)
     given = set(_load_weights(model, prepared.source.weights))
     new = {name for name, _ in model.named_parameters()} - given
-    has_pooler = encoder in ("bert", "albert")
+    has_pooler = family in ("bert", "albert", "modernbert")  # the last one's is the dense layer of its masked LM
     expected = {"classifier.weight", "classifier.bias"}
     assert new == expected | (set() if has_pooler else {"bert.pooler.dense.weight", "bert.pooler.dense.bias"})
     name = "bert.embeddings.word_embeddings.weight"
