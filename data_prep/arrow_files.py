@@ -47,7 +47,7 @@ def open_mapped(path: Path) -> pa.ipc.RecordBatchFileReader:
         raise DataError(f"{path}: is a pipe. Name a file, which can be read at any place.")
     try:
         return pa.ipc.open_file(pa.memory_map(str(path)))
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         raise unreadable(path, error) from error
 
 

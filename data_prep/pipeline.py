@@ -10,6 +10,9 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from data_prep.checks.stats import as_damage, describe_corpus
 from data_prep.config import BuildConfig
@@ -34,6 +37,8 @@ from megabert.tokenization import load_tokenizer
 
 INTERMEDIATE = ("paragraphs", "extract", "sample", "tokens", "spread")
 """Folders below ``work`` that are not needed when the documents are made."""
+Number = Annotated[int, Field(ge=0, le=1 << 24)]
+"""A count that is no damage: so many buckets hold 80 million million tokens."""
 PLAN_NAME = "work/plan.json"
 
 
@@ -53,15 +58,15 @@ class Built:
 class DocumentPlan:
     """What steps 1 to 5 came to: the content of ``work/plan.json``, written when they are done."""
 
-    buckets: dict[str, int]
+    buckets: dict[str, Number]
     """Number of buckets of each split."""
     corpus: Counts
     """Counts of the corpus for the manifests."""
     report: list[str]
     """Lines on how the vocabulary fits the text."""
-    vocab_size: int
+    vocab_size: Number
     """Pieces of the vocabulary."""
-    buckets_a_shard: int = 1
+    buckets_a_shard: Annotated[Number, Field(ge=1)] = 1
     """Buckets that the instances of a shard come from; plans of earlier versions do not have it."""
 
 

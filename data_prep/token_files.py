@@ -134,7 +134,7 @@ class _OpenFile:
             with open(file.path, "rb") as stream:
                 self._pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             self._reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self._pages)))
-        except (OSError, ValueError, pa.ArrowInvalid) as error:  # an empty file cannot be mapped
+        except (OSError, ValueError, pa.ArrowException) as error:  # an empty file cannot be mapped
             raise unreadable(file.path, error) from error
         self._last: tuple[int, TokenizedDocuments, NDArray[np.int64]] | None = None
 

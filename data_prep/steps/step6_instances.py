@@ -147,7 +147,7 @@ class _Begun(NamedTuple):
 def _begun(build: Build, length: int) -> _Begun | None:
     """Look at the shards that an earlier run left; None if there are none, or none can be read."""
     for path in sorted(build.path("instances", str(length)).glob("*.arrow")):
-        with contextlib.suppress(DataError, OSError, pa.ArrowInvalid), pa.memory_map(str(path)) as source:
+        with contextlib.suppress(DataError, OSError, pa.ArrowException), pa.memory_map(str(path)) as source:
             content = source.read_buffer()
             reader = pa.ipc.open_file(content)
             metadata = ShardMetadata.from_arrow(reader.schema, str(path))

@@ -196,6 +196,7 @@ def test_records_of_an_earlier_version_are_taken_over(built, own_copy, make_conf
     [
         ("work/plan.json", "{"),
         ("work/plan.json", '{"buckets": 4}'),
+        ("work/plan.json", '{"buckets": {"train": 99999999999}, "corpus": {}, "report": [], "vocab_size": 800}'),
         ("work/plan.json", '{"buckets": {"train": 1}, "corpus": {}, "report": [], "vocab_size": 800}'),
         ("build.json", "["),
         ("build.json", "{}"),
