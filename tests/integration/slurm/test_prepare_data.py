@@ -17,7 +17,7 @@ END_S = 240
 # On a busy machine the pmi2 plugin of SLURM 22 takes a request of MPICH in two pieces for two; the ranks then
 # wait for ever. The job is submitted again, as its user would.
 GARBLED = "mpi/pmi2: invalid client request"
-ATTEMPTS = 3
+ATTEMPTS = 6
 
 
 def virtualenv(folder: Path) -> Path:
