@@ -226,11 +226,16 @@ def test_workers_end_at_ctrl_c_in_the_middle_of_a_task():
                 print(*[pid for _, pid in executor.run(eval, ["__import__('os').getpid()"] * 9)], flush=True)
                 list(executor.run(time.sleep, [60] * 2))
         """)
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-X", "faulthandler", "-c", code]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     workers = {int(pid) for pid in child.stdout.readline().split()}
     time.sleep(0.5)
     child.send_signal(signal.SIGINT)
-    _, message = child.communicate(timeout=10)  # far below the task's minute
+    try:
+        _, message = child.communicate(timeout=30)  # below the task's minute
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGABRT)  # faulthandler then writes where each thread stands
+        pytest.fail(f"Ctrl-C did not end it: {child.communicate()[1]}")
     assert message.count("KeyboardInterrupt") == 1
     assert workers
     assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}")]
