@@ -134,7 +134,7 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
         return [f"{task.path}: its metadata differs from the manifest's"]
     rules, pairs = Rules.of(task.metadata, tokenizer_of(task.folder / "tokenizer")), _pairs(task)
     totals, problems, first = np.zeros(3, np.int64), [], 0
-    sizes: list[NDArray[np.int64]] = []
+    sizes = [np.zeros((2, 0), np.int64)]  # a damaged shard may have no batch
     # Batch by batch, so that no more than one is held decoded.
     for index in range(reader.num_record_batches):
         batch = Batch.of(read_batch(reader, index))
