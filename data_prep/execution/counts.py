@@ -13,11 +13,15 @@ TEXTS = ("report", "examples")
 """Keys of counts that hold texts; all others hold numbers."""
 
 
+MOST = 1 << 56
+"""More than a unit can count; a larger number is damage."""
+
+
 def _require_numbers(counts: dict[str, Any]) -> dict[str, Any]:
     """Return counts that can be added up.
 
     Raises:
-        ValueError: A value is no number.
+        ValueError: A value is no number, or none that can be counted.
     """
     for key, value in counts.items():
         if key not in TEXTS and not _holds_numbers(value):
@@ -28,7 +32,7 @@ def _require_numbers(counts: dict[str, Any]) -> dict[str, Any]:
 def _holds_numbers(value: Any) -> bool:
     if isinstance(value, dict | list):
         return all(map(_holds_numbers, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, int | float)
+    return isinstance(value, int | float) and 0 <= value <= MOST
 
 
 Counts = Annotated[dict[str, Any], AfterValidator(_require_numbers)]

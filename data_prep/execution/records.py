@@ -119,10 +119,13 @@ def check_records(task: CheckTask) -> Checked:
         outcome = _parsed(line)
         if outcome is None or not all(_is_sound(task.root / name, file) for name, file in outcome.files.items()):
             continue
+        if task.keep is not None:
+            try:
+                checked.kept.append(task.keep(outcome))
+            except (AttributeError, LookupError, TypeError, ValueError):  # counts have no types: a damaged record
+                continue
         checked.finished.append(number)
         checked.tally.add(outcome.counts, group)
-        if task.keep is not None:
-            checked.kept.append(task.keep(outcome))
     return checked
 
 

@@ -142,6 +142,7 @@ def test_damaged_file_is_made_anew(built, own_copy, make_config, part):
         b'{"name": "train-00001-00", "files": {}}\n',
         b'{"name": "train-00001-00", "files": [], "counts": {}}\n',
         b'{"name": "train-00001-00", "files": {}, "counts": {"rows": "9"}}\n',
+        b'{"name": "train-00001-00", "files": {}, "counts": {"rows": 1e99}}\n',
         b'{"name": "train-00001-00\n\0\0\xff\n',
     ],
 )
