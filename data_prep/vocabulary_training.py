@@ -17,12 +17,14 @@ from megabert.errors import ConfigError, DataError
 from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.tokenization import (
     DEFAULT_VOCAB_SIZE,
+    MAX_TRAINED_WORD,
     Pieces,
     Tokenizer,
     compose,
     has_hangul,
     train_byte_bpe,
     train_wordpiece,
+    without_endless_words,
 )
 
 MAX_UNKNOWN_WORDS_PCT = 0.5
@@ -84,6 +86,8 @@ class VocabularyReport:
     """Share of the paragraphs that decode to their normalized text, white space apart."""
     split_hangul_pct: float
     """Share of the words whose Hangul syllables the tokenizer splits into jamo."""
+    endless_words: int = 0
+    """Words above `megabert.tokenization.MAX_TRAINED_WORD` characters, which are neither trained on nor measured."""
     is_held_out: bool = True
     """Whether held-out documents were measured; if there were too few to hold one out, a trained one was."""
     frequent_unknown: tuple[str, ...] = field(default=())
@@ -93,6 +97,8 @@ class VocabularyReport:
         """Return the report as lines to print."""
         place = f"{self.held_out_documents:,} held-out documents" if self.is_held_out else "one TRAINED document"
         unknown = f" (most frequent: {' '.join(self.frequent_unknown)})" if self.frequent_unknown else ""
+        words = "word" if self.endless_words == 1 else "words"
+        endless = f"left out        {self.endless_words:,} {words} of more than {MAX_TRAINED_WORD:,} characters"
         return [
             f"vocabulary      {self.vocab_size:,} pieces, sha256 {self.tokenizer_sha256[:16]}",
             f"measured on     {place}, {self.held_out_words:,} words, {self.held_out_characters:,} characters",
@@ -102,6 +108,7 @@ class VocabularyReport:
             f"{self.held_out_coverage_pct:.4f}% of those held out",
             f"pieces per word {self.pieces_per_word:.3f}",
             f"round trip      {self.round_trip_pct:.2f}% of paragraphs decode to their normalised text",
+            *([endless] if self.endless_words else []),
         ]
 
 
@@ -118,6 +125,8 @@ class _HeldOut:
     """Documents passed on."""
     all_characters: Counter[str] = field(default_factory=Counter)
     """How often each character occurs in all documents."""
+    endless_words: int = 0
+    """Words of thousands of characters, which are not measured."""
     fallback: tuple[float, str] | None = None
     """The passed-on document that would have been held out next, with its draw."""
 
@@ -125,17 +134,19 @@ class _HeldOut:
         """Keep the held-out documents and yield the others."""
         for name, original in documents:
             text = compose(original)  # before anything is counted: a syllable of jamo is one character
-            self.all_characters.update(text)
+            measured, endless = without_endless_words(text)
+            self.endless_words += endless
+            self.all_characters.update(measured)
             # The draw depends on the id and the seed alone: the same document is held out whatever comes before it.
             draw = float(uniform(mix(self.options.seed, _HELD_OUT_DRAW, string_key(name))))
             if draw < self.options.held_out_share:
                 if self.characters < MAX_HELD_OUT_CHARACTERS:
-                    self.texts.append(text)
-                    self.characters += len(text)
+                    self.texts.append(measured)
+                    self.characters += len(measured)
                 continue
             # A corpus of a few documents may hold out none; then the report says that it measured a trained one.
             if self.fallback is None or draw < self.fallback[0]:
-                self.fallback = (draw, text)
+                self.fallback = (draw, measured)
             self.trained += 1
             yield text
         if not self.trained and self.texts:  # all of a corpus of a few documents: better trained on than refused
@@ -274,6 +285,7 @@ def _measure(tokenizer: Tokenizer, held_out: _HeldOut) -> VocabularyReport:
         held_out_coverage_pct=100 * _coverage(tokenizer, words),
         round_trip_pct=100 * _round_trip(tokenizer, texts),
         split_hangul_pct=100 * _count_split_hangul(words) / int(counts.sum()),
+        endless_words=held_out.endless_words,
         is_held_out=bool(held_out.texts),
         frequent_unknown=tuple(names[index] for index in worst),
     )
@@ -329,7 +341,7 @@ def _coverage(tokenizer: Tokenizer, words: Counter[str]) -> float:
         for index, character in enumerate(word):
             characters[character, index == 0] += count
     written = sum(n for (character, first), n in characters.items() if tokenizer.can_write(character, is_first=first))
-    return written / sum(characters.values())
+    return written / max(sum(characters.values()), 1)
 
 
 def _round_trip(tokenizer: Tokenizer, texts: list[str]) -> float:

@@ -15,7 +15,7 @@ from data_prep.execution.executors import Executor, available_cores, executor_of
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import PLAN_NAME, Built, build
-from data_prep.steps.corpus_counts import LOST_ENDS
+from data_prep.steps.corpus_counts import LOST_ENDS, counted
 from megabert.command_line.program import Parser, positive
 from megabert.config import loading
 from megabert.config.fields import field_table
@@ -23,6 +23,8 @@ from megabert.errors import ConfigError
 
 MAX_UNKNOWN_SHARE = 0.005
 """Share of [UNK] above which a build warns that the tokenizer does not fit the text."""
+MIN_RANDOM_SHARE, FEW_INSTANCES = 0.25, 8
+"""Share of random next sentences below which a build warns (half are wanted), and instances that tell it."""
 MAX_WORKERS = 4096
 SOURCE_FIELDS = ("format", "encoding", "field")
 """Fields of a source that are also flags for all ``--input``."""
@@ -96,7 +98,7 @@ def _run(options: Namespace, executor: Executor) -> int:
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     with as_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
         print("\n".join(_summary(built, corpus)))
-        for warning in _warnings(corpus):
+        for warning in (*_warnings(corpus), *_label_warnings(built)):
             print(f"warning: {warning}", file=sys.stderr)
     return 0
 
@@ -137,10 +139,25 @@ def _warnings(corpus: Counts) -> Iterator[str]:
     for kind, places in corpus.get("examples", {}).items():
         if number := corpus["dropped"].get(kind):
             lost = "what follows is not in the shards" if kind in LOST_ENDS else "not in the shards"
-            yield f"{number:,} {kind.replace('_', ' ')}: {lost}: {places[0]}"
+            yield f"{counted(number, kind)}: {lost}: {places[0]}"
     if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * tokens_read(corpus):
         share_text = share(corpus["unknown_tokens"], tokens_read(corpus))
         yield f"{share_text} of the tokens are [UNK]: the tokenizer does not fit the text"
+
+
+def _label_warnings(built: Built) -> Iterator[str]:
+    """Yield which shards have few random next sentences or none, because nearly all pairs are of one text."""
+    for length, manifest in built.manifests.items():
+        if manifest.metadata.objective != "nsp":
+            continue
+        for split, counts in manifest.statistics["instances"].items():
+            rows, random = counts["rows"], counts["random_next"]
+            if rows >= FEW_INSTANCES and random < MIN_RANDOM_SHARE * rows:
+                yield (
+                    f"length {length} {split}: {share(random, rows)} of {rows:,} instances have a random next "
+                    "sentence: most pairs have no other text to take one from, as where all documents are copies of one. "
+                    "Such labels teach nothing: give other documents, or use --objective none"
+                )
 
 
 def _summary(built: Built, corpus: Counts) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 import megabert
 from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor
-from data_prep.extract.opening import InputFile, input_sha256, is_url
+from data_prep.extract.opening import InputFile, input_sha256
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError, MegabertError
 from megabert.schema import atomic_write, is_temporary, open_lock, read_json, try_lock
@@ -217,6 +217,19 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
         )
 
 
+def require_folder(folder: Path) -> None:
+    """Refuse to write where the folder of the build is not: it would be made anew, where nobody else looks for it.
+
+    Raises:
+        DataError: There is no ``build.json``.
+    """
+    if not (folder / STATE_NAME).is_file():
+        raise DataError(
+            f"{folder}: the folder of the build is gone or not mounted here ({STATE_NAME} is missing). Once its disk "
+            "is there again, the same command continues with what is on it."
+        )
+
+
 def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     differences = loading.differences(_complete(old), new)
     if differences:
@@ -229,10 +242,10 @@ def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> N
 
 def _hash_inputs(files: list[InputFile], known: list[InputRecord], executor: Executor) -> list[InputRecord]:
     """Return a record of each input file; a hash is taken over from ``known`` where size and time are as they were."""
-    # A URL has no time of change, so what identifies its content is asked for again.
+    # A URL has no time of change (0), so what identifies its content is asked for again.
     known_hashes = {(record.path, record.bytes, record.modified_ns): record.sha256 for record in known}
     stamps = [(file.path, file.bytes, file.modified_ns) for file in files]
-    hashes = {stamp: known_hashes[stamp] for stamp in stamps if stamp in known_hashes and not is_url(stamp[0])}
+    hashes = {stamp: known_hashes[stamp] for stamp in stamps if stamp in known_hashes and stamp[2]}
     new = [stamp for stamp in stamps if stamp not in hashes]
     for index, digest in executor.run(input_sha256, [path for path, _, _ in new]):
         hashes[new[index]] = digest

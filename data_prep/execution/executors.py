@@ -305,6 +305,8 @@ def _cause(code: int | None) -> str:
     """Return what ended a process, from its exit code."""
     if code == -signal.SIGKILL:
         return "killed; out of memory?"
+    if code == -signal.SIGBUS:
+        return "signal SIGBUS: a disk was lost, or a file became shorter while it was read"
     return f"exit code {code}" if code is None or code > 0 else f"signal {signal.Signals(-code).name}"
 
 

@@ -12,9 +12,10 @@ they finish, and of each only what its step asks for is kept.
 import ctypes
 import os
 import shutil
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, overload
@@ -23,11 +24,13 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.config import BuildConfig
-from data_prep.execution.build_state import require_versions
+from data_prep.execution.build_state import require_folder, require_versions
 from data_prep.execution.counts import Counts, Tally
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import Progress, Rate
 from data_prep.execution.records import Checked, CheckTask, Keep, StepRecords, check_records, outcome_of
+from megabert.command_line.failures import as_user_error
+from megabert.errors import MegabertError
 
 RECORDS_A_CHECK = 256
 """Records that a worker checks at a time, at most."""
@@ -81,6 +84,8 @@ class Unit:
     """What it reads, where a user knows it by name."""
     group: str = ""
     """Units whose counts are added up together, where a step wants several sums."""
+    host: str = ""
+    """The node that hands units out, which is named where another one fails."""
 
     def __str__(self) -> str:
         """Return what the unit is, for an error."""
@@ -130,6 +135,8 @@ class Build:
     """Does the units; entered already."""
     versions: dict[str, str]
     """Packages that the build was begun with."""
+    host: str = field(default_factory=socket.gethostname)
+    """The node that hands units out."""
 
     def path(self, *parts: str) -> Path:
         """Return a path inside the build's folder."""
@@ -146,7 +153,7 @@ class Build:
         group: str = "",
     ) -> Unit:
         """Return a unit of a step."""
-        return Unit(self.folder, step, name, function, argument, self.versions, origin, group)
+        return Unit(self.folder, step, name, function, argument, self.versions, origin, group, self.host)
 
     def run(self, title: str, units: Sequence[Unit], rate: Rate | None = None, keep: Keep | None = None) -> Results:
         """Do the units that are not finished yet, and return what all of them came to.
@@ -227,8 +234,19 @@ def run_unit(unit: Unit, keep: Keep | None = None) -> Done:
     # Checked here and not at the start, so that a finished build needs no particular versions.
     require_versions(unit.root, unit.versions)
     release_before(unit.step)
-    paths, counts = unit.function(unit.argument)
-    outcome = outcome_of(unit.root, paths, counts)
+    try:
+        require_folder(unit.root)
+        paths, counts = unit.function(unit.argument)
+        outcome = outcome_of(unit.root, paths, counts)
+    except (MegabertError, OSError) as error:
+        here, known = socket.gethostname(), as_user_error(error)
+        if here == unit.host or known is None:
+            raise
+        # Any path may be another file on another node, so the message says whose it is.
+        raise type(known)(
+            f"{known} This was on the node {here}, and {unit.host} hands the units out: check that both see the same "
+            "input and the same --output."
+        ) from error
     return Done(unit.step, unit.group, outcome.line(unit.name), counts, keep(outcome) if keep else None)
 
 

@@ -89,7 +89,7 @@ def require_readable(config: BuildConfig, extracted: Counts) -> None:
     bad = {name: extracted["problems"][name] for name in UNREADABLE if name in extracted["problems"]}
     lost, lost_bytes = sum(bad.values()), extracted.get("lost_bytes", 0)
     if lost > config.max_bad_share * (read + lost) or lost_bytes > config.max_bad_share * extracted["bytes"]:
-        what = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in bad.items())
+        what = ", ".join(counted(number, name) for name, number in bad.items())
         places = "\n".join(f"  {text}" for name in bad for text in _first(extracted["examples"][name]))
         behind = f" (and with them {lost_bytes:,} of {extracted['bytes']:,} bytes)" if lost_bytes else ""
         raise DataError(
@@ -121,6 +121,12 @@ def _lost_to(extracted: Counts) -> str:
     lost = {name: counts["documents"] for name, counts in extracted["rules"].items() if "documents" in counts}
     lost |= {name: number for name, number in extracted["problems"].items() if name in extracted["examples"]}
     return f" (dropped: {', '.join(f'{number:,} {name}' for name, number in lost.items())})" if lost else ""
+
+
+def counted(number: int, name: str) -> str:
+    """Return a number and what was counted, named by a key in the plural such as ``bad_lines``."""
+    words = name.replace("_", " ")
+    return f"{number:,} {words.removesuffix('s') if number == 1 else words}"
 
 
 def require_pairs(config: BuildConfig, corpus: Counts) -> None:

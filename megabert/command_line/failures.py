@@ -32,6 +32,11 @@ _REMEDIES = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.ENOSPC: "Free space on that disk, or name a folder on another; the same command continues.",
     errno.EDQUOT: "Your quota is used up: free space, or name a folder on another disk; the same command continues.",
+    **dict.fromkeys(
+        (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT),
+        "The disk does not answer: look at its mount and at the system's log. What was finished is kept; once the disk "
+        "is there again, the same command continues.",
+    ),
     errno.EMFILE: "Too many files are open: raise the limit (ulimit -n), or take fewer workers.",
 }
 _OTHER_REMEDY = "Check that the path exists, is of the right kind, and may be read and written."

@@ -5,15 +5,18 @@ from megabert.tokenization.huggingface import load_tokenizer, save_huggingface
 from megabert.tokenization.tokenizer import Tokenizer
 from megabert.tokenization.training import (
     DEFAULT_VOCAB_SIZE,
+    MAX_TRAINED_WORD,
     TooManyWords,
     compose,
     has_hangul,
     train_byte_bpe,
     train_wordpiece,
+    without_endless_words,
 )
 
 __all__ = [
     "DEFAULT_VOCAB_SIZE",
+    "MAX_TRAINED_WORD",
     "Pieces",
     "SpecialIds",
     "Tokenizer",
@@ -24,4 +27,5 @@ __all__ = [
     "save_huggingface",
     "train_byte_bpe",
     "train_wordpiece",
+    "without_endless_words",
 ]

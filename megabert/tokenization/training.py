@@ -32,9 +32,12 @@ from megabert.tokenization.tokenizer import Tokenizer
 
 DEFAULT_VOCAB_SIZE = 30_522
 _MIN_FREQUENCY = 2  # pairs of pieces that occur less often are not merged
-_MAX_BPE_WORD = 5000  # learning merges takes time that grows with the square of a word's length
+MAX_TRAINED_WORD = 5000
+"""Characters of the longest word that is learned from. Learning the merges of byte-level BPE takes time that grows with
+the square of a word's length; WordPiece has no pieces for words of more than a hundred characters."""
 # What byte-level BPE takes as a word is a run of one of these at most: letters and numbers, or everything else.
 _RUNS = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
+_LONG_SPANS = re.compile(rf"\S{{{MAX_TRAINED_WORD + 1},}}")
 _FEED_WORDS = 4096  # occurrences of a word in one line of the text for the trainer
 MIN_COVERAGE = 0.9995
 """Least share of a text's characters that a vocabulary must be able to write."""
@@ -136,7 +139,8 @@ def train_byte_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     )
     trained = tokenizers.Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trained.train_from_iterator((" ".join(_without_endless_words(compose(text))) for text in texts), trainer)
+    words = (without_endless_words(compose(text))[0].split() for text in texts)
+    trained.train_from_iterator(map(" ".join, words), trainer)
     model = json.loads(trained.to_str())["model"]
     if not model["merges"]:
         raise DataError("vocabulary: the text has no words that repeat. Give documents that hold more text.")
@@ -144,13 +148,19 @@ def train_byte_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     return Tokenizer(backend, where="trained vocabulary")
 
 
-def _without_endless_words(text: str) -> Iterator[str]:
-    """Yield what is between white space, without words of thousands of characters."""
-    for span in text.split():
-        if len(span) <= _MAX_BPE_WORD:
-            yield span
-        else:
-            yield _RUNS.sub(lambda match: "" if len(match[0]) > _MAX_BPE_WORD else match[0], span)
+def without_endless_words(text: str) -> tuple[str, int]:
+    """Return a text without words of thousands of characters, which teach a vocabulary nothing, and their number."""
+    if len(text) <= MAX_TRAINED_WORD or max(map(len, text.split()), default=0) <= MAX_TRAINED_WORD:
+        return text, 0
+    count = 0
+
+    def shortened(match: re.Match[str]) -> str:
+        nonlocal count
+        is_endless = len(match[0]) > MAX_TRAINED_WORD
+        count += is_endless
+        return "" if is_endless else match[0]
+
+    return _LONG_SPANS.sub(lambda span: _RUNS.sub(shortened, span[0]), text), count
 
 
 def _split_words(spans: Counter[str], options: TextOptions) -> dict[str, int]:

@@ -86,7 +86,7 @@ def test_lost_end_of_a_compressed_file_is_refused_or_warned_of(tmp_path, capsys)
     assert (code, f"{len(second):,} of {len(packed):,} bytes" in message) == (3, True)
     code, message = run_build(tmp_path, capsys, *flags, "--max-bad-share", "0.9")
     assert code == 0, message
-    assert "warning: 1 damaged files: what follows is not in the shards" in message
+    assert "warning: 1 damaged file: what follows is not in the shards" in message
 
 
 def make_tokenizer(folder):
@@ -142,8 +142,22 @@ def test_vocabulary_of_files_of_which_too_much_is_lost_is_refused(tmp_path, caps
     flags = ["vocab", "--input", str(path), "--output", str(tmp_path / "out"), "--pieces", "byte_bpe"]
     flags += ["--vocab-size", "300"]
     assert main([*flags, "--max-bad-share", "0.05"]) == 3
-    assert "1 bad lines of 10 documents cannot be read; max_bad_share=0.05" in capsys.readouterr().err
+    assert "1 bad line of 10 documents cannot be read; max_bad_share=0.05" in capsys.readouterr().err
     assert main([*flags, "--max-bad-share", "0.1"]) == 0
+
+
+def test_word_of_a_million_letters_is_counted_and_does_not_decide_on_a_vocabulary(tmp_path, capsys):
+    """None of its letters is in another word, so that the vocabulary has no piece for them."""
+    write_jsonl(tmp_path / "a.jsonl", [f"{SENTENCES} It is number {i}." for i in range(40)] + ["Z" * 1_000_000])
+    assert main(["build", "--output", str(tmp_path / "out"), *FLAGS, "--input", str(tmp_path / "a.jsonl")]) == 0
+    assert "1 word of more than 5,000 characters" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("texts", "warns"), [([SENTENCES] * 12, True), (None, False)])
+def test_copies_of_one_text_have_no_random_next_and_that_is_said(tmp_path, capsys, texts, warns):
+    write_jsonl(tmp_path / "a.jsonl", texts or [f"{SENTENCES} {SENTENCES[: 20 + i]}." for i in range(12)])
+    assert main(["build", "--output", str(tmp_path / "out"), *FLAGS, "--input", str(tmp_path / "a.jsonl")]) == 0
+    assert ("have a random next sentence" in capsys.readouterr().err) == warns
 
 
 def test_single_document_cannot_have_a_random_next(tmp_path, capsys):

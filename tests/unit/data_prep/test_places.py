@@ -1,0 +1,102 @@
+"""Disks that are lost, nodes that see other files, and clocks that jump, in the middle of a build."""
+
+import errno
+import os
+import shutil
+import time
+
+import pytest
+from unit.data_prep.test_build import hashes
+
+from data_prep.execution import work_units
+from data_prep.execution.executors import Executor
+from data_prep.execution.progress import Progress
+from data_prep.execution.work_units import Build, run_unit
+from data_prep.pipeline import build
+from megabert.command_line.failures import as_user_error
+from megabert.errors import DataError
+
+YEAR_NS = 365 * 24 * 3600 * 10**9
+
+
+class Losing(Executor):
+    """Loses something after so many tasks."""
+
+    def __init__(self, tasks, lose):
+        self.left, self.lose = tasks, lose
+
+    def run(self, function, tasks):
+        for index, task in enumerate(tasks):
+            self.left -= 1
+            if self.left == 0:
+                self.lose()
+            yield index, function(task)
+
+
+@pytest.mark.parametrize("lost", ["work", ""])
+@pytest.mark.parametrize("tasks", [4, 9])
+def test_folder_that_is_lost_ends_the_build_and_the_next_one_has_the_same_bytes(
+    built, make_config, tmp_path, lost, tasks
+):
+    output = tmp_path / "out"
+    with pytest.raises(DataError, match="the same") as error:
+        build(make_config(), output, Losing(tasks, lambda: shutil.rmtree(output / lost)))
+    assert str(output) in str(error.value)
+    assert not (output / "instances").exists()
+    build(make_config(), output, Executor())
+    assert hashes(output) == hashes(built.folder)
+
+
+def unit_of(build, function):
+    return build.unit("tokens", "000000-000", function, None)
+
+
+def changed(_):
+    raise DataError("a.jsonl: changed while the build read it (5 bytes before, 7 now).")
+
+
+def broken(_):
+    raise OSError(errno.EIO, os.strerror(errno.EIO), "work/tokens/a.arrow")
+
+
+@pytest.mark.parametrize(("function", "words"), [(changed, "a.jsonl: changed"), (broken, "work/tokens/a.arrow: Input")])
+def test_node_that_fails_is_named(make_config, own_copy, monkeypatch, function, words):
+    unit = unit_of(Build(own_copy, make_config(), Executor(), {}, host="first"), function)
+    monkeypatch.setattr(work_units.socket, "gethostname", lambda: "second")
+    with pytest.raises(DataError, match=f"{words}.* on the node second, and first hands the units out"):
+        run_unit(unit)
+
+
+def test_node_that_does_not_see_the_output_writes_nothing(make_config, tmp_path, monkeypatch):
+    unit = unit_of(Build(tmp_path / "elsewhere", make_config(), Executor(), {}, host="first"), changed)
+    monkeypatch.setattr(work_units.socket, "gethostname", lambda: "second")
+    with pytest.raises(DataError, match=r"not mounted here.* on the node second"):
+        run_unit(unit)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_disk_that_does_not_answer_has_a_remedy():
+    error = as_user_error(OSError(errno.EIO, os.strerror(errno.EIO), "out/work/records/tokens.jsonl"))
+    assert str(error).startswith("out/work/records/tokens.jsonl: Input/output error. The disk does not answer")
+
+
+@pytest.mark.parametrize("years", [-60, 30])
+def test_clock_that_jumps_changes_nothing(built, own_copy, make_config, capsys, years):
+    """Files that seem to be of another time are hashed, and are what they were."""
+    before = hashes(own_copy)
+    for path in [*own_copy.rglob("*.arrow"), *own_copy.rglob("*.jsonl")]:
+        then = path.stat().st_mtime_ns + years * YEAR_NS
+        os.utime(path, ns=(then, then))
+    build(make_config(), own_copy, Executor())
+    assert hashes(own_copy) == before
+    assert "done before" in capsys.readouterr().err
+
+
+def test_clock_that_jumps_leaves_the_time_left(monkeypatch):
+    progress = Progress("step", 4)
+    jumping = iter(range(0, 10**9, 10**6))
+    monkeypatch.setattr(time, "time", lambda: next(jumping))
+    for _ in range(3):
+        progress.advance({})
+    assert "00:00 left" in progress._text(time.monotonic())
+    progress.close()
