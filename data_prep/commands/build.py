@@ -155,8 +155,8 @@ def _label_warnings(built: Built) -> Iterator[str]:
             if rows >= FEW_INSTANCES and random < MIN_RANDOM_SHARE * rows:
                 yield (
                     f"length {length} {split}: {share(random, rows)} of {rows:,} instances have a random next "
-                    "sentence: most pairs have no other text to take one from, as where all documents are copies of one. "
-                    "Such labels teach nothing: give other documents, or use --objective none"
+                    "sentence, as where all documents are copies of one text. Such labels teach nothing: give other "
+                    "documents, or use --objective none"
                 )
 
 

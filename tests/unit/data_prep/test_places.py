@@ -56,10 +56,10 @@ def changed(_):
 
 
 def broken(_):
-    raise OSError(errno.EIO, os.strerror(errno.EIO), "work/tokens/a.arrow")
+    raise OSError(errno.EIO, os.strerror(errno.EIO), "tokens/a.arrow")
 
 
-@pytest.mark.parametrize(("function", "words"), [(changed, "a.jsonl: changed"), (broken, "work/tokens/a.arrow: Input")])
+@pytest.mark.parametrize(("function", "words"), [(changed, "a.jsonl: changed"), (broken, "tokens/a.arrow: Input")])
 def test_node_that_fails_is_named(make_config, own_copy, monkeypatch, function, words):
     unit = unit_of(Build(own_copy, make_config(), Executor(), {}, host="first"), function)
     monkeypatch.setattr(work_units.socket, "gethostname", lambda: "second")
@@ -76,8 +76,8 @@ def test_node_that_does_not_see_the_output_writes_nothing(make_config, tmp_path,
 
 
 def test_disk_that_does_not_answer_has_a_remedy():
-    error = as_user_error(OSError(errno.EIO, os.strerror(errno.EIO), "out/work/records/tokens.jsonl"))
-    assert str(error).startswith("out/work/records/tokens.jsonl: Input/output error. The disk does not answer")
+    error = as_user_error(OSError(errno.EIO, os.strerror(errno.EIO), "records/tokens.jsonl"))
+    assert str(error).startswith("records/tokens.jsonl: Input/output error. The disk does not answer")
 
 
 @pytest.mark.parametrize("years", [-60, 30])
