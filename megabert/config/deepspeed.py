@@ -41,7 +41,6 @@ ENGINE_KEYS: dict[str, frozenset[str]] = {
             "contiguous_gradients",
             "reduce_scatter",
             "reduce_bucket_size",
-            "use_multi_rank_bucket_allreduce",
             "allgather_partitions",
             "allgather_bucket_size",
             "overlap_comm",

@@ -1,4 +1,4 @@
-"""Buckets: the parameters whose gradients and weights travel together at ZeRO stage 1.
+"""Buckets: the parameters whose gradients and weights travel together at ZeRO stages 1 and 2.
 
 DeepSpeed flattens each parameter group of an optimizer, cuts the flat tensor into as many equal windows as there are
 ranks, and gives rank r the float32 master of window r. So a group is what ``reduce_scatter_tensor`` and
@@ -29,10 +29,8 @@ class Bucket:
     """The model's weights of all windows, in the precision of the model."""
     master: Tensor
     """Float32 weights of this rank's window, which the optimizer updates."""
-    gradients: Tensor
-    """This rank's own gradients of all windows, float32, added up over micro-steps."""
     gradient_sum: Tensor
-    """The sum of all ranks' gradients in this rank's window; in a world of one ``gradients`` itself."""
+    """The sum of all ranks' gradients in this rank's window, float32; ``master.grad``."""
     rank: int
     """Number of this rank's window."""
 
@@ -42,26 +40,41 @@ class Bucket:
         numel = self.master.numel()
         return self.weights.narrow(0, self.rank * numel, numel)
 
-    def views(self) -> dict[str, Tensor]:
-        """Return where each parameter's gradient is within ``gradients``, in the parameter's shape."""
+    @property
+    def is_alone(self) -> bool:
+        """Whether the one window is everything: a world of one."""
+        return self.master.numel() == self.weights.numel()
+
+    def zeros(self) -> Tensor:
+        """Return a buffer for this rank's own gradients of all windows; the padding at its end has to stay zero."""
+        return torch.zeros(self.weights.numel(), dtype=torch.float32, device=self.weights.device)
+
+    def views(self, gradients: Tensor) -> dict[str, Tensor]:
+        """Return where each parameter's gradient is within ``zeros()``, in the parameter's shape."""
         views = {}
         for name, parameter in self.parameters.items():
             # DeepSpeed has made each parameter a view of the flat weights: its address says where it begins.
             offset = (parameter.data_ptr() - self.weights.data_ptr()) // parameter.element_size()
-            views[name] = self.gradients.narrow(0, offset, parameter.numel()).view(parameter.shape)
+            views[name] = gradients.narrow(0, offset, parameter.numel()).view(parameter.shape)
         return views
 
 
 def bucket_of(
-    parameters: dict[str, nn.Parameter], weights: Tensor, master: Tensor, gradients: Tensor | None, *, rank: int
+    parameters: dict[str, nn.Parameter], weights: Tensor, master: Tensor, buffer: Tensor | None, *, rank: int
 ) -> Bucket:
-    """Return the bucket of a DeepSpeed group; its gradients are allocated, unless DeepSpeed has done that."""
-    if gradients is None:
-        gradients = torch.zeros(weights.numel(), dtype=torch.float32, device=weights.device)
+    """Return the bucket of a DeepSpeed group, whose sum the master takes for its gradient.
+
+    Args:
+        parameters: Name -> parameter.
+        weights: The flat tensor of the group.
+        master: This rank's window of it, float32.
+        buffer: Float32 zeros as large as ``weights`` that DeepSpeed has allocated, if it has.
+        rank: Number of the window.
+    """
     is_alone = master.numel() == weights.numel()
-    gradient_sum = gradients if is_alone else torch.zeros_like(master, requires_grad=False)
+    gradient_sum = buffer if is_alone and buffer is not None else torch.zeros_like(master, requires_grad=False)
     master.grad = gradient_sum
-    return Bucket(parameters, weights.detach(), master, gradients, gradient_sum, rank)
+    return Bucket(parameters, weights.detach(), master, gradient_sum, rank)
 
 
 def split_groups(groups: Iterable[dict[str, Any]], model: nn.Module, size: int) -> list[dict[str, Any]]:

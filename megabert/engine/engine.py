@@ -11,8 +11,8 @@ DeepSpeed counts to ``gradient_accumulation_steps`` before it updates. Four thin
 - ``engine(batch)`` hangs its hooks on the tensors of the output and does not see into a dataclass. `Engine.forward`
   calls the model itself, and ``backward`` hangs the one hook that is needed on the loss. At stage 3, where the hooks of
   every module inside are needed, they are shown dicts (`zero3_outputs`).
-- Stage 1, the usual one, sends more than it has to and hides none of it. There DeepSpeed's ``backward`` and ``step``
-  are not called at all (`zero_stages`).
+- Stages 1 and 2 send more than they have to and hide none of it. There DeepSpeed's ``backward`` and ``step`` are not
+  called at all (`zero_stages`).
 
 The model inside, and with it all of ``megabert.models``, is single-device code that knows nothing of this.
 """
@@ -137,7 +137,7 @@ class Engine:
                 ``world_size * (sum_mlm / N_masked + sum_nsp / N_instances)`` with this micro-step's sums and the whole
                 batch's counts: the sum of all ranks' gradients is divided by the number of ranks.
             is_last: Whether ``step`` comes next, so that stage 1 may send gradients while others are computed. Without
-                it they are sent in ``step``.
+                it they are sent in ``step``. Stages 2 and 3 send in each backward pass.
         """
         if loss.grad_fn is None:
             raise ValueError(
@@ -176,9 +176,9 @@ class Engine:
             return StepOutcome(totals=totals[:-1], grad_norm=None, nonfinite=names)
         multiple = self._stage.gradient_multiple
         norm = math.sqrt(totals[-1]) / multiple
-        # Stages 2 and 3 clip by themselves, with the same arithmetic, 1e-6 included.
+        # Stage 3 clips by itself, with the same arithmetic, 1e-6 included.
         excess = max(1.0, (norm + 1e-6) / self._max_grad_norm) if self._max_grad_norm else 1.0
-        self.optimizer.gradient_scale = 1.0 / (multiple * excess) if self.zero_stage < 2 else 1.0
+        self.optimizer.gradient_scale = 1.0 / (multiple * excess) if self.zero_stage < 3 else 1.0
         with self._naming_the_floor():
             self._stage.update()
         was_skipped = bool(getattr(self._deepspeed.optimizer, "overflow", False))
@@ -275,8 +275,8 @@ def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: di
     # DeepSpeed's throughput timer would synchronise the GPU in every micro-step.
     complete = {**ds_config, "timers": {"throughput": {"enabled": False}}}
     overlaps = value_at(ds_config, "zero_optimization.overlap_comm") is not False
-    if stage == 1:
-        # What DeepSpeed would refuse at this stage is ours; and a bucket of ours is a parameter group of its.
+    if stage in (1, 2):
+        # Overlap is ours, and DeepSpeed would refuse it at stage 1; and a bucket of ours is a parameter group of its.
         complete["zero_optimization"] = {**ds_config["zero_optimization"], "overlap_comm": False}
         size = value_at(ds_config, "zero_optimization.reduce_bucket_size") or DEFAULT_BUCKET_SIZE
         optimizer.param_groups[:] = split_groups(optimizer.param_groups, model, size)

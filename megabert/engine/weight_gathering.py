@@ -38,7 +38,7 @@ class WeightGathering:
         """Round the masters of a bucket into the model's weights, and gather those of the other ranks."""
         bucket = self._buckets[id(master)]
         bucket.window.copy_(master.detach())
-        if bucket.gradient_sum is not bucket.gradients:
+        if not bucket.is_alone:
             work = dist.all_gather_into_tensor(bucket.weights, bucket.window, async_op=True)
             self._under_way[id(master)] = work
 

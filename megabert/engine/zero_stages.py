@@ -6,12 +6,12 @@ the float32 weight that the optimizer updates; *whole* means all elements of eve
     stage                 sharded over ranks                      gradients between ``backward`` and ``step``
     0 (Unsharded)         nothing                                 whole and local, in ``parameter.grad``
     1 (Zero1, Bf16)       masters, moments                        whole and local, in float32 buckets
-    2 (Zero2)             masters, moments, gradients             reduced; this rank's window of each parameter group
+    2 (Zero2)             masters, moments, gradients             reduced; this rank's window of each bucket
     3 (Zero3)             masters, moments, gradients, weights    reduced; this rank's part of each parameter
 
-Stages 2 and 3 are DeepSpeed's own: it reduces, clips, updates and gathers. At stages 0 and 1 it lays out weights
-and masters, and what is sent is ours: its stage 1 all-reduces where a reduce-scatter is enough, and hides nothing
-behind the backward pass (docs/decisions.md).
+Stage 3 is DeepSpeed's own: it reduces, clips, updates and gathers. At stages 0 to 2 it lays out weights and masters,
+and what is sent is ours: its stages 1 and 2 all-reduce where a reduce-scatter is enough, and hide nothing behind the
+backward pass (docs/decisions.md).
 
 DeepSpeed's documented access to a gradient (``safe_get_full_grad``) gathers one whole parameter from all ranks. The
 norm needs every gradient in every step, so it is taken from the buffers where they are. They are private: whatever
@@ -38,8 +38,8 @@ import torch
 import torch.distributed as dist
 
 from megabert.engine.unsharded import Unsharded
-from megabert.engine.zero1 import Bf16, Zero1
-from megabert.engine.zero2_zero3 import Zero2, Zero3
+from megabert.engine.zero1_zero2 import Bf16, Zero1, Zero2
+from megabert.engine.zero3 import Zero3
 
 
 def stage_of(engine: Any, *, overlaps: bool) -> Unsharded:
@@ -47,13 +47,13 @@ def stage_of(engine: Any, *, overlaps: bool) -> Unsharded:
 
     Args:
         engine: The engine.
-        overlaps: At stage 1, whether gradients are sent during the last backward pass; DeepSpeed has been told for the
-            other stages.
+        overlaps: At stages 1 and 2, whether gradients are sent during the backward pass; at stage 3 DeepSpeed knows.
     """
-    if hasattr(engine.optimizer, "bf16_groups"):
-        return Bf16(engine, overlaps=overlaps)
     stage = int(engine.zero_optimization_stage())
-    return Zero1(engine, overlaps=overlaps) if stage == 1 else {0: Unsharded, 2: Zero2, 3: Zero3}[stage](engine)
+    if stage in (0, 3):
+        return Unsharded(engine) if stage == 0 else Zero3(engine)
+    kind = Zero2 if stage == 2 else Bf16 if hasattr(engine.optimizer, "bf16_groups") else Zero1
+    return kind(engine, overlaps=overlaps)
 
 
 def check_coverage(stage: Unsharded, shapes: dict[str, torch.Size], group: dist.ProcessGroup) -> None:

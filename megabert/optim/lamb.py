@@ -6,9 +6,9 @@ runs, the loss falls, and it is a different optimizer. Here the fragment table s
 which parameter (`fragment` explains the words), and the squared norms of the fragments are summed over ranks.
 
 The cost is one all-reduce of two float64 numbers per parameter in each call of ``step``: 5 kB for the 302 parameters of
-BERT-Large. At stage 1 that is once for all groups; DeepSpeed calls ``step`` once per parameter group (stage 2: two
-calls, with and without decay) or once per sub-group (stage 3: also two, unless a group exceeds ``sub_group_size``). At
-stage 0 every rank computes whole norms by itself, without an all-reduce.
+BERT-Large. At stages 1 and 2 that is once for all groups; at stage 3 DeepSpeed calls ``step`` once per sub-group (two
+calls, with and without decay, unless a group exceeds ``sub_group_size``). At stage 0 every rank computes whole norms by
+itself, without an all-reduce.
 """
 
 from collections.abc import Callable, Iterable, Sequence

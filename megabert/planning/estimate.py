@@ -28,25 +28,27 @@ MAX_PASSES = 40
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
 """Share of the peak while computing by GPU, fitted on published tables (docs/scaling.md)."""
 
-_IN_EACH_MICRO_STEP = Communication(is_per_micro_step=True, is_optimizer_sharded=True)
+_OVERLAPPED = Communication(
+    reduce_scatter_bytes=4,
+    all_gather_bytes=2,
+    is_gather_overlapped=True,
+    is_overlapped=True,
+    is_optimizer_sharded=True,
+)
 COMMUNICATION = {
     0: Communication(all_reduce_bytes=4),
-    1: Communication(
-        reduce_scatter_bytes=4,
-        all_gather_bytes=2,
-        is_gather_overlapped=True,
-        is_overlapped=True,
-        is_optimizer_sharded=True,
+    1: _OVERLAPPED,
+    2: replace(_OVERLAPPED, is_per_micro_step=True),
+    3: Communication(
+        reduce_scatter_bytes=4, micro_step_gather_bytes=2, is_per_micro_step=True, is_optimizer_sharded=True
     ),
-    2: replace(_IN_EACH_MICRO_STEP, all_reduce_bytes=4, all_gather_bytes=2),
-    3: replace(_IN_EACH_MICRO_STEP, reduce_scatter_bytes=4, micro_step_gather_bytes=2),
 }
 """What our engines send in a step, by ZeRO stage, as counted by ``tests/distributed/test_wire.py``.
 
-Gradients are float32 at every stage. Stage 1 scatters them once per step and gathers 16-bit weights, bucket by bucket
-behind the backward and the forward pass. Stages 2 and 3 reduce in each micro-step, to the rank that holds that part of
-the optimizer: by an all-reduce, of which it keeps its part, at stage 2. Stage 3 gathers weights in the forward pass and
-keeps them for the backward pass, up to ``stage3_max_live_parameters``. What DeepSpeed hides there is not counted.
+Gradients are float32 at every stage. Stage 1 scatters them once per step, stage 2 in each micro-step, both bucket by
+bucket behind the backward pass; both gather 16-bit weights once, behind the forward pass. Stage 3 scatters in each
+micro-step, gathers weights in the forward pass and keeps them for the backward pass, up to
+``stage3_max_live_parameters``. What DeepSpeed hides there is not counted.
 """
 
 
@@ -154,9 +156,7 @@ def communication_of(config: RunConfig, zero_stage: int, parameters: int) -> Com
         parameters: Number of parameters.
     """
     engine, sent = deepspeed_of(config, config.precision), COMMUNICATION[zero_stage]
-    if zero_stage == 2 and value_at(engine, "zero_optimization.use_multi_rank_bucket_allreduce") is False:
-        return replace(sent, all_reduce_bytes=0.0, reduce_scatter_bytes=4)
-    if zero_stage != 1:
+    if zero_stage not in (1, 2):
         return sent
     # One bucket holds the vocabulary, which is read first, and known last.
     size = value_at(engine, "zero_optimization.reduce_bucket_size") or DEFAULT_BUCKET_SIZE

@@ -12,6 +12,8 @@ from megabert.checkpoints.format import KINDS
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.config.run import RunConfig
+from megabert.engine.buckets import DEFAULT_BUCKET_SIZE
+from megabert.engine.gradient_reduction import IN_FLIGHT
 from megabert.models.build import build_model
 from megabert.observability.gpus import Gpu
 from megabert.ops.windowed import SMALLEST_BLOCK
@@ -22,7 +24,7 @@ MEMORY_SHARE = 0.95
 OVERHEAD_GIB = 2.5
 """What the CUDA context, NCCL's buffers and the allocator's gaps take. Assumed, not measured."""
 BUCKET_ELEMENTS = 500_000_000
-"""Stages 2 and 3 copy gradients into buffers of at most this many elements to reduce them."""
+"""Stages 0 and 3 copy gradients into buffers of at most this many elements to reduce them."""
 BUDGETS = tuple(2**exponent for exponent in range(11, 18))
 """Token budgets that a table shows: 2,048 to 131,072."""
 MASKED_SHARE = 0.16
@@ -74,11 +76,15 @@ def estimate_memory(
     size = 4 if config.precision == "fp32" else 2
     ranks = {stage: world_size if zero_stage >= stage else 1 for stage in (1, 2, 3)}
     master = 0 if zero_stage == 0 else 4  # stage 0 trains the float32 weights themselves
-    # Gradients are accumulated in float32; in 16 bits there are also those of the current micro-step, which stage 1
-    # frees as they come.
-    gradients = parameters * 4 / ranks[2] + (parameters * 2 / ranks[3] if size == 2 and zero_stage > 1 else 0)
-    # Stage 1 scatters into a tensor of the rank's share.
-    reduced = parameters / world_size if zero_stage == 1 else min(parameters, BUCKET_ELEMENTS)
+    # Gradients are accumulated in float32; in 16 bits there are also those of the current micro-step, which stages 1
+    # and 2 free as they come.
+    gradients = parameters * 4 / ranks[2] + (parameters * 2 / ranks[3] if size == 2 and zero_stage == 3 else 0)
+    if zero_stage == 2:
+        # Buckets that are filled and sent, and that of the vocabulary, which the head begins and the embeddings end.
+        vocabulary = config.model.padded_vocab_size * config.model.embedding_width
+        gradients += 4 * min(parameters, (IN_FLIGHT + 1) * DEFAULT_BUCKET_SIZE + vocabulary)
+    # Stage 1 scatters into a tensor of the rank's share; at stage 2 this share is all that is kept.
+    reduced = {1: parameters / world_size, 2: 0}.get(zero_stage, min(parameters, BUCKET_ELEMENTS))
     masked = max([MASKED_SHARE, *(phase.masked_lm_prob or 0.0 for phase in config.phases)])
     # The z-loss keeps the logits in float32 as well, and their gradient.
     masked_bytes = masked * config.model.padded_vocab_size * 8 if config.z_loss else 0

@@ -57,7 +57,7 @@ def train_step(
         batch: This rank's micro-batches, with the counts of the global batch.
         world: This rank among the others.
         computed: Called when this rank has done its own part, before it waits for the other ranks (ZeRO 0 and 1; above,
-            ranks also wait for each other in each micro-step).
+            gradients are reduced in each micro-step, which may wait for other ranks as well).
 
     Returns:
         Means over the global batch and the gradient norm before clipping.

@@ -1,4 +1,4 @@
-"""Stages 2 and 3, where DeepSpeed reduces, clips, updates and gathers; `zero_stages` explains them."""
+"""Stage 3, where DeepSpeed reduces, clips, updates and gathers; `zero_stages` explains it."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megabert.engine.unsharded import Unsharded, Windows, checked
+from megabert.engine.unsharded import Unsharded, checked
 from megabert.optim import Fragment
 
 
-class Reducing(Unsharded):
-    """What stages 2 and 3 share: DeepSpeed reduces in each backward pass, clips and updates."""
+class Zero3(Unsharded):
+    """Stage 3: each ``backward`` reduces, and a rank accumulates its part of every parameter in one buffer."""
 
     is_replicated = False
 
@@ -38,43 +38,6 @@ class Reducing(Unsharded):
     def update(self) -> None:
         """Clip and update, with a norm that DeepSpeed computes itself."""
         self.engine.step()
-
-
-class Zero2(Reducing, Windows):
-    """Stage 2: each ``backward`` reduces, and a rank accumulates its own window of each parameter group."""
-
-    def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield this rank's fragments of the reduced gradients."""
-        optimizer = self.optimizer
-        for index, master in enumerate(optimizer.single_partition_of_fp32_groups):
-            mine = {fragment.parameter: fragment for fragment in self.fragments if fragment.flat is master}
-            # In 16 bits there is one float32 buffer, laid out like the master ...
-            accumulated = getattr(optimizer.averaged_gradients.get(index), "flat_partition", None)
-            if accumulated is not None:
-                yield from ((name, fragment.view(accumulated)) for name, fragment in mine.items())
-                continue
-            # ... and in float32 a list with a tensor for each parameter that the window touches. Of one that begins or
-            # ends outside of the window only the elements inside are ours.
-            gradients = optimizer.all_grad_tensors.get(index) or []
-            for parameter, gradient in zip(optimizer.params_in_partition[index], gradients, strict=False):
-                fragment = mine[self.names[id(parameter)]]
-                yield fragment.parameter, gradient.view(-1).narrow(0, fragment.start, fragment.numel)
-
-    def discard(self) -> None:
-        """Drop the accumulated gradients, the reduced ones included."""
-        self.optimizer.zero_grad(set_to_none=True)
-        self.engine._unmanaged_backward_count = 0  # micro-steps since the last update
-        for index in range(len(self.optimizer.bit16_groups)):
-            self.optimizer.averaged_gradients[index] = None
-            self.optimizer.all_grad_tensors[index] = None
-
-    def refresh(self) -> None:
-        """Copy this rank's masters into the model's flat buffers and gather those of the other ranks."""
-        self.optimizer.update_lp_params()
-
-
-class Zero3(Reducing):
-    """Stage 3: each ``backward`` reduces, and a rank accumulates its part of every parameter in one buffer."""
 
     def _fragments(self) -> Iterator[Fragment]:
         """Yield this rank's parts.

@@ -1,0 +1,138 @@
+"""Stages 1 and 2: DeepSpeed's layout and masters, and our own reduction, update and gathering; see `zero_stages`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from megabert.engine.buckets import Bucket, bucket_of
+from megabert.engine.gradient_reduction import GradientReduction, MicroStepReduction, StepReduction
+from megabert.engine.unsharded import Windows
+from megabert.engine.weight_gathering import WeightGathering
+
+
+class Scattering(Windows):
+    """What stages 1 and 2 share: gradients are scattered and weights gathered in buckets, by ourselves."""
+
+    _reduction: GradientReduction
+
+    def __init__(self, engine: Any) -> None:
+        """Take gradients and weights over from DeepSpeed, which keeps the layout and the masters."""
+        super().__init__(engine)
+        self._drop_hooks()
+        self._buckets = [
+            bucket_of({self.names[id(p)]: p for p in parameters}, weights, master, buffer, rank=dist.get_rank())
+            for (parameters, weights, master), buffer in zip(self._groups(), self._whole_buffers(), strict=True)
+        ]
+        self._gathering = WeightGathering(engine.module, self._buckets)
+        self._masters = self.optimizer.optimizer  # the optimizer inside DeepSpeed's
+        self._masters.updated = self._gathering.start
+
+    def _drop_hooks(self) -> None:
+        """Remove DeepSpeed's hooks, which reduce gradients, or copy them into buffers that nobody would read."""
+        for hook in self.optimizer._grad_acc_hooks:
+            hook.remove()
+
+    def _whole_buffers(self) -> list[Tensor | None]:
+        """Return the float32 buffers of whole groups that DeepSpeed has allocated for gradients, if it has."""
+        return [None for _ in self._groups()]
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor on the loss."""
+        return float(getattr(self.optimizer, "loss_scale", 1.0))
+
+    @property
+    def gradient_multiple(self) -> float:
+        """The sum over ranks is their number times too large; fp16 has scaled the loss."""
+        return self.world_size * self.loss_scale
+
+    def before_forward(self) -> None:
+        """Wait for the weights outside of the layers; each layer waits for its own."""
+        self._gathering.before_forward()
+
+    def after_forward(self) -> None:
+        """Check that every layer has waited."""
+        self._gathering.check_forward()
+
+    def settle(self) -> None:
+        """Wait for all weights that are under way."""
+        self._gathering.settle()
+
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        """Add the gradients to the buckets, and send these: at stage 1 in the last micro-step, at stage 2 in each."""
+        self._reduction.begin_backward(is_last=is_last)
+        scale = self.loss_scale
+        (loss if scale == 1.0 else loss * scale).backward()
+        self._reduction.end_backward()
+
+    def sum_of_squares(self) -> Tensor:
+        """Wait for the reduction; return the sum of squares of this rank's windows."""
+        return self._squares(self._reduction.finish())
+
+    def update(self) -> None:
+        """Update the masters of this rank's windows, and start to gather the weights."""
+        self._masters.step()
+        self._reduction.forget()
+        if getattr(self.optimizer, "dynamic_loss_scale", False):
+            self.optimizer.loss_scaler.update_scale(False)
+
+    def discard(self) -> None:
+        """Drop the accumulated gradients."""
+        self._reduction.forget()
+
+    def refresh(self) -> None:
+        """Copy this rank's masters into the model's flat buffers and gather those of the other ranks."""
+        self._gathering.refresh()
+
+
+class Zero1(Scattering):
+    """Stage 1 in float32 and float16: a rank adds up its own gradients, whole, and sends them once in a step."""
+
+    _reduction: StepReduction
+
+    def __init__(self, engine: Any, *, overlaps: bool) -> None:
+        """Add the buffers of local gradients."""
+        super().__init__(engine)
+        buffers = [self._buffer_of(*pair) for pair in zip(self._buckets, self._whole_buffers(), strict=True)]
+        self._reduction = StepReduction(self._buckets, buffers, overlaps=overlaps)
+
+    @staticmethod
+    def _buffer_of(bucket: Bucket, allocated: Tensor | None) -> Tensor:
+        if bucket.is_alone:
+            return bucket.gradient_sum
+        return bucket.zeros() if allocated is None else allocated
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield whole local gradients, from the float32 buckets."""
+        return self._reduction.gradients()
+
+
+class Bf16(Zero1):
+    """Stage 1 in bfloat16, for which DeepSpeed has an optimizer of its own: ``BF16_Optimizer``."""
+
+    def _groups(self) -> Iterator[tuple[list[nn.Parameter], Tensor, Tensor]]:
+        """Yield what `Scattering` does, which has other names here."""
+        optimizer = self.optimizer
+        return zip(optimizer.bf16_groups, optimizer.bf16_groups_flat, optimizer.fp32_groups_flat_partition, strict=True)
+
+    def _whole_buffers(self) -> list[Tensor | None]:
+        """Return the buffers of ``BF16_Optimizer``."""
+        return list(self.optimizer.fp32_groups_gradients_flat)
+
+
+class Zero2(Scattering):
+    """Stage 2: a rank keeps its own windows of the reduced gradients, which are sent in each micro-step."""
+
+    def __init__(self, engine: Any, *, overlaps: bool) -> None:
+        """Add nothing: buffers are allocated as they are needed."""
+        super().__init__(engine)
+        self._reduction = MicroStepReduction(self._buckets, overlaps=overlaps)
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield this rank's fragments of the reduced gradients."""
+        self._reduction.finish()
+        for fragment in self.fragments:
+            assert fragment.flat.grad is not None
+            yield fragment.parameter, fragment.view(fragment.flat.grad)
