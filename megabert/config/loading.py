@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from megabert.config.contradictions import check_family, contradictions
 from megabert.config.fields import field_table
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
@@ -206,11 +207,11 @@ def load_run_config(
                 f"model.preset and init_from={sources[-1]}: the sizes come from there. Leave one of the two out."
             )
         model = model_of(str(sources[-1]))
-        _check_family(recipe, [layer.get("model") or {} for layer in layers], model, str(sources[-1]))
+        check_family(recipe, [layer.get("model") or {} for layer in layers], model, str(sources[-1]))
         kept_sizes = {name: value for name, value in model.items() if name not in TILED_SIZES}
         layers.insert(1, {"model": kept_sizes if is_tiled else {**model, "preset": None}})
     config = build(RunConfig, {"name": Path(recipe).stem}, *layers)
-    problems = _contradictions(config)
+    problems = contradictions(config)
     if problems:
         raise ConfigError("\n".join([f"Recipe {recipe} contradicts itself:", *problems]))
     return config
@@ -315,40 +316,3 @@ def _describe(problem: Any, cls: type) -> str:
         message = f"is a list; write it in brackets, [{problem['input']}]"
     value = "" if problem["type"] == "missing" else f" (found {problem['input']!r})"
     return f"{path}: {message}{value if len(value) < 200 else ''}"
-
-
-def _contradictions(config: RunConfig) -> list[str]:
-    """Return what is wrong between sections, which no section can check by itself, a line for each."""
-    problems = []
-    if config.init_tiling and config.init_from is None and config.fork is None:
-        problems.append("  init_tiling: there is nothing to tile; set init_from to a smaller model, or leave it out.")
-    if config.validation.weights == "average" and config.average.decay is None:
-        problems.append(
-            "  validation.weights=average, but no average is kept: set average.decay, such as 0.999, or take "
-            "validation.weights trained."
-        )
-    for i, phase in enumerate(config.phases):
-        limit = config.model.max_position_embeddings
-        if phase.max_seq_length > limit:
-            problems.append(
-                f"  phases[{i}].max_seq_length={phase.max_seq_length} is above model.max_position_embeddings={limit}. "
-                f"Build shards of length {limit} or less, or raise model.max_position_embeddings."
-            )
-        tokens = config.micro_batch_tokens
-        if tokens != "auto" and tokens < phase.max_seq_length:
-            problems.append(
-                f"  micro_batch_tokens={tokens} is below phases[{i}].max_seq_length={phase.max_seq_length}: "
-                f"one instance would not fit. Raise it to {phase.max_seq_length} or more."
-            )
-    return problems
-
-
-def _check_family(recipe: str, layers: Sequence[Mapping[str, Any]], model: Mapping[str, Any], source: str) -> None:
-    """Refuse a source of another family than the one that recipe and flags ask for."""
-    wanted = [layer["family"] for layer in layers if layer.get("family")]
-    family, given = (wanted or ["bert"])[-1], model.get("family", "bert")
-    if family != given:
-        raise ConfigError(
-            f"init_from={source}: its model is of the family {given}, recipe {recipe} trains {family}. Take a recipe "
-            f"of that family, or add --model.family {given}."
-        )

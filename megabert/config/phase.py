@@ -51,6 +51,10 @@ class PhaseConfig:
     mask_actions: tuple[Share, Share, Share] | None = None
     """Shares of the predicted tokens that are shown as [MASK], as a random piece, and as they are, where the loader
     draws the masks; by default 0.8, 0.1 and 0.1 (Devlin et al. 2019), which the held-out split keeps."""
+    global_rope_theta: Annotated[float, Field(gt=1, lt=1e12)] | None = None
+    """ModernBERT only: base of the rotary positions of global attention in this phase, by default
+    ``model.global_rope_theta``. Short sequences are trained with a smaller base than the long ones after them (10,000,
+    then 160,000: Warner et al. 2024)."""
     steps: PositiveInt | None = None
     """Number of optimizer updates in this phase; required, unless ``tokens`` says it."""
     tokens: Tokens | None = None

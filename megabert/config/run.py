@@ -1,5 +1,6 @@
 """The configuration of a pre-training run: what a recipe may say, with a dataclass for each section."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -178,6 +179,11 @@ class RunConfig:
     watchdog: WatchdogConfig = WatchdogConfig()
     rollback: RollbackConfig = RollbackConfig()
     ops: OpsConfig = OpsConfig()
+
+    def model_in_phase(self, index: int) -> ModelConfig:
+        """Return the model as a phase, counted from 0, trains it: with the phase's base of rotary positions."""
+        base = self.phases[index].global_rope_theta
+        return self.model if base is None else replace(self.model, global_rope_theta=base)
 
     @property
     def most_checkpoints(self) -> int:

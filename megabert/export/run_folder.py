@@ -37,7 +37,7 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last", average
     write_huggingface(
         folder,
         state=read_masters(path, average=average),
-        config=config.model,
+        config=config.model_in_phase(run.phase),
         tokenizer_dir=tokenizer_dir(run_dir),
         card=_card(run_dir, config, run, checkpoint, average=average),
     )

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from torch import Tensor
 
+from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.model import ModelConfig
+from megabert.config.run import RunConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import config_path, read_config_json
 from megabert.export.huggingface import load_fitting_tokenizer, read_huggingface
@@ -82,7 +84,7 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
     is_run = (folder / CONFIG_NAME).is_file()
     if is_run:
         run = read_config(folder)
-        model, seed, pieces = run.model, run.seed, tokenizer_dir(folder)
+        model, seed, pieces = _model_of_run(folder, run, checkpoint), run.seed, tokenizer_dir(folder)
     elif config_path(folder).is_file():
         model, seed, pieces = read_config_json(folder), 0, folder
     else:
@@ -101,3 +103,11 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
 
     weights = InitialWeights(source=str(folder), tokenizer_sha256=load_tokenizer(pieces).sha256, read=read)
     return Source(model=model, tokenizer_dir=pieces, weights=weights, seed=seed)
+
+
+def _model_of_run(folder: Path, run: RunConfig, checkpoint: str) -> ModelConfig:
+    """Return the sizes as the checkpoint's phase trained them: it may have a base of rotary positions of its own."""
+    if all(phase.global_rope_theta is None for phase in run.phases):
+        return run.model
+    path = find_checkpoint(checkpoints_dir(folder), checkpoint, falls_back=False)
+    return run.model_in_phase(read_checkpoint_manifest(path).run.phase)

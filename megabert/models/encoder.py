@@ -6,7 +6,7 @@ boundaries; what attention needs to know of them is worked out once a micro-batc
 
 # T packed tokens, N heads, D hidden, F intermediate, C = 3 * D
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -188,6 +188,10 @@ class BertEncoder(nn.Module):
             if depth == 0 and self.convolution is not None:
                 x_TD = self.convolution(embedded_TD, x_TD, batch.cu_seqlens, stream)
         return x_TD if self.LayerNorm is None else self.LayerNorm(x_TD)
+
+    def set_global_rope_theta(self, base: float) -> None:
+        """Turn queries and keys of global attention by another base from now on; a phase may have its own."""
+        self.config = replace(self.config, global_rope_theta=base)
 
     def _pack(self, batch: PackedBatch) -> Packing:
         """Work out once what attention needs in every layer."""

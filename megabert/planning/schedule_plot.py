@@ -43,9 +43,14 @@ def _draw(title: str, phases: list[list[float]]) -> list[str]:
     values = [value for phase in phases for value in phase]
     low, high = min(values), max(values)
     if low == high:
-        return [f"  {title}: {high:.3g} throughout"]
-    lines = [f"  {title}, {low:.3g} to {high:.3g}"]
+        return [f"  {title}: {_shown(high)} throughout"]
+    lines = [f"  {title}, {_shown(low)} to {_shown(high)}"]
     for row in range(HEIGHT, 0, -1):
         columns = ("".join("#" if round(HEIGHT * value / high) >= row else " " for value in phase) for phase in phases)
         lines.append(f"    |{'|'.join(columns)}|")
     return lines
+
+
+def _shown(value: float) -> str:
+    """Write whole numbers, such as instances, out."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:.3g}"

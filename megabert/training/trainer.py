@@ -7,6 +7,7 @@ what is counted and what is due when in ``state.py``, and what happens when numb
 
 from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.process_group import World, raise_everywhere, run_on_main_rank
 from megabert.engine.engine import Engine, LossScaleFloor
 from megabert.masking import MaskingOptions
+from megabert.models.bert import BertForPreTraining
 from megabert.observability.logs import Progress, logger
 from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.profiler import StepProfiler
@@ -92,6 +94,9 @@ class Trainer:
     def _run_phase(self) -> bool:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
         phase, is_stopped = self.config.phases[self.state.phase], False
+        model = self.config.model_in_phase(self.state.phase)
+        if model.traits.is_pre_norm:
+            cast(BertForPreTraining, self.engine.module).bert.encoder.set_global_rope_theta(model.global_rope_theta)
         with closing(self._open_loader(phase)) as loader, closing(self._open_progress(phase)) as progress:
             self._meter.restart()
             self._watchdog.start_phase()

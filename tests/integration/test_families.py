@@ -7,6 +7,7 @@ from integration.conftest import build_shards
 from integration.runs import Run, kill_everything
 
 from megabert.export.run_folder import export_run
+from megabert.export.sources import open_source
 
 FLAGS = {
     "roberta": {"model.family": "roberta"},
@@ -14,7 +15,7 @@ FLAGS = {
     "electra": {"model.family": "electra", "model.embedding_size": 16, "model.generator_size": 0.5},
     "deberta": {"model.family": "deberta"},
     "deberta-v2": {"model.family": "deberta-v2", "model.position_buckets": 16},
-    "modernbert": {"model.family": "modernbert", "model.local_attention": 8},
+    "modernbert": {"model.family": "modernbert", "model.local_attention": 8, "phases.0.global_rope_theta": 20},
 }
 AUTO_CLASSES = {
     "roberta": "RobertaForMaskedLM",
@@ -51,6 +52,9 @@ def test_family_trains_and_transformers_loads_it(family, data, tmp_path):
     run = run_of(family, data, tmp_path / "run")
     run.finish_well()
     check_export(run, family)
+    if family == "modernbert":  # the first phase has a base of rotary positions of its own
+        bases = [open_source(str(run.run_dir), step).model.global_rope_theta for step in ("6", "last")]
+        assert bases == [20, 160_000]
 
 
 SOAK = pytest.mark.soak

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from megabert.config.deepspeed import derive_deepspeed
@@ -9,7 +11,7 @@ from megabert.errors import ConfigError
 def test_recipe_resolves(name):
     config = load_run_config(name)
     assert config.name == name
-    assert {phase.max_seq_length for phase in config.phases} <= {128, 512}
+    assert {phase.max_seq_length for phase in config.phases} <= {128, 256, 512, 1024, 8192}
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,11 @@ def test_recipe_resolves(name):
         ("albert_base", "albert"),
         ("electra_small", "electra"),
         ("deberta_base", "deberta"),
+        ("modernbert_base", "modernbert"),
+        ("modernbert_large", "modernbert"),
+        ("modernbert_1gpu", "modernbert"),
+        ("cramming", "modernbert"),
+        ("gpt_bert_style", "modernbert"),
     ],
 )
 def test_recipe_states_its_family(name, family):
@@ -82,6 +89,35 @@ def test_presets_have_the_papers_sizes():
     assert (large.num_hidden_layers, large.hidden_size, large.num_attention_heads) == (24, 1024, 16)
     wider = load_run_config("bert_base", flags={"model": {"intermediate_size": 4096}}).model
     assert (wider.hidden_size, wider.intermediate_size) == (768, 4096)
+
+
+@pytest.mark.parametrize(("name", "bases"), [("modernbert_base", [1e4, 1.6e5, 1.6e5]), ("cramming", [1.6e5])])
+def test_phase_may_have_its_own_base_of_rotary_positions(name, bases):
+    config = load_run_config(name)
+    assert [config.model_in_phase(i).global_rope_theta for i in range(len(config.phases))] == bases
+    assert config.model.global_rope_theta == 1.6e5
+
+
+@pytest.mark.parametrize(
+    ("base", "family", "message"),
+    [
+        (0, "modernbert", r"phases.0.global_rope_theta: Input should be greater than 1 \(found 0\)"),
+        (1e4, "bert", r"phases\[0\].global_rope_theta=10000 goes with model.family=modernbert, not bert.*Leave it out"),
+    ],
+)
+def test_base_that_no_phase_can_have_is_refused(base, family, message):
+    with pytest.raises(ConfigError, match=message):
+        load_run_config("debug", flags={"model": {"family": family}, "phases": {"0": {"global_rope_theta": base}}})
+
+
+def test_rates_and_batches_of_gpt_bert_continue_from_phase_to_phase():
+    phases = load_run_config("gpt_bert_style").phases
+    for earlier, later in pairwise(phases):
+        tokens = [earlier.global_batch_size * earlier.max_seq_length, later.initial_batch_size * later.max_seq_length]
+        assert tokens[0] == pytest.approx(tokens[1], rel=1e-3)
+        assert earlier.masked_lm_prob > later.masked_lm_prob
+    assert [phase.final_learning_rate for phase in phases[:4]] == [phase.learning_rate for phase in phases[1:5]]
+    assert sum(phase.num_steps for phase in phases) == 15_625
 
 
 def test_unknown_recipe_and_engine_name_the_nearest():

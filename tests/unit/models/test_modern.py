@@ -72,6 +72,19 @@ def test_outputs_start_smaller_the_more_layers_there_are():
         assert deviation(name, 2) == pytest.approx(2 * deviation(name, 8), rel=1e-5)
 
 
+def test_another_base_of_the_global_positions_is_that_of_a_model_built_with_it(make_batch):
+    batch = make_batch([20, 7], vocab_size=70)
+    model, built = (model_of(replace(PLAIN, global_rope_theta=base), **OPTIONS) for base in (1e4, 20.0))
+    with torch.no_grad():
+        for parameter in (*model.parameters(), *built.parameters()):
+            parameter.mul_(10)  # positions hardly count in the first weights
+        before = model(batch, with_logits=True).hidden_TD
+        model.bert.encoder.set_global_rope_theta(20.0)
+        after, expected = (given(batch, with_logits=True).hidden_TD for given in (model, built))
+    assert torch.equal(after, expected)
+    assert not torch.allclose(after, before, atol=1e-2)
+
+
 def test_tokens_attend_within_their_sequence_and_its_order_matters(make_batch):
     model = model_of(PLAIN, **OPTIONS).eval()
     for parameter in model.parameters():

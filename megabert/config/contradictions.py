@@ -1,0 +1,49 @@
+"""What is wrong between the parts of a configuration, which no part can check by itself."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from megabert.config.run import RunConfig
+from megabert.errors import ConfigError
+
+
+def contradictions(config: RunConfig) -> list[str]:
+    """Return what is wrong between sections, a line for each."""
+    problems = []
+    if config.init_tiling and config.init_from is None and config.fork is None:
+        problems.append("  init_tiling: there is nothing to tile; set init_from to a smaller model, or leave it out.")
+    if config.validation.weights == "average" and config.average.decay is None:
+        problems.append(
+            "  validation.weights=average, but no average is kept: set average.decay, such as 0.999, or take "
+            "validation.weights trained."
+        )
+    for i, phase in enumerate(config.phases):
+        limit = config.model.max_position_embeddings
+        if phase.max_seq_length > limit:
+            problems.append(
+                f"  phases[{i}].max_seq_length={phase.max_seq_length} is above model.max_position_embeddings={limit}. "
+                f"Build shards of length {limit} or less, or raise model.max_position_embeddings."
+            )
+        if phase.global_rope_theta is not None and not config.model.traits.is_pre_norm:
+            problems.append(
+                f"  phases[{i}].global_rope_theta={phase.global_rope_theta:g} goes with model.family=modernbert, not "
+                f"{config.model.family}, which has no rotary positions. Leave it out."
+            )
+        tokens = config.micro_batch_tokens
+        if tokens != "auto" and tokens < phase.max_seq_length:
+            problems.append(
+                f"  micro_batch_tokens={tokens} is below phases[{i}].max_seq_length={phase.max_seq_length}: "
+                f"one instance would not fit. Raise it to {phase.max_seq_length} or more."
+            )
+    return problems
+
+
+def check_family(recipe: str, layers: Sequence[Mapping[str, Any]], model: Mapping[str, Any], source: str) -> None:
+    """Refuse a source of another family than the one that recipe and flags ask for."""
+    wanted = [layer["family"] for layer in layers if layer.get("family")]
+    family, given = (wanted or ["bert"])[-1], model.get("family", "bert")
+    if family != given:
+        raise ConfigError(
+            f"init_from={source}: its model is of the family {given}, recipe {recipe} trains {family}. Take a recipe "
+            f"of that family, or add --model.family {given}."
+        )
