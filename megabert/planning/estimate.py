@@ -34,13 +34,18 @@ _OVERLAPPED = Communication(
     is_gather_overlapped=True,
     is_overlapped=True,
     is_optimizer_sharded=True,
+    micro_step_pass_bytes=10,
 )
 COMMUNICATION = {
     0: Communication(all_reduce_bytes=4),
     1: _OVERLAPPED,
     2: replace(_OVERLAPPED, is_per_micro_step=True),
     3: Communication(
-        reduce_scatter_bytes=4, micro_step_gather_bytes=2, is_per_micro_step=True, is_optimizer_sharded=True
+        reduce_scatter_bytes=4,
+        micro_step_gather_bytes=2,
+        is_per_micro_step=True,
+        is_optimizer_sharded=True,
+        micro_step_pass_bytes=10,
     ),
 }
 """What our engines send in a step, by ZeRO stage, as counted by ``tests/distributed/test_wire.py``.
@@ -48,7 +53,8 @@ COMMUNICATION = {
 Gradients are float32 at every stage. Stage 1 scatters them once per step, stage 2 in each micro-step, both bucket by
 bucket behind the backward pass; both gather 16-bit weights once, behind the forward pass. Stage 3 scatters in each
 micro-step, gathers weights in the forward pass and keeps them for the backward pass, up to
-``stage3_max_live_parameters``. What DeepSpeed hides there is not counted.
+``stage3_max_live_parameters``. What DeepSpeed hides there is not counted. A micro-step adds 16-bit gradients (2 bytes)
+to float32 ones (4 read, 4 written).
 """
 
 
@@ -88,6 +94,7 @@ class Estimate:
     micro_batch_tokens: int
     efficiency: float
     is_efficiency_assumed: bool
+    communication: Communication
     phases: tuple[PhaseEstimate, ...] = ()
 
     @property
@@ -113,6 +120,7 @@ def estimate(
     *,
     efficiency: float | None = None,
     instances: int | None = None,
+    communication: Communication | None = None,
 ) -> Estimate:
     """Estimate a recipe on a cluster. Neither GPUs nor data need to be there.
 
@@ -121,6 +129,7 @@ def estimate(
         cluster: GPUs and nodes.
         efficiency: Share of the peak while computing; None takes that of published systems.
         instances: Rows of each phase's shards, for the number of passes where there are no shards yet.
+        communication: What another training system sends; None takes what the recipe's engine does.
 
     Raises:
         ConfigError: A micro-batch of one instance does not fit, or the engine contradicts the precision.
@@ -142,6 +151,7 @@ def estimate(
         micro_batch_tokens=_budget(config, table[stage], cluster),
         efficiency=EFFICIENCY.get(cluster.gpu.name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency,
         is_efficiency_assumed=efficiency is None and cluster.gpu.name not in EFFICIENCY,
+        communication=communication or communication_of(config, stage, parameters),
     )
     # How long it takes: each phase by itself.
     return replace(whole, phases=tuple(_estimate_phase(whole, i, s, instances) for i, s in enumerate(shards)))
@@ -217,7 +227,7 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
     step = step_time(
         work,
         cluster,
-        communication_of(config, whole.zero_stage, whole.parameters),
+        whole.communication,
         efficiency=whole.efficiency,
         precision=config.precision,
     )

@@ -1,6 +1,6 @@
-"""The seconds of an optimizer step, from datasheets: compute, reduction, optimizer, loader.
+"""The seconds of an optimizer step, from datasheets: compute, reduction, passes, optimizer, loader.
 
-    step = max(compute + communication - hidden + optimizer, loader)
+    step = max(compute + communication - hidden + passes + optimizer, loader)
 
 Compute is the step's FLOPs at a share of the peak, ``efficiency``, which is the one number that no datasheet has.
 Collectives are rings: every rank sends each byte over NVLink, every node over its network cards, at ``LINE_RATE`` of
@@ -44,7 +44,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Communication:
-    """What a training system sends in a step, in bytes per parameter."""
+    """What a training system sends in a step, and does to each gradient on every rank, in bytes per parameter."""
 
     all_reduce_bytes: float = 0.0
     """Gradients summed on every rank."""
@@ -67,6 +67,10 @@ class Communication:
     """Collectives that gradients are cut into, and weights as well; each has the latency of its ring."""
     is_optimizer_sharded: bool = False
     """Whether each rank updates only its share of the parameters (ZeRO)."""
+    pass_bytes: float = 0.0
+    """Bytes of whole gradients that every rank reads and writes once a step: copied, scaled, checked, clipped."""
+    micro_step_pass_bytes: float = 0.0
+    """The same in each micro-step: gradients that are added up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +95,16 @@ class StepTime:
     communication_s: float
     hidden_s: float
     """Seconds of the communication that pass behind the backward and the forward pass."""
+    passes_s: float
+    """Seconds of what every rank does to the whole gradient, which no number of GPUs shortens."""
     optimizer_s: float
     loader_s: float
 
     @property
     def total_s(self) -> float:
         """Seconds of the step. The loader runs in a thread of its own, so it counts only where it is slower."""
-        return max(self.compute_s + self.communication_s - self.hidden_s + self.optimizer_s, self.loader_s)
+        busy_s = self.compute_s + self.communication_s - self.hidden_s + self.passes_s + self.optimizer_s
+        return max(busy_s, self.loader_s)
 
 
 def step_time(
@@ -130,11 +137,14 @@ def step_time(
     hidden_s = min(hideable * gradients_s, rounds * micro_step_s * BACKWARD_SHARE) * communication.is_overlapped
     hidden_s += min(hideable * weights_s, micro_step_s * (1 - BACKWARD_SHARE)) * communication.is_gather_overlapped
     shards = ranks if communication.is_optimizer_sharded else 1
+    memory_rate = gpu.memory_gb_s * 1e9 * MEMORY_RATE
+    passes = communication.pass_bytes + work.micro_steps * communication.micro_step_pass_bytes
     return StepTime(
         compute_s=compute_s,
         communication_s=gradients_s + weights_s + fetches_s,
         hidden_s=hidden_s,
-        optimizer_s=work.parameters * OPTIMIZER_BYTES_PER_PARAMETER / shards / (gpu.memory_gb_s * 1e9 * MEMORY_RATE),
+        passes_s=work.parameters * passes / memory_rate,
+        optimizer_s=work.parameters * OPTIMIZER_BYTES_PER_PARAMETER / shards / memory_rate,
         loader_s=work.instances * PLAN_S_PER_INSTANCE + work.tokens / ranks / LOADER_TOKENS_PER_S,
     )
 

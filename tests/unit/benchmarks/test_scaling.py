@@ -7,21 +7,24 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from benchmarks.scaling.__main__ import render_scaling
+from benchmarks.scaling.__main__ import TARGET_EFFICIENCY, render_scaling
 from benchmarks.scaling.published import (
     BERT_LARGE,
     BERT_LARGE_PARAMETERS,
     DEEPSPEED,
+    MLPERF,
+    MLPERF_TOKENS,
     NVIDIA_128,
     PUBLISHED,
     predict,
     worst_error_pct,
 )
+from benchmarks.scaling.strong import busy_share, estimate_step, render_strong
 from megabert.models.build import build_model
 from megabert.planning.estimate import EFFICIENCY
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-AIM_PCT = 15.0
+AIM_PCT = 10.0
 
 
 @pytest.mark.parametrize("system", PUBLISHED, ids=lambda system: system.name)
@@ -50,5 +53,23 @@ def test_parameters_of_the_published_model_are_counted():
     assert counted == BERT_LARGE_PARAMETERS
 
 
+def test_mlperf_rates_are_the_published_ones():
+    rates = {gpus: MLPERF.batches[gpus] * MLPERF_TOKENS / s / gpus for gpus, s in MLPERF.seconds.items()}
+    assert {gpus: round(rate / 1000) for gpus, rate in rates.items()} == {8: 260, 16: 215, 32: 213, 64: 226}
+
+
+def test_step_of_32_nodes_keeps_95_percent_of_one():
+    shares = [busy_share(estimate_step(128, 65_536, gpus, efficiency=TARGET_EFFICIENCY)) for gpus in (8, 256)]
+    assert shares[1] / shares[0] > 0.95
+
+
+@pytest.mark.parametrize(("length", "gpus"), [(128, 8), (128, 128), (512, 8), (512, 128)])
+def test_gpus_with_16384_tokens_a_step_are_busy(length, gpus):
+    batch = gpus * 16_384 // length
+    assert 0.93 < busy_share(estimate_step(length, batch, gpus, efficiency=TARGET_EFFICIENCY)) < 0.98
+
+
 def test_page_shows_what_the_command_prints():
-    assert render_scaling() in (DOCS / "scaling.md").read_text(encoding="utf-8")
+    page = (DOCS / "scaling.md").read_text(encoding="utf-8")
+    assert render_scaling() in page
+    assert render_strong(TARGET_EFFICIENCY) in page

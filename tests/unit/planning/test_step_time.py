@@ -60,6 +60,12 @@ def test_each_bucket_has_the_latency_of_the_ring():
     assert ten - one == pytest.approx(9 * (8 * 7 * 3.4e-6 + 7 * 14e-6))
 
 
+def test_passes_over_whole_gradients_do_not_shrink_with_the_gpus():
+    passing = Communication(pass_bytes=44, micro_step_pass_bytes=10)
+    one, many = (seconds(WORK, passing, Cluster(gpu=GPUS["h200"], nodes=n, gpus_per_node=8)).passes_s for n in (1, 512))
+    assert one == many == pytest.approx(336e6 * (44 + 4 * 10) / (4800e9 * 0.8))
+
+
 def test_slow_loader_sets_the_pace():
     work = Work(parameters=1000, flops=1e9, micro_steps=1, instances=65_536, tokens=8_000_000)
     step = seconds(work, Communication())
