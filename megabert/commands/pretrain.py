@@ -6,13 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megabert.command_line.program import Parser
-from megabert.config.loading import load_run_config, read_yaml, shipped_names, split_fork, to_dict, to_yaml
+from megabert.config.loading import (
+    load_run_config,
+    phase_data,
+    read_yaml,
+    shipped_names,
+    split_fork,
+    to_dict,
+    to_yaml,
+)
 from megabert.config.run import RunConfig
 from megabert.distributed.environments import before_ranks_meet
 from megabert.errors import EXIT_STOPPED, ConfigError
 from megabert.training.recovery.stop_signals import StopSignals
 
 if TYPE_CHECKING:
+    from megabert.export.sources import Source
     from megabert.models.build import InitialWeights
 
 NOTES = """
@@ -34,6 +43,7 @@ def add_arguments(parser: Parser) -> None:
         "torchrun --nproc_per_node 2 -m megabert pretrain --recipe debug --data.path DATA --run-dir runs/two",
         "megabert pretrain --recipe bert_base_1gpu --init-from FOLDER --data.path DATA --run-dir runs/continued",
         "megabert pretrain --recipe bert_large --init-from BASE --init-tiling --data.path DATA --run-dir runs/large",
+        "megabert pretrain --recipe modernbert_1gpu --init-from HF --init-vocabulary transfer --data.path DATA",
         "megabert pretrain --fork runs/base@4000 --run-dir runs/gentler --phases.0.learning-rate 1e-4",
     ]
     parser.add_argument(
@@ -147,6 +157,8 @@ def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
     if has_checkpoint(checkpoints_dir(run_dir)):
         return None
     source = open_source(config.init_from)
+    if config.init_vocabulary == "transfer":
+        source = _with_vocabulary_of_shards(source, config)
     if not config.init_tiling:
         return source.weights
     from megabert.models.tiling import check_sizes, tile_weights
@@ -154,3 +166,18 @@ def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
     check_sizes(source.model, config.model)
     target = replace(config.model, vocab_size=source.model.vocab_size)  # auto until the shards have been opened
     return replace(source.weights, read=lambda: tile_weights(source.weights.read(), source.model, target))
+
+
+def _with_vocabulary_of_shards(source: "Source", config: RunConfig) -> "Source":
+    """Return the source with the tokenizer of the first phase's shards, and its rows for that vocabulary."""
+    from megabert.data.shard_set import ShardSet
+    from megabert.models.vocabulary_transfer import plan_transfer, transfer_vocabulary
+    from megabert.tokenization import load_tokenizer
+
+    shards = ShardSet.open(phase_data(config, config.phases[0]), "train")
+    new = load_tokenizer(shards.tokenizer_dir)
+    transfer = plan_transfer(source.load_tokenizer(), new)
+    read = source.weights.read
+    weights = replace(source.weights, tokenizer_sha256=new.sha256, read=lambda: transfer_vocabulary(read(), transfer))
+    sizes = replace(source.model, vocab_size=new.vocab_size)
+    return replace(source, model=sizes, tokenizer_dir=shards.tokenizer_dir, weights=weights)

@@ -12,6 +12,10 @@ def contradictions(config: RunConfig) -> list[str]:
     problems = []
     if config.init_tiling and config.init_from is None and config.fork is None:
         problems.append("  init_tiling: there is nothing to tile; set init_from to a smaller model, or leave it out.")
+    if config.init_vocabulary == "transfer" and config.init_from is None and config.fork is None:
+        problems.append(
+            "  init_vocabulary=transfer: there is nothing to transfer; set init_from to a model, or leave it out."
+        )
     if config.validation.weights == "average" and config.average.decay is None:
         problems.append(
             "  validation.weights=average, but no average is kept: set average.decay, such as 0.999, or take "

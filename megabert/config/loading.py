@@ -201,6 +201,7 @@ def load_run_config(
     # The source of the weights gives the model's sizes: above the recipe's, below those that files and flags name.
     sources = [layer["init_from"] for layer in layers if layer.get("init_from")]
     is_tiled = bool([False, *(layer["init_tiling"] for layer in layers if "init_tiling" in layer)][-1])
+    is_transferred = "transfer" in [layer["init_vocabulary"] for layer in layers if "init_vocabulary" in layer][-1:]
     if sources and model_of is not None:
         if not is_tiled and any((layer.get("model") or {}).get("preset") for layer in layers[1:]):
             raise ConfigError(
@@ -208,6 +209,8 @@ def load_run_config(
             )
         model = model_of(str(sources[-1]))
         check_family(recipe, [layer.get("model") or {} for layer in layers], model, str(sources[-1]))
+        if is_transferred:  # the shards say it
+            model = {name: value for name, value in model.items() if name != "vocab_size"}
         kept_sizes = {name: value for name, value in model.items() if name not in TILED_SIZES}
         layers.insert(1, {"model": kept_sizes if is_tiled else {**model, "preset": None}})
     config = build(RunConfig, {"name": Path(recipe).stem}, *layers)

@@ -164,6 +164,10 @@ class RunConfig:
     init_tiling: bool = False
     """Fill a larger model than that of ``init_from`` with its weights, layers and widths tiled, as ModernBERT-large
     began with ModernBERT-base (Warner et al. 2024). The sizes are then the recipe's."""
+    init_vocabulary: Literal["same", "transfer"] = "same"
+    """Vocabulary of the shards beside that of ``init_from``: the same one, or another, to which the weights are
+    transferred. Pieces that both have keep their embeddings, new ones begin as the mean of the old pieces of their text
+    (Gee et al. 2022)."""
     fork: Annotated[str, Field(pattern=r"^.+@\d+$")] | None = None
     """Another run's checkpoint to continue from, RUN@STEP, with its weights, moments, step and data position. Fields
     that neither recipe nor flags name are taken from that run."""

@@ -149,13 +149,18 @@ class ShardSet:
             )
             raise self._damaged(index, what)
 
+    @property
+    def tokenizer_dir(self) -> Path:
+        """Folder of the tokenizer that the shards were built with."""
+        return self.folder / "tokenizer"
+
     def check_tokenizer(self) -> None:
         """Check that the tokenizer next to the shards is the one that they were built with.
 
         Raises:
             DataError: If there is none, or another one, or a file of it is damaged.
         """
-        source, recorded = self.folder / "tokenizer", self.metadata.tokenizer_sha256
+        source, recorded = self.tokenizer_dir, self.metadata.tokenizer_sha256
         remedy = "Copy the tokenizer of the build back, or build the shards again."
         if not source.is_dir():
             raise DataError(f"{source}: not there. {remedy}")
@@ -174,7 +179,7 @@ class ShardSet:
         """
         if not destination.exists():
             with publish_folder(destination) as folder:
-                copy_tokenizer(self.folder / "tokenizer", folder)
+                copy_tokenizer(self.tokenizer_dir, folder)
 
     def sizes(self, spans: tuple[tuple[int, int], ...]) -> Sizes:
         """Return how long the instances of ranges of global rows are, without reading them where there is an index.

@@ -124,7 +124,8 @@ class InitialWeights:
         if self.tokenizer_sha256 != tokenizer_sha256:
             raise DataError(
                 f"{self.source}: its tokenizer (SHA-256 {self.tokenizer_sha256[:12]}) is not the one of the shards in "
-                f"{folder} ({tokenizer_sha256[:12]}). Build them with: megabert-data build --tokenizer {self.source}",
+                f"{folder} ({tokenizer_sha256[:12]}). Build them with: megabert-data build --tokenizer {self.source} "
+                "Or transfer the weights to the vocabulary of the shards: --init-vocabulary transfer",
                 see="the-tokenizer-is-another",
             )
 

@@ -1,10 +1,13 @@
 """Continued pre-training from somebody's BERT and from a run of our own."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
-from integration.conftest import build_shards
+from integration.conftest import CORPUS, build_shards
 from integration.runs import TINY, Run
+from safetensors.torch import load_file
 
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 
@@ -25,8 +28,6 @@ def test_pretraining_goes_on_from_minilm(minilm, corpus, tmp_path):
     rows = run.finish_well()
     assert [row["step"] for row in rows if "train/loss" in row] == [1, 2, 3]
     assert "newly initialised, not in the source: cls.predictions" in run.output
-    from safetensors.torch import load_file
-
     theirs = load_file(minilm / "model.safetensors")
     ours = read_masters(find_checkpoint(run.run_dir / "checkpoints", 0))
     embedding = theirs["embeddings.word_embeddings.weight"]
@@ -42,3 +43,34 @@ def test_run_starts_from_another_runs_weights(shards, tmp_path):
     last = read_masters(find_checkpoint(first.run_dir / "checkpoints", "last"))
     start = read_masters(find_checkpoint(second.run_dir / "checkpoints", 0))
     assert all(start[name].equal(tensor) for name, tensor in last.items())
+
+
+@pytest.mark.soak
+def test_published_modernbert_continues_on_another_vocabulary(corpus, tmp_path):
+    import transformers
+
+    kind = ("--objective", "none", "--masking", "dynamic", "--dupe-factor", "1", "--pieces", "byte_bpe")
+    old = build_shards(corpus, tmp_path / "old", *kind)
+    korean = tmp_path / "korean.jsonl"
+    korean.write_text("".join((CORPUS.parent / "korean.jsonl").read_text("utf-8").splitlines(True)[:20]), "utf-8")
+    new = build_shards(korean, tmp_path / "new", *kind, "--language", "ko")
+    sizes = {"hidden_size": 32, "intermediate_size": 44, "num_hidden_layers": 4, "num_attention_heads": 2}
+    config = transformers.ModernBertConfig(
+        vocab_size=1000, max_position_embeddings=128, local_attention=16, pad_token_id=1, **sizes
+    )
+    published = tmp_path / "published"
+    transformers.ModernBertForMaskedLM(config).save_pretrained(published)
+    shutil.copytree(old / "tokenizer", published, dirs_exist_ok=True)
+
+    run = Run(tmp_path / "run", new, flags=SHORT | {"init-from": published, "model.family": "modernbert"})
+    assert run.finish() == 3
+    assert "--init-vocabulary transfer" in run.output
+    run = Run(tmp_path / "second", new, flags=run.flags | {"init-vocabulary": "transfer"})
+    run.finish_well()
+    assert "keep their rows" in run.output
+    theirs = load_file(published / "model.safetensors")["model.embeddings.tok_embeddings.weight"]
+    ours = read_masters(find_checkpoint(run.run_dir / "checkpoints", 0))["bert.embeddings.word_embeddings.weight"]
+    vocabularies = [json.loads((folder / "tokenizer" / "vocab.json").read_text("utf-8")) for folder in (old, new)]
+    shared = [(old_id, vocabularies[1][piece]) for piece, old_id in vocabularies[0].items() if piece in vocabularies[1]]
+    assert 256 < len(shared) < 1000
+    assert all(ours[new_id].equal(theirs[old_id]) for old_id, new_id in shared)

@@ -83,6 +83,13 @@ def untie(content: dict[str, torch.Tensor]) -> None:
     content["cls.predictions.decoder.weight"] = content["bert.embeddings.word_embeddings.weight"] + 1
 
 
+def rename_pieces(content: bytes) -> bytes:
+    """Write every piece but the special ones with a character that no text of ours has."""
+    lines = content.decode().splitlines()
+    renamed = [line if line.startswith("[") else f"\u6f22{line}" for line in lines]
+    return "".join(f"{line}\n" for line in renamed).encode()
+
+
 def header(text: bytes) -> Callable[[bytes], bytes]:
     """Return what replaces the header of a safetensors file."""
     return lambda content: struct.pack("<Q", len(text)) + text + content[8 + struct.unpack("<Q", content[:8])[0] :]
@@ -226,6 +233,13 @@ CASES = [
             "embed with a run": "megabert embed lines.txt --model run",
         }.items()
         for file in ("manifest.json", "rank_00000.safetensors")
+    ),
+    Case(
+        name="pretrain: a vocabulary that shares no piece",
+        given=(copy(*NEEDS), remove("hf/tokenizer.json"), change("hf/vocab.txt", rename_pieces)),
+        command=f"{COMMANDS['pretrain']} --init-vocabulary transfer",
+        code=2,
+        says=("nothing would be kept", "hf/vocab.txt"),
     ),
     Case(
         name="export: a link to a private file",

@@ -64,6 +64,14 @@ def test_run_with_a_checkpoint_needs_its_source_no_more(tmp_path):
     assert _initial(config, tmp_path) is None
 
 
+def test_sizes_of_a_source_come_without_its_vocabulary_where_that_is_transferred(generator_size, tmp_path, capsys):
+    generator_size("ElectraForMaskedLM")
+    words = ["--recipe", "electra_small", "--init-from", str(tmp_path / "source"), "--run-dir", str(tmp_path / "run")]
+    for flags, expected in (((), 5), (("--init-vocabulary", "transfer"), "auto")):
+        assert main(["pretrain", *words, *flags, "--print-config"]) == 0
+        assert yaml.safe_load(capsys.readouterr().out)["model"]["vocab_size"] == expected
+
+
 @pytest.mark.parametrize(
     ("recorded", "flags", "expected"),
     [

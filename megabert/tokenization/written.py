@@ -1,0 +1,40 @@
+"""What the pieces of a vocabulary stand for, in one form for every kind of tokenizer, so that two can be compared."""
+
+from typing import NamedTuple
+
+from megabert.tokenization.backend import BYTE_BPE, CONTINUATION, SPACE_BYTE, SPACE_MARK, WORDPIECE
+from megabert.tokenization.span_cache import byte_characters
+from megabert.tokenization.tokenizer import Tokenizer
+
+
+class WrittenPiece(NamedTuple):
+    """The text of a piece, and whether it begins a word: ``##ing``, ``ing`` in byte-level BPE, ``ing`` in Unigram."""
+
+    text: bytes
+    """UTF-8; a piece of byte-level BPE may end within a character."""
+    begins_word: bool
+
+    def decode(self) -> str | None:
+        """Return the text, or None where it is not whole characters."""
+        try:
+            return self.text.decode()
+        except UnicodeDecodeError:
+            return None
+
+
+def written_pieces(tokenizer: Tokenizer) -> list[WrittenPiece]:
+    """Return what each piece stands for, in the order of the ids."""
+    if tokenizer.kind is WORDPIECE:
+        return [
+            WrittenPiece(piece.removeprefix(CONTINUATION).encode(), not piece.startswith(CONTINUATION))
+            for piece in tokenizer.pieces
+        ]
+    mark = SPACE_BYTE if tokenizer.kind is BYTE_BPE else SPACE_MARK
+    to_bytes = {character: bytes([byte]) for byte, character in enumerate(byte_characters())}
+    result = []
+    for piece in tokenizer.pieces:
+        text = piece.removeprefix(mark)
+        is_bytes = tokenizer.kind is BYTE_BPE and all(character in to_bytes for character in text)
+        encoded = b"".join(to_bytes[character] for character in text) if is_bytes else text.encode()
+        result.append(WrittenPiece(encoded, piece.startswith(mark)))
+    return result
