@@ -31,7 +31,7 @@ from megabert.errors import ConfigError, DataError
 
 TEXT_BYTES_A_TOKEN = 4.76
 TEXT_BYTES_A_DOCUMENT = 3000
-EXTRACTED, TOKENIZED = 0.55, 0.45
+EXTRACTED, TOKENIZED = 1.05, 0.45
 """Bytes of extracted and of tokenized documents for each byte of text."""
 EXPANSION = {"gz": 3.0, "bz2": 4.0, "zst": 3.5, "xz": 4.5}
 """Bytes of text for each byte of a compressed file, about."""

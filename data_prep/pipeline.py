@@ -33,7 +33,6 @@ from data_prep.steps.step4_merge_chunks import merge_chunks
 from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
 from megabert.schema import Manifest, atomic_write, read_json
-from megabert.tokenization import load_tokenizer
 
 INTERMEDIATE = ("paragraphs", "extract", "sample", "tokens", "spread")
 """Folders below ``work`` that are not needed when the documents are made."""
@@ -86,7 +85,7 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
     if config.tokenizer is not None:
-        load_tokenizer(Path(config.tokenizer))  # an unfit one is refused before anything is written
+        tokenizer_of(Path(config.tokenizer))  # an unfit one is refused before anything is written
     if needs_space and not (output / STATE_NAME).exists():
         print(require_space(estimate(config, text_bytes_of(files), executor.workers), output), file=sys.stderr)
     with lock_folder(output), executor:

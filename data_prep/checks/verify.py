@@ -27,10 +27,14 @@ from megabert.schema import (
     ShardEntry,
     ShardMetadata,
     lengths_path,
-    read_batch,
+    read_batches,
     read_lengths,
     read_manifest,
+    rows_per_batch,
 )
+
+BATCHES_A_CHECK = 32
+"""Record batches that are checked together; each has 32,768 tokens or less."""
 
 
 @dataclass(frozen=True)
@@ -135,12 +139,12 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
     rules, pairs = Rules.of(task.metadata, tokenizer_of(task.folder / "tokenizer")), _pairs(task)
     totals, problems, first = np.zeros(3, np.int64), [], 0
     sizes = [np.zeros((2, 0), np.int64)]  # a damaged shard may have no batch
-    # Batch by batch, so that no more than one is held decoded.
-    for index in range(reader.num_record_batches):
-        batch = Batch.of(read_batch(reader, index))
+    # A few at a time, so that little is held decoded.
+    for numbers in _groups(task, reader):
+        batch = Batch.of(read_batches(reader, numbers))
         rows = len(batch.label_R)
         if rows > MAX_BATCH_ROWS:
-            problems.append(f"{task.path}: batch {index} has {rows} rows; allowed are {MAX_BATCH_ROWS}")
+            problems.append(f"{task.path}: batch {numbers[0]} has {rows} rows; allowed are {MAX_BATCH_ROWS}")
         part = None if pairs is None else pairs.take(np.arange(first, min(first + rows, len(pairs))))
         problems += _check_batch(task, batch, first, rules, part)
         totals += [rows, len(batch.ids_T), len(batch.positions_M)]
@@ -151,6 +155,14 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
     if totals.tolist() != said:
         problems.append(f"{task.path}: rows, tokens, masked tokens are {totals.tolist()}, the manifest says {said}")
     return problems + _check_index(task, np.concatenate(sizes, axis=1))
+
+
+def _groups(task: ShardTask, reader: pa.RecordBatchFileReader) -> list[range]:
+    """Return the record batches that are checked together: several, or one of an earlier version's large ones."""
+    count, small = reader.num_record_batches, rows_per_batch(task.metadata.max_seq_length)
+    is_small = task.entry.rows <= count * small
+    size = max(1, min(BATCHES_A_CHECK, MAX_BATCH_ROWS // small)) if is_small else 1
+    return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 def _check_index(task: ShardTask, sizes: NDArray[np.int64]) -> list[str]:

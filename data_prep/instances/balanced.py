@@ -72,7 +72,7 @@ def _plan(bucket: Bucket, options: PairOptions) -> "PairColumns":
             longest=_longest(options),
             has_random=options.metadata.objective == "nsp",
         )
-        room = len(bucket.document_S)  # there are never more pairs than sentences
+        room = len(bucket.starts_S) - 1  # there are never more pairs than sentences
         dtypes = (*[np.int64] * 4, np.uint8, np.uint64, *[np.int64] * 4)
         columns = PairColumns(*(np.empty(room, dtype) for dtype in dtypes))
         planned = walk_bucket(bucket.starts_S, bucket.document_starts, bucket.document_keys, walk_options, columns)

@@ -248,5 +248,5 @@ class _Part:
         lists = pa.ListArray.from_arrays(pa.array(self.starts, pa.int32()), sentences)
         batch = pa.record_batch([pa.array(self.hashes, pa.uint64()), sources, lists], schema=SCHEMA)
         batches = [batch.slice(i, DOCUMENTS_A_BATCH) for i in range(0, batch.num_rows, DOCUMENTS_A_BATCH)]
-        write_batches(path, SCHEMA, batches, compression="lz4")
+        write_batches(path, SCHEMA, batches)  # lz4 would take twice as long, to halve what is soon deleted
         return path

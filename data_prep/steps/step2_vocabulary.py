@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from data_prep.arrow_files import open_mapped, write_batches
 from data_prep.config import BuildConfig
+from data_prep.document_set import tokenizer_of
 from data_prep.execution.counts import Counts
 from data_prep.execution.work_units import Build, Unit
 from data_prep.vocabulary_training import (
@@ -26,7 +27,7 @@ from data_prep.vocabulary_training import (
 )
 from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.schema import publish_folder
-from megabert.tokenization import Tokenizer, TooManyWords, load_tokenizer, save_huggingface
+from megabert.tokenization import Tokenizer, TooManyWords, save_huggingface
 
 TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most, about: the count of different words takes memory."""
@@ -82,7 +83,7 @@ def sample(task: SampleTask) -> tuple[list[Path], Counts]:
     """Write the documents of a file that are in the sample."""
     reader = open_mapped(task.source)
     batches = (_chosen(reader.get_batch(index), task.share) for index in range(reader.num_record_batches))
-    write_batches(task.path, reader.schema, batches, compression="lz4")
+    write_batches(task.path, reader.schema, batches)
     return [task.path], {}
 
 
@@ -106,7 +107,7 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
     """
     config = task.config
     if config.tokenizer is not None:
-        tokenizer = load_tokenizer(Path(config.tokenizer))
+        tokenizer = tokenizer_of(Path(config.tokenizer))
         report = check_vocabulary(tokenizer, _documents(task.sources, SAMPLE_CHARACTERS), SAMPLE_OPTIONS)
         require_fit(report, where=config.tokenizer)
         lines = report.lines()

@@ -1,6 +1,6 @@
 """The contract between ``data_prep`` and ``megabert``: Arrow schema, shard manifest, atomic files."""
 
-from megabert.schema.batches import FlatBatch, find_nonsense, flat_list, read_batch
+from megabert.schema.batches import FlatBatch, find_nonsense, flat_list, read_batch, read_batches
 from megabert.schema.files import (
     atomic_path,
     atomic_write,
@@ -47,6 +47,7 @@ __all__ = [
     "parse_json",
     "publish_folder",
     "read_batch",
+    "read_batches",
     "read_json",
     "read_lengths",
     "read_manifest",

@@ -17,20 +17,31 @@ from megabert.schema.shards import ShardMetadata
 
 
 def read_batch(reader: pa.RecordBatchFileReader, number: int) -> pa.RecordBatch:
-    """Return a record batch of a shard in which no offset is outside and no value is missing.
+    """Return a record batch of a shard in which no offset is outside and no value is missing; see `read_batches`."""
+    return read_batches(reader, range(number, number + 1))
+
+
+def read_batches(reader: pa.RecordBatchFileReader, numbers: range) -> pa.RecordBatch:
+    """Return some record batches of a shard as one, in which no offset is outside and no value is missing.
 
     Args:
         reader: Reads a file whose schema is that of a shard (`ShardMetadata.from_arrow`).
-        number: Index of the batch.
+        numbers: Indices of the batches, one at least. What is asked of a batch in Python takes as long for one of a few
+            hundred rows as for one of thousands, so whoever reads them all takes many at a time.
 
     Raises:
-        DataError: The batch is damaged; the message is a clause that the caller completes with the file.
+        DataError: A batch is damaged; the message is a clause that the caller completes with the file.
     """
-    try:
-        batch = reader.get_batch(number)
-        batch.validate(full=True)
-    except (pa.ArrowException, OSError, SystemError) as error:
-        raise DataError(f"record batch {number} cannot be read ({str(error).splitlines()[0]})") from error
+    batches = []
+    for number in numbers:
+        try:
+            batches.append(reader.get_batch(number))
+            batches[-1].validate(full=True)
+        except (pa.ArrowException, OSError, SystemError) as error:
+            raise DataError(f"record batch {number} cannot be read ({str(error).splitlines()[0]})") from error
+    batch, number = batches[0], numbers[0]
+    if len(batches) > 1:
+        batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
     # Most batches have no room for nulls: a column's first buffer, and the first of a list's values, would be that.
     if any(buffer is not None for column in batch.columns for buffer in column.buffers()[::2]):
         _refuse_nulls(batch, number)
