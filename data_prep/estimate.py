@@ -150,7 +150,7 @@ def estimate(config: BuildConfig, text_bytes: int, ranks: int, rates: dict[str, 
 
 
 def _require_small_buckets(config: BuildConfig, tokens: int, buckets: int) -> None:
-    if config.buckets and tokens / buckets > 2 * MAX_BUCKET_TOKENS:
+    if config.buckets and tokens / buckets > 4 * MAX_BUCKET_TOKENS:
         held, enough = tokens // buckets, -(-tokens // MAX_BUCKET_TOKENS)
         raise ConfigError(
             f"buckets={buckets} puts {held:,} tokens into each, which a worker holds in memory (about "

@@ -71,6 +71,8 @@ def _dropped(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Co
         dropped["duplicate_documents"] = sum(kept.get("duplicate_documents", {}).values())
     if "documents_without_weight" in kept:
         dropped["documents_without_weight"] = kept["documents_without_weight"]
+    if "copies_left_out" in kept:
+        dropped["copies_of_long_documents"] = kept["copies_left_out"]
     problems = {name: number for name, number in extracted["problems"].items() if name in extracted["examples"]}
     return dropped | problems
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import offsets_of
 from data_prep.config import BuildConfig
-from data_prep.document_set import SPLITS, bucket_path, document_schema, hash_range, index_path
+from data_prep.document_set import SPLITS, TokenizedDocuments, bucket_path, document_schema, hash_range, index_path
 from data_prep.execution.counts import Counts
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Outcome
@@ -26,8 +26,9 @@ from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.schema import atomic_write
 
 BUCKET_TOKENS = 5_000_000
-MAX_BUCKET_TOKENS = 20_000_000
-"""Tokens that a bucket holds after weights, about: a worker has all of them in memory."""
+MAX_BUCKET_TOKENS = 10_000_000
+"""Tokens that a bucket holds after weights, about, and the copies of one document, which are in one bucket: a worker
+has all of them in memory."""
 MIN_BUCKETS = 4
 TRAIN_BUCKETS_A_VALIDATION_BUCKET = 4096
 """At most, so that a validation bucket overlaps few of the merged files."""
@@ -124,7 +125,7 @@ def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     with TokenReader(task.sources) as reader:
         documents = reader.read([SPLITS.index(task.split)], low, high)
     # Sorting the slices together by hash shuffles them: neighbours in the corpus are not neighbours in the bucket.
-    order, counts = _choose(task, documents.hashes_D, documents.sources_D)
+    order, counts = _choose(task, documents)
     documents = documents.take(order)
     # The split is the same for the whole file, so the column is left out.
     schema = document_schema(task.vocab_size)
@@ -140,10 +141,9 @@ def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     return [task.path], counts
 
 
-def _choose(
-    task: BucketTask, hashes: NDArray[np.uint64], sources: NDArray[np.uint16]
-) -> tuple[NDArray[np.integer], Counts]:
+def _choose(task: BucketTask, documents: TokenizedDocuments) -> tuple[NDArray[np.integer], Counts]:
     """Return the documents to keep, in the order of their hashes, each as often as its source's weight says."""
+    hashes, sources = documents.hashes_D, documents.sources_D
     order = np.lexsort((sources, hashes))
     counts: Counts = {}
     if "duplicate_documents" in task.config.clean.rules:
@@ -158,7 +158,11 @@ def _choose(
         times = np.floor(weight).astype(np.int64)
         times += uniform(mix(hashes[order], string_key("weight"))) < weight - times
         counts["documents_without_weight"] = int(np.count_nonzero(times == 0))
-        order = np.repeat(order, times)
+        tokens = np.diff(documents.token_offsets)[order]
+        most = np.maximum(1, MAX_BUCKET_TOKENS // np.maximum(tokens, 1))
+        if (times > most).any():  # else the counts of a build do not speak of it
+            counts["copies_left_out"] = int(np.maximum(times - most, 0).sum())
+        order = np.repeat(order, np.minimum(times, most))
     return order, counts
 
 

@@ -49,7 +49,7 @@ def test_workers_do_not_change_a_byte(reference, tmp_path, workers):
     assert hashes(tmp_path / "out") == reference[0]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 16])
 def test_ranks_do_not_change_a_byte(reference, tmp_path, ranks):
     mpirun = Path(sys.executable).parent / "mpirun"
     if not mpirun.is_file():
