@@ -33,6 +33,8 @@ MAX_HELD_OUT_CHARACTERS = 5_000_000  # further held-out documents are neither tr
 _HELD_OUT_DRAW = string_key("vocabulary held-out")  # the name of the draw that holds a document out
 _WHITESPACE = re.compile(r"\s+")
 _BATCH = 4096  # texts encoded at once
+MAX_LINE = 65_536
+"""Characters of the longest line that is split into words at one go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,9 +296,15 @@ def _measure(tokenizer: Tokenizer, held_out: _HeldOut) -> VocabularyReport:
 def _count_words(tokenizer: Tokenizer, texts: list[str]) -> Counter[str]:
     """Count the words of all texts, line by line: a call for each different word would take several times as long."""
     words: Counter[str] = Counter()
-    for text in texts:
-        for line in text.split("\n"):
+    spaced: Counter[str] = Counter()
+    for line in (line for text in texts for line in text.split("\n")):
+        if len(line) <= MAX_LINE:
             words.update(tokenizer.split_words(line))
+        else:  # may be millions of marks: each different one is looked at once
+            spaced.update(tokenizer.split_spans(line))
+    for part, count in spaced.items():
+        for word in tokenizer.split_words(part):
+            words[word] += count
     return words
 
 

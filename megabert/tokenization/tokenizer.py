@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -25,6 +25,7 @@ from megabert.tokenization.backend import (
     mark_special,
     options_of,
     panics_as_errors,
+    split_spans,
 )
 from megabert.tokenization.span_cache import AsciiPieces, BytePieces, SpanCache
 
@@ -182,6 +183,10 @@ class Tokenizer:
         """Return the text as the model's vocabulary sees it: cleaned, and lower-cased if the tokenizer does so."""
         with panics_as_errors(self.where):
             return self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
+
+    def split_spans(self, text: str) -> Iterable[str]:
+        """Return parts of a text that are cut into words independently of each other."""
+        return text.split() if self._options is None else split_spans(text)
 
     def split_words(self, text: str) -> list[str]:
         """Normalise a text and cut it into the words that are then cut into pieces."""
