@@ -102,7 +102,7 @@ def score(model: BertForPreTraining, shards: ShardSet, train_shards: ShardSet) -
     """Return held-out losses in nats by what the position shows, and accuracies in percent."""
     losses, kinds, nsp, labels, first = [], [], [], [], []
     for batch in batches_of(shards, shards.num_rows):
-        out = model(batch, with_logits=True)
+        out = model(batch, with_logits=True, with_hidden=True)
         losses.append(torch.nn.functional.cross_entropy(out.mlm_logits_MV, batch.masked_ids_M, reduction="none"))
         seen_M = batch.input_ids_T[batch.masked_positions_M]
         is_mask_M = seen_M == shards.metadata.special_ids["mask"]

@@ -22,7 +22,7 @@ from megabert.ops.bias_gelu.reference import bias_gelu_reference
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.cross_entropy.reference import cross_entropy_reference
 from megabert.ops.dropout import ATTENTION_OUTPUT, DropoutStream
-from megabert.ops.layer_norm.api import layer_norm
+from megabert.ops.layer_norm.api import layer_norm_twice
 from megabert.ops.layer_norm.reference import layer_norm_reference
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}
@@ -96,7 +96,7 @@ def dropout_stream(lengths: Sequence[int], tokens: int, device: torch.device) ->
 def layer_norm_problem(
     shape: tuple[int, int], generator: torch.Generator, *, extras: Sequence[str] = ("bias", "dropout", "residual")
 ) -> Problem:
-    """Return LayerNorm of (tokens, width) with some of bias, dropout and residual."""
+    """Return LayerNorm of (tokens, width) with some of bias, dropout and residual, and perhaps a result used twice."""
     (tokens, width), device = shape, generator.device
     tensors = {
         "x_TD": torch.randn(shape, generator=generator, device=device),
@@ -111,9 +111,13 @@ def layer_norm_problem(
     if "dropout" in extras:
         site = dropout_stream([tokens], tokens, device).site(3, ATTENTION_OUTPUT, 0.1)
     options: dict[str, Any] = {"eps": 1e-12, "dropout": site}
-    return Problem(
-        functools.partial(layer_norm, **options), functools.partial(layer_norm_reference, **options), tensors
-    )
+    first, twin = (0.75, 0.25) if "twice" in extras else (1.0, 0.0)
+
+    def weighted(*arguments: Tensor, **rest: Any) -> Tensor:
+        y_TD, twin_TD = layer_norm_twice(*arguments, **options, **rest)
+        return y_TD if not twin else first * y_TD + twin * twin_TD
+
+    return Problem(weighted, functools.partial(layer_norm_reference, **options), tensors)
 
 
 def bias_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:

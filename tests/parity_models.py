@@ -171,7 +171,7 @@ def run_ours(model: torch.nn.Module, batch: MicroBatch) -> dict[str, Tensor | No
             hidden_TD, _ = model.bert(batch)
             logits_T = model.discriminator_predictions(hidden_TD)
             return {"hidden states": hidden_TD, "discriminator logits": logits_T}
-        output = model(batch, with_logits=True)
+        output = model(batch, with_logits=True, with_hidden=True)
     return {
         "hidden states": output.hidden_TD,
         "masked-LM logits": output.mlm_logits_MV,

@@ -3,7 +3,6 @@
 # T packed tokens, B sequences, M labelled positions, D hidden, C outputs
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -84,8 +83,7 @@ class TaskModel(nn.Module):
 
     def _dropped(self, x: Tensor, positions: Tensor, batch: MicroBatch) -> Tensor:
         """Drop elements, keyed like the encoder's own dropout as if the head were one more layer."""
-        stream = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T)
-        stream = replace(stream, row_seeds_T=stream.row_seeds_T.index_select(0, positions))
+        stream = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T).at(positions)
         return dropout(x, stream.site(self.config.num_hidden_layers, EMBEDDINGS, self.config.hidden_dropout_prob))
 
 

@@ -19,7 +19,7 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
 from megabert.models.encoder import BertEncoder
-from megabert.models.layers import BertEmbeddings, BertPooler, PretrainingHeads
+from megabert.models.layers import BertEmbeddings, BertPooler, PretrainingHeads, first_tokens
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import DropoutStream
 
@@ -133,15 +133,19 @@ class BertModel(nn.Module):
         self.encoder = BertEncoder(config, ops, activation_checkpointing=activation_checkpointing)
         self.pooler = BertPooler(config) if has_pooler else None
 
-    def forward(self, batch: PackedBatch, *, input_ids_T: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, batch: PackedBatch, *, input_ids_T: Tensor | None = None, read_M: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Run the encoder; dropout is on in training mode only.
 
         Args:
             batch: Packed micro-batch.
             input_ids_T: Tokens to read instead of the batch's.
+            read_M: Index of the tokens whose last hidden states are returned; None: all. What the last layer does
+                behind attention is then computed for these, and for the first tokens if there is a pooler, alone.
 
         Returns:
-            Last hidden states of shape (T, D), and pooled ones of shape (B, D), or None without a pooler.
+            Last hidden states of shape (T, D), or (M, D), and pooled ones of shape (B, D), or None without a pooler.
         """
         stream = None
         if self.training:
@@ -151,8 +155,16 @@ class BertModel(nn.Module):
         x_TD = self.embeddings(batch, stream, input_ids_T)
         if self.embeddings_project is not None:
             x_TD = self.embeddings_project(x_TD)
-        hidden_TD = self.encoder(x_TD, batch, stream)
-        return hidden_TD, None if self.pooler is None else self.pooler(hidden_TD, batch.cu_seqlens)
+        if self.pooler is None:
+            return self.encoder(x_TD, batch, stream, read_M), None
+        first_B = first_tokens(batch)
+        if read_M is None:
+            hidden_TD = self.encoder(x_TD, batch, stream)
+            return hidden_TD, self.pooler(hidden_TD.index_select(0, first_B))
+        # A token may be read twice; the rows of its two copies are equal.
+        hidden_RD = self.encoder(x_TD, batch, stream, torch.cat([read_M, first_B]))
+        hidden_MD, first_BD = hidden_RD.split([len(read_M), len(first_B)])
+        return hidden_MD, self.pooler(first_BD)
 
 
 class BertForPreTraining(nn.Module):
@@ -207,16 +219,24 @@ class BertForPreTraining(nn.Module):
             self.bert.embeddings.word_embeddings.weight, config, ops, has_sentence_objective=has_sentence_objective
         )
 
-    def forward(self, batch: PackedBatch, *, with_logits: bool = False) -> PretrainingOutput:
+    def forward(self, batch: PackedBatch, *, with_logits: bool = False, with_hidden: bool = False) -> PretrainingOutput:
         """Return the sums of losses and of right answers; dropout is on in training mode only.
 
         Args:
             batch: Packed micro-batch. One without real instances gives a loss of exactly 0 and zero gradients.
-            with_logits: Whether to return logits and hidden states as well.
+            with_logits: Whether to return logits and pooled hidden states as well.
+            with_hidden: Whether to return the last hidden states of all tokens as well, which pre-training does not
+                compute.
         """
         # Only the masked positions are projected to the vocabulary, and the loss is summed, not averaged: see ``Term``.
-        hidden_TD, pooled_BD = self.bert(batch)
-        mlm_logits_MV = self.cls.predictions(hidden_TD, batch.masked_positions_M)
+        positions_M = batch.masked_positions_M
+        hidden_TD = None
+        if with_hidden:
+            hidden_TD, pooled_BD = self.bert(batch)
+            hidden_MD = hidden_TD.index_select(0, positions_M)
+        else:
+            hidden_MD, pooled_BD = self.bert(batch, read_M=positions_M)
+        mlm_logits_MV = self.cls.predictions(hidden_MD)
         mlm_loss_sum, mlm_correct = cross_entropy(mlm_logits_MV, batch.masked_ids_M, backend=self.loss_backend)
         # Without a sentence objective its sums are zero, so that every output has the same fields.
         nsp_logits_B2 = None
@@ -227,7 +247,9 @@ class BertForPreTraining(nn.Module):
                 nsp_logits_B2, batch.next_sentence_label_B, backend=self.loss_backend
             )
         z_loss_sum = _z_loss_sum(mlm_logits_MV, batch.masked_ids_M) if self.has_z_loss else None
-        output = PretrainingOutput(mlm_loss_sum, nsp_loss_sum, mlm_correct, nsp_correct, z_loss_sum)
+        output = PretrainingOutput(
+            mlm_loss_sum, nsp_loss_sum, mlm_correct, nsp_correct, z_loss_sum, hidden_TD=hidden_TD
+        )
         if not with_logits:
             return output
         return replace(
@@ -235,7 +257,6 @@ class BertForPreTraining(nn.Module):
             mlm_logits_MV=mlm_logits_MV[:, : self.config.vocab_size],
             nsp_logits_B2=nsp_logits_B2,
             pooled_BD=pooled_BD,
-            hidden_TD=hidden_TD,
         )
 
 

@@ -83,12 +83,13 @@ class ElectraForPreTraining(nn.Module):
         )
         self.terms = (*self.generator.terms, Term("rtd", per="tokens", weight=DISCRIMINATOR_WEIGHT))
 
-    def forward(self, batch: PackedBatch, *, with_logits: bool = False) -> PretrainingOutput:
+    def forward(self, batch: PackedBatch, *, with_logits: bool = False, with_hidden: bool = False) -> PretrainingOutput:
         """Return the sums of losses and of right answers; dropout is on in training mode only, sampling always.
 
         Args:
             batch: Packed micro-batch. One without real instances gives a loss of exactly 0 and zero gradients.
-            with_logits: Whether to return the logits of both models and the discriminator's hidden states as well.
+            with_logits: Whether to return the logits of both models as well.
+            with_hidden: Whether to return the discriminator's last hidden states as well.
         """
         # The generator predicts the masked tokens; its logits are detached, because sampling has no gradient.
         guessed = self.generator(batch, with_logits=True)
@@ -105,9 +106,8 @@ class ElectraForPreTraining(nn.Module):
             "rtd_correct": ((logits_T > 0).eq(is_replaced_T) & is_real_T).sum(),
             "rtd_histogram": _histogram(logits_T.detach(), is_replaced_T, is_real_T),
         }
-        if with_logits:
-            return replace(guessed, **sums, rtd_logits_T=logits_T, hidden_TD=hidden_TD)
-        return replace(guessed, **sums, mlm_logits_MV=None, hidden_TD=None)
+        output = replace(guessed, **sums, hidden_TD=hidden_TD if with_hidden else None)
+        return replace(output, rtd_logits_T=logits_T) if with_logits else replace(output, mlm_logits_MV=None)
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ Layers see tokens in one row, sequences end to end. Everything but attention wor
 boundaries; what attention needs to know of them is worked out once a micro-batch, the packing.
 """
 
-# T packed tokens, N heads, D hidden, F intermediate, C = 3 * D
+# T packed tokens, R tokens that are read, N heads, D hidden, F intermediate, C = 3 * D
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
 from megabert.models.deberta import Convolution, DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
-from megabert.models.layers import BiasGelu, LayerNorm
+from megabert.models.layers import BiasGelu, LayerNorm, SubLayerNorm, Twice
 from megabert.models.modern import PreNormLayer, RotaryPacking, plan_rotary
 from megabert.ops.attention.api import AttentionBlocks, attention, plan_attention
 from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
@@ -71,17 +71,18 @@ class SubLayerOutput(nn.Module):
     def __init__(self, width: int, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(width, config.hidden_size, bias=False)
-        self.LayerNorm = LayerNorm(config.hidden_size, config, ops, has_dense_bias=True)
+        self.LayerNorm = SubLayerNorm(config, ops)
 
-    def forward(self, x: Tensor, residual_TD: Tensor, site: Dropout | None) -> Tensor:
-        """Return LayerNorm(residual + dropout(dense(x))), of shape (T, D).
+    def forward(self, x: Tensor, residual_TD: Tensor, site: Dropout | None) -> Twice:
+        """Return LayerNorm(residual + dropout(dense(x))), of shape (T, D), twice.
 
         Args:
             x: Context of shape (T, D) or activations of shape (T, F).
             residual_TD: Input of the sub-layer.
             site: Dropout of the dense layer's output; None drops nothing.
         """
-        return self.LayerNorm(self.dense(x), residual_TD, site)
+        twice: Twice = self.LayerNorm(self.dense(x), residual_TD, site)
+        return twice
 
 
 class Intermediate(nn.Module):
@@ -105,16 +106,27 @@ class Attention(nn.Module):
         self.self = (DisentangledSelfAttention if config.pos_att_type else SelfAttention)(config, ops)
         self.output = SubLayerOutput(config.hidden_size, config, ops)
 
-    def forward(self, x_TD: Tensor, packing: Packing, sites: tuple[AttentionDropout | None, Dropout | None]) -> Tensor:
-        """Return the sub-layer's hidden states, of shape (T, D).
+    def forward(
+        self,
+        hidden: Twice,
+        packing: Packing,
+        sites: tuple[AttentionDropout | None, Dropout | None],
+        read_R: Tensor | None = None,
+    ) -> Twice:
+        """Return the sub-layer's hidden states, of shape (T, D) or (R, D), twice.
 
         Args:
-            x_TD: Hidden states of the previous layer.
+            hidden: Hidden states of the previous layer.
             packing: Of the kind that this model's attention takes.
             sites: Dropouts of the attention probabilities and of the output; None drops nothing.
+            read_R: Index of the tokens that are returned, all of them where it is None. They attend to all.
         """
-        probabilities_site, output_site = sites
-        return self.output(self.self(x_TD, packing, probabilities_site), x_TD, output_site)
+        (x_TD, residual_TD), (probabilities_site, output_site) = hidden, sites
+        context_TD = self.self(x_TD, packing, probabilities_site)
+        if read_R is not None:
+            context_TD, residual_TD = context_TD.index_select(0, read_R), residual_TD.index_select(0, read_R)
+        twice: Twice = self.output(context_TD, residual_TD, output_site)
+        return twice
 
 
 class EncoderLayer(nn.Module):
@@ -127,25 +139,36 @@ class EncoderLayer(nn.Module):
         self.intermediate = Intermediate(config, ops)
         self.output = SubLayerOutput(config.intermediate_size, config, ops)
 
-    def forward(self, x_TD: Tensor, packing: Packing, stream: DropoutStream | None, depth: int) -> Tensor:
-        """Return the next hidden states, of shape (T, D).
+    def forward(
+        self,
+        hidden: Twice,
+        packing: Packing,
+        stream: DropoutStream | None,
+        depth: int,
+        read_R: Tensor | None = None,
+    ) -> Twice:
+        """Return the next hidden states, of shape (T, D) or (R, D), twice.
 
         Args:
-            x_TD: Hidden states of the previous layer.
+            hidden: Hidden states of the previous layer.
             packing: Where the sequences are.
             stream: Dropout of the micro-batch; None drops nothing.
             depth: Number of the layer, from 0. It keys dropout, so that layers that share weights do not share masks.
+            read_R: Index of the tokens whose hidden states are read; None: all. Behind attention each token is by
+                itself, and the others are left out.
         """
         config = self.config
+        of_read = stream if stream is None or read_R is None else stream.at(read_R)
 
         def site(name: int) -> Dropout | None:
-            return None if stream is None else stream.site(depth, name, config.hidden_dropout_prob)
+            return None if of_read is None else of_read.site(depth, name, config.hidden_dropout_prob)
 
         probabilities = attention_dropout(
             stream, layer=depth, probability=config.attention_probs_dropout_prob, num_heads=config.num_attention_heads
         )
-        x_TD = self.attention(x_TD, packing, (probabilities, site(ATTENTION_OUTPUT)))
-        return self.output(self.intermediate(x_TD), x_TD, site(FEED_FORWARD_OUTPUT))
+        x_RD, residual_RD = self.attention(hidden, packing, (probabilities, site(ATTENTION_OUTPUT)), read_R)
+        twice: Twice = self.output(self.intermediate(x_RD), residual_RD, site(FEED_FORWARD_OUTPUT))
+        return twice
 
 
 class BertEncoder(nn.Module):
@@ -166,28 +189,38 @@ class BertEncoder(nn.Module):
         self.convolution = Convolution(config, ops) if config.conv_kernel_size else None
         self.activation_checkpointing = activation_checkpointing
 
-    def forward(self, x_TD: Tensor, batch: PackedBatch, stream: DropoutStream | None) -> Tensor:
-        """Return the last hidden states, of shape (T, D).
+    def forward(
+        self, x_TD: Tensor, batch: PackedBatch, stream: DropoutStream | None, read_R: Tensor | None = None
+    ) -> Tensor:
+        """Return the last hidden states, of shape (T, D) or (R, D).
 
         Args:
             x_TD: Embedded tokens.
             batch: Where the sequences are; its tokens are not read.
             stream: Dropout of the micro-batch; None drops nothing.
+            read_R: Index of the tokens whose last hidden states are read; None: all. Pre-training reads a sixth, and
+                what the last layer does behind attention is three quarters of its matrix products.
         """
-        packing = self._pack(batch)
-        embedded_TD = x_TD
         layers = self.config.num_hidden_layers
+        if read_R is not None and layers == 1 and self.convolution is not None:  # which comes last, and adds all tokens
+            return self.forward(x_TD, batch, stream).index_select(0, read_R)
+        packing = self._pack(batch)
+        hidden: Twice = (x_TD, x_TD)
         for depth in range(layers):
+            read = read_R if depth == layers - 1 else None
             # With fewer sets of weights than layers, neighbours take the same one: 0 0 0 1 1 1 for two in six layers.
             layer = self.layer[depth * len(self.layer) // layers]
             if self.activation_checkpointing and torch.is_grad_enabled():
                 # Dropout is keyed, so the recomputed layer is the same one without saving a generator's state.
-                x_TD = checkpoint(layer, x_TD, packing, stream, depth, use_reentrant=False, preserve_rng_state=False)
+                hidden = checkpoint(
+                    layer, hidden, packing, stream, depth, read, use_reentrant=False, preserve_rng_state=False
+                )
             else:
-                x_TD = layer(x_TD, packing, stream, depth)
+                hidden = layer(hidden, packing, stream, depth, read)
             if depth == 0 and self.convolution is not None:
-                x_TD = self.convolution(embedded_TD, x_TD, batch.cu_seqlens, stream)
-        return x_TD if self.LayerNorm is None else self.LayerNorm(x_TD)
+                convolved_TD = self.convolution(x_TD, hidden[0], batch.cu_seqlens, stream)
+                hidden = (convolved_TD, convolved_TD)
+        return hidden[0] if self.LayerNorm is None else self.LayerNorm(hidden[0])
 
     def set_global_rope_theta(self, base: float) -> None:
         """Turn queries and keys of global attention by another base from now on; a phase may have its own."""

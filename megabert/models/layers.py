@@ -20,41 +20,62 @@ from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
-from megabert.ops.layer_norm.api import layer_norm
+from megabert.ops.layer_norm.api import layer_norm, layer_norm_twice
+
+Twice = tuple[Tensor, Tensor]
+"""Hidden states for the next dense layer, and the same as the next residual: LayerNorm adds up their two gradients."""
 
 
 class LayerNorm(nn.Module):
-    """LayerNorm (Ba et al. 2016) of one tensor, or of its sum with a residual.
-
-    With ``dense_bias`` it is the end of a post-LayerNorm sub-layer: dense bias, dropout, residual and LayerNorm.
+    """LayerNorm (Ba et al. 2016) of one tensor, or of its sum with another.
 
     Args:
         width: Size of the last dimension.
         config: Gives the number that is added to the variance.
         ops: Backend of the op ``layer_norm``.
-        has_dense_bias: Whether it owns the bias of the dense layer before it.
     """
 
-    def __init__(self, width: int, config: ModelConfig, ops: OpsConfig, *, has_dense_bias: bool = False) -> None:
+    def __init__(self, width: int, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width)) if config.traits.has_biases else None
-        self.dense_bias = nn.Parameter(torch.zeros(width)) if has_dense_bias else None
         self.eps = config.layer_norm_eps
         self.backend = ops.layer_norm
 
-    def forward(self, x_TD: Tensor, residual_TD: Tensor | None = None, site: Dropout | None = None) -> Tensor:
-        """Return LayerNorm(residual + dropout(x + dense bias)), of shape (T, D).
+    def forward(self, x_TD: Tensor, other_TD: Tensor | None = None) -> Tensor:
+        """Return LayerNorm(x + other), of shape (T, D); without another tensor, of x alone."""
+        bias_D = torch.zeros_like(self.weight) if self.bias is None else self.bias
+        return layer_norm(x_TD, self.weight, bias_D, eps=self.eps, residual_TD=other_TD, backend=self.backend)
+
+
+class SubLayerNorm(nn.Module):
+    """The end of a post-LayerNorm sub-layer: the dense layer's bias, dropout, residual and LayerNorm.
+
+    Args:
+        config: Gives the width, and the number that is added to the variance.
+        ops: Backend of the op ``layer_norm``.
+    """
+
+    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(config.hidden_size))
+        self.bias = nn.Parameter(torch.zeros(config.hidden_size))
+        self.dense_bias = nn.Parameter(torch.zeros(config.hidden_size))
+        self.eps = config.layer_norm_eps
+        self.backend = ops.layer_norm
+
+    def forward(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None) -> Twice:
+        """Return LayerNorm(residual + dropout(x + dense bias)), of shape (T, D), twice.
 
         Args:
-            x_TD: Output of a dense layer, without the bias that this module owns.
-            residual_TD: Input of the sub-layer; None adds none.
+            x_TD: Output of the dense layer, without its bias.
+            residual_TD: Input of the sub-layer.
             site: Dropout of the sub-layer's output; None drops nothing.
         """
-        return layer_norm(
+        return layer_norm_twice(
             x_TD,
             self.weight,
-            torch.zeros_like(self.weight) if self.bias is None else self.bias,
+            self.bias,
             eps=self.eps,
             input_bias_D=self.dense_bias,
             residual_TD=residual_TD,
@@ -131,14 +152,18 @@ class BertPooler(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = torch.tanh if config.traits.pooler_act == "tanh" else functional.gelu
 
-    def forward(self, hidden_TD: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Return one vector a sequence, of shape (B, D).
+    def forward(self, first_BD: Tensor) -> Tensor:
+        """Return one vector a sequence, of shape (B, D), from the hidden states of the first tokens."""
+        return self.activation(self.dense(first_BD))
 
-        A padded sequence has no first token; it gives the row of another token, which no label counts.
-        """
-        # No length is read, so a GPU need not be waited for.
-        first_B = cu_seqlens[:-1].long().clamp(max=hidden_TD.shape[0] - 1)
-        return self.activation(self.dense(hidden_TD.index_select(0, first_B)))
+
+def first_tokens(batch: PackedBatch) -> Tensor:
+    """Return the index of each sequence's first token, int64 of shape (B,).
+
+    A padded sequence has none; it gives that of another token, which no label counts.
+    """
+    # No length is read, so a GPU need not be waited for.
+    return batch.cu_seqlens[:-1].long().clamp(max=len(batch.input_ids_T) - 1)
 
 
 class MaskedLmTransform(nn.Module):
@@ -181,19 +206,16 @@ class TiedDecoder(nn.Module):
 
 
 class MaskedLmHead(nn.Module):
-    """Logits at masked positions."""
+    """Logits at masked positions, about 15% of the tokens: only these are projected to the vocabulary."""
 
     def __init__(self, word_embeddings: Tensor, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
         self.transform = MaskedLmTransform(config, ops)
         self.decoder = TiedDecoder(word_embeddings, int(config.vocab_size))
 
-    def forward(self, hidden_TD: Tensor, positions_M: Tensor) -> Tensor:
-        """Return logits of shape (M, V).
-
-        Only the masked positions, about 15% of the tokens, are projected to the vocabulary.
-        """
-        return self.decoder(self.transform(hidden_TD.index_select(0, positions_M)))
+    def forward(self, hidden_MD: Tensor) -> Tensor:
+        """Return logits of shape (M, V)."""
+        return self.decoder(self.transform(hidden_MD))
 
 
 class PretrainingHeads(nn.Module):

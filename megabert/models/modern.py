@@ -16,7 +16,7 @@ from torch.nn import functional
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.batch import PackedBatch
-from megabert.models.layers import LayerNorm
+from megabert.models.layers import LayerNorm, Twice
 from megabert.ops.attention.api import AttentionBlocks, attention, plan_attention
 from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
 from megabert.ops.dropout import (
@@ -160,11 +160,20 @@ class PreNormAttention(nn.Module):
         self.self = RotarySelfAttention(config, ops, is_global=config.is_global(depth))
         self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
-    def forward(self, x_TD: Tensor, packing: RotaryPacking, sites: tuple[Probabilities, Dropout | None]) -> Tensor:
-        """Return what is added to the layer's input, of shape (T, D)."""
+    def forward(
+        self,
+        x_TD: Tensor,
+        packing: RotaryPacking,
+        sites: tuple[Probabilities, Dropout | None],
+        read_R: Tensor | None = None,
+    ) -> Tensor:
+        """Return what is added to the layer's input, of shape (T, D), or (R, D) where not all tokens are read."""
         probabilities_site, output_site = sites
         normed_TD = x_TD if self.LayerNorm is None else self.LayerNorm(x_TD)
-        return dropout(self.output(self.self(normed_TD, packing, probabilities_site)), output_site)
+        context_TD = self.self(normed_TD, packing, probabilities_site)
+        if read_R is not None:
+            context_TD = context_TD.index_select(0, read_R)
+        return dropout(self.output(context_TD), output_site)
 
 
 class GatedFeedForward(nn.Module):
@@ -205,25 +214,38 @@ class PreNormLayer(nn.Module):
         self.config = config
         self.is_global = config.is_global(depth)
 
-    def forward(self, x_TD: Tensor, packing: RotaryPacking, stream: DropoutStream | None, depth: int) -> Tensor:
-        """Return the next hidden states, of shape (T, D).
+    def forward(
+        self,
+        hidden: Twice,
+        packing: RotaryPacking,
+        stream: DropoutStream | None,
+        depth: int,
+        read_R: Tensor | None = None,
+    ) -> Twice:
+        """Return the next hidden states, of shape (T, D) or (R, D), twice.
 
         Args:
-            x_TD: Hidden states of the previous layer.
+            hidden: Hidden states of the previous layer.
             packing: Where the sequences are, and positions as angles.
             stream: Dropout of the micro-batch; None drops nothing.
             depth: Number of the layer, from 0, which keys dropout.
+            read_R: Index of the tokens whose hidden states are read; None: all.
         """
         config, probability = self.config, self.config.attention_probs_dropout_prob
 
-        def site(name: int, probability: float) -> Dropout | None:
-            return None if stream is None else stream.site(depth, name, probability)
+        def site(name: int, probability: float, of: DropoutStream | None) -> Dropout | None:
+            return None if of is None else of.site(depth, name, probability)
 
-        probabilities: Probabilities = site(ATTENTION_PROBABILITIES, probability)
+        probabilities: Probabilities = site(ATTENTION_PROBABILITIES, probability, stream)
         if self.is_global:
             probabilities = attention_dropout(
                 stream, layer=depth, probability=probability, num_heads=config.num_attention_heads
             )
-        sites = (probabilities, site(ATTENTION_OUTPUT, config.hidden_dropout_prob))
-        x_TD = x_TD + self.attention(x_TD, packing, sites)
-        return x_TD + self.feed_forward(x_TD, site(FEED_FORWARD_OUTPUT, config.mlp_dropout))
+        of_read, (x_TD, residual_TD) = stream, hidden
+        if read_R is not None:
+            of_read = None if stream is None else stream.at(read_R)
+            residual_TD = residual_TD.index_select(0, read_R)
+        sites = (probabilities, site(ATTENTION_OUTPUT, config.hidden_dropout_prob, of_read))
+        x_RD = residual_TD + self.attention(x_TD, packing, sites, read_R)
+        x_RD = x_RD + self.feed_forward(x_RD, site(FEED_FORWARD_OUTPUT, config.mlp_dropout, of_read))
+        return x_RD, x_RD

@@ -18,7 +18,7 @@ threshold, so the fast implementations skip it.
 # T packed tokens, B sequences, N heads, R rows, C columns
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -120,6 +120,10 @@ class DropoutStream:
         # Tokens past the last sequence are padding, which any seed serves: they get 0.
         seeds_T = torch.nn.functional.pad(instance_seeds_B, (0, 1))[sequence_T]
         return cls(lowbias32_(position_ids_T.to(torch.int32).mul_(GOLDEN).add_(seeds_T)), instance_seeds_B)
+
+    def at(self, positions_R: Tensor) -> "DropoutStream":
+        """Return the seeds of some tokens, given by their index, for ops that work on these alone."""
+        return replace(self, row_seeds_T=self.row_seeds_T.index_select(0, positions_R))
 
     def site(self, layer: int, site: int, probability: float) -> Dropout | None:
         """Return the dropout of one site, or None where the probability rounds to zero.

@@ -87,7 +87,7 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         logits_MV, labels_M = logits_MV.contiguous(), labels_M.contiguous()
         rows, classes = logits_MV.shape
-        log_sums_M, losses_M = torch.empty(2, rows, dtype=torch.float32, device=logits_MV.device)
+        log_sums_M, losses_M = (torch.empty(rows, dtype=torch.float32, device=logits_MV.device) for _ in range(2))
         correct_M = torch.empty(rows, dtype=torch.int64, device=logits_MV.device)
         if rows:
             tiles = cross_entropy_tiles(classes)

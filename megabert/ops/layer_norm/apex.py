@@ -18,8 +18,8 @@ def layer_norm_apex(
     residual_TD: Tensor | None,
     eps: float,
     dropout: Dropout | None,
-) -> Tensor:
-    """Run ``api.layer_norm`` on a CUDA device; the sum is float32 (float64 for float64), as in the torch backend."""
+) -> tuple[Tensor, Tensor]:
+    """Run ``api.layer_norm_twice`` on a CUDA device; the sum is float32 (float64 for float64)."""
     compute = torch.promote_types(x_TD.dtype, torch.float32)
     z_TD = x_TD.to(compute)
     if input_bias_D is not None:
@@ -28,4 +28,5 @@ def layer_norm_apex(
     if residual_TD is not None:
         z_TD = z_TD + residual_TD.to(compute)
     y_TD: Tensor = fused_layer_norm_affine(z_TD, weight_D.to(compute), bias_D.to(compute), z_TD.shape[-1:], eps)
-    return y_TD.to(x_TD.dtype)
+    y_TD = y_TD.to(x_TD.dtype)
+    return y_TD, y_TD  # autograd adds their gradients

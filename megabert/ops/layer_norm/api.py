@@ -2,6 +2,7 @@
 
 # T packed tokens, D hidden
 
+import functools
 from typing import Any
 
 import torch
@@ -43,8 +44,37 @@ def layer_norm(
     Raises:
         KernelError: The backend cannot run here.
     """
+    return layer_norm_twice(
+        x_TD,
+        weight_D,
+        bias_D,
+        eps=eps,
+        input_bias_D=input_bias_D,
+        residual_TD=residual_TD,
+        dropout=dropout,
+        backend=backend,
+    )[0]
+
+
+def layer_norm_twice(
+    x_TD: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor,
+    *,
+    eps: float,
+    input_bias_D: Tensor | None = None,
+    residual_TD: Tensor | None = None,
+    dropout: Dropout | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Return what ``layer_norm`` does, as two tensors in the same memory: for a dense layer, and for the residual.
+
+    Each has a gradient of its own, and the backward pass adds the two while it reads them. Of one tensor that is used
+    twice autograd would add them beforehand: read two tensors, write one, only to read it again.
+    """
     run = choose("layer_norm", backend, BACKENDS, x_TD.device.type)
-    return run(x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout)
+    twice: tuple[Tensor, Tensor] = run(x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout)
+    return twice
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -63,7 +93,7 @@ class _LayerNorm(torch.autograd.Function):
         residual_TD: Tensor | None,
         eps: float,
         dropout: Dropout | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         # Statistics and normalisation are one call of torch's; the sum before them is the one tensor that is kept.
         z_TD = _sum(x_TD, input_bias_D, residual_TD, dropout)
         shape = z_TD.shape[-1:]
@@ -73,14 +103,19 @@ class _LayerNorm(torch.autograd.Function):
         ctx.save_for_backward(z_TD, mean_T1, rstd_T1, weight_D, bias_D)
         ctx.dropout = dropout
         ctx.dtypes = (x_TD.dtype, *(None if t is None else t.dtype for t in (input_bias_D, residual_TD)))
-        return y_TD.to(x_TD.dtype)
+        ctx.set_materialize_grads(False)
+        y_TD = y_TD.to(x_TD.dtype)
+        return y_TD, y_TD.detach()
 
     @staticmethod
-    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads_TD: Tensor | None) -> tuple[Tensor | None, ...]:
+        present = [grad_TD for grad_TD in grads_TD if grad_TD is not None]
+        if not present:
+            return (None,) * 7
         z_TD, mean_T1, rstd_T1, weight_D, bias_D = ctx.saved_tensors
         x_dtype, input_bias_dtype, residual_dtype = ctx.dtypes
         grad_z_TD, grad_weight_D, grad_bias_D = torch.ops.aten.native_layer_norm_backward(
-            grad_TD.to(z_TD.dtype).contiguous(),
+            functools.reduce(torch.add, (grad_TD.to(z_TD.dtype) for grad_TD in present)).contiguous(),
             z_TD,
             z_TD.shape[-1:],
             mean_T1,

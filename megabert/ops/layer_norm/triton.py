@@ -1,7 +1,8 @@
 """``layer_norm`` as Triton kernels: one pass over rows forward, one backward, nothing stored but mean and 1/std.
 
 The backward pass rebuilds z = residual + dropout(x + input bias) from its inputs, which autograd keeps anyway, and the
-dropout mask from its keys. With n = (z - mean) * rstd and g = dy * weight:
+dropout mask from its keys. A result that is used twice, by a dense layer and as the next residual, has two gradients,
+whose sum dy is taken here. With n = (z - mean) * rstd and g = dy * weight:
 
     dz = rstd * (g - mean(g) - n * mean(g * n)), means over the columns of a row
     dx = scale * keep * dz, dresidual = dz
@@ -53,7 +54,7 @@ def _sum_of_inputs(
     return z
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def layer_norm_forward(
     x_ptr,  # output of the dense layer, (tokens, width)
     weight_ptr,  # gain, (width,)
@@ -122,9 +123,10 @@ def layer_norm_forward(
     tl.store(rstd_ptr + row, rstd, mask=row < tokens)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "rows_each"])
 def layer_norm_backward(
     dy_ptr,  # gradient of the result, (tokens, width)
+    twin_dy_ptr,  # gradient of the result as a residual, which is added, (tokens, width), or None
     x_ptr,  # output of the dense layer, (tokens, width)
     weight_ptr,  # gain, (width,)
     input_bias_ptr,  # bias of the dense layer, (width,), or None
@@ -143,6 +145,7 @@ def layer_norm_backward(
     HAS_BIAS: tl.constexpr,  # whether there is a bias of the dense layer
     HAS_DROPOUT: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    HAS_TWIN: tl.constexpr,  # whether there are two gradients of the result
     HAS_DRESIDUAL: tl.constexpr,  # whether the residual's gradient is written; else dx is the same numbers
     IS_EXACT: tl.constexpr,  # whether COLUMNS is the width: no column needs to be masked
     STAGES: tl.constexpr,  # depth of software pipelining of the loop over rows
@@ -188,6 +191,8 @@ def layer_norm_backward(
 
         # Gain and shift, then the normalisation itself: dz = rstd * (g - mean(g) - n * mean(g * n)).
         grad = tl.load(dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+        if HAS_TWIN:
+            grad += tl.load(twin_dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
         dweight += grad * n
         dbias += grad
         g = grad * w
@@ -224,14 +229,15 @@ class _LayerNorm(torch.autograd.Function):
         residual_TD: Tensor | None,
         eps: float,
         dropout: Dropout | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         require("layer_norm", x_TD, weight_D, bias_D, input_bias_D, residual_TD)
         x_TD = x_TD.contiguous()
         residual_TD = None if residual_TD is None else residual_TD.contiguous()
         tokens, width = x_TD.shape
         tiles, _ = layer_norm_tiles(width)
         y_TD = torch.empty_like(x_TD)
-        mean_T, rstd_T = torch.empty(2, tokens, dtype=torch.float32, device=x_TD.device)
+        # Two tensors and not rows of one, which would begin at an aligned address only for some numbers of tokens.
+        mean_T, rstd_T = (torch.empty(tokens, dtype=torch.float32, device=x_TD.device) for _ in range(2))
         if tokens:
             layer_norm_forward[(triton.cdiv(tokens, tiles.rows),)](
                 x_TD,
@@ -255,10 +261,14 @@ class _LayerNorm(torch.autograd.Function):
             )
         ctx.save_for_backward(x_TD, weight_D, bias_D, input_bias_D, residual_TD, mean_T, rstd_T)
         ctx.dropout = dropout
-        return y_TD
+        ctx.set_materialize_grads(False)
+        return y_TD, y_TD.detach()
 
     @staticmethod
-    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads_TD: Tensor | None) -> tuple[Tensor | None, ...]:
+        present = [grad_TD.contiguous() for grad_TD in grads_TD if grad_TD is not None]
+        if not present:
+            return (None,) * 7
         x_TD, weight_D, bias_D, input_bias_D, residual_TD, mean_T, rstd_T = ctx.saved_tensors
         dropout = ctx.dropout
         tokens, width = x_TD.shape
@@ -272,7 +282,8 @@ class _LayerNorm(torch.autograd.Function):
         partials_QPD = torch.empty(quantities, programs, width, dtype=torch.float32, device=x_TD.device)
         if programs:
             layer_norm_backward[(programs,)](
-                grad_TD.contiguous(),
+                present[0],
+                present[1] if len(present) == 2 else None,
                 x_TD,
                 weight_D,
                 input_bias_D,
@@ -289,13 +300,15 @@ class _LayerNorm(torch.autograd.Function):
                 *threshold_and_scale(dropout),
                 **_switches(input_bias_D, dropout, residual_TD),
                 IS_EXACT=tiles.columns == width,
+                HAS_TWIN=len(present) == 2,
                 HAS_DRESIDUAL=dresidual_TD is not None,
                 STAGES=tiles.stages,
                 ROWS=tiles.rows,
                 COLUMNS=tiles.columns,
                 num_warps=tiles.warps,
             )
-        sums_QD = column_sums(partials_QPD)
+        # Gain and biases have one dtype in a model; where they do not, the sums are cast once more.
+        sums_QD = column_sums(partials_QPD, weight_D.dtype if weight_D.dtype == bias_D.dtype else torch.float32)
         return (
             dx_TD,
             sums_QD[0].to(weight_D.dtype),

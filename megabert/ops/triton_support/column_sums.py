@@ -10,13 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS = 32, 32
+ROWS, COLUMNS = 128, 32
+"""A tile: 528 programs are five loads one after the other, each as long as memory takes to answer."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def column_sums_of_partials(
     partials_ptr,  # partial sums, float32, (quantities, rows, columns)
-    sums_ptr,  # result, float32, (quantities, columns)
+    sums_ptr,  # result, (quantities, columns)
     rows,  # programs that made partial sums
     columns,  # columns of a row
     ROWS: tl.constexpr,  # rows added at once
@@ -31,13 +32,14 @@ def column_sums_of_partials(
         mask = (first + row < rows)[:, None] & (cols < columns)[None, :]
         offsets = (quantity * rows + first + row)[:, None] * columns + cols[None, :]
         total += tl.load(partials_ptr + offsets, mask=mask, other=0.0)
-    tl.store(sums_ptr + quantity * columns + cols, tl.sum(total, axis=0), mask=cols < columns)
+    sums = tl.sum(total, axis=0).to(sums_ptr.dtype.element_ty)
+    tl.store(sums_ptr + quantity * columns + cols, sums, mask=cols < columns)
 
 
-def column_sums(partials_QPD: Tensor) -> Tensor:
-    """Return the sums over programs, float32 of shape (Q, D)."""
+def column_sums(partials_QPD: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the sums over programs, taken in float32, rounded to ``dtype``, of shape (Q, D)."""
     quantities, rows, columns = partials_QPD.shape
-    sums_QD = torch.empty(quantities, columns, dtype=torch.float32, device=partials_QPD.device)
+    sums_QD = torch.empty(quantities, columns, dtype=dtype, device=partials_QPD.device)
     grid = (triton.cdiv(columns, COLUMNS), quantities)
     column_sums_of_partials[grid](partials_QPD, sums_QD, rows, columns, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4)
     return sums_QD

@@ -13,7 +13,7 @@ from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import bias_gelu_tiles
 
 
-@triton.jit(do_not_specialize=["constant"])  # every site has its own: one compilation for all
+@triton.jit(do_not_specialize=["constant", "tokens"])  # every site has its own constant: one compilation for all
 def dropout_row_keys(
     seeds_ptr,  # seed of each token, int32, (tokens,)
     constant,  # of the site, int32
@@ -28,7 +28,7 @@ def dropout_row_keys(
     tl.store(keys_ptr + row, key, mask=row < tokens)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def dropout_tile(
     x_ptr,  # hidden states or their gradient, (tokens, width)
     row_keys_ptr,  # keys of dropout, int32, (tokens,)

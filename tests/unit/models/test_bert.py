@@ -65,7 +65,7 @@ def test_untrained_losses_are_those_of_guessing(make_batch):
 
 def test_logits_on_request_are_cut_to_the_vocabulary(make_batch):
     batch = make_batch([30, 25, 12], vocab_size=70)
-    output = model_of().eval()(batch, with_logits=True)
+    output = model_of().eval()(batch, with_logits=True, with_hidden=True)
     assert output.mlm_logits_MV.shape == (batch.num_masked, 70)
     assert output.nsp_logits_B2.shape == (3, 2)
     assert output.pooled_BD.shape == (3, 32)

@@ -83,7 +83,7 @@ def test_logits_and_hidden_states_equal_transformers(shape, hidden_act, make_bat
     batch = make_batch([40, 1, 17, 40, 23], vocab_size=shape[0], seed=5)
     with torch.no_grad():
         expected, mask = run_theirs(theirs, batch)
-        output = ours(batch, with_logits=True)
+        output = ours(batch, with_logits=True, with_hidden=True)
     torch.testing.assert_close(output.hidden_TD, expected.hidden_states[-1][mask], **TOLERANCE)
     expected_mlm = expected.prediction_logits[mask][batch.masked_positions_M]
     torch.testing.assert_close(output.mlm_logits_MV, expected_mlm, **TOLERANCE)
@@ -192,7 +192,7 @@ def test_real_weights_give_the_hidden_states_of_transformers(minilm_folder, make
     batch = make_batch([50, 3, 128, 17], vocab_size=config.vocab_size)
     with torch.no_grad():
         expected, mask = run_theirs(theirs, batch)
-        output = ours.eval()(batch, with_logits=True)
+        output = ours.eval()(batch, with_logits=True, with_hidden=True)
     torch.testing.assert_close(output.hidden_TD, expected.last_hidden_state[mask], **TOLERANCE)
     torch.testing.assert_close(output.pooled_BD, expected.pooler_output, **TOLERANCE)
     # the whole model with its new heads, there and back

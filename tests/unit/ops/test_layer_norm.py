@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.ops_problems import relative_error
-from megabert.ops.layer_norm.api import layer_norm
+from megabert.ops.layer_norm.api import layer_norm, layer_norm_twice
 from megabert.ops.layer_norm.reference import layer_norm_reference
 
 EPS = 1e-12
@@ -51,6 +51,23 @@ def test_layer_norm_reference_passes_gradcheck(make_site):
         assert torch.autograd.gradcheck(
             lambda x, w, b, i, r, op=op: op(x, w, b, eps=1e-5, input_bias_D=i, residual_TD=r, dropout=site), tensors
         )
+
+
+@pytest.mark.parametrize("used", [(True, False), (False, True), (True, True)])
+def test_both_uses_of_a_result_add_their_gradients(used, generator, make_site):
+    shape = (13, 24)
+    columns = [torch.randn(24, generator=generator, dtype=torch.float64) for _ in range(3)]
+    rows = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2)]
+    grads = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2)]
+    found = []
+    for op in (layer_norm_twice, lambda *inputs, **options: (layer_norm_reference(*inputs, **options),) * 2):
+        weight, bias, input_bias, x, residual = leaves = [leaf.clone().requires_grad_() for leaf in columns + rows]
+        twice = op(x, weight, bias, eps=EPS, input_bias_D=input_bias, residual_TD=residual, dropout=make_site(13))
+        assert torch.equal(*twice)
+        sum((y * grad).sum() for y, grad, is_used in zip(twice, grads, used, strict=True) if is_used).backward()
+        found.append([leaf.grad for leaf in leaves])
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_layer_norm_of_no_rows_gives_zero_gradients():
