@@ -13,10 +13,10 @@ bins. Every bin then has the same number of instances, give or take one, and the
 So ranks have equal work, and one padded size fits all bins of a step.
 
 On a GPU micro-batches are padded to that size, so that a phase has few static shapes. The size is the step's own: its
-real tokens divided by its bins, rounded up to a multiple of ``MicroShape.token_multiple`` (1/128 of the greatest
-size). Totals of global batches vary (2% of the mean at 256 instances), and a single size for all steps would be padded
-by that much. A phase with large batches therefore meets one or a few shapes; ``token_multiple = tokens`` makes it
-exactly one.
+real tokens divided by its bins, rounded up to a multiple of ``MicroShape.token_multiple`` (1/128 of the greatest size,
+in whole tiles). Totals of global batches vary (2% of the mean at 256 instances), and a single size for all steps would
+be padded by that much. A phase with large batches therefore meets one or a few shapes; ``token_multiple = tokens``
+makes it exactly one.
 """
 
 import math
@@ -37,6 +37,9 @@ _EVENING_ROUNDS = 4
 """The last rounds of the zigzag, which look at the sums of the bins; more rounds gain nothing measurable."""
 _SIZES = 128
 """Padded sizes are multiples of 1/128 of the greatest size, which costs 0.4% of padding on average."""
+_TILE, _SHORT_TILE = 128, 16
+"""And they are multiples of the first, which fills the tiles of matrix products, or of the second where 1/128 is less.
+Triton compiles a kernel once for numbers that 16 divides and once for others: it never meets the others."""
 _FEWEST_TOKENS = 3
 """Tokens of the shortest instance: [CLS], one token, [SEP]."""
 
@@ -204,8 +207,10 @@ def shape_for(
     # A micro-batch holds an equal share of that and one more instance, since sums of bins differ by less than one.
     share, masked_share = math.ceil(tokens / steps), math.ceil(masked / steps)
     multiple, masked_multiple = _multiple(share), _multiple(masked_share)
+    tile = _tile(share)
+    most = max(longest, micro_batch_tokens // tile * tile)
     return MicroShape(
-        tokens=min(_round_up(share + longest, multiple), micro_batch_tokens),
+        tokens=min(_round_up(share + longest, multiple), most),
         sequences=math.ceil(1.25 * per_rank / steps) + 4,
         masked=max(1, _round_up(masked_share + most_masked, masked_multiple)),
         token_multiple=multiple,
@@ -214,8 +219,13 @@ def shape_for(
 
 
 def _multiple(size: int) -> int:
-    """Return what padded sizes are multiples of: 1/128 of the usual size, rounded up to whole multiples of 8."""
-    return max(8, _round_up(size, 8 * _SIZES) // _SIZES)
+    """Return what padded sizes are multiples of: 1/128 of the usual size, rounded up to whole tiles."""
+    return max(_tile(size), _round_up(size, _tile(size) * _SIZES) // _SIZES)
+
+
+def _tile(size: int) -> int:
+    """Return the rows of a tile that padding up to it costs little of."""
+    return _TILE if size >= _TILE * _SIZES else _SHORT_TILE
 
 
 def _distribute(

@@ -1,0 +1,72 @@
+"""Triton compiles anew for numbers that 16 does not divide, and for 1: micro-batches of a run must not differ so."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
+from triton.runtime.jit import JITFunction, create_function_from_signature
+
+from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.triton import attention_triton
+from megabert.ops.bias_gelu.triton import bias_gelu_triton
+from megabert.ops.cross_entropy.triton import cross_entropy_triton
+from megabert.ops.dropout import Dropout
+from megabert.ops.layer_norm.triton import layer_norm_triton
+from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
+
+WIDTH, HEADS = 128, 2
+SIZES = [(16_384, 133, 2_560), (16_512, 133, 2_688), (17_024, 64, 2_704), (256, 3, 16), (131_072, 1_000, 20_480)]
+"""Tokens, sequences and masked positions: multiples of 16, and for sequences anything but one."""
+
+
+@pytest.fixture
+def variants(monkeypatch):
+    """Return for each kernel the set of what it would be compiled for: types, divisibility and constants."""
+    found, backend, binders = {}, make_backend(GPUTarget("cuda", 90, 32)), {}
+
+    def run(function, *args, grid, warmup, **options):
+        if function not in binders:
+            binders[function] = create_function_from_signature(function.signature, function.params, backend)
+        _, specialization, _ = binders[function](*args, **options | {"debug": False, "instrumentation_mode": ""})
+        found.setdefault(function.fn.__name__, set()).add((str(specialization), str(sorted(options.items()))))
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    return found
+
+
+def meta(*shape, dtype=torch.bfloat16):
+    return torch.empty(*shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
+
+
+def run_ops(tokens, sequences, masked):
+    seeds_T, column = meta(tokens, dtype=torch.int32), meta(WIDTH)
+    site = Dropout(0.1, row_keys_triton(seeds_T, 7))
+    read = masked + sequences  # rows of the last layer: any number
+    site_of_read = Dropout(0.1, row_keys_triton(meta(read, dtype=torch.int32), 7))
+    dropped_triton(meta(tokens, WIDTH), site)
+    probabilities = AttentionDropout(0.1, meta(sequences, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
+    options = {"max_seqlen": 128, "num_heads": HEADS, "dropout": probabilities}
+    for rows, dropout in ((tokens, site), (read, site_of_read)):
+        x, residual = meta(rows, WIDTH), meta(rows, WIDTH)
+        torch.autograd.backward(layer_norm_triton(x, column, column, column, residual, 1e-12, dropout), [x, residual])
+        bias_gelu_triton(x, column, approximate=False).backward(x)
+    qkv, cu_seqlens = meta(tokens, 3 * WIDTH), meta(sequences + 1, dtype=torch.int32)
+    attention_triton(qkv, cu_seqlens, **options).backward(meta(tokens, WIDTH))
+    cross_entropy_triton(meta(masked, 1024), meta(masked, dtype=torch.int64))[0].backward()
+
+
+def test_each_kernel_is_compiled_once_for_all_micro_batches(variants):
+    for size in SIZES:
+        run_ops(*size)
+    kernels = {"layer_norm_backward", "attention_backward", "bias_gelu_backward", "cross_entropy_backward"}
+    assert kernels | {"column_sums_of_partials", "dropout_row_keys", "dropout_tile"} <= set(variants)
+    assert {name: kinds for name, kinds in variants.items() if len(kinds) > 1} == {}
+
+
+def test_variants_are_seen(variants):
+    attention_triton(meta(256, 3 * WIDTH), meta(3, dtype=torch.int32), max_seqlen=128, num_heads=HEADS, dropout=None)
+    attention_triton(meta(250, 3 * WIDTH), meta(3, dtype=torch.int32), max_seqlen=128, num_heads=HEADS, dropout=None)
+    assert len(variants["attention_forward"]) == 2
