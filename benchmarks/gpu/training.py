@@ -20,6 +20,7 @@ from megabert.config.run import OpsConfig
 from megabert.models.bert import BertForPreTraining
 from megabert.observability.flops import peak_flops, training_flops
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.optim.base import no_decay
 
 
@@ -88,6 +89,7 @@ class MegabertStep:
     def __init__(
         self, config: ModelConfig, batch: Batch, *, backend: str, device: torch.device, dtype: torch.dtype
     ) -> None:
+        set_matmul_precision()
         options: dict[str, Any] = dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy"), backend)
         self.model = random_model(config, OpsConfig(**options), device).to(dtype)
         named = list(self.model.named_parameters())

@@ -28,7 +28,8 @@ class Bucket:
     weights: Tensor
     """The model's weights of all windows, in the precision of the model."""
     master: Tensor
-    """Float32 weights of this rank's window, which the optimizer updates."""
+    """Float32 weights of this rank's window, which the optimizer updates. In a world of one they are a float32 model's
+    weights themselves: nobody else may write the window there, as a collective might while masters are filled."""
     gradient_sum: Tensor
     """The sum of all ranks' gradients in this rank's window, float32; ``master.grad``."""
     rank: int
@@ -44,6 +45,16 @@ class Bucket:
     def is_alone(self) -> bool:
         """Whether the one window is everything: a world of one."""
         return self.master.numel() == self.weights.numel()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the masters are the model's weights."""
+        return self.master.data_ptr() == self.window.data_ptr()
+
+    def round_masters(self) -> None:
+        """Copy the masters into the window, in the precision of the model."""
+        if not self.is_shared:
+            self.window.copy_(self.master.detach())
 
     def zeros(self) -> Tensor:
         """Return a buffer for this rank's own gradients of all windows; the padding at its end has to stay zero."""
@@ -73,6 +84,8 @@ def bucket_of(
     """
     is_alone = master.numel() == weights.numel()
     gradient_sum = buffer if is_alone and buffer is not None else torch.zeros_like(master, requires_grad=False)
+    if is_alone and master.dtype == weights.dtype:
+        master.data = weights.detach()
     master.grad = gradient_sum
     return Bucket(parameters, weights.detach(), master, gradient_sum, rank)
 

@@ -31,11 +31,13 @@ from megabert.config.deepspeed import REQUIRED, unsupported, value_at, zero_stag
 from megabert.config.run import Precision
 from megabert.distributed.process_group import World
 from megabert.engine.buckets import DEFAULT_BUCKET_SIZE, split_groups
+from megabert.engine.host_copy import HostCopy
 from megabert.engine.weight_average import WeightAverage
 from megabert.engine.zero3_outputs import from_fields, to_fields
 from megabert.engine.zero_stages import check_coverage, stage_of
 from megabert.errors import ConfigError
 from megabert.ops.lamb.reference import sums_of_squares
+from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.optim import BaseOptimizer, Fragment
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -133,9 +135,8 @@ class Engine:
         """Accumulate the gradients of ``loss``, which fp16 scales.
 
         Args:
-            loss: A scalar. For means over the global batch it is
-                ``world_size * (sum_mlm / N_masked + sum_nsp / N_instances)`` with this micro-step's sums and the whole
-                batch's counts: the sum of all ranks' gradients is divided by the number of ranks.
+            loss: A scalar, ``world_size * (sum_mlm / N_masked + sum_nsp / N_instances)``: this micro-step's sums, the
+                whole batch's counts. The sum of all ranks' gradients is divided by the number of ranks.
             is_last: Whether ``step`` comes next, so that stage 1 may send gradients while others are computed. Without
                 it they are sent in ``step``. Stages 2 and 3 send in each backward pass.
         """
@@ -148,9 +149,9 @@ class Engine:
     def wait_for_backward(self) -> None:
         """Wait until this rank has computed its part, so that what follows is waiting for the other ranks.
 
-        The host has nothing else to do: the last gradients are still on their way.
+        The host has nothing else to do: the last gradients are still on their way. A rank that is alone does not wait.
         """
-        if self._world.device.type == "cuda":
+        if self._world.device.type == "cuda" and self._world.size > 1:
             torch.cuda.current_stream(self._world.device).synchronize()
 
     @torch.no_grad()
@@ -158,7 +159,8 @@ class Engine:
         """Reduce, clip and update, or skip the update on all ranks where anything is not finite.
 
         The host waits for the device once, for one small vector: whether the trainer's step count advances, and so the
-        learning rate of the next update, depends on it.
+        learning rate of the next update, depends on it. At stages 0 to 2 the update has been launched before, with
+        a clip factor that stays on the device and is 0 where anything is not finite. So the device does not wait.
 
         Args:
             sums: What else is to be summed over ranks: a float64 vector on the device. Losses, for instance.
@@ -168,21 +170,34 @@ class Engine:
         """
         squares = self._stage.sum_of_squares().view(1)
         vector = squares if sums is None else torch.cat([sums, squares])
-        totals = self._world.sum_over_ranks(vector).cpu()
-        finite = all(map(math.isfinite, totals.tolist()))
-        if not finite:
+        on_device = self._world.sum_over_ranks(vector)
+        copy = HostCopy(on_device)
+        multiple = self._stage.gradient_multiple
+        # Stage 3 clips by itself, with the same arithmetic, 1e-6 included.
+        self.optimizer.gradient_scale = self._gradient_scale(on_device, multiple) if self.zero_stage < 3 else 1.0
+        self._stage.start_update()
+        totals = copy.wait()
+        *others, sum_of_squares = totals.tolist()
+        if not all(map(math.isfinite, (*others, sum_of_squares))):
             names = tuple(self.nonfinite_gradients())
             self.discard_gradients()
             return StepOutcome(totals=totals[:-1], grad_norm=None, nonfinite=names)
-        multiple = self._stage.gradient_multiple
-        norm = math.sqrt(totals[-1]) / multiple
-        # Stage 3 clips by itself, with the same arithmetic, 1e-6 included.
-        excess = max(1.0, (norm + 1e-6) / self._max_grad_norm) if self._max_grad_norm else 1.0
-        self.optimizer.gradient_scale = 1.0 / (multiple * excess) if self.zero_stage < 3 else 1.0
         with self._naming_the_floor():
-            self._stage.update()
+            self._stage.finish_update()
         was_skipped = bool(getattr(self._deepspeed.optimizer, "overflow", False))
-        return StepOutcome(totals=totals[:-1], grad_norm=None if was_skipped else norm)
+        norm = None if was_skipped else math.sqrt(sum_of_squares) / multiple
+        return StepOutcome(totals=totals[:-1], grad_norm=norm)
+
+    def _gradient_scale(self, totals: Tensor, multiple: float) -> Tensor:
+        """Return what gradients are multiplied by, a float64 scalar on the device: 0 where a total is not finite.
+
+        Of the totals the last is the sum of squares of ``multiple`` times the gradient of the global batch.
+        """
+        excess = torch.ones_like(totals[-1])
+        if self._max_grad_norm:
+            excess = ((totals[-1].sqrt() / multiple + 1e-6) / self._max_grad_norm).clamp(min=1.0)
+        # masked_fill: torch.where would copy the number from the host.
+        return (1.0 / (multiple * excess)).masked_fill(~totals.isfinite().all(), 0.0)
 
     def nonfinite_gradients(self) -> list[str]:
         """Return the names of parameters whose gradients hold inf or NaN on this rank, before anything is updated.
@@ -267,6 +282,7 @@ def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: di
         ConfigError: A required key is missing or says something else, or the combination is not supported.
     """
     _check(ds_config)
+    set_matmul_precision()
     import deepspeed  # takes seconds, and only training needs it
 
     stage, sixteen_bits = zero_stage_of(ds_config), _precision(ds_config) != "fp32"

@@ -26,7 +26,7 @@ class Unsharded:
         self.engine = engine
         self.optimizer = engine.optimizer
         self.world_size, self.device = dist.get_world_size(), engine.device
-        self._reduced: list[Tensor] = []
+        self._reduced: dict[str, Tensor] = {}
         self.names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
         self.fragments = list(self._fragments())
         """Which elements of the float32 masters this rank holds."""
@@ -68,24 +68,33 @@ class Unsharded:
             A float64 scalar on the device. Over all ranks these add up to the square of the gradient's norm, times the
             square of ``gradient_multiple``; the sum is finite exactly if every element is.
         """
-        gradients = [gradient.view(-1) for _, gradient in self.gradients()]
+        named = dict(self.gradients())
+        gradients = [gradient.view(-1) for gradient in named.values()]
         if self.world_size > 1:
             # The sum is a copy: where a NaN came from can be seen in the rank's own gradients only.
             flat = torch.cat(gradients)
             dist.all_reduce(flat)
-            gradients = self._reduced = list(flat.split([gradient.numel() for gradient in gradients]))
+            gradients = list(flat.split([gradient.numel() for gradient in gradients]))
+            self._reduced = dict(zip(named, gradients, strict=True))
         return self._squares(gradients) / self.world_size  # every rank has all of them
 
-    def update(self) -> None:
-        """Update the weights by the reduced gradients, and drop these."""
-        if self.world_size > 1:
-            torch._foreach_copy_([gradient.view(-1) for _, gradient in self.gradients()], self._reduced)
+    def start_update(self) -> None:
+        """Launch the update of the weights; it does nothing where ``optimizer.gradient_scale`` turns out to be 0."""
+        own = dict(self.gradients())
+        parameters = {self.names[id(p)]: p for group in self.optimizer.param_groups for p in group["params"]}
+        for name, reduced in self._reduced.items():
+            parameters[name].grad = reduced.view_as(parameters[name])
         self.optimizer.step()
+        for name in self._reduced:  # until it is known that all are finite
+            parameters[name].grad = own[name]
+
+    def finish_update(self) -> None:
+        """Drop the gradients of an update that is known to be one."""
         self.discard()
 
     def discard(self) -> None:
         """Drop the accumulated gradients."""
-        self._reduced = []
+        self._reduced = {}
         self.engine.zero_grad()
 
     def refresh(self) -> None:

@@ -1,7 +1,8 @@
 """ZeRO-1's weights: gathered from their owners bucket by bucket, while the next step's first layers already run.
 
 As soon as the optimizer has updated a bucket's masters, they are rounded into this rank's window of the model's weights
-and the gathering of the other windows is started. Whoever uses a weight has to wait for its bucket first:
+(LAMB rounds while it updates) and the gathering of the other windows is started. Whoever uses a weight has to wait for
+its bucket first:
 
 - a layer waits when it is called, by a hook. A layer is a member of a ``ModuleList``: nobody else reads its weights;
 - everything else (embeddings, heads, tied weights) is waited for before the model is called, since a weight outside of
@@ -34,10 +35,11 @@ class WeightGathering:
             layer.register_forward_pre_hook(lambda *_, needed=needed: self._wait_for(needed))
         self._outside = {bucket for key, bucket in bucket_of.items() if key not in in_layers}
 
-    def start(self, master: Tensor) -> None:
-        """Round the masters of a bucket into the model's weights, and gather those of the other ranks."""
+    def start(self, master: Tensor, *, is_rounded: bool) -> None:
+        """Round the masters of a bucket into the model's weights, unless that is done, and gather the other ranks'."""
         bucket = self._buckets[id(master)]
-        bucket.window.copy_(master.detach())
+        if not is_rounded:
+            bucket.round_masters()
         if not bucket.is_alone:
             work = dist.all_gather_into_tensor(bucket.weights, bucket.window, async_op=True)
             self._under_way[id(master)] = work
@@ -67,7 +69,7 @@ class WeightGathering:
         """Gather all weights anew from the masters, and wait for them; every rank calls it."""
         self.settle()
         for bucket in self._buckets.values():
-            self.start(bucket.master)
+            self.start(bucket.master, is_rounded=False)
         self.settle()
 
     def _wait_for(self, needed: set[int]) -> None:

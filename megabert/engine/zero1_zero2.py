@@ -1,5 +1,6 @@
 """Stages 1 and 2: DeepSpeed's layout and masters, and our own reduction, update and gathering; see `zero_stages`."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +28,11 @@ class Scattering(Windows):
         ]
         self._gathering = WeightGathering(engine.module, self._buckets)
         self._masters = self.optimizer.optimizer  # the optimizer inside DeepSpeed's
-        self._masters.updated = self._gathering.start
+        self._masters.updated = functools.partial(self._gathering.start, is_rounded=self._masters.rounds_weights)
+        if self._masters.rounds_weights:
+            self._masters.rounded = {
+                id(bucket.master): bucket.window for bucket in self._buckets if not bucket.is_shared
+            }
 
     def _drop_hooks(self) -> None:
         """Remove DeepSpeed's hooks, which reduce gradients, or copy them into buffers that nobody would read."""
@@ -71,9 +76,12 @@ class Scattering(Windows):
         """Wait for the reduction; return the sum of squares of this rank's windows."""
         return self._squares(self._reduction.finish())
 
-    def update(self) -> None:
-        """Update the masters of this rank's windows, and start to gather the weights."""
+    def start_update(self) -> None:
+        """Launch the update of the masters of this rank's windows, and the gathering of the weights."""
         self._masters.step()
+
+    def finish_update(self) -> None:
+        """Begin a new step."""
         self._reduction.forget()
         if getattr(self.optimizer, "dynamic_loss_scale", False):
             self.optimizer.loss_scaler.update_scale(False)

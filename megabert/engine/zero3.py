@@ -35,7 +35,10 @@ class Zero3(Unsharded):
         """Return the sum of squares of this rank's part of the gradient, which backward has reduced."""
         return self._squares([gradient.view(-1) for _, gradient in self.gradients()])
 
-    def update(self) -> None:
+    def start_update(self) -> None:
+        """Do nothing: DeepSpeed clips and updates at once, so the host has to know first that all is finite."""
+
+    def finish_update(self) -> None:
         """Clip and update, with a norm that DeepSpeed computes itself."""
         self.engine.step()
 

@@ -22,7 +22,9 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update the parameter groups that ZeRO has put there, with ``bias_step`` as the number of this update."""
-        self.scale_gradients()
+        scale = torch.as_tensor(self.gradient_scale, dtype=torch.float64)
+        # torch's kernel divides gradients by the one while it reads them, and does nothing where the other is 1.
+        self.grad_scale, self.found_inf = scale.reciprocal().float(), (scale == 0).float()
         groups = self.param_groups
         for group in groups:
             for flat in group["params"]:

@@ -73,7 +73,12 @@ class ApexLamb(BaseOptimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter with ``bias_step`` as the number of this update; gradients are overwritten."""
         assert self._fused is not None, "attach first"
-        self.scale_gradients()
+        scale = float(self.gradient_scale)  # which waits for the GPU
+        if scale == 0.0:
+            return
+        if scale != 1.0:
+            gradients = [flat.grad for group in self.param_groups for flat in group["params"] if flat.grad is not None]
+            torch._foreach_mul_(gradients, scale)
         for group in self.param_groups:
             group["step"] = self.bias_step - 1  # Apex adds one
         self._fused.step()

@@ -1,7 +1,8 @@
 """What all optimizers here share: learning rate and bias step, moments that begin at zero, and who is not decayed."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -22,8 +23,13 @@ class BaseOptimizer(torch.optim.Optimizer):
     bias_correction_over = "phase"
     """What ``bias_step`` counts: the steps of a ``phase``, as in NVIDIA's recipe for LAMB, or of the whole ``run``."""
 
-    gradient_scale = 1.0
-    """Factor on the gradients that ``step`` finds: the engine's clipping, and the mean over ranks."""
+    gradient_scale: float | Tensor = 1.0
+    """Factor on the gradients that ``step`` finds: the engine's clipping, and the mean over ranks. A float64 scalar on
+    the device where the host does not know it yet; 0 says that not all are finite, and ``step`` changes nothing."""
+    rounds_weights = False
+    """Whether ``step`` writes ``rounded`` itself."""
+    rounded: Mapping[int, Tensor] = MappingProxyType({})
+    """For a flat's id the model's 16-bit weights that its values are rounded into."""
     updated: Callable[[Tensor], None] = staticmethod(lambda flat: None)
     """Called with each flat as soon as ``step`` has updated it; the engine sends the weights from there."""
 
@@ -53,12 +59,6 @@ class BaseOptimizer(torch.optim.Optimizer):
             all_reduce: A function that sums a float64 tensor over ranks, in place; None where every rank holds every
                 parameter whole.
         """
-
-    def scale_gradients(self) -> None:
-        """Multiply the gradients of all groups by ``gradient_scale``, for an optimizer that does not do it itself."""
-        gradients = [flat.grad for group in self.param_groups for flat in group["params"] if flat.grad is not None]
-        if gradients and self.gradient_scale != 1.0:
-            torch._foreach_mul_(gradients, self.gradient_scale)
 
     def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``(exp_avg, exp_avg_sq)`` of a flat, and create them as zeros before the first step."""

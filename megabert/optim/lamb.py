@@ -76,6 +76,8 @@ class Lamb(BaseOptimizer):
     max_grad_norm where apex divides by norm / max_grad_norm; a norm above 1 makes this 1e-6 of a gradient at most.
     """
 
+    rounds_weights = True
+
     def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: Backend = "auto") -> None:
         constants = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
         super().__init__(params, {"lr": 0.0, **constants})
@@ -130,11 +132,19 @@ class Lamb(BaseOptimizer):
         if self._all_reduce is not None:
             self._all_reduce(squares)
         ratios = self._trust_ratios(squares)
+        if isinstance(self.gradient_scale, Tensor):
+            ratios = ratios * (self.gradient_scale != 0)
         # Second pass: w -= step size * ratio * u.
         for flat, segments, _, step_size in work:
             # A column per slot again; the ratios stay on the device, so that the host does not wait for them.
-            scales = ratios * -step_size
-            apply_update(flat.view(-1), flat.grad.view(-1), segments=segments, scales=scales, backend=self._backend)
+            apply_update(
+                flat.view(-1),
+                flat.grad.view(-1),
+                segments=segments,
+                scales=ratios * -step_size,
+                rounded=self.rounded.get(id(flat)),
+                backend=self._backend,
+            )
             self.updated(flat)
 
     def _adapts(self, name: str) -> bool:

@@ -38,7 +38,14 @@ def counted_step(world, engine_name: str, micro_steps: int, **zero) -> dict[str,
     optimizer.lr = 1e-3
     for step in range(WARM_UP):
         train_step(engine, _batch(world, step, micro_steps), world)
+    launch, waits_before = engine._stage.start_update, []
     with counting(large_elements=parameters // 100) as traffic:
+
+        def start_update():
+            launch()
+            waits_before.append(sum(traffic.host_waits.values()))
+
+        engine._stage.start_update = start_update
         result = train_step(
             engine, _batch(world, WARM_UP, micro_steps), world, computed=lambda: traffic.host_waits.update(["backward"])
         )
@@ -50,6 +57,7 @@ def counted_step(world, engine_name: str, micro_steps: int, **zero) -> dict[str,
         "collectives": sum(traffic.collectives.values()),
         "large": traffic.large,
         "host_waits": sum(traffic.host_waits.values()),
+        "waits_before_the_update": waits_before,
         "where": dict(traffic.host_waits),
         # Torch has changed the names of the methods, not what they do.
         "which": dict(Counter(ALIASES.get(name, name) for name in traffic.collectives.elements())),

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import megabert.ops
+from megabert.engine.host_copy import HostCopy
 
 COLLECTIVES = {
     # Method of a process group: which argument is, or holds, the whole tensor, and how often a ring passes it round.
@@ -81,6 +82,7 @@ def counting(*, large_elements: int = 0) -> Iterator[Traffic]:
         for name in HOST_WAITS:
             original = getattr(Tensor, name)
             stack.enter_context(mock.patch.object(Tensor, name, _waiting(original, traffic)))
+        stack.enter_context(mock.patch.object(HostCopy, "wait", _fetching(HostCopy.wait, traffic)))
         yield traffic
 
 
@@ -106,6 +108,16 @@ def _waiting(original: Callable, traffic: Traffic) -> Callable:
         return result
 
     return call
+
+
+def _fetching(original: Callable, traffic: Traffic) -> Callable:
+    def wait(copy):
+        traffic.host_waits["HostCopy"] += 1
+        result = original(copy).clone()
+        traffic.on_host.append(result)
+        return result
+
+    return wait
 
 
 def _payload(argument) -> tuple[int, int]:

@@ -50,7 +50,13 @@ def compute_update(
 
 
 def apply_update(
-    weights: Tensor, update: Tensor, *, segments: Sequence[Segment], scales: Tensor, backend: str = "auto"
+    weights: Tensor,
+    update: Tensor,
+    *,
+    segments: Sequence[Segment],
+    scales: Tensor,
+    rounded: Tensor | None = None,
+    backend: str = "auto",
 ) -> None:
     """Add ``scales[slot] * update`` to ``weights`` on every segment; padding is left alone.
 
@@ -58,11 +64,13 @@ def apply_update(
         weights: Master shard, as in ``compute_update``; changed in place.
         update: What ``compute_update`` left in ``gradient``.
         segments: The same as for ``compute_update``.
-        scales: Float64, one number a slot: ``-learning_rate * trust_ratio``.
+        scales: Float64, one number a slot: ``-learning_rate * trust_ratio``. 0 leaves the weights as they are, whatever
+            the update holds.
+        rounded: The model's weights, laid out as ``weights``, which take the result in their own dtype; None: none do.
         backend: ``auto``, ``triton`` or ``torch``.
 
     Raises:
         KernelError: The backend cannot run here.
     """
     run = choose("lamb", backend, BACKENDS, weights.device.type).apply_update
-    run(weights, update, segments=segments, scales=scales)
+    run(weights, update, segments=segments, scales=scales, rounded=rounded)

@@ -35,8 +35,9 @@ class Coefficients:
     beta2: float
     eps: float
     weight_decay: float
-    gradient_scale: float = 1.0
-    """Factor on the gradient: clipping, and the mean over ranks."""
+    gradient_scale: float | Tensor = 1.0
+    """Factor on the gradient: clipping, and the mean over ranks. A float64 scalar on the device need not be known to
+    the host yet. 0 leaves weights, gradient and moments as they are, whatever the gradient holds."""
     exp_avg_scale: float = 1.0
     """1 / (1 - beta1**t) where the variant corrects for the moments' start at zero."""
     exp_avg_sq_scale: float = 1.0
@@ -62,9 +63,11 @@ def compute_update(
     squares: Tensor,
 ) -> None:
     """Run pass 1: update the moments, write the update over ``gradient``, add segment norms to ``squares``."""
-    c = coefficients
-    if c.gradient_scale != 1.0:
-        gradient.mul_(c.gradient_scale)
+    c, scale = coefficients, float(coefficients.gradient_scale)  # which waits for a GPU; the kernels do not
+    if scale == 0.0:
+        return
+    if scale != 1.0:
+        gradient.mul_(scale)
     exp_avg.lerp_(gradient, 1.0 - c.beta1)
     exp_avg_sq.mul_(c.beta2).addcmul_(gradient, gradient, value=1.0 - c.beta2)
     # u = (m * m_scale) / (sqrt(v * v_scale) + eps) + decay * w, with m_scale moved into the denominator: one pass less.
@@ -79,18 +82,17 @@ def compute_update(
         squares[row].index_add_(0, slots, sums_of_squares(slices, squares.device))
 
 
-def apply_update(weights: Tensor, update: Tensor, *, segments: Sequence[Segment], scales: Tensor) -> None:
+def apply_update(
+    weights: Tensor, update: Tensor, *, segments: Sequence[Segment], scales: Tensor, rounded: Tensor | None = None
+) -> None:
     """Run pass 2: ``weights += scales[slot] * update`` on every segment; what is between segments is padding."""
-    if scales.device.type == "cpu":
-        factors = scales.tolist()
-        for segment in segments:
-            span = slice(segment.offset, segment.offset + segment.numel)
-            weights[span].add_(update[span], alpha=factors[segment.slot])
-        return
-    scales = scales.to(weights.dtype)  # stays on the device: no synchronisation
+    factors = scales.tolist()  # which waits for a GPU; the kernels do not
     for segment in segments:
         span = slice(segment.offset, segment.offset + segment.numel)
-        weights[span].addcmul_(update[span], scales[segment.slot])
+        if factors[segment.slot]:
+            weights[span].add_(update[span], alpha=factors[segment.slot])
+        if rounded is not None:
+            rounded[span].copy_(weights[span])
 
 
 def sums_of_squares(tensors: list[Tensor], device: torch.device) -> Tensor:

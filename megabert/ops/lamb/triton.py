@@ -3,6 +3,9 @@
 A shard's segments are cut into chunks of at most CHUNK elements, sorted by parameter. A program does one chunk and
 writes its sums of w^2 and u^2; then one program a parameter adds up the sums of its chunks in that order, in float64.
 There are no atomic sums, so trust ratios repeat from run to run.
+
+The clip factor is read from memory, so that the host can launch both passes before it knows the norm. A factor of 0
+says that the gradient is not finite: chunks then count as empty, and nothing is written.
 """
 
 # X elements of a flat, G chunks, P parameters (slots)
@@ -22,7 +25,7 @@ from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import LAMB_BLOCK, LAMB_CHUNK, LAMB_WARPS
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chunks"])
 def lamb_update(
     weights_ptr,  # master weights, float32, (elements,)
     gradient_ptr,  # gradient, float32, (elements,); becomes the update
@@ -38,7 +41,7 @@ def lamb_update(
     one_minus_beta2,  # weight of its square, likewise
     eps,  # added to the root of the second moment
     decay,  # weight decay
-    gradient_scale,  # factor on the gradient: clipping, and the mean over ranks
+    gradient_scale_ptr,  # factor on the gradient: clipping, and the mean over ranks; 0: no update; float64, one number
     exp_avg_scale,  # 1 / (1 - beta1^t), or 1 without bias correction
     exp_avg_sq_scale,  # 1 / (1 - beta2^t), likewise
     CHUNK: tl.constexpr,  # most elements of a chunk
@@ -47,7 +50,8 @@ def lamb_update(
     """Update the moments of one chunk, write its update over the gradient, and sum up both squares."""
     chunk = tl.program_id(0)
     base = tl.load(first_elements_ptr + chunk)
-    count = tl.load(counts_ptr + chunk)
+    gradient_scale = tl.load(gradient_scale_ptr).to(tl.float32)
+    count = tl.where(gradient_scale == 0.0, 0, tl.load(counts_ptr + chunk))
     weight_squares = tl.zeros((BLOCK,), dtype=tl.float32)
     update_squares = tl.zeros((BLOCK,), dtype=tl.float32)
     for first in range(0, CHUNK, BLOCK):
@@ -73,7 +77,7 @@ def lamb_update(
     tl.store(sums_ptr + chunks + chunk, tl.sum(update_squares.to(tl.float64), axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chunks", "parameters"])
 def lamb_add_chunks(
     sums_ptr,  # sums of w^2 and of u^2 of each chunk, float64, (2, chunks)
     slots_ptr,  # parameters that the flat tensor holds a part of, int32, (slots,)
@@ -103,21 +107,26 @@ def lamb_apply(
     first_elements_ptr,  # where each chunk starts, int64, (chunks,)
     counts_ptr,  # elements of each chunk, int32, (chunks,)
     chunk_slots_ptr,  # parameter of each chunk, int32, (chunks,)
-    scales_ptr,  # -learning rate * trust ratio of each parameter, float64, (parameters,)
+    scales_ptr,  # -learning rate * trust ratio of each parameter, 0: no update, float64, (parameters,)
+    rounded_ptr,  # the model's weights, which take the result in 16 bits, (elements,), or None
+    HAS_ROUNDED: tl.constexpr,  # whether there are such weights
     CHUNK: tl.constexpr,  # most elements of a chunk
     BLOCK: tl.constexpr,  # elements worked on at once
 ):
     """Add ``scale * update`` to the weights of one chunk."""
     chunk = tl.program_id(0)
     base = tl.load(first_elements_ptr + chunk)
-    count = tl.load(counts_ptr + chunk)
     scale = tl.load(scales_ptr + tl.load(chunk_slots_ptr + chunk)).to(tl.float32)
+    count = tl.where(scale == 0.0, 0, tl.load(counts_ptr + chunk))
     for first in range(0, CHUNK, BLOCK):
         element = first + tl.arange(0, BLOCK)
         mask = element < count
         w = tl.load(weights_ptr + base + element, mask=mask, other=0.0)
         u = tl.load(update_ptr + base + element, mask=mask, other=0.0)
-        tl.store(weights_ptr + base + element, w + scale * u, mask=mask)
+        w += scale * u
+        tl.store(weights_ptr + base + element, w, mask=mask)
+        if HAS_ROUNDED:
+            tl.store(rounded_ptr + base + element, w.to(rounded_ptr.dtype.element_ty), mask=mask)
 
 
 @dataclass(frozen=True)
@@ -175,7 +184,9 @@ def compute_update(
     number = chunks.counts.numel()
     if number == 0:
         return
-    c = coefficients
+    c, scale = coefficients, coefficients.gradient_scale
+    if not isinstance(scale, Tensor):
+        scale = torch.full((), scale, dtype=torch.float64, device=weights.device)
     sums_2G = torch.empty(2, number, dtype=torch.float64, device=weights.device)
     lamb_update[(number,)](
         weights,
@@ -192,7 +203,7 @@ def compute_update(
         1.0 - c.beta2,
         c.eps,
         c.weight_decay,
-        c.gradient_scale,
+        scale,
         c.exp_avg_scale,
         c.exp_avg_sq_scale,
         CHUNK=LAMB_CHUNK,
@@ -204,7 +215,9 @@ def compute_update(
     )
 
 
-def apply_update(weights: Tensor, update: Tensor, *, segments: Sequence[Segment], scales: Tensor) -> None:
+def apply_update(
+    weights: Tensor, update: Tensor, *, segments: Sequence[Segment], scales: Tensor, rounded: Tensor | None = None
+) -> None:
     """Run pass 2, ``api.apply_update``."""
     require("lamb", weights, update, dtypes=(torch.float32,))
     chunks = cut(tuple(segments), weights.device)
@@ -216,6 +229,8 @@ def apply_update(weights: Tensor, update: Tensor, *, segments: Sequence[Segment]
             chunks.counts,
             chunks.chunk_slots,
             scales.to(weights.device),
+            rounded,
+            HAS_ROUNDED=rounded is not None,
             CHUNK=LAMB_CHUNK,
             BLOCK=LAMB_BLOCK,
             num_warps=LAMB_WARPS,

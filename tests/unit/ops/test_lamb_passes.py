@@ -1,5 +1,7 @@
 """LAMB's two passes on a CPU against the formula in float64; padding between segments stays as it is."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -38,6 +40,32 @@ def test_update_matches_the_formula_in_float64(numel, dtype, tolerance):
     for actual, expected in ((m, m64), (v, v64), (g, u64)):
         assert (actual.double() - expected).norm() <= tolerance * expected.norm()
     assert squares[:, 0].tolist() == pytest.approx([float(w64.square().sum()), float(u64.square().sum())], rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_factor_in_a_tensor_equals_a_number_and_none_at_all_changes_nothing(dtype):
+    numbers, segments = inputs(101, dtype), [Segment(0, 101, 0)]
+    results = {}
+    for factor in (0.3, torch.tensor(0.3, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64)):
+        flats = [tensor.clone() for tensor in numbers]
+        if factor == 0:
+            flats[1][7] = float("nan")
+        squares = torch.zeros(2, 1, dtype=torch.float64)
+        before = [tensor.clone() for tensor in flats]
+        coefficients = dataclasses.replace(COEFFICIENTS, gradient_scale=factor)
+        compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares)
+        rounded = torch.full((101,), -1.0, dtype=torch.bfloat16) if factor else flats[0].bfloat16()
+        expected = rounded.clone()
+        scales = torch.tensor([-0.5 * bool(factor)], dtype=torch.float64)
+        apply_update(flats[0], flats[1], segments=segments, scales=scales, rounded=rounded)
+        if factor == 0:
+            assert all(torch.equal(a.nan_to_num(9), b.nan_to_num(9)) for a, b in zip(flats, before, strict=True))
+            assert torch.equal(rounded, expected)
+            assert not squares.any()
+            continue
+        assert torch.equal(rounded, flats[0].bfloat16())
+        results[type(factor)] = [*flats, squares]
+    assert all(torch.equal(*pair) for pair in zip(*results.values(), strict=True))
 
 
 def test_segments_are_separate_and_padding_is_left_alone():

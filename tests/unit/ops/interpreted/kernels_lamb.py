@@ -1,5 +1,7 @@
 """LAMB kernels in the interpreter: both passes over segments in any order, with padding between them."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -22,6 +24,8 @@ COEFFICIENTS = Coefficients(
 SEGMENTS = [Segment(0, 5, 2), Segment(5, 3, 0), Segment(9, LAMB_CHUNK + 7, 1), Segment(LAMB_CHUNK + 16, 11, 2)]
 SEGMENTS.append(Segment(3, 0, 3))
 NUMEL = LAMB_CHUNK + 30
+TOLERANCE = {torch.float16: 0, torch.bfloat16: 2**-7}
+SCALES = torch.tensor([-1.0, 100.0, -0.25, 7.0], dtype=torch.float64)
 
 
 def flats(generator, dtype=torch.float32):
@@ -31,12 +35,11 @@ def flats(generator, dtype=torch.float32):
     return [flat.to(dtype) for flat in flats]
 
 
-def run(flats, backend):
+def run(flats, backend, *, coefficients=COEFFICIENTS, scales=SCALES, rounded=None):
     squares = torch.tensor([[0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 5.0, 0.0]], dtype=torch.float64)
-    compute_update(*flats, coefficients=COEFFICIENTS, segments=SEGMENTS, squares=squares, backend=backend)
+    compute_update(*flats, coefficients=coefficients, segments=SEGMENTS, squares=squares, backend=backend)
     weights, update, m, v = flats
-    scales = torch.tensor([-1.0, 100.0, -0.25, 7.0], dtype=torch.float64)
-    apply_update(weights, update, segments=SEGMENTS, scales=scales, backend=backend)
+    apply_update(weights, update, segments=SEGMENTS, scales=scales, rounded=rounded, backend=backend)
     return {"weights": weights, "update": update, "exp_avg": m, "exp_avg_sq": v}, squares
 
 
@@ -60,6 +63,30 @@ def test_both_passes_repeat_bit_for_bit(generator):
     first, second = (run([flat.clone() for flat in inputs], "triton") for _ in range(2))
     assert torch.equal(first[1], second[1])
     assert all(torch.equal(first[0][name].nan_to_num(), second[0][name].nan_to_num()) for name in first[0])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_second_pass_rounds_the_weights_and_leaves_padding_alone(dtype, generator):
+    inputs = flats(generator)
+    rounded, owned = torch.full((NUMEL,), -7.0, dtype=dtype), torch.zeros(NUMEL, dtype=torch.bool)
+    for segment in SEGMENTS:
+        owned[segment.offset : segment.offset + segment.numel] = True
+    ours, _ = run(inputs, "triton", rounded=rounded)
+    # The interpreter cuts bfloat16 off where a GPU rounds it.
+    torch.testing.assert_close(rounded[owned], ours["weights"][owned].to(dtype), rtol=TOLERANCE[dtype], atol=0)
+    assert (rounded[~owned] == -7).all()
+
+
+def test_a_factor_of_zero_changes_nothing(generator):
+    inputs = flats(generator)
+    inputs[1][:100:3] = float("nan")
+    before = [flat.clone() for flat in inputs]
+    nothing = dataclasses.replace(COEFFICIENTS, gradient_scale=torch.tensor(0.0, dtype=torch.float64))
+    rounded = torch.full((NUMEL,), -7.0, dtype=torch.bfloat16)
+    _, squares = run(inputs, "triton", coefficients=nothing, scales=torch.zeros_like(SCALES), rounded=rounded)
+    assert all(torch.equal(a.nan_to_num(9), b.nan_to_num(9)) for a, b in zip(inputs, before, strict=True))
+    assert (rounded == -7).all()
+    assert squares.sum() == 8  # what was there
 
 
 def test_a_flat_without_segments_is_left_alone():
