@@ -30,6 +30,8 @@ def test_step_sends_the_minimum_behind_the_backward_pass(workers, engine, precis
         assert buckets > 3
         assert figures["which"] == {"reduce_scatter": rounds * buckets, "all_gather": buckets, "allreduce": 2}
         assert figures["host_waits"] <= 2, figures["where"]
+        # The update is launched before the host learns whether there is one: it has waited for the backward pass only.
+        assert figures["waits_before_the_update"] == [1]
 
 
 def test_zero0_sums_gradients_once(workers):

@@ -78,9 +78,9 @@ def test_another_base_of_the_global_positions_is_that_of_a_model_built_with_it(m
     with torch.no_grad():
         for parameter in (*model.parameters(), *built.parameters()):
             parameter.mul_(10)  # positions hardly count in the first weights
-        before = model(batch, with_logits=True).hidden_TD
+        before = model(batch, with_hidden=True).hidden_TD
         model.bert.encoder.set_global_rope_theta(20.0)
-        after, expected = (given(batch, with_logits=True).hidden_TD for given in (model, built))
+        after, expected = (given(batch, with_hidden=True).hidden_TD for given in (model, built))
     assert torch.equal(after, expected)
     assert not torch.allclose(after, before, atol=1e-2)
 

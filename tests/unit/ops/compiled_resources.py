@@ -137,7 +137,8 @@ def lamb() -> None:
     coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01)
     segments = [Segment(0, 1 << 19, 7), Segment(1 << 19, 1000, 8)]
     compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares)
-    apply_update(flats[0], flats[1], segments=segments, scales=squares[0])
+    rounded = torch.empty(1 << 20, dtype=torch.bfloat16, device="meta")
+    apply_update(flats[0], flats[1], segments=segments, scales=squares[0], rounded=rounded)
 
 
 def cases(everything: bool):
