@@ -10,14 +10,14 @@ def copy_rows(batch, rows, filled, columns):
     """Append instances of a record batch to columns.
 
     Args:
-        batch: ``FlatBatch``, in which no offset is outside and every list is as long as its neighbours say.
+        batch: ``FlatBatch``.
         rows: Int64, the instances to copy, in order.
         filled: Instances that are in the columns already.
         columns: ``Columns``, with room for lists of the greatest length, written from there on.
 
     Returns:
-        ``filled``, with these instances; it ends before one that is longer than there is room for, or whose masked
-        positions and ids differ in number.
+        ``filled``, with these instances; it ends before one whose offsets make no sense, that is longer than there is
+        room for, or whose masked positions and ids differ in number.
     """
     ids_T, offsets, b_start_R, positions_M, ends_M, originals_M, ends_originals, label_R = batch
     most_tokens = len(columns.input_ids) // len(columns.rows)
@@ -27,6 +27,10 @@ def copy_rows(batch, rows, filled, columns):
         start, first, original = offsets[row], ends_M[row], ends_originals[row]
         length, masked = offsets[row + 1] - start, ends_M[row + 1] - first
         if length > most_tokens or masked > most_masked or ends_originals[row + 1] - original != masked:
+            break
+        if min(start, first, original, length, masked) < 0 or start + length > len(ids_T):
+            break
+        if first + masked > len(positions_M) or original + masked > len(originals_M):
             break
         t, m = columns.token_starts[r], columns.masked_starts[r]
         source, target = ids_T[start : start + length], columns.input_ids[t : t + length]

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt
 
 from megabert.errors import DataError
-from megabert.randomness.keyed import mix, string_key
+from megabert.randomness.keyed import mix, mix_before, string_key
 
 BLOCK_ROWS = 8192
 """Rows of a block, as many as in a full record batch. A change changes the order of every run."""
@@ -37,7 +37,6 @@ WINDOW_BLOCKS = 8
 """Blocks whose rows are mixed. A change changes the order of every run."""
 
 _BLOCK_BITS = BLOCK_ROWS.bit_length() - 1  # a power of two
-_ROUNDS = 6
 _MIN_HALF_BITS = 3  # with halves of 1 or 2 bits the rounds reach few of the permutations of a small domain
 _BLOCKS_KEY = string_key("data/order/blocks")
 _ROWS_KEY = string_key("data/order/rows")
@@ -134,37 +133,22 @@ class FeistelPermutation:
 
     def forward(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Map each value of ``range(size)`` to its image."""
-        return self._walk(values, is_inverse=False)
+        return self._permute(values, is_inverse=False)
 
     def inverse(self, images: NDArray[np.int64]) -> NDArray[np.int64]:
         """Map each image back to its value."""
-        return self._walk(images, is_inverse=True)
+        return self._permute(images, is_inverse=True)
 
-    def _walk(self, values: NDArray[np.int64], *, is_inverse: bool) -> NDArray[np.int64]:
-        """Apply the network until each value is inside ``range(size)`` again (cycle walking).
+    def _permute(self, values: NDArray[np.int64], *, is_inverse: bool) -> NDArray[np.int64]:
+        from megabert.data.order_loops import permute
 
-        The network permutes ``range`` of a power of two, up to four times ``size`` (64 for small ones). Repeating a
-        permutation always leads back to where it began, so following each value to the next one inside is again a
-        permutation, now of ``range(size)``. It takes fewer than four applications on average.
-        """
-        result = self._network(np.asarray(values).astype(np.uint64), is_inverse)
-        outside = np.flatnonzero(result >= self.size)
-        while outside.size:
-            result[outside] = self._network(result[outside], is_inverse)
-            outside = outside[result[outside] >= self.size]
-        return result.astype(np.int64)
-
-    def _network(self, words: NDArray[np.uint64], is_inverse: bool) -> NDArray[np.uint64]:
-        # The fewest bits with which two halves can hold ``size - 1``.
+        # The fewest bits with which two halves can hold ``size - 1``. The network then permutes up to four times
+        # ``size`` numbers (64 where there are few), so that fewer than four applications lead back inside on average.
         half_bits = max(_MIN_HALF_BITS, ((self.size - 1).bit_length() + 1) // 2)
-        bits, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
-        # With its halves exchanged before and after, a round undoes itself: the inverse is the same rounds, last first.
-        step = -1 if is_inverse else 1
-        left, right = (words >> bits, words & mask)[::step]
-        for turn in range(_ROUNDS)[::step]:
-            left, right = right, left ^ (mix(self.key, turn, right) & mask)
-        left, right = (left, right)[::step]
-        return (left << bits) | right
+        images: NDArray[np.int64] = permute(
+            values, np.uint64(self.size), np.uint64(self.key), np.uint64(half_bits), is_inverse
+        )
+        return images
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,7 +229,7 @@ def _window_start(order: EpochOrder, index: int) -> int:
 
 @lru_cache(maxsize=4)
 def _window(order: EpochOrder, index: int) -> Window:
-    from megabert.randomness.sort_loops import order_of
+    from megabert.data.order_loops import shuffled
 
     # Which blocks the window has. They are sorted, so that they are read in the order in which they are stored.
     slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))
@@ -254,5 +238,5 @@ def _window(order: EpochOrder, index: int) -> Window:
     # The order of their rows: that of keyed hashes. Stable, so that equal hashes, should they ever occur, keep one
     # order everywhere.
     size = sum(stop - first for first, stop in spans)
-    hashes = mix(_ROWS_KEY, order.seed, order.epoch, index, np.arange(size))
-    return Window(spans, _window_start(order, index), order_of(hashes))
+    key = mix_before(_ROWS_KEY, order.seed, order.epoch, index)
+    return Window(spans, _window_start(order, index), shuffled(key, size))

@@ -8,7 +8,7 @@ All ranks must run the same number of micro-steps. Forward and backward call col
 gathered, gradients are reduced), and a rank with one micro-step less would leave the others waiting for ever. Where
 there are fewer instances than ranks, some ranks run a micro-batch without instances.
 
-How the plan is made: the instances are sorted by length and distributed in zigzag over ``micro-steps * world size``
+How the plan is made: the instances are distributed, longest first, in zigzag over ``micro-steps * world size``
 bins. Every bin then has the same number of instances, give or take one, and the sums of their tokens differ by a few.
 So ranks have equal work, and one padded size fits all bins of a step.
 
@@ -97,23 +97,26 @@ class PackingPlan:
     Attributes:
         num_micro_steps: Number of micro-steps, the same on all ranks.
         world_size: Number of ranks.
-        ordinals: Int64, the instances (their index in the global batch) bin by bin, ascending within a bin.
-        bin_starts: Int64 of shape (bins + 1,), where each bin starts in ``ordinals``.
+        bin_of_instance: Int32, where each instance of the global batch went: rank r takes bin ``s * world_size + r`` in
+            micro-step s.
+        bin_counts: Instances of each bin.
         max_tokens: Tokens of the fullest bin.
         max_masked: Masked positions of the bin that has most.
     """
 
     num_micro_steps: int
     world_size: int
-    ordinals: NDArray[np.int64]
-    bin_starts: NDArray[np.int64]
+    bin_of_instance: NDArray[np.int32]
+    bin_counts: NDArray[np.int64]
     max_tokens: int
     max_masked: int
 
-    def micro_batch(self, micro_step: int, rank: int) -> NDArray[np.int64]:
-        """Return the ordinals of one rank's micro-batch, ascending; there may be none."""
-        index = micro_step * self.world_size + rank
-        return self.ordinals[self.bin_starts[index] : self.bin_starts[index + 1]]
+    def micro_batches(self, rank: int) -> list[NDArray[np.int64]]:
+        """Return the ordinals (indices in the global batch) of each micro-batch of a rank, ascending; maybe none."""
+        from megabert.data.packing_loops import instances_of
+
+        ordinals = instances_of(self.bin_of_instance, self.bin_counts, rank, self.world_size)
+        return np.split(ordinals, np.cumsum(self.bin_counts[rank :: self.world_size])[:-1])
 
 
 def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, world_size: int) -> PackingPlan:
@@ -132,11 +135,10 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
         DataError: If a single instance is larger than ``shape``.
     """
     steps = _fewest_micro_steps(lengths, masked_counts, shape, world_size)
-    longest_first = _argsort(lengths.max(initial=0) - lengths)
     # Usually the fewest micro-steps are enough. Where the bins come out uneven, one more is tried until all bins fit;
     # that ends, because with a bin for each instance everything fits.
     while True:
-        bins = _distribute(longest_first, lengths, masked_counts, steps * world_size)
+        bins = _distribute(lengths, masked_counts, steps * world_size)
         sizes = (bins.tokens, shape.tokens), (bins.masked, shape.masked), (bins.counts, shape.sequences)
         if all(values.max() <= most for values, most in sizes):
             break
@@ -144,8 +146,8 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
     return PackingPlan(
         num_micro_steps=steps,
         world_size=world_size,
-        ordinals=_argsort(bins.of_instance),
-        bin_starts=np.concatenate([[0], np.cumsum(bins.counts)]),
+        bin_of_instance=bins.of_instance,
+        bin_counts=bins.counts,
         max_tokens=int(bins.tokens.max()),
         max_masked=int(bins.masked.max()),
     )
@@ -228,9 +230,7 @@ def _tile(size: int) -> int:
     return _TILE if size >= _TILE * _SIZES else _SHORT_TILE
 
 
-def _distribute(
-    longest_first: NDArray[np.int64], lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], num_bins: int
-) -> "Bins":
+def _distribute(lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], num_bins: int) -> "Bins":
     """Choose a bin for each instance so that the bins' sums of tokens are nearly equal.
 
     Most rounds are a plain zigzag (bins 0, 1, ..., n - 1, n - 1, ..., 1, 0, 0, ...). It leaves the sums apart by about
@@ -239,38 +239,16 @@ def _distribute(
     time).
 
     Args:
-        longest_first: The instances in descending order of their length.
         lengths: Tokens of each instance.
         masked_counts: Masked positions of each instance.
         num_bins: Number of bins.
     """
-    from megabert.data.packing_loops import Bins, deal_zigzag
+    from megabert.data.packing_loops import Bins, deal_evening, deal_zigzag
 
-    bins = Bins(np.empty(lengths.size, np.int64), *(np.zeros(num_bins, np.int64) for _ in range(3)))
-    done = max(0, lengths.size // num_bins - _EVENING_ROUNDS) * num_bins
-    deal_zigzag(longest_first[:done], lengths, masked_counts, bins)
-    # The last rounds, one by one: instances to the bins that have room for at least half of the next one.
-    share = lengths.sum() / num_bins
-    while done < lengths.size:
-        emptiest = np.argsort(bins.tokens, kind="stable")
-        half = lengths[longest_first[done]] / 2
-        short = int(np.searchsorted(bins.tokens[emptiest], share - half, side="right"))
-        chosen = emptiest[: min(max(short, 1), lengths.size - done)]
-        instances = longest_first[done : done + chosen.size]
-        bins.of_instance[instances] = chosen
-        bins.tokens[chosen] += lengths[instances]
-        bins.masked[chosen] += masked_counts[instances]
-        bins.counts[chosen] += 1
-        done += chosen.size
+    bins = Bins(np.empty(lengths.size, np.int32), *(np.zeros(num_bins, np.int64) for _ in range(3)))
+    late = deal_zigzag(lengths, masked_counts, max(0, lengths.size // num_bins - _EVENING_ROUNDS), bins)
+    deal_evening(late, lengths, masked_counts, lengths.sum() / num_bins, bins)
     return bins
-
-
-def _argsort(values: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return the indices that sort the values, equal ones in their order.
-
-    Values below 2**16 are the usual case. As 16-bit numbers, numpy sorts them by radix, which is much faster.
-    """
-    return np.argsort(values.astype(np.uint16) if values.max(initial=0) < 1 << 16 else values, kind="stable")
 
 
 def _high_mean(mean: float, smallest: float, largest: float, count: int) -> float:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from megabert.data.columns import Columns
@@ -35,6 +34,11 @@ class Sizes(NamedTuple):
     """Positions to predict in each; 0 where the loader makes the masks."""
 
 
+def concatenated(parts: list[Sizes]) -> Sizes:
+    """Return the sizes of several parts as one."""
+    return parts[0] if len(parts) == 1 else Sizes(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+
 class RowReader:
     """Reads rows of the shards of a split. It is not safe for several threads at a time."""
 
@@ -52,7 +56,7 @@ class RowReader:
         self._files: OrderedDict[int, ShardFile] = OrderedDict()
         self._batches: OrderedDict[tuple[int, int], OpenBatch] = OrderedDict()
         self._held_bytes = 0
-        self._schema: pa.Schema | None = None
+        self._schema: bytes | None = None
 
     def read(self, rows: NDArray[np.int64]) -> Columns:
         """Read instances; cheapest where the rows ascend, because each record batch is then looked up once.
@@ -85,9 +89,23 @@ class RowReader:
         return _again_if_uneven(lambda: self._measured(index, begin, end))
 
     def _gathered(self, rows: NDArray[np.int64]) -> Columns:
+        from megabert.data.mapped_loops import copy_mapped_rows, locate
+
+        # All batches are asked for before the first one is read, so that the system reads many at a time.
+        numbers, inside = np.empty_like(rows), np.empty_like(rows)
+        runs = _runs(np.searchsorted(self.starts, rows, side="right") - 1)
+        for index, begin, end in runs:
+            file, part = self._open(index), slice(begin, end)
+            in_shard = rows[part] - self.starts[index]
+            file.prefetch(locate(file.mapped.blocks, file.batch_starts, in_shard, numbers[part], inside[part]))
+
         columns, filled = self._room_for(rows), 0
-        for index, number, inside in self._by_batch(rows):
-            filled = self._copy(index, number, inside, filled, columns)
+        for index, _, end in runs:
+            file, part = self._open(index), slice(filled, end)
+            filled = copy_mapped_rows(file.mapped, file.batch_starts, numbers[part], inside[part], filled, columns)
+            # What is left is compressed, of another layout, or damaged.
+            for number, first, stop in _runs(numbers[filled:end]):
+                filled = self._copy(index, number, inside[filled : filled + stop - first], filled, columns)
         return columns
 
     def _measured(self, index: int, begin: int, end: int) -> Sizes:
@@ -146,32 +164,12 @@ class RowReader:
             raise self._nonsense(int(columns.rows[end]), what)
         return end
 
-    def _by_batch(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-        """Yield (shard, record batch, rows counted from its first) for runs of global rows that are in one batch."""
-        shards = np.searchsorted(self.starts, rows, side="right") - 1
-        parts = []
-        # All batches are asked for before the first one is read, so that the system reads many at a time.
-        for begin, end in _runs(shards):
-            index = int(shards[begin])
-            file = self._open(index)
-            inside = rows[begin:end] - self.starts[index]
-            numbers = np.searchsorted(file.batch_starts, inside, side="right") - 1
-            inside -= file.batch_starts[numbers]
-            runs = [(int(numbers[first]), inside[first:last]) for first, last in _runs(numbers)]
-            closed = {number for number, _ in runs if (index, number) not in self._batches}
-            if closed:
-                file.prefetch(np.array(sorted(closed)))
-            parts.append((index, runs))
-        for index, runs in parts:
-            for number, in_batch in runs:
-                yield index, number, in_batch
-
     def _open(self, index: int) -> ShardFile:
         """Return an open shard; the one that was used longest ago is closed for it."""
         if index not in self._files:
             shard = self._shards[index]
             file = ShardFile(self._folder / shard.file, shard, self._metadata, self._schema)
-            self._schema = file.schema
+            self._schema = self._schema or file.schema
             self._files[index] = file
             if len(self._files) > _OPEN_SHARDS:
                 closed, _ = self._files.popitem(last=False)
@@ -239,9 +237,9 @@ def _row_of(batch: FlatBatch, row: int) -> FlatBatch:
     )
 
 
-def _runs(values: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return where runs of equal values begin and end."""
+def _runs(values: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    """Return runs of equal values: the value, where the run begins and where it ends."""
     if not len(values):
         return []
-    cuts = (np.flatnonzero(np.diff(values)) + 1).tolist()
-    return list(zip([0, *cuts], [*cuts, len(values)], strict=True))
+    cuts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist()]
+    return list(zip(values[cuts].tolist(), cuts, [*cuts[1:], len(values)], strict=True))

@@ -6,8 +6,11 @@ Shards of earlier versions are compressed in batches of 8,192 rows: they are rea
 """
 
 import mmap
+import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,15 +19,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
-from megabert.schema import FlatBatch, ShardEntry, ShardMetadata, read_batch, rows_per_batch
+from megabert.schema import FlatBatch, ShardEntry, ShardMetadata, read_batch, rows_per_batch, token_type
 
 COPY_AGAIN = "Copy the shard again, or delete it and run the same `megabert-data build` command."
 _LABEL_COLUMN = 4
 """Index of the smallest column, which tells a batch's rows without decoding the others."""
-_BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("padding", "<i4"), ("body", "<i8")])
-"""Where a record batch is in the file, as Arrow's footer says it."""
-_NEAR = 64 * 1024
-"""Bytes between two batches that are rather read as well than asked for apart."""
+_TAIL_BYTES = 16 * 1024
+"""The end of a file that is read first: the footer of a shard is about 6 KiB."""
+_MAGIC = b"ARROW1"
 
 
 class UnevenBatchesError(Exception):
@@ -42,37 +44,37 @@ class OpenBatch(NamedTuple):
 class ShardFile:
     """A shard that is open for reading."""
 
-    def __init__(self, path: Path, entry: ShardEntry, metadata: ShardMetadata, schema: pa.Schema | None) -> None:
+    def __init__(self, path: Path, entry: ShardEntry, metadata: ShardMetadata, schema: bytes | None) -> None:
         """Map the file and check what it says of itself against the manifest.
 
         Args:
             path: The file.
             entry: What the manifest says of it.
             metadata: What the manifest says of all shards.
-            schema: Schema of a shard that was found to agree with the manifest; one that equals it agrees as well.
+            schema: The ``schema`` of a shard that was found to agree with the manifest; one that equals it agrees, too.
 
         Raises:
             DataError: It is no such shard.
         """
+        from megabert.data.mapped_loops import BLOCK, MappedShard
+
         self.path = path
-        try:
-            with open(path, "rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        with self._naming_damage():
+            self._map, footer = _map(path)
             # A page that was not asked for would bring 128 KiB around it.
             self._map.madvise(mmap.MADV_RANDOM)
-            self._content = pa.py_buffer(self._map)
-            # One thread decodes: the ranks of a node share its cores, and the loader has a whole step's time.
-            self._reader = pa.ipc.open_file(self._content, options=pa.ipc.IpcReadOptions(use_threads=False))
-            self.schema = self._reader.schema
-            if schema is None or not self.schema.equals(schema, check_metadata=True):
+            blocks, self.schema = _blocks(footer, BLOCK)
+            """The schema as bytes; None where the footer is not laid out as usual."""
+            if self.schema is None or self.schema != schema:
                 self._check_metadata(metadata)
-            self.batch_starts = self._starts(metadata, entry.rows)
+            self.batch_starts = self._starts(metadata, entry.rows, len(blocks))
             """The rows, within the shard, at which its record batches start, and the end."""
-        except (pa.ArrowException, OSError, SystemError, ValueError) as error:  # a ValueError: the file is empty
-            raise self.damaged(f"it cannot be read as an Arrow file ({str(error).splitlines()[0]})") from error
         if self.batch_starts[-1] != entry.rows:
             raise self.damaged(f"it has {self.batch_starts[-1]} rows, the manifest says {entry.rows}")
-        self._extents = _extents(self._map)
+        types = np.uint8, np.uint16, np.int32, np.int64, np.dtype(token_type(metadata.vocab_size).to_pandas_dtype())
+        views = (np.frombuffer(self._map, kind, len(self._map) // np.dtype(kind).itemsize) for kind in types)
+        self.mapped = MappedShard(*views, blocks)
+        """The file as arrays, for the loops that find and copy instances."""
 
     def read(self, number: int) -> OpenBatch:
         """Return a record batch, whose values may make no sense yet but are all there.
@@ -96,29 +98,41 @@ class ShardFile:
         distance = batch.column(0).buffers()[1].address - self._content.address
         return OpenBatch(columns, 0 if 0 <= distance < self._content.size else batch.nbytes)
 
-    def prefetch(self, numbers: NDArray[np.int64]) -> None:
-        """Ask the system to read record batches, so that it reads many at a time; returns at once.
+    def prefetch(self, parts: NDArray[np.int64]) -> None:
+        """Ask the system to read parts of the file, so that it reads many at a time; returns at once.
 
         Args:
-            numbers: Their indices, ascending.
+            parts: Where they begin, at the beginning of a page, and end.
         """
-        if self._extents is None:
-            return
-        starts, stops = (ends[numbers].tolist() for ends in self._extents)
-        begin, end = starts[0], stops[0]
-        for start, stop in zip(starts, stops, strict=True):
-            if start - end > _NEAR:  # neighbours are asked for together
+        for begin, end in parts.tolist():
+            if 0 <= begin < end <= len(self._map):
                 self._map.madvise(mmap.MADV_WILLNEED, begin, end - begin)
-                begin = start
-            end = stop
-        self._map.madvise(mmap.MADV_WILLNEED, begin, end - begin)
 
     def damaged(self, what: str, remedy: str = COPY_AGAIN) -> DataError:
         """Return the error for a shard that cannot be used."""
         return DataError(f"{self.path}: {what}. {remedy}")
 
+    @cached_property
+    def _content(self) -> pa.Buffer:
+        return pa.py_buffer(self._map)
+
+    @cached_property
+    def _reader(self) -> pa.RecordBatchFileReader:
+        """The file for pyarrow, which takes several times as long to open it as reading a row takes."""
+        # One thread decodes: the ranks of a node share its cores, and the loader has a whole step's time.
+        with self._naming_damage():
+            return pa.ipc.open_file(self._content, options=pa.ipc.IpcReadOptions(use_threads=False))
+
+    @contextmanager
+    def _naming_damage(self) -> Iterator[None]:
+        """Turn what opening a damaged file raises into an error that names it."""
+        try:
+            yield
+        except (pa.ArrowException, OSError, SystemError, ValueError) as error:  # a ValueError: the file is empty
+            raise self.damaged(f"it cannot be read as an Arrow file ({str(error).splitlines()[0]})") from error
+
     def _check_metadata(self, expected: ShardMetadata) -> None:
-        metadata = ShardMetadata.from_arrow(self.schema, str(self.path))
+        metadata = ShardMetadata.from_arrow(self._reader.schema, str(self.path))
         other = [name for name, value in vars(metadata).items() if value != getattr(expected, name)]
         if other:
             raise self.damaged(
@@ -126,14 +140,15 @@ class ShardFile:
                 f"{getattr(expected, other[0])!r}",
             )
 
-    def _starts(self, metadata: ShardMetadata, rows: int) -> NDArray[np.int64]:
+    def _starts(self, metadata: ShardMetadata, rows: int, count: int) -> NDArray[np.int64]:
         """Return where record batches start, if there are as many as a build writes, or the first and the last tell it.
 
         Looking at a batch costs a read of the disk, so that they are not all looked at.
         """
-        count, size = self._reader.num_record_batches, rows_per_batch(metadata.max_seq_length)
+        size = rows_per_batch(metadata.max_seq_length)
         if count == -(-rows // size):
             return np.minimum(np.arange(count + 1) * size, rows)
+        count = self._reader.num_record_batches
         sizes = self._sizes([0, count - 1])
         if sizes[0] * (count - 1) + sizes[1] == rows and sizes[0] >= sizes[1] > 0:
             return np.minimum(np.arange(count + 1) * sizes[0], rows)
@@ -162,22 +177,39 @@ def _views(batch: pa.RecordBatch) -> FlatBatch:
     return FlatBatch(*arrays)
 
 
-def _extents(content: mmap.mmap) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Return where record batches start, at the beginning of a page, and end; None where the footer does not tell.
+def _map(path: Path) -> tuple[mmap.mmap, bytes]:
+    """Map a file into memory, and return its footer as well; b"" where there is none."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        # The end of the file in one read, where the mapping would ask for it page by page.
+        tail = os.pread(descriptor, _TAIL_BYTES, max(0, len(content) - _TAIL_BYTES))
+        end = len(tail) - 4 - len(_MAGIC)
+        if end < 0 or tail[end + 4 :] != _MAGIC:
+            return content, b""
+        size = struct.unpack_from("<i", tail, end)[0]
+        if size > end:
+            return content, os.pread(descriptor, size, max(0, len(content) - 4 - len(_MAGIC) - size))
+        return content, tail[end - size : end]
+    finally:
+        os.close(descriptor)
 
-    The footer is a flatbuffer (Arrow's File.fbs), which pyarrow does not show: a table whose fourth field is a vector
-    of blocks. This is for advice to the system only, so that nothing that is read depends on it.
+
+def _blocks(footer: bytes, block: np.dtype) -> tuple[NDArray[np.void], bytes | None]:
+    """Return where record batches are, and the schema as bytes; no batches and None if the footer is odd.
+
+    The footer is a flatbuffer (Arrow's File.fbs), which pyarrow does not show: a table whose second field is the
+    schema, and whose fourth is a vector of blocks. Flatbuffers are written from the end: the schema comes last.
     """
     try:
-        end = len(content) - 10  # before the length of the footer, 4 bytes, and the magic string, 6 bytes
-        footer = content[end - struct.unpack_from("<i", content, end)[0] : end]
         table = struct.unpack_from("<I", footer, 0)[0]
         fields = table - struct.unpack_from("<i", footer, table)[0]
-        vector = table + struct.unpack_from("<H", footer, fields + 4 + 2 * 3)[0]
-        vector += struct.unpack_from("<I", footer, vector)[0]
-        blocks = np.frombuffer(footer, _BLOCK, struct.unpack_from("<I", footer, vector)[0], vector + 4)
+        schema, vector = (table + struct.unpack_from("<H", footer, fields + 4 + 2 * field)[0] for field in (1, 3))
+        schema, vector = (place + struct.unpack_from("<I", footer, place)[0] for place in (schema, vector))
+        count = struct.unpack_from("<I", footer, vector)[0]
+        blocks = np.frombuffer(footer, block, count, vector + 4)
     except (struct.error, ValueError):
-        return None
-    stops = blocks["offset"] + blocks["metadata"] + blocks["body"]
-    starts = blocks["offset"] // mmap.PAGESIZE * mmap.PAGESIZE
-    return (starts, stops) if len(blocks) and starts.min() >= 0 and stops.max() <= len(content) else None
+        return np.empty(0, block), None
+    rest = vector + 4 + blocks.nbytes
+    # Where the schema starts, counted from the end, and all that follows the blocks.
+    return blocks, b"%d %b" % (len(footer) - schema, footer[rest:]) if schema >= rest else None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from megabert.data.columns import Columns
 from megabert.data.packing import InstanceStatistics
-from megabert.data.row_reader import RowReader, Sizes
+from megabert.data.row_reader import RowReader, Sizes, concatenated
 from megabert.data.shard_file import COPY_AGAIN
 from megabert.errors import DataError
 from megabert.schema import (
@@ -196,7 +196,7 @@ class ShardSet:
                 for span in spans
                 for index, begin, end in self._reader.by_shard(*span)
             ]
-        return Sizes(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        return concatenated(parts)
 
     def columns(self, spans: tuple[tuple[int, int], ...]) -> Columns:
         """Read ranges of global rows (first, stop), in the given order; they may run over the ends of shards.

@@ -10,7 +10,7 @@ from megabert.data.batch import BatchFormat, MicroBatch, assemble, instance_seed
 from megabert.data.dynamic_masking import DynamicMasker, make_masker
 from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
 from megabert.data.packing import MicroShape, plan_packing
-from megabert.data.row_reader import Sizes
+from megabert.data.row_reader import Sizes, concatenated
 from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
 from megabert.masking import MaskingOptions
@@ -130,8 +130,8 @@ class StepPacker:
             for epoch, start, stop in ranges
             for window, indices in EpochOrder(self.shards.num_rows, self._seed, epoch).parts(start, stop)
         ]
-        sizes = [[values[indices] for values in self._sizes_of(window)] for _, window, indices in parts]
-        return _GlobalBatch(parts, Sizes(*(np.concatenate(values) for values in zip(*sizes, strict=True))))
+        sizes = [Sizes(*(values.take(indices) for values in self._sizes_of(window))) for _, window, indices in parts]
+        return _GlobalBatch(parts, concatenated(sizes))
 
     def _sizes_of(self, window: Window) -> Sizes:
         """Return how long the rows of a window are, which many steps in succession may ask for."""
@@ -209,7 +209,7 @@ def _pack_share(
     lengths, masked_counts = batch.sizes
     most_masked = masked_counts if masker is None else masker.most_predictions(lengths)
     plan = plan_packing(lengths, most_masked, share.shape, share.world_size)
-    bins = [plan.micro_batch(micro_step, share.rank) for micro_step in range(plan.num_micro_steps)]
+    bins = plan.micro_batches(share.rank)
     ordinals = np.concatenate(bins)
     rows, epochs = batch.find(ordinals)
     # The rows are read in the order in which they are stored, so that each record batch is looked up once.

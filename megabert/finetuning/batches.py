@@ -186,8 +186,7 @@ class Batcher:
         packing = plan_packing(lengths, np.zeros_like(lengths), shape, self.world_size)
         sequences = _sequences_of(items, group)
         batch_format = BatchFormat(pad_id=self.pad_id, max_seq_length=0, has_labels=False)
-        for micro_step in range(packing.num_micro_steps):
-            mine = packing.micro_batch(micro_step, self.rank)
+        for mine in packing.micro_batches(self.rank):
             ordinals = _sequences_of(mine, group)
             inputs = assemble(features.columns, sequences[ordinals], seeds[ordinals], batch_format)
             yield self._labelled(inputs, items[mine])

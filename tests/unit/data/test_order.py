@@ -7,7 +7,9 @@ import pytest
 
 from megabert.data import order as data_order
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, FeistelPermutation, PositionRange
+from megabert.data.order_loops import shuffled
 from megabert.errors import CheckpointError, DataError
+from megabert.randomness.keyed import mix, mix_before
 from megabert.schema import parse_json, to_json
 
 BLOCK = data_order.BLOCK_ROWS
@@ -157,6 +159,12 @@ def test_position_and_row_are_uncorrelated_in_a_window():
     rows = EpochOrder(WINDOW, 8, 2).rows(0, WINDOW)
     assert abs(np.corrcoef(rows, np.arange(WINDOW))[0, 1]) < 5 / WINDOW**0.5
     assert abs(np.corrcoef(rows[1:], rows[:-1])[0, 1]) < 5 / WINDOW**0.5
+
+
+@pytest.mark.parametrize("size", [1, 2, 777, 1 << 16, (1 << 16) + 1])
+def test_shuffle_is_the_order_of_the_hashes(size):
+    hashes = mix(5, 2**64 - 1, np.arange(size))
+    assert np.array_equal(shuffled(mix_before(5, 2**64 - 1), size), np.argsort(hashes, kind="stable"))
 
 
 def test_order_is_pinned():

@@ -265,11 +265,55 @@ def test_record_batches_of_any_size_are_read(shard_folder, train_instances, tmp_
     assert [_row(columns, i) for i in range(411)] == [_expected(instance) for instance in train_instances[700:]]
 
 
-def test_uncompressed_shards_are_views_of_the_file(make, tmp_path):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"vocab_size": 100_000}, {"objective": "none"}, {"masking": "dynamic"}],
+    ids=["uint16", "uint32", "no_pairs", "no_masks"],
+)
+def test_rows_of_uncompressed_shards_are_copied_without_pyarrow(make, tmp_path, options):
+    rows = make.instances(300, 32, 1000, seed=5, objective=options.get("objective", "nsp"))
+    if options.get("masking") == "dynamic":
+        rows = [replace(row, masked_lm_positions=[], masked_lm_ids=[]) for row in rows]
+    folder = make.shards(
+        tmp_path / "plain", {"train": [rows[:90], rows[90:]]}, compression=None, batch_rows=1024, **options
+    )
+    shards = ShardSet.open(folder)
+    order = np.random.default_rng(0).permutation(300)
+    columns = shards.rows(order)
+    assert [_row(columns, i) for i in range(300)] == [_expected(rows[row]) for row in order]
+    reader = shards._reader
+    assert not reader._batches
+    # The first one is opened by pyarrow as well, which looks at its schema.
+    assert sorted("_reader" in vars(file) for file in reader._files.values()) == [False, True]
+
+
+def test_uncompressed_batches_of_another_size_are_views_of_the_file(make, tmp_path):
     rows = make.instances(300, 32, 1000, seed=5)
     folder = make.shards(tmp_path / "plain", {"train": [rows]}, compression=None)
     shards = ShardSet.open(folder)
-    columns = shards.columns(((0, 300),))
-    assert [_row(columns, i) for i in range(300)] == [_expected(row) for row in rows]
+    assert shards.sizes(((0, 300),)).lengths.tolist() == [len(row.input_ids) for row in rows]
     assert len(shards._reader._batches) == 3
     assert shards._reader._held_bytes == 0
+
+
+def test_flipped_bits_in_front_of_the_values_are_an_error_or_change_one_value(make, tmp_path):
+    rows = make.instances(40, 32, 1000, seed=5)
+    folder = make.shards(tmp_path / "plain", {"train": [rows]}, compression=None)
+    path = next(folder.glob("*.arrow"))
+    content = path.read_bytes()
+    start = content.index(b"\xff\xff\xff\xff", 16)  # the record batch's message, behind the schema's
+    expected = [_expected(row) for row in rows]
+    outcomes = set()
+    for position in range(start, start + 900, 7):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x41
+        path.write_bytes(damaged)
+        try:
+            columns = ShardSet.open(folder).columns(((0, 40),))
+        except DataError as error:
+            outcomes.add("error" if path.name in str(error) else "nameless error")
+        else:
+            same = [_row(columns, i) == row for i, row in enumerate(expected)]
+            outcomes.add("same" if all(same) else "other")
+            assert sum(same) >= 38
+    assert {"error", "same"} <= outcomes <= {"error", "same", "other"}
