@@ -1,8 +1,9 @@
 """One shard, mapped into memory: its record batches as arrays, and its bytes asked for before they are needed.
 
-A build stores shards uncompressed and in small record batches (`megabert.schema.rows_per_batch`). Then an array is a
-view of the file, so that the pages of the file are the only copy a node has, and a row costs one read of its batch.
-Shards of earlier versions are compressed in batches of 8,192 rows: they are read by the same calls, and decompressed.
+A build stores shards uncompressed and in small record batches (`megabert.schema.rows_per_batch`). Then instances are
+copied straight out of the file (`mapped_loops`), so that its pages are the only copy a node has, and a row costs one
+read of its batch. Shards of earlier versions are compressed in batches of 8,192 rows: pyarrow opens these, and whatever
+else is not laid out as a build does it.
 """
 
 import mmap
@@ -73,7 +74,7 @@ class ShardFile:
             raise self.damaged(f"it has {self.batch_starts[-1]} rows, the manifest says {entry.rows}")
         types = np.uint8, np.uint16, np.int32, np.int64, np.dtype(token_type(metadata.vocab_size).to_pandas_dtype())
         views = (np.frombuffer(self._map, kind, len(self._map) // np.dtype(kind).itemsize) for kind in types)
-        self.mapped = MappedShard(*views, blocks)
+        self.mapped = MappedShard._make([*views, blocks])
         """The file as arrays, for the loops that find and copy instances."""
 
     def read(self, number: int) -> OpenBatch:
