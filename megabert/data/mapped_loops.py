@@ -18,7 +18,7 @@ _HEADER_TYPE, _HEADER = 1, 2
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
 _RECORD_BATCH = 3
 _NODE_COUNT, _BUFFER_COUNT = 8, 16
-"""Of five columns, three of them lists, whose values have a node and two buffers of their own."""
+"""Five columns, three of them lists, whose values have a node and two buffers of their own."""
 _CONTINUATION = -1
 _PAGE = mmap.PAGESIZE
 _NEAR = 64 * 1024
@@ -39,9 +39,9 @@ class MappedShard(NamedTuple):
     longs: Any
     """Int64."""
     tokens: Any
-    """Of the type of tokens."""
+    """Uint16 or uint32, as tokens are stored."""
     blocks: Any
-    """Of the type ``BLOCK``, a record batch each; none where the footer does not tell."""
+    """``BLOCK``, one for each record batch; none where the footer does not tell."""
 
 
 @compiled
