@@ -6,6 +6,7 @@ copied from pinned memory. transformers trains in pure bfloat16 with torch's fus
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,14 +48,13 @@ class Shard:
 
     def update(self, factor: Tensor, learning_rate: float) -> None:
         """Clip by ``factor`` and take one LAMB step; nothing here waits for the device."""
-        self.gradient.mul_(factor)
         self.squares.zero_()
         compute_update(
             self.master,
             self.gradient,
             self.exp_avg,
             self.exp_avg_sq,
-            coefficients=self.coefficients,
+            coefficients=replace(self.coefficients, gradient_scale=factor.double()),
             segments=self.segments,
             squares=self.squares,
             backend=self.backend,
@@ -63,9 +63,13 @@ class Shard:
         # masked_fill: torch.where would copy the number from the host, which a graph refuses
         ratios = (weights / update).masked_fill((weights == 0) | (update == 0), 1.0)
         apply_update(
-            self.master, self.gradient, segments=self.segments, scales=-learning_rate * ratios, backend=self.backend
+            self.master,
+            self.gradient,
+            segments=self.segments,
+            scales=-learning_rate * ratios,
+            rounded=self.weights,
+            backend=self.backend,
         )
-        self.weights.copy_(self.master)
 
 
 @torch.no_grad()
