@@ -23,7 +23,7 @@ from data_prep.extract.inputs import chunk_size
 from data_prep.extract.opening import InputFile
 from data_prep.steps.step1_extract import PART_CHARACTERS
 from data_prep.steps.step4_merge_chunks import MAX_FILES, plan_levels
-from data_prep.steps.step5_bucket import MAX_BUCKET_TOKENS, count_buckets
+from data_prep.steps.step5_bucket import count_buckets
 from data_prep.steps.step6_instances import BYTES_A_TOKEN, count_buckets_a_shard
 from data_prep.token_files import TokenFiles
 from megabert.config import loading
@@ -44,6 +44,8 @@ WORKER_MIB, RANK0_MIB, RANK0_BYTES_A_UNIT = 425, 400, 700
 """Memory of a worker; that of rank 0, and what a restart takes there for each unit of the largest step."""
 RANK0_S_A_UNIT = 150e-6
 """Time in which rank 0 makes, hands out and records a unit."""
+ASKED_BUCKET_TOKENS = 20_000_000
+"""Tokens that ``buckets`` may put into each, about; twice as many are refused."""
 WORK_BYTES_A_TOKEN = 40
 """Memory of a worker for each token of the bucket that it works on, about."""
 
@@ -150,8 +152,8 @@ def estimate(config: BuildConfig, text_bytes: int, ranks: int, rates: dict[str, 
 
 
 def _require_small_buckets(config: BuildConfig, tokens: int, buckets: int) -> None:
-    if config.buckets and tokens / buckets > 4 * MAX_BUCKET_TOKENS:
-        held, enough = tokens // buckets, -(-tokens // MAX_BUCKET_TOKENS)
+    if config.buckets and tokens / buckets > 2 * ASKED_BUCKET_TOKENS:
+        held, enough = tokens // buckets, -(-tokens // ASKED_BUCKET_TOKENS)
         raise ConfigError(
             f"buckets={buckets} puts {held:,} tokens into each, which a worker holds in memory (about "
             f"{held * WORK_BYTES_A_TOKEN / 2**30:,.0f} GiB). Leave buckets out, or give {enough:,} or more."
