@@ -34,7 +34,7 @@ from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_bucke
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
 from megabert.schema import Manifest, atomic_write, read_json
 
-INTERMEDIATE = ("paragraphs", "extract", "sample", "tokens", "spread")
+INTERMEDIATE = ("paragraphs", "extract", "words", "tokens", "spread")
 """Folders below ``work`` that are not needed when the documents are made."""
 Number = Annotated[int, Field(ge=0, le=1 << 24)]
 """A count that is no damage: so many buckets hold 80 million million tokens."""

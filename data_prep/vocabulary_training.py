@@ -20,11 +20,15 @@ from megabert.tokenization import (
     MAX_TRAINED_WORD,
     Pieces,
     Tokenizer,
+    byte_bpe_spans,
     compose,
     has_hangul,
     train_byte_bpe,
+    train_byte_bpe_on,
     train_wordpiece,
+    train_wordpiece_on,
     without_endless_words,
+    wordpiece_spans,
 )
 
 MAX_UNKNOWN_WORDS_PCT = 0.5
@@ -114,8 +118,13 @@ class VocabularyReport:
         ]
 
 
+def held_out_draw(name: str, seed: int) -> float:
+    """Return the draw that holds a document out, where it is below the share."""
+    return float(uniform(mix(seed, _HELD_OUT_DRAW, string_key(name))))
+
+
 @dataclass(kw_only=True)
-class _HeldOut:
+class HeldOut:
     """Held-out text, gathered while the rest streams by."""
 
     options: VocabularyOptions
@@ -132,6 +141,30 @@ class _HeldOut:
     fallback: tuple[float, str] | None = None
     """The passed-on document that would have been held out next, with its draw."""
 
+    def keep(self, text: str) -> None:
+        """Keep a document to measure, unless there is enough."""
+        if self.characters < MAX_HELD_OUT_CHARACTERS:
+            self.texts.append(text)
+            self.characters += len(text)
+
+    def holds_out(self, name: str, text: str) -> bool:
+        """Return whether a document is held out; if it is, keep it, else count it.
+
+        Args:
+            name: Id of the document.
+            text: What is measured of it.
+        """
+        # The draw depends on the id and the seed alone: the same document is held out whatever comes before it.
+        draw = held_out_draw(name, self.options.seed)
+        if draw < self.options.held_out_share:
+            self.keep(text)
+            return True
+        # A corpus of a few documents may hold out none; then the report says that it measured a trained one.
+        if self.fallback is None or draw < self.fallback[0]:
+            self.fallback = (draw, text)
+        self.trained += 1
+        return False
+
     def take_rest(self, documents: Iterable[tuple[str, str]]) -> Iterator[str]:
         """Keep the held-out documents and yield the others."""
         for name, original in documents:
@@ -139,18 +172,8 @@ class _HeldOut:
             measured, endless = without_endless_words(text)
             self.endless_words += endless
             self.all_characters.update(measured)
-            # The draw depends on the id and the seed alone: the same document is held out whatever comes before it.
-            draw = float(uniform(mix(self.options.seed, _HELD_OUT_DRAW, string_key(name))))
-            if draw < self.options.held_out_share:
-                if self.characters < MAX_HELD_OUT_CHARACTERS:
-                    self.texts.append(measured)
-                    self.characters += len(measured)
-                continue
-            # A corpus of a few documents may hold out none; then the report says that it measured a trained one.
-            if self.fallback is None or draw < self.fallback[0]:
-                self.fallback = (draw, measured)
-            self.trained += 1
-            yield text
+            if not self.holds_out(name, measured):
+                yield text
         if not self.trained and self.texts:  # all of a corpus of a few documents: better trained on than refused
             self.fallback = (0.0, self.texts[0])
             self.trained, self.characters = len(self.texts), 0
@@ -172,20 +195,42 @@ def train_vocabulary(
     Args:
         documents: (id, text) of each document, read once. Which are held out depends on ids and seed alone.
         options: Size, case, share held out.
-        max_words: Most different words, told by white space, that WordPiece is trained on.
+        max_words: Most different words, told by white space, that are trained on.
 
     Raises:
         TooManyWords: There are more.
         DataError: There is no text, or it has too many different characters for the size.
     """
     options = options or VocabularyOptions()
-    held_out = _HeldOut(options=options)
+    held_out = HeldOut(options=options)
     texts = held_out.take_rest(documents)
     if options.pieces == "byte_bpe":
-        tokenizer = train_byte_bpe(texts, vocab_size=options.vocab_size)
+        tokenizer = train_byte_bpe(texts, vocab_size=options.vocab_size, max_words=max_words)
     else:
         cased, size = not options.uncased, options.vocab_size
         tokenizer = train_wordpiece(texts, vocab_size=size, cased=cased, max_words=max_words)
+    return tokenizer, _measure(tokenizer, held_out)
+
+
+def spans_of(text: str, options: VocabularyOptions) -> Iterator[str]:
+    """Yield the parts of a text that are counted for a training."""
+    return byte_bpe_spans(text) if options.pieces == "byte_bpe" else wordpiece_spans(text)
+
+
+def train_on_spans(
+    spans: Iterable[tuple[str, int]], held_out: HeldOut, options: VocabularyOptions
+) -> tuple[Tokenizer, VocabularyReport]:
+    """Train a vocabulary on counted text and measure it.
+
+    Args:
+        spans: What `spans_of` yields of all documents that are trained on, each with how often it occurs; read twice.
+        held_out: The other documents, and what was counted of all.
+        options: Size and case.
+    """
+    if options.pieces == "byte_bpe":
+        tokenizer = train_byte_bpe_on(spans, vocab_size=options.vocab_size)
+    else:
+        tokenizer = train_wordpiece_on(spans, vocab_size=options.vocab_size, cased=not options.uncased)
     return tokenizer, _measure(tokenizer, held_out)
 
 
@@ -202,7 +247,7 @@ def check_vocabulary(
     Raises:
         DataError: There is no text.
     """
-    held_out = _HeldOut(options=options or VocabularyOptions())
+    held_out = HeldOut(options=options or VocabularyOptions())
     for _ in held_out.take_rest(documents):
         pass
     return _measure(tokenizer, held_out)
@@ -257,7 +302,7 @@ def require_fit(report: VocabularyReport, *, where: str) -> None:
         )
 
 
-def _measure(tokenizer: Tokenizer, held_out: _HeldOut) -> VocabularyReport:
+def _measure(tokenizer: Tokenizer, held_out: HeldOut) -> VocabularyReport:
     """Measure a tokenizer; each different word is encoded once and weighted by how often it occurs."""
     texts = held_out.measured()
     words = _count_words(tokenizer, texts)

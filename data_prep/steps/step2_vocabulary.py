@@ -1,5 +1,8 @@
 """Step 2: the tokenizer of the build, trained on the extracted text or copied from a given folder.
 
+All workers count words, each in some of the files (`data_prep.steps.vocabulary_words`); one process adds the counts up,
+trains on them, and measures the tokenizer on documents that were not counted.
+
 Of a large corpus a sample is trained on. A hash of its text decides whether a document is in the sample, so neither the
 order of the input nor the way it is cut into files and chunks changes a piece. Where the sample has too many different
 words for the memory of a worker, half of it is taken, and half of that.
@@ -10,32 +13,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
-from data_prep.arrow_files import open_mapped, write_batches
 from data_prep.config import BuildConfig
 from data_prep.document_set import tokenizer_of
 from data_prep.execution.counts import Counts
-from data_prep.execution.work_units import Build, Unit
+from data_prep.execution.progress import BYTES
+from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.steps.vocabulary_words import CountTask, count_words, extracted_texts, held_out_of, merge_words
 from data_prep.vocabulary_training import (
     VocabularyOptions,
     VocabularyReport,
     check_vocabulary,
     require_bars,
     require_fit,
+    train_on_spans,
     train_vocabulary,
 )
-from megabert.randomness.keyed import mix, string_key, uniform
+from megabert.randomness.keyed import mix, string_key
 from megabert.schema import publish_folder
-from megabert.tokenization import Tokenizer, TooManyWords, save_huggingface
+from megabert.tokenization import Tokenizer, save_huggingface
 
 TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most, about: the count of different words takes memory."""
 TRAINING_WORDS = 1_500_000
-"""Different words that WordPiece is trained on at most; all of them are held in memory."""
+"""Different words that are trained on at most; all of them are held in memory."""
+COUNT_UNITS = 4096
+"""Units that count words, at most: one process reads what they wrote."""
 SAMPLE_CHARACTERS = 1_000_000
 SAMPLE_OPTIONS = VocabularyOptions(held_out_share=0.5)
 """A given tokenizer is measured on half of a sample of documents: it was trained on none of them."""
+FEW_FILES = 256
 
 
 @dataclass(frozen=True)
@@ -43,24 +50,15 @@ class VocabularyTask:
     """Where the text is, or whose tokenizer to take."""
 
     sources: tuple[Path, ...]
-    """Files of extracted documents."""
+    """Files of extracted documents: all where a given tokenizer is measured, else the first few."""
     config: BuildConfig
     """Names the folder of a given tokenizer, or says what vocabulary to train."""
     folder: Path
     """Output."""
+    words: tuple[Path, ...] = ()
+    """What the counts of words are named after."""
     share: float = 1.0
-    """Share of all documents that the files hold."""
-
-
-@dataclass(frozen=True)
-class SampleTask:
-    """A file of extracted documents, and where those of the sample go."""
-
-    source: Path
-    share: float
-    """Share of the documents to take."""
-    path: Path
-    """Output."""
+    """Share of all documents that were counted."""
 
 
 def train_or_copy_vocabulary(build: Build, texts: Sequence[Path], characters: int) -> list[str]:
@@ -71,31 +69,34 @@ def train_or_copy_vocabulary(build: Build, texts: Sequence[Path], characters: in
         texts: Files of extracted documents.
         characters: Length of all of these.
     """
-    share = min(1.0, TRAINING_CHARACTERS / max(characters, 1)) if build.config.tokenizer is None else 1.0
-    if share < 1:
-        tasks = [SampleTask(path, share, build.path("work", "sample", path.name)) for path in texts]
-        build.run("vocabulary sample", [build.unit("sample", task.path.stem, sample, task) for task in tasks])
-        texts = [task.path for task in tasks]
-    return build.run("vocabulary", [vocabulary_unit(build, texts, share)]).counts["report"]
+    task = VocabularyTask(tuple(texts), build.config, build.path("tokenizer"))
+    if build.config.tokenizer is None:
+        share = min(1.0, TRAINING_CHARACTERS / max(characters, 1))
+        words = _count_words(build, texts, share)
+        task = VocabularyTask(tuple(texts[:FEW_FILES]), build.config, build.path("tokenizer"), words, share)
+    return build.run("vocabulary", [vocabulary_unit(build, task)]).counts["report"]
 
 
-def sample(task: SampleTask) -> tuple[list[Path], Counts]:
-    """Write the documents of a file that are in the sample."""
-    reader = open_mapped(task.source)
-    batches = (_chosen(reader.get_batch(index), task.share) for index in range(reader.num_record_batches))
-    write_batches(task.path, reader.schema, batches)
-    return [task.path], {}
+def _count_words(build: Build, texts: Sequence[Path], share: float) -> tuple[Path, ...]:
+    """Have the words of the sample counted; return what the files of counts are named after."""
+    files, folder, options = -(-len(texts) // COUNT_UNITS), build.path("work", "words"), _options(build.config)
+    names = [f"{number:05d}" for number in range(-(-len(texts) // files))]
+
+    def unit(number: int) -> Unit:
+        sources = tuple(texts[number * files : (number + 1) * files])
+        task = CountTask(sources, share, options, folder / names[number])
+        return build.unit("words", names[number], count_words, task)
+
+    build.run("vocabulary: count words", LazyList(len(names), unit), BYTES)
+    return tuple(folder / name for name in names)
 
 
-def _chosen(batch: pa.RecordBatch, share: float) -> pa.RecordBatch:
-    """Return the documents that are in a sample; a smaller sample is a part of a larger one."""
-    draws = uniform(mix(np.asarray(batch["document_hash"]), string_key("vocabulary sample")))
-    return batch.filter(pa.array(draws < share))
+def _options(config: BuildConfig) -> VocabularyOptions:
+    return VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
 
 
-def vocabulary_unit(build: Build, texts: Sequence[Path] = (), share: float = 1.0) -> Unit:
-    """Return the only unit of this step; a finished one can be recognized without naming the texts."""
-    task = VocabularyTask(tuple(texts), build.config, build.path("tokenizer"), share)
+def vocabulary_unit(build: Build, task: VocabularyTask | None = None) -> Unit:
+    """Return the last unit of this step; a finished one can be recognized without its task."""
     return build.unit("tokenizer", "tokenizer", make_tokenizer, task)
 
 
@@ -123,33 +124,20 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
 
 def _train(task: VocabularyTask) -> tuple[Tokenizer, VocabularyReport, float]:
     """Train on the whole sample or, where it has too many words, on a half, a quarter, ...; return the share too."""
-    config, share = task.config, task.share
-    wanted = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
-    while True:
-        # A document is not cut: where the half would hold none, memory has to do.
-        has_half = next(_documents(task.sources, share=share / 2), None) is not None
-        most = TRAINING_WORDS if has_half else float("inf")
-        try:
-            return *train_vocabulary(_documents(task.sources, share=share), wanted, max_words=most), share
-        except TooManyWords:
-            share /= 2
+    options = _options(task.config)
+    level, words = merge_words(task.words, TRAINING_WORDS)
+    share = task.share / 2**level
+    if not len(words):  # all of a corpus of a few documents are held out: better trained on than refused
+        return *train_vocabulary(_documents(task.sources), options), share
+    return *train_on_spans(words, held_out_of(task.words, level, words, options), options), share
 
 
-def _documents(paths: tuple[Path, ...], most: float = float("inf"), *, share: float = 1.0) -> Iterator[tuple[str, str]]:
+def _documents(paths: tuple[Path, ...], most: float = float("inf")) -> Iterator[tuple[str, str]]:
     """Yield documents until there are ``most`` characters, from files in random order, so from all over the corpus."""
     characters = 0
     for index in np.argsort(mix(string_key("vocabulary sample"), np.arange(len(paths))), kind="stable").tolist():
-        for name, text in _extracted_texts(paths[index], share):
+        for name, text, _ in extracted_texts(paths[index], 1.0):
             yield name, text
             characters += len(text)
             if characters > most:
                 return
-
-
-def _extracted_texts(path: Path, share: float) -> Iterator[tuple[str, str]]:
-    """Yield (hash, text) of each extracted document of a file that is in the sample."""
-    reader = open_mapped(path)
-    for whole in map(reader.get_batch, range(reader.num_record_batches)):
-        batch = _chosen(whole, share)
-        for document_hash, sentences in zip(batch["document_hash"], batch["sentences"], strict=True):
-            yield f"{document_hash.as_py():016x}", "\n".join(sentences.as_py())

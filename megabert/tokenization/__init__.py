@@ -7,11 +7,15 @@ from megabert.tokenization.training import (
     DEFAULT_VOCAB_SIZE,
     MAX_TRAINED_WORD,
     TooManyWords,
+    byte_bpe_spans,
     compose,
     has_hangul,
     train_byte_bpe,
+    train_byte_bpe_on,
     train_wordpiece,
+    train_wordpiece_on,
     without_endless_words,
+    wordpiece_spans,
 )
 
 __all__ = [
@@ -21,11 +25,15 @@ __all__ = [
     "SpecialIds",
     "Tokenizer",
     "TooManyWords",
+    "byte_bpe_spans",
     "compose",
     "has_hangul",
     "load_tokenizer",
     "save_huggingface",
     "train_byte_bpe",
+    "train_byte_bpe_on",
     "train_wordpiece",
+    "train_wordpiece_on",
     "without_endless_words",
+    "wordpiece_spans",
 ]

@@ -39,6 +39,7 @@ the square of a word's length; WordPiece has no pieces for words of more than a 
 _RUNS = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
 _LONG_SPANS = re.compile(rf"\S{{{MAX_TRAINED_WORD + 1},}}")
 _FEED_WORDS = 4096  # occurrences of a word in one line of the text for the trainer
+_FEED_CHARACTERS = 1 << 16  # characters of such a line, about
 MIN_COVERAGE = 0.9995
 """Least share of a text's characters that a vocabulary must be able to write."""
 
@@ -64,7 +65,6 @@ def compose(text: str) -> str:
     return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
 
 
-@panics_as_errors("vocabulary")
 def train_wordpiece(
     texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE, cased: bool = True, max_words: float = float("inf")
 ) -> Tokenizer:
@@ -85,18 +85,45 @@ def train_wordpiece(
         ConfigError: An option is out of its range.
         DataError: The text has no words, or too many different characters for ``vocab_size``.
     """
+    spans = _count_spans(map(wordpiece_spans, texts), max_words)
+    return train_wordpiece_on(spans.items(), vocab_size=vocab_size, cased=cased)
+
+
+def _count_spans(texts: Iterable[Iterable[str]], max_words: float) -> Counter[str]:
+    """Count the spans of texts, which keeps the texts themselves out of memory."""
+    spans: Counter[str] = Counter()
+    for text in texts:
+        spans.update(text)
+        if len(spans) > max_words:
+            raise TooManyWords
+    return spans
+
+
+def wordpiece_spans(text: str) -> Iterator[str]:
+    """Yield the parts of a text that WordPiece is trained on: what is between white space, composed."""
+    return split_spans(compose(text))
+
+
+@panics_as_errors("vocabulary")
+def train_wordpiece_on(
+    spans: Iterable[tuple[str, int]], *, vocab_size: int = DEFAULT_VOCAB_SIZE, cased: bool = True
+) -> Tokenizer:
+    """Train WordPiece on counted text.
+
+    Args:
+        spans: What `wordpiece_spans` yields, each with how often it occurs; read twice.
+        vocab_size: As for `train_wordpiece`.
+        cased: Likewise.
+
+    Raises:
+        ConfigError: An option is out of its range.
+        DataError: There are no words, or too many different characters for ``vocab_size``.
+    """
     special = WORDPIECE.names
     if vocab_size <= len(special):
         raise ConfigError(f"vocab_size={vocab_size} must be above {len(special)}, the number of special pieces.")
-    # Counting whitespace-separated spans first keeps the text itself out of memory.
-    spans: Counter[str] = Counter()
-    for text in texts:
-        spans.update(split_spans(compose(text)))
-        if len(spans) > max_words:
-            raise TooManyWords
-    options = TextOptions(
-        do_lower_case=not cased, strip_accents=not cased, compose=not cased and any(map(has_hangul, spans))
-    )
+    composes = not cased and any(has_hangul(span) for span, _ in spans)
+    options = TextOptions(do_lower_case=not cased, strip_accents=not cased, compose=composes)
     # From here on the text is a table of words. Its order is that of code points, so the order of documents and the
     # number of threads that read them cannot change an id.
     words = _split_words(spans, options)
@@ -108,20 +135,44 @@ def train_wordpiece(
     return Tokenizer(build_backend(vocabulary, options), where="trained vocabulary")
 
 
-@panics_as_errors("vocabulary")
-def train_byte_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
+def train_byte_bpe(texts: Iterable[str], *, vocab_size: int, max_words: float = float("inf")) -> Tokenizer:
     """Train a byte-level BPE vocabulary (Sennrich et al. 2016; Radford et al. 2019), special pieces as in RoBERTa.
 
-    Every text can be written with it: the 256 bytes are pieces. A word keeps the space before it.
+    Every text can be written with it: the 256 bytes are pieces. A word keeps the space before it. Memory grows with the
+    number of different words.
 
     Args:
         texts: The texts to learn from, read once. They are brought into Unicode's composed form (NFC) first, and all
             white space becomes single spaces.
         vocab_size: Largest number of pieces, special ones counted; a small text yields fewer.
+        max_words: Most different words.
+
+    Raises:
+        TooManyWords: The text has more than ``max_words``.
+        ConfigError: An option is out of its range.
+        DataError: The text has no words that repeat.
+    """
+    spans = _count_spans(map(byte_bpe_spans, texts), max_words)
+    return train_byte_bpe_on(spans.items(), vocab_size=vocab_size)
+
+
+def byte_bpe_spans(text: str) -> Iterator[str]:
+    """Yield the parts of a text that byte-level BPE is trained on: words, each with the space before it, composed."""
+    for number, word in enumerate(without_endless_words(compose(text))[0].split()):
+        yield f" {word}" if number else word
+
+
+@panics_as_errors("vocabulary")
+def train_byte_bpe_on(spans: Iterable[tuple[str, int]], *, vocab_size: int) -> Tokenizer:
+    """Train byte-level BPE on counted text.
+
+    Args:
+        spans: What `byte_bpe_spans` yields, each with how often it occurs.
+        vocab_size: As for `train_byte_bpe`.
 
     Raises:
         ConfigError: An option is out of its range.
-        DataError: The text has no words that repeat.
+        DataError: No word repeats.
     """
     names = BYTE_BPE.names
     special = [names.cls, names.pad, names.sep, names.unk, names.mask]  # RoBERTa's order: the padding has id 1
@@ -139,13 +190,24 @@ def train_byte_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     )
     trained = tokenizers.Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words = (without_endless_words(compose(text))[0].split() for text in texts)
-    trained.train_from_iterator(map(" ".join, words), trainer)
+    trained.train_from_iterator(_repeat_spans(spans), trainer)
     model = json.loads(trained.to_str())["model"]
     if not model["merges"]:
         raise DataError("vocabulary: the text has no words that repeat. Give documents that hold more text.")
     backend = build_byte_bpe(model["vocab"], [tuple(pair) for pair in model["merges"]], names, add_prefix_space=False)
     return Tokenizer(backend, where="trained vocabulary")
+
+
+def _repeat_spans(spans: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """Yield each span as often as it occurs, in lines of bounded length."""
+    for span, occurrences in spans:
+        # One after the other they are running text, but for the first word of a text, which has no space before it.
+        most = max(1, min(_FEED_WORDS, _FEED_CHARACTERS // len(span))) if span[0] == " " else 1
+        full, rest = divmod(occurrences, most)
+        for _ in range(full):
+            yield span * most
+        if rest:
+            yield span * rest
 
 
 def without_endless_words(text: str) -> tuple[str, int]:
@@ -163,11 +225,11 @@ def without_endless_words(text: str) -> tuple[str, int]:
     return _LONG_SPANS.sub(lambda span: _RUNS.sub(shortened, span[0]), text), count
 
 
-def _split_words(spans: Counter[str], options: TextOptions) -> dict[str, int]:
+def _split_words(spans: Iterable[tuple[str, int]], options: TextOptions) -> dict[str, int]:
     """Normalise whitespace-separated spans, split them at punctuation, and count the words, in order of code points."""
     normalizer, splitter = build_normalizer(options), pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
-    for span, occurrences in spans.items():
+    for span, occurrences in spans:
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(span)):
             if len(word) <= MAX_WORD_CHARACTERS:
                 words[word] += occurrences

@@ -1,0 +1,184 @@
+"""The words that a vocabulary is trained on, counted by all workers and added up by one process in bounded memory.
+
+A worker counts the words of the sample's documents in some files. Should all of them together be too many to be held,
+half of the documents will do, or half of these. So each word is counted by *level*: a document of level 2 is in the
+whole sample, in the half of it and in the quarter. Whoever adds up leaves out the lowest levels until the rest fits.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from data_prep.arrow_files import open_mapped, write_batches
+from data_prep.execution.counts import Counts
+from data_prep.vocabulary_training import HeldOut, VocabularyOptions, held_out_draw, spans_of
+from megabert.randomness.keyed import mix, string_key, uniform
+from megabert.tokenization import compose, without_endless_words
+
+LEVELS = 32
+WORDS = pa.schema([("span", pa.string()), ("level", pa.uint8()), ("count", pa.int64())])
+HELD_OUT = pa.schema(
+    [
+        ("is_held_out", pa.bool_()),
+        ("level", pa.uint8()),
+        ("text", pa.string()),
+        ("documents", pa.int64()),
+        ("endless_words", pa.int64()),
+        ("draw", pa.float64()),
+    ]
+)
+"""A row for each document that is held out; and one for the others of each level, with the text of the one that would
+be held out next."""
+ROWS_A_MERGE = 1_000_000
+"""Counts that are added up at a time."""
+SPANS_A_BATCH = 1 << 16
+
+
+@dataclass(frozen=True)
+class CountTask:
+    """Some files of extracted documents, and where the counts of their words go."""
+
+    sources: tuple[Path, ...]
+    share: float
+    """Share of the documents to count."""
+    options: VocabularyOptions
+    path: Path
+    """What the outputs are named after."""
+
+
+def words_path(path: Path) -> Path:
+    """Return the file of counts."""
+    return path.with_suffix(".words.arrow")
+
+
+def held_out_path(path: Path) -> Path:
+    """Return the file of documents that are measured and not counted."""
+    return path.with_suffix(".held-out.arrow")
+
+
+def count_words(task: CountTask) -> tuple[list[Path], Counts]:
+    """Write how often each word occurs, by level, and the documents that are held out."""
+    spans: dict[int, Counter[str]] = {}
+    held_out: list[tuple[bool, int, str, int, int, float]] = []
+    others: dict[int, tuple[bool, int, str, int, int, float]] = {}
+    for source in task.sources:
+        for name, original, level in extracted_texts(source, task.share):
+            text, draw = compose(original), held_out_draw(name, task.options.seed)
+            measured, endless = without_endless_words(text)
+            if draw < task.options.held_out_share:
+                held_out.append((True, level, measured, 1, endless, draw))
+                continue
+            spans.setdefault(level, Counter()).update(spans_of(text, task.options))
+            _, _, next_text, documents, words, next_draw = others.get(level, (False, level, "", 0, 0, 1.0))
+            if draw < next_draw:
+                next_text, next_draw = measured, draw
+            others[level] = False, level, next_text, documents + 1, words + endless, next_draw
+    batches = (_batch(level, counts) for level, counts in spans.items())
+    write_batches(words_path(task.path), WORDS, batches)
+    rows = [dict(zip(HELD_OUT.names, row, strict=True)) for row in (*held_out, *others.values())]
+    write_batches(held_out_path(task.path), HELD_OUT, [pa.RecordBatch.from_pylist(rows, schema=HELD_OUT)])
+    size = sum(source.stat().st_size for source in task.sources)
+    return [words_path(task.path), held_out_path(task.path)], {"bytes": size}
+
+
+def _batch(level: int, spans: Counter[str]) -> pa.RecordBatch:
+    columns = (
+        pa.array(spans, pa.string()),
+        pa.array([level] * len(spans), pa.uint8()),
+        pa.array(spans.values(), pa.int64()),
+    )
+    return pa.record_batch(list(columns), schema=WORDS)
+
+
+def extracted_texts(path: Path, share: float) -> Iterator[tuple[str, str, int]]:
+    """Yield (hash, text, level) of each extracted document of a file that is in the sample."""
+    reader = open_mapped(path)
+    for batch in map(reader.get_batch, range(reader.num_record_batches)):
+        levels = _levels(np.asarray(batch["document_hash"]), share)
+        rows = np.flatnonzero(levels >= 0)
+        chosen = batch.take(pa.array(rows))
+        columns = chosen["document_hash"], chosen["sentences"], levels[rows].tolist()
+        for document_hash, sentences, level in zip(*columns, strict=True):
+            yield f"{document_hash.as_py():016x}", "\n".join(sentences.as_py()), level
+
+
+def _levels(hashes: NDArray[np.uint64], share: float) -> NDArray[np.int64]:
+    """Return how often the sample can be halved with each document in it; -1 for one that is not in it at all."""
+    draws = uniform(mix(hashes, string_key("vocabulary sample")))
+    return np.count_nonzero(draws[:, None] < share * 0.5 ** np.arange(LEVELS), axis=1) - 1
+
+
+class CountedWords:
+    """Words with how often each occurs, in the memory of their letters; read as often as is wanted."""
+
+    def __init__(self, table: pa.Table) -> None:
+        """Take a table with the columns ``span`` and ``count``, each span once."""
+        self._table = table
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        for batch in self._table.to_batches(max_chunksize=SPANS_A_BATCH):
+            yield from zip(batch["span"].to_pylist(), batch["count"].to_pylist(), strict=True)
+
+    def characters(self) -> Counter[str]:
+        """Return how often each character occurs, those of endless words and white space left out."""
+        counts: Counter[str] = Counter()
+        for span, count in self:
+            for character in without_endless_words(span)[0]:
+                counts[character] += count
+        return counts
+
+
+def merge_words(paths: Sequence[Path], most: float) -> tuple[int, CountedWords]:
+    """Add up what units counted, from the lowest level on with which there are at most so many different words.
+
+    Returns:
+        The level; where even the highest one has more words, that one. And the words.
+    """
+    level, waiting, merged = 0, 0, WORDS.empty_table()
+    parts: list[pa.Table] = []
+    for number, path in enumerate(paths):
+        part = open_mapped(words_path(path)).read_all()
+        parts.append(part.filter(pc.greater_equal(part["level"], level)))
+        waiting += parts[-1].num_rows
+        if waiting < ROWS_A_MERGE and number + 1 < len(paths):
+            continue
+        merged = _added_up(pa.concat_tables([merged, *parts]), ["span", "level"])
+        parts, waiting = [], 0
+        while merged.num_rows > most and level < pc.max(merged["level"]).as_py():
+            if pc.count_distinct(merged["span"]).as_py() <= most:
+                break
+            level += 1
+            merged = merged.filter(pc.greater_equal(merged["level"], level))
+    return level, CountedWords(_added_up(merged, ["span"]))
+
+
+def _added_up(table: pa.Table, names: list[str]) -> pa.Table:
+    """Return the sums of counts over rows with equal names."""
+    sums = pa.TableGroupBy(table, names, use_threads=False).aggregate([("count", "sum")])
+    return sums.rename_columns(["count" if name == "count_sum" else name for name in sums.column_names])
+
+
+def held_out_of(paths: Sequence[Path], level: int, words: CountedWords, options: VocabularyOptions) -> HeldOut:
+    """Return what is known of the documents of a level and above that words were counted of, and those to measure."""
+    held_out = HeldOut(options=options, all_characters=words.characters())
+    # In random order, for those to measure are the first ones, and are to be from all over the corpus.
+    for index in np.argsort(mix(string_key("vocabulary sample"), np.arange(len(paths))), kind="stable").tolist():
+        rows = open_mapped(held_out_path(paths[index])).read_all()
+        for row in rows.filter(pc.greater_equal(rows["level"], level)).to_pylist():
+            held_out.endless_words += row["endless_words"]
+            if row["is_held_out"]:
+                held_out.all_characters.update(row["text"])
+                held_out.keep(row["text"])
+            else:
+                held_out.trained += row["documents"]
+                held_out.fallback = min(held_out.fallback or (1.0, ""), (row["draw"], row["text"]))
+    return held_out
