@@ -294,7 +294,7 @@ def test_vocabulary_of_a_sample_does_not_depend_on_the_order_of_input(
         built = build(config, tmp_path / str(order), Executor())
         assert re.search(r"trained on .* a sample of 5\d\.\d\d% by a hash", "\n".join(built.vocabulary_report))
         folder = built.folder
-        assert not (folder / "work" / "sample").exists()
+        assert not (folder / "work" / "words").exists()
         tokenizers.append(sha256_file(folder / "tokenizer" / "tokenizer.json"))
     assert tokenizers[0] == tokenizers[1]
     monkeypatch.undo()
