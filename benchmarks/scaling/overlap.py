@@ -1,6 +1,7 @@
 """Step time against the time that collectives take: is it the larger of both, or their sum?
 
     python -m benchmarks.scaling.overlap            # 2 and 4 ranks, two minutes; prints a Markdown table
+    python -m benchmarks.scaling.overlap --plot docs/overlap.svg
 
 The engine is the real one, over gloo; what it talks to is made. Layers sleep instead of computing, 2 ms forward and
 4 ms backward, so that the result does not depend on how busy this machine is. Every collective occupies a link for its
@@ -18,6 +19,7 @@ import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -25,11 +27,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from benchmarks.scaling.overlap_plot import Measurement, save_plot
+
 LAYERS, WIDTH = 12, 128
 FORWARD_S, BACKWARD_S = 0.002, 0.004
 COMPUTE_S = LAYERS * (FORWARD_S + BACKWARD_S)
 WARM_UP, STEPS = 2, 7
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
+SHARES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 """Time of all collectives of a step as a share of its compute."""
 
 
@@ -125,19 +129,26 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--plot", type=Path, help="also draw the table into this SVG")
+    arguments = parser.parse_args()
+    worlds: dict[int, list[Measurement]] = {}
     print(f"Compute of a step: {1000 * COMPUTE_S:.0f} ms. Medians of {STEPS} steps, in ms.\n")
     print("| ranks | collectives | max | sum | step, overlapped | above max | step, one after the other |")
     print("|---|---|---|---|---|---|---|")
-    for ranks in parser.parse_args().ranks:
+    for ranks in arguments.ranks:
         columns = [_measure(ranks, is_overlapped) for is_overlapped in (True, False)]
         for share, overlapped, serial in zip(SHARES, *columns, strict=True):
             collectives = 1000 * share * COMPUTE_S
             compute, base = 1000 * COMPUTE_S, 1000 * columns[0][0]
+            row = Measurement(collectives=collectives, overlapped=1000 * overlapped, serial=1000 * serial)
+            worlds.setdefault(ranks, []).append(row)
             print(
                 f"| {ranks} | {collectives:.0f} | {max(collectives, compute):.0f} | {collectives + compute:.0f} | "
                 f"{1000 * overlapped:.0f} | {1000 * overlapped - max(collectives, base):.0f} | {1000 * serial:.0f} |",
                 flush=True,
             )
+    if arguments.plot is not None:
+        save_plot(arguments.plot, worlds)
 
 
 def _measure(ranks: int, is_overlapped: bool) -> list[float]:

@@ -30,6 +30,8 @@ COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 """After this time gloo and NCCL give up a collective; hangs are noticed much earlier, by the watchdog."""
 EXIT_BARRIER_S = 120.0
 """How long a rank that is done waits for the other ranks."""
+MESH_RANKS = 64
+"""Up to so many ranks, each connects to all others at once when they meet."""
 FAILURE_BARRIER_S = 10.0
 """How long a rank with an error waits for the others, which often fail alike or learn of it soon."""
 
@@ -200,6 +202,16 @@ def _device(requested: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
+def prepare_gloo(size: int) -> None:
+    """Let ranks of a large world connect to those that they talk to, when they first do.
+
+    In a full mesh every rank reads the address of every other one from rank 0's store, for each group: 50 million
+    reads of 4,096 ranks, and 12,285 sockets each.
+    """
+    if size > MESH_RANKS:
+        os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
+
+
 def _start(rank: int, size: int, device: torch.device) -> dist.Store:
     """Start torch.distributed and deepspeed; return the store for the way out."""
     # One store for meeting and for the way out; torch's own groups get a part of it, under a prefix.
@@ -207,6 +219,7 @@ def _start(rank: int, size: int, device: torch.device) -> dist.Store:
         store: dist.Store = dist.HashStore()
     else:
         store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=COLLECTIVE_TIMEOUT))
+    prepare_gloo(size)
     backend = "gloo" if device.type == "cpu" else "nccl"
     options: dict[str, Any] = {} if device.type == "cpu" else {"device_id": device}
     dist.init_process_group(
