@@ -20,6 +20,7 @@ import torch.distributed as dist
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.failure_propagation import ARRIVED, FirstFailure
 from megabert.distributed.parent_death import die_with_launcher
+from megabert.distributed.without_compiler import without_compiler
 from megabert.errors import ConfigError, Echo, MegabertError
 
 logger = logging.getLogger(__name__)
@@ -230,8 +231,9 @@ def _start(rank: int, size: int, device: torch.device) -> dist.Store:
         timeout=COLLECTIVE_TIMEOUT,
         **options,
     )
-    import deepspeed  # seconds: only where training starts
-    from deepspeed.ops import __compatible_ops__
+    with without_compiler():
+        import deepspeed  # seconds: only where training starts
+        from deepspeed.ops import __compatible_ops__
 
     # DeepSpeed would build its shared-memory collectives with a C++ compiler at first use; gloo needs none.
     __compatible_ops__["deepspeed_shm_comm"] = False

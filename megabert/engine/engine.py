@@ -30,6 +30,7 @@ from torch import Tensor
 from megabert.config.deepspeed import REQUIRED, unsupported, value_at, zero_stage_of
 from megabert.config.run import Precision
 from megabert.distributed.process_group import World
+from megabert.distributed.without_compiler import without_compiler
 from megabert.engine.buckets import DEFAULT_BUCKET_SIZE, split_groups
 from megabert.engine.host_copy import HostCopy
 from megabert.engine.weight_average import WeightAverage
@@ -301,7 +302,7 @@ def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: di
     for module in modules:
         module.register_forward_hook(to_fields)
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), _no_memory_reports():  # stdout is for results
+    with contextlib.redirect_stdout(printed), _no_memory_reports(), without_compiler():  # stdout is for results
         deepspeed_engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=complete)
     for line in printed.getvalue().splitlines():
         deepspeed.utils.logger.info(line)

@@ -1,8 +1,10 @@
 """What all optimizers here share: learning rate and bias step, moments that begin at zero, and who is not decayed."""
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +34,14 @@ class BaseOptimizer(torch.optim.Optimizer):
     """For a flat's id the model's 16-bit weights that its values are rounded into."""
     updated: Callable[[Tensor], None] = staticmethod(lambda flat: None)
     """Called with each flat as soon as ``step`` has updated it; the engine sends the weights from there."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, as torch does.
+
+        Torch hides this method from its compiler, and loads the compiler for that at the first call, for 1.3 CPU
+        seconds. Nothing here is compiled, so the method that is hidden is called itself.
+        """
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     @property
     def lr(self) -> float:

@@ -148,11 +148,27 @@ def test_soak_worlds_every_rank_count_stage_and_budget(unbroken, shards, tmp_pat
     print(f"\nranks {ranks}, {engine}, micro_batch_tokens {budget}: largest relative difference {worst:.1e}")
 
 
-def test_full_sentences_without_pairs_train(corpus, tmp_path):
-    data = build_shards(corpus, tmp_path / "data", "--objective", "none", "--dupe-factor", "1")
-    run = Run(tmp_path / "run", data, flags={"phases.0.steps": 3, "phases.1.steps": 1})
-    rows = run.finish_well()
-    assert not [tag for row in rows for tag in row if "nsp" in tag]
-    assert main(["export", str(run.run_dir), "--to", str(tmp_path / "out")]) == 0
+@pytest.fixture(scope="module")
+def without_pairs(corpus, tmp_path_factory) -> Run:
+    """A short run on full sentences, under ZeRO-3, which lists what it has imported in the file ``modules``."""
+    folder = tmp_path_factory.mktemp("pairless")
+    data = build_shards(corpus, folder / "data", "--objective", "none", "--dupe-factor", "1")
+    flags = {"phases.0.steps": 3, "phases.1.steps": 1, "engine": "zero3"}
+    run = Run(folder / "run", data, flags=flags, module="integration.programs.listing")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MODULES", str(folder / "modules"))
+        run.finish_well()
+    return run
+
+
+def test_full_sentences_without_pairs_train(without_pairs, tmp_path):
+    assert not [tag for row in without_pairs.rows() for tag in row if "nsp" in tag]
+    assert main(["export", str(without_pairs.run_dir), "--to", str(tmp_path / "out")]) == 0
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"]
+
+
+def test_run_does_not_wait_for_torchs_compiler(without_pairs):
+    modules = (without_pairs.run_dir.parent / "modules").read_text().splitlines()
+    assert "deepspeed.runtime.zero.muon.original_muon" in modules
+    assert not {"torch._dynamo", "torch._inductor", "transformers"} & set(modules)
