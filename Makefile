@@ -29,7 +29,7 @@ demo: $(installed) ## Raw text to a BERT that transformers loads (CORPUS=english
 	@VENV=$(VENV) CORPUS=$(CORPUS) RUN_DIR=$(RUN_DIR) bash examples/demo.sh
 
 test: $(installed) ## The tests, without a GPU, JOBS=2 files at a time
-	@$(bin)/python -m pytest -n $(JOBS) --dist loadfile
+	@$(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 smoke: $(installed) ## Train the debug recipe for a few steps on a small corpus, in under a minute
 	@$(bin)/python -m pytest tests/integration -k smoke

@@ -10,6 +10,27 @@ import pytest
 import torch
 from progress import Progress
 
+SLOWEST = (
+    "integration/",
+    "unit/finetuning/test_finetune.py",
+    "unit/data_prep/test_build.py",
+    "docs/test_tutorial.py",
+    "distributed/",
+    "bad_input/",
+)
+"""What is run first. Workers take files in this order, so that those that are left at the end are short ones."""
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slowest files first; others, and the tests of a file, stay in their order."""
+
+    def order(item: pytest.Item) -> int:
+        name = item.path.relative_to(TESTS).as_posix()
+        return next((place for place, start in enumerate(SLOWEST) if name.startswith(start)), len(SLOWEST))
+
+    items.sort(key=order)
+
 
 @pytest.fixture(autouse=True)
 def same_global_seed() -> None:

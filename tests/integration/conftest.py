@@ -46,6 +46,6 @@ def shards(corpus, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def uninterrupted_run(shards, tmp_path_factory) -> Run:
     """A complete run of two ranks that nothing interrupted: what a killed or stopped run has to equal in the end."""
-    run = Run(tmp_path_factory.mktemp("runs") / "uninterrupted", shards, ranks=2, launcher="deepspeed")
+    run = Run(tmp_path_factory.mktemp("runs") / "uninterrupted", shards, ranks=2)
     run.finish_well()
     return run

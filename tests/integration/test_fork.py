@@ -13,7 +13,7 @@ SAME: dict[str, object] = {**dict.fromkeys(TINY), "data.path": None}  # every fi
 def test_fork_continues_from_the_other_runs_checkpoint_with_another_learning_rate(uninterrupted_run, shards, tmp_path):
     origin, name = uninterrupted_run, f"{uninterrupted_run.run_dir}@9"
     flags = {**SAME, "fork": name, "phases.1.learning_rate": 1e-4, "phases.1.steps": 6}
-    fork = Run(tmp_path / "fork", shards, ranks=2, launcher="deepspeed", flags=flags, recipe=None)
+    fork = Run(tmp_path / "fork", shards, ranks=2, flags=flags, recipe=None)
     fork.finish_well()
     assert list(fork.losses()) == [10, 11, 12, 13, 14]
     assert fork.losses()[10] == origin.losses()[10], "the same weights and data, dropout included"
