@@ -234,8 +234,10 @@ def test_dead_worker_is_reported_with_its_task():
 
 
 def test_workers_end_at_ctrl_c_in_the_middle_of_a_task():
-    code = "import time\nfrom data_prep.execution.executors import ProcessExecutor\n" + textwrap.dedent("""
+    code = "import signal, time\nfrom data_prep.execution.executors import ProcessExecutor\n" + textwrap.dedent("""
         if __name__ == "__main__":
+            # A script that runs the tests in the background has them ignore Ctrl-C, and so would this process.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             with ProcessExecutor(2) as executor:
                 print(*[pid for _, pid in executor.run(eval, ["__import__('os').getpid()"] * 9)], flush=True)
                 list(executor.run(time.sleep, [60] * 2))
