@@ -5,6 +5,7 @@ run folder, checkpoint. Then model, optimizer and engine are built and filled. O
 start, so that one that fails early leaves no trace, and the trainer makes the steps that are left.
 """
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -12,17 +13,19 @@ from typing import Literal
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
+from megabert.data.checked_shards import CHECKED_NAME, Checked, check_shards
 from megabert.data.shard_set import ShardSet
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks, run_on_main_rank
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.engine import Engine, build_engine
 from megabert.engine.weight_average import WeightAverage
-from megabert.errors import EXIT_STOPPED
+from megabert.errors import EXIT_STOPPED, DataError
 from megabert.models.build import InitialWeights, initialize, load_initial_weights
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
+from megabert.schema import atomic_write, read_json
 from megabert.training.micro_batch_size import choose_micro_batch_tokens
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
@@ -88,7 +91,7 @@ def _run(
     if not state.is_done(config):
         # A run that has a checkpoint began with these very shards, and decoded them all then.
         is_new = not start.has_own_checkpoint
-        run_on_all_ranks(world, lambda: _verify_share(inputs.shards, world, with_content=is_new))
+        checked = _check_shards(inputs.shards, run_dir, world, with_content=is_new)
     watchdog = Watchdog(config.watchdog, run_dir, world.rank, record=status.hung, size=world.size)
     with logging_to_file(run_dir, world.rank), watchdog:
         if state.is_done(config):
@@ -97,6 +100,7 @@ def _run(
             engine, state = _build_engine(inputs, start, initial, world)
             # From here on the folder belongs to this run, and an error is the run's own failure.
             run_on_main_rank(world, lambda: _record_start(inputs, start, state, run_dir, world))
+            run_on_main_rank(world, lambda: atomic_write(run_dir / CHECKED_NAME, json.dumps(checked)))
             status.open()
             status.running(step=state.step, phase=state.phase)
             trainer = Trainer(
@@ -137,13 +141,32 @@ def _build_engine(
     return engine, replace(start.state, budgets=budgets)
 
 
-def _verify_share(shards: tuple[tuple[ShardSet, ShardSet], ...], world: World, *, with_content: bool) -> None:
-    """Check this rank's share of all shards against the manifest; together the ranks read each shard once."""
-    for splits in shards:
-        for split in splits:
-            mine = range(world.rank, len(split.shards), world.size)
-            split.verify(mine, with_content=with_content)
-            split.complete_index(mine)
+def _check_shards(
+    shards: tuple[tuple[ShardSet, ShardSet], ...], run_dir: Path, world: World, *, with_content: bool
+) -> Checked:
+    """Check all shards against the manifest, each rank its share, but those that this run has checked before.
+
+    Returns:
+        What is known of them now.
+    """
+    known = run_on_main_rank(world, lambda: _read_checked(run_dir / CHECKED_NAME))
+    splits = [split for pair in shards for split in pair]
+    sizes = {"rank": world.rank, "world_size": world.size}
+    mine = run_on_all_ranks(world, lambda: check_shards(splits, known, with_content=with_content, **sizes))
+    for checked in world.gather(mine):
+        known |= checked
+    return known
+
+
+def _read_checked(path: Path) -> Checked:
+    """Return what an earlier start recorded; nothing where the record is missing or damaged."""
+    if not path.exists():
+        return {}
+    try:
+        return read_json(path, Checked, remedy="All shards are hashed again.")
+    except DataError as error:
+        logger.warning("%s", error)
+        return {}
 
 
 def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_dir: Path, world: World) -> None:

@@ -41,6 +41,7 @@ def test_smoke_run_writes_everything_and_learns(unbroken):
         "command.txt",
         "environment.json",
         "deepspeed.json",
+        "checked_shards.json",
         "metrics.jsonl",
         "logs",
         "tb",
