@@ -9,7 +9,7 @@ from megabert.schema import lengths_path
 CHECKED_NAME = "checked_shards.json"
 """The record in a run folder. Without it, all shards are hashed again."""
 Checked = dict[str, list[int | str]]
-"""By absolute path: the SHA-256 that a shard had to have ("" for a lengths index), then size, times of modification and
+"""A file's absolute path, and the SHA-256 that a shard had to have ("" for a lengths index), then size, times of modification and
 of change in nanoseconds, and inode of the file that was found to have it."""
 
 
