@@ -9,8 +9,8 @@ from megabert.schema import lengths_path
 CHECKED_NAME = "checked_shards.json"
 """The record in a run folder. Without it, all shards are hashed again."""
 Checked = dict[str, list[int | str]]
-"""A file's absolute path, and the SHA-256 that a shard had to have ("" for a lengths index), then size, times of modification and
-of change in nanoseconds, and inode of the file that was found to have it."""
+"""A file's absolute path; then the SHA-256 that a shard had to have ("" for a lengths index), size, times of
+modification and of change in nanoseconds, and inode of the file that was found to have it."""
 
 
 def check_shards(
