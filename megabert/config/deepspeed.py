@@ -33,6 +33,7 @@ ENGINE_KEYS: dict[str, frozenset[str]] = {
             "dump_state",
             "comms_logger",
             "flops_profiler",
+            "hierarchy",
         }
     ),
     "zero_optimization": frozenset(
@@ -63,6 +64,7 @@ ENGINE_KEYS: dict[str, frozenset[str]] = {
         {"enabled", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"}
     ),
     "data_types": frozenset({"grad_accum_dtype"}),
+    "hierarchy": frozenset({"enabled", "ranks_per_node", "network_dtype"}),  # megabert's own (engine/exchange.py)
 }
 
 REQUIRED: dict[str, Any] = {
@@ -167,6 +169,23 @@ def unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
         for key in ("offload_param", "offload_optimizer")
         if zero.get(key)
     ]
+    return problems + _unsupported_hierarchy(engine.get("hierarchy"), stage)
+
+
+def _unsupported_hierarchy(hierarchy: Any, stage: Any) -> list[str]:
+    if not isinstance(hierarchy, Mapping):
+        return []
+    enabled, per_node = hierarchy.get("enabled"), hierarchy.get("ranks_per_node")
+    dtype = hierarchy.get("network_dtype", "fp32")
+    problems = []
+    if not isinstance(enabled, bool):
+        problems.append(f"hierarchy.enabled={json.dumps(enabled)}; give true or false")
+    if per_node is not None and (type(per_node) is not int or per_node < 1):
+        problems.append(f"hierarchy.ranks_per_node={json.dumps(per_node)}; give a number of ranks, or leave it out")
+    if dtype not in ("fp32", "bf16"):
+        problems.append(f"hierarchy.network_dtype={json.dumps(dtype)}; allowed are fp32 and bf16")
+    if enabled is True and stage not in (1, 2):
+        problems.append(f"hierarchy.enabled=true is for stages 1 and 2, not {stage}; remove it, or take --engine zero1")
     return problems
 
 

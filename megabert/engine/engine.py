@@ -21,7 +21,7 @@ import contextlib
 import dataclasses
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from megabert.config.run import Precision
 from megabert.distributed.process_group import World
 from megabert.distributed.without_compiler import without_compiler
 from megabert.engine.buckets import DEFAULT_BUCKET_SIZE, split_groups
+from megabert.engine.exchange import exchange_of
 from megabert.engine.host_copy import HostCopy
 from megabert.engine.weight_average import WeightAverage
 from megabert.engine.zero3_outputs import from_fields, to_fields
@@ -78,12 +79,12 @@ class Engine:
     """
 
     def __init__(
-        self, deepspeed_engine: Any, optimizer: BaseOptimizer, world: World, *, max_grad_norm: float, overlaps: bool
+        self, deepspeed_engine: Any, optimizer: BaseOptimizer, world: World, *, ds_config: Mapping[str, Any]
     ) -> None:
         """Wrap what `build_engine` has initialized."""
         self._deepspeed = deepspeed_engine
         self._world = world
-        self._max_grad_norm = max_grad_norm
+        self._max_grad_norm = float(ds_config["gradient_clipping"])
         self.optimizer = optimizer
         self.shapes = {
             name: torch.Size(getattr(parameter, "ds_shape", parameter.shape))
@@ -91,7 +92,8 @@ class Engine:
             if parameter.requires_grad
         }
         """Whole shape of every parameter by name. A tied weight is listed once, and the order is that of all ranks."""
-        self._stage = stage_of(deepspeed_engine, overlaps=overlaps)
+        overlaps = value_at(ds_config, "zero_optimization.overlap_comm") is not False
+        self._stage = stage_of(deepspeed_engine, exchange_of(ds_config, world), overlaps=overlaps)
         self.fragments: list[Fragment] = self._stage.fragments
         """Which elements of the float32 masters this rank holds; LAMB and checkpoints share this table."""
         check_coverage(self._stage, self.shapes, world.control)
@@ -291,7 +293,7 @@ def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: di
     initial = {name: p.detach().float().cpu().clone() for name, p in model.named_parameters()} if sixteen_bits else {}
     # DeepSpeed's throughput timer would synchronise the GPU in every micro-step.
     complete = {**ds_config, "timers": {"throughput": {"enabled": False}}}
-    overlaps = value_at(ds_config, "zero_optimization.overlap_comm") is not False
+    complete.pop("hierarchy", None)  # ours
     if stage in (1, 2):
         # Overlap is ours, and DeepSpeed would refuse it at stage 1; and a bucket of ours is a parameter group of its.
         complete["zero_optimization"] = {**ds_config["zero_optimization"], "overlap_comm": False}
@@ -308,8 +310,7 @@ def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: di
         deepspeed.utils.logger.info(line)
     for module in modules:
         module.register_forward_hook(from_fields)
-    max_grad_norm = float(ds_config["gradient_clipping"])
-    engine = Engine(deepspeed_engine, optimizer, world, max_grad_norm=max_grad_norm, overlaps=overlaps)
+    engine = Engine(deepspeed_engine, optimizer, world, ds_config=ds_config)
     for fragment in engine.fragments if sixteen_bits else []:
         # DeepSpeed rounds the weights to 16 bits and copies the masters from those. Give them back the digits.
         values = initial[fragment.parameter].view(-1)[fragment.start : fragment.start + fragment.numel]

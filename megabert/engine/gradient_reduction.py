@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from megabert.engine.buckets import Bucket
+from megabert.engine.exchange import Flat, TwoLegs, Work
 
 IN_FLIGHT = 2
 """Buckets of stage 2 that may be under way while another is computed."""
@@ -30,13 +30,14 @@ IN_FLIGHT = 2
 class GradientReduction(ABC):
     """The gradients of one optimizer step at a time."""
 
-    def __init__(self, buckets: Sequence[Bucket]) -> None:
+    def __init__(self, buckets: Sequence[Bucket], exchange: Flat | TwoLegs) -> None:
         """Put a hook on every parameter.
 
         Args:
             buckets: In the order in which the forward pass uses them; they are sent in the opposite order.
+            exchange: How they are sent.
         """
-        self._buckets = buckets
+        self._buckets, self._exchange = buckets, exchange
         self._is_sending = False
         self._missing: list[int] = []
         self._fresh: list[set[str]] = [set() for _ in buckets]
@@ -115,18 +116,21 @@ class GradientReduction(ABC):
 class StepReduction(GradientReduction):
     """Stage 1: local gradients are added up over micro-steps, and sent once."""
 
-    def __init__(self, buckets: Sequence[Bucket], buffers: Sequence[Tensor], *, overlaps: bool) -> None:
+    def __init__(
+        self, buckets: Sequence[Bucket], exchange: Flat | TwoLegs, buffers: Sequence[Tensor], *, overlaps: bool
+    ) -> None:
         """Take the buffers.
 
         Args:
             buckets: As in ``GradientReduction``.
+            exchange: Likewise.
             buffers: Where each bucket's gradients are added up: ``Bucket.zeros()``, in a world of one ``gradient_sum``.
             overlaps: Whether buckets are sent during the last backward pass, and not after it.
         """
         self._buffers, self._overlaps = buffers, overlaps
         self._views = [bucket.views(buffer) for bucket, buffer in zip(buckets, buffers, strict=True)]
-        self._works: list[dist.Work] = []
-        super().__init__(buckets)
+        self._works: list[Work] = []
+        super().__init__(buckets, exchange)
 
     def end_backward(self) -> None:
         """Do nothing."""
@@ -160,25 +164,25 @@ class StepReduction(GradientReduction):
     def _send(self, index: int) -> None:
         bucket = self._buckets[index]
         if not bucket.is_alone:
-            work = dist.reduce_scatter_tensor(bucket.gradient_sum, self._buffers[index], async_op=True)
-            self._works.append(work)
+            self._works.append(self._exchange.reduce(bucket.gradient_sum, self._buffers[index]))
 
 
 class MicroStepReduction(GradientReduction):
     """Stage 2: each micro-step's gradients are sent, and their sums added up by the owners."""
 
-    def __init__(self, buckets: Sequence[Bucket], *, overlaps: bool) -> None:
+    def __init__(self, buckets: Sequence[Bucket], exchange: Flat | TwoLegs, *, overlaps: bool) -> None:
         """Allocate nothing: buffers come and go with the buckets.
 
         Args:
             buckets: As in ``GradientReduction``.
+            exchange: Likewise.
             overlaps: Whether the backward pass goes on while a bucket is sent.
         """
         self._in_flight = IN_FLIGHT if overlaps else 0
         self._filling: dict[int, tuple[Tensor, dict[str, Tensor]]] = {}
-        self._under_way: deque[tuple[dist.Work, Tensor, Tensor, Tensor]] = deque()
+        self._under_way: deque[tuple[Work, Tensor, Tensor, Tensor]] = deque()
         self._has_sum = [False] * len(buckets)
-        super().__init__(buckets)
+        super().__init__(buckets, exchange)
 
     def begin_backward(self, *, is_last: bool) -> None:
         """Expect a backward pass; one that was given up has left nothing that counts."""
@@ -220,7 +224,7 @@ class MicroStepReduction(GradientReduction):
             bucket.gradient_sum.copy_(gradients) if is_first else bucket.gradient_sum.add_(gradients)
             return
         received = bucket.gradient_sum if is_first else torch.empty_like(bucket.gradient_sum)
-        work = dist.reduce_scatter_tensor(received, gradients, async_op=True)
+        work = self._exchange.reduce(received, gradients)
         self._under_way.append((work, received, bucket.gradient_sum, gradients))
         self._land(self._in_flight)
 

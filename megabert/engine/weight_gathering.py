@@ -13,19 +13,20 @@ On a GPU it is the stream that waits, not the host.
 
 from collections.abc import Iterator, Sequence
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from megabert.engine.buckets import Bucket
+from megabert.engine.exchange import Flat, TwoLegs, Work
 
 
 class WeightGathering:
     """The weights that are under way between two steps."""
 
-    def __init__(self, model: nn.Module, buckets: Sequence[Bucket]) -> None:
+    def __init__(self, model: nn.Module, buckets: Sequence[Bucket], exchange: Flat | TwoLegs) -> None:
         """Put a hook on every layer."""
+        self._exchange = exchange
         self._buckets = {id(bucket.master): bucket for bucket in buckets}
-        self._under_way: dict[int, dist.Work] = {}  # by id of the bucket's master
+        self._under_way: dict[int, Work] = {}  # by id of the bucket's master
         bucket_of = {id(p): id(bucket.master) for bucket in buckets for p in bucket.parameters.values()}
         in_layers: set[int] = set()
         for layer in _layers(model):
@@ -41,8 +42,7 @@ class WeightGathering:
         if not is_rounded:
             bucket.round_masters()
         if not bucket.is_alone:
-            work = dist.all_gather_into_tensor(bucket.weights, bucket.window, async_op=True)
-            self._under_way[id(master)] = work
+            self._under_way[id(master)] = self._exchange.gather(bucket.weights, bucket.window)
 
     def before_forward(self) -> None:
         """Wait for the weights outside of the layers."""

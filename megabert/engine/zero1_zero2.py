@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from megabert.engine.buckets import Bucket, bucket_of
+from megabert.engine.exchange import Flat, TwoLegs
 from megabert.engine.gradient_reduction import GradientReduction, MicroStepReduction, StepReduction
 from megabert.engine.unsharded import Windows
 from megabert.engine.weight_gathering import WeightGathering
@@ -18,7 +19,7 @@ class Scattering(Windows):
 
     _reduction: GradientReduction
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, exchange: Flat | TwoLegs) -> None:
         """Take gradients and weights over from DeepSpeed, which keeps the layout and the masters."""
         super().__init__(engine)
         self._drop_hooks()
@@ -26,7 +27,7 @@ class Scattering(Windows):
             bucket_of({self.names[id(p)]: p for p in parameters}, weights, master, buffer, rank=dist.get_rank())
             for (parameters, weights, master), buffer in zip(self._groups(), self._whole_buffers(), strict=True)
         ]
-        self._gathering = WeightGathering(engine.module, self._buckets)
+        self._gathering = WeightGathering(engine.module, self._buckets, exchange)
         self._masters = self.optimizer.optimizer  # the optimizer inside DeepSpeed's
         self._masters.updated = functools.partial(self._gathering.start, is_rounded=self._masters.rounds_weights)
         if self._masters.rounds_weights:
@@ -100,11 +101,11 @@ class Zero1(Scattering):
 
     _reduction: StepReduction
 
-    def __init__(self, engine: Any, *, overlaps: bool) -> None:
+    def __init__(self, engine: Any, exchange: Flat | TwoLegs, *, overlaps: bool) -> None:
         """Add the buffers of local gradients."""
-        super().__init__(engine)
+        super().__init__(engine, exchange)
         buffers = [self._buffer_of(*pair) for pair in zip(self._buckets, self._whole_buffers(), strict=True)]
-        self._reduction = StepReduction(self._buckets, buffers, overlaps=overlaps)
+        self._reduction = StepReduction(self._buckets, exchange, buffers, overlaps=overlaps)
 
     @staticmethod
     def _buffer_of(bucket: Bucket, allocated: Tensor | None) -> Tensor:
@@ -133,10 +134,10 @@ class Bf16(Zero1):
 class Zero2(Scattering):
     """Stage 2: a rank keeps its own windows of the reduced gradients, which are sent in each micro-step."""
 
-    def __init__(self, engine: Any, *, overlaps: bool) -> None:
+    def __init__(self, engine: Any, exchange: Flat | TwoLegs, *, overlaps: bool) -> None:
         """Add nothing: buffers are allocated as they are needed."""
-        super().__init__(engine)
-        self._reduction = MicroStepReduction(self._buckets, overlaps=overlaps)
+        super().__init__(engine, exchange)
+        self._reduction = MicroStepReduction(self._buckets, exchange, overlaps=overlaps)
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Yield this rank's fragments of the reduced gradients."""

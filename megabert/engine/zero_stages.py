@@ -37,23 +37,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from megabert.engine.exchange import Flat, TwoLegs
 from megabert.engine.unsharded import Unsharded
 from megabert.engine.zero1_zero2 import Bf16, Zero1, Zero2
 from megabert.engine.zero3 import Zero3
 
 
-def stage_of(engine: Any, *, overlaps: bool) -> Unsharded:
+def stage_of(engine: Any, exchange: Flat | TwoLegs, *, overlaps: bool) -> Unsharded:
     """Return the stage of a ``DeepSpeedEngine``.
 
     Args:
         engine: The engine.
+        exchange: How stages 1 and 2 send gradients and weights.
         overlaps: At stages 1 and 2, whether gradients are sent during the backward pass; at stage 3 DeepSpeed knows.
     """
     stage = int(engine.zero_optimization_stage())
     if stage in (0, 3):
         return Unsharded(engine) if stage == 0 else Zero3(engine)
     kind = Zero2 if stage == 2 else Bf16 if hasattr(engine.optimizer, "bf16_groups") else Zero1
-    return kind(engine, overlaps=overlaps)
+    return kind(engine, exchange, overlaps=overlaps)
 
 
 def check_coverage(stage: Unsharded, shapes: dict[str, torch.Size], group: dist.ProcessGroup) -> None:

@@ -27,17 +27,18 @@ ALIASES = {"reduce_scatter_single": "reduce_scatter", "all_gather_single": "all_
 WARM_UP = 3  # steps; DeepSpeed's stage 3 traces the model in its first ones
 
 
-def counted_step(world, engine_name: str, micro_steps: int, **zero) -> dict[str, float]:
+def counted_step(world, engine_name: str, micro_steps: int, *, hierarchy: dict | None = None) -> dict[str, float]:
     """Train a few steps and return the figures of one more, a parameter where they are bytes."""
     stage, precision = ENGINES[engine_name]
     model = build_model(MODEL)
     initialize(model, 3)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     optimizer = build_optimizer(model.named_parameters(), OptimizerConfig())
-    engine = build_engine(model, optimizer, ds_config(stage, precision, **BUCKETS, **zero), world)
+    config = ds_config(stage, precision, **BUCKETS) | ({} if hierarchy is None else {"hierarchy": hierarchy})
+    engine = build_engine(model, optimizer, config, world)
     optimizer.lr = 1e-3
     for step in range(WARM_UP):
-        train_step(engine, _batch(world, step, micro_steps), world)
+        train_step(engine, batch_of_share(world, step, micro_steps), world)
     launch, waits_before = engine._stage.start_update, []
     with counting(large_elements=parameters // 100) as traffic:
 
@@ -47,7 +48,10 @@ def counted_step(world, engine_name: str, micro_steps: int, **zero) -> dict[str,
 
         engine._stage.start_update = start_update
         result = train_step(
-            engine, _batch(world, WARM_UP, micro_steps), world, computed=lambda: traffic.host_waits.update(["backward"])
+            engine,
+            batch_of_share(world, WARM_UP, micro_steps),
+            world,
+            computed=lambda: traffic.host_waits.update(["backward"]),
         )
     assert not result.is_skipped
     ring = (world.size - 1) / world.size
@@ -64,9 +68,9 @@ def counted_step(world, engine_name: str, micro_steps: int, **zero) -> dict[str,
     }
 
 
-def _batch(world, step: int, micro_steps: int) -> SimpleNamespace:
-    # Instances are longer the higher their number; the sixth is as long as the model allows.
-    shares = [(micro_step % 6, (micro_step + 1 + world.rank) % 6) for micro_step in range(micro_steps)]
+def batch_of_share(world, step: int, micro_steps: int) -> SimpleNamespace:
+    """Return this rank's micro-batches of a step, as the loader would."""
+    shares = [(micro_step, micro_step + 1 + world.rank) for micro_step in range(micro_steps)]
     batches = [micro_batch(step, share) for share in shares]
     instances = sum(len(share) for share in shares) * world.size
     return SimpleNamespace(micro_batches=batches, num_masked=3 * instances, num_instances=instances, num_tokens=1)
