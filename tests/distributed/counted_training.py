@@ -70,7 +70,8 @@ def counted_step(world, engine_name: str, micro_steps: int, *, hierarchy: dict |
 
 def batch_of_share(world, step: int, micro_steps: int) -> SimpleNamespace:
     """Return this rank's micro-batches of a step, as the loader would."""
-    shares = [(micro_step, micro_step + 1 + world.rank) for micro_step in range(micro_steps)]
+    # Instances are longer the higher their number; the sixth is as long as the model allows.
+    shares = [(micro_step % 6, (micro_step + 1 + world.rank) % 6) for micro_step in range(micro_steps)]
     batches = [micro_batch(step, share) for share in shares]
     instances = sum(len(share) for share in shares) * world.size
     return SimpleNamespace(micro_batches=batches, num_masked=3 * instances, num_instances=instances, num_tokens=1)
