@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Raw text to a BERT that transformers loads: vocabulary, shards, phase 1 (128), phase 2 (512), report, export.
+# Raw text to an encoder that transformers loads: vocabulary, shards, phase 1 (128), phase 2 (512), report, export.
 # `make demo` runs it. Running it again resumes, or says that it is done.
 #
 #   CORPUS   english or korean, a file of examples/corpus
@@ -14,11 +14,11 @@ started=$SECONDS
 
 case $corpus in
   english)
-    input=$here/corpus/public_domain.jsonl language=en vocabulary=(--uncased)
-    texts=("The whale is a [MASK] animal." "The people of the United [MASK] have spoken." "He looked at her with his [MASK].")
+    input=$here/corpus/public_domain.jsonl language=en vocabulary=(--uncased --vocab-size 2048)
+    texts=("The people of the United [MASK] have spoken." "Captain Ahab stood upon the [MASK]." "I do not [MASK] what you mean.")
     ;;
   korean)
-    input=$here/corpus/korean.jsonl language=ko vocabulary=()
+    input=$here/corpus/korean.jsonl language=ko vocabulary=(--vocab-size 4096)
     texts=("이 법은 공포한 날부터 [MASK]한다." "국가와 지방자치[MASK]의 책무를 정한다." "대통령령으로 [MASK] 사항")
     ;;
   *)
@@ -34,20 +34,21 @@ say() { printf '\n== %s (%d s)\n' "$*" $((SECONDS - started)) >&2; }
 
 say "text to vocabulary and shards: $data"
 "$bin/megabert-data" build --input "$input" --format jsonl --language "$language" --output "$data" \
-  --vocab-size 4096 "${vocabulary[@]}" --lengths 128 512 --dupe-factor 3 --validation-share 0.06 --workers "$(nproc)"
+  "${vocabulary[@]}" --objective none --masking dynamic --dupe-factor 1 --lengths 128 512 --validation-share 0.06 \
+  --workers "$(nproc)"
 
 say "pre-training, both phases: $run_dir"
 gpus=$("$bin/python" -c 'import torch; print(torch.cuda.device_count())')
 # Named, so that DeepSpeed does not warn that it found no GPU.
 if [ "$gpus" -gt 0 ]; then ranks=(--num_gpus "$gpus"); else ranks=(--num_accelerators 2) && export DS_ACCELERATOR=cpu; fi
 # --quiet leaves the launcher's errors; what DeepSpeed says in a rank is in RUN_DIR/logs.
-PATH=$bin:$PATH "$bin/deepspeed" --quiet "${ranks[@]}" --module megabert pretrain --recipe debug \
+PATH=$bin:$PATH "$bin/deepspeed" --quiet "${ranks[@]}" --module megabert pretrain --recipe demo \
   --data.path "$data" --run-dir "$run_dir"
 
 say "what it has learned"
 arguments=()
 for text in "${texts[@]}"; do arguments+=(--text "$text"); done
-"$bin/megabert" report "$run_dir" --min-margin 0.3 "${arguments[@]}"
+"$bin/megabert" report "$run_dir" --min-margin 0.5 "${arguments[@]}"
 
 say "export to Hugging Face form"
 "$bin/megabert" export "$run_dir" --to "$run_dir/exports/last"

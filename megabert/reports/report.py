@@ -175,13 +175,32 @@ _POSITION_ROWS = 256
 _BATCH_TOKENS = 8192
 
 
+@dataclass(frozen=True)
+class KindLoss:
+    """Held-out losses in nats of the positions that show one thing."""
+
+    kind: str
+    """What they show, one of ``KINDS``."""
+    count: int
+    """Number of positions."""
+    model: float
+    """Mean loss of the model; not a number where there is no position."""
+    unigram: float
+    """Mean loss of the unigram baseline at the same positions."""
+
+    @property
+    def margin(self) -> float:
+        """How far the model's loss is below the unigram predictor's, in nats."""
+        return self.unigram - self.model
+
+
 @torch.no_grad()
-def render_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> str:
-    """Score a phase's held-out positions on the CPU; return their mean losses in nats, kind by kind, as a table.
+def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> list[KindLoss]:
+    """Score a phase's held-out positions on the CPU, kind by kind in the order of ``KINDS``.
 
     80% of the positions to predict show [MASK], 10% their own piece, 10% a random one (Devlin et al. 2019, section
-    3.1). A model that merely repeats what it sees gains half a nat in the mean; this table separates that from reading
-    the context, which only [MASK] and random pieces ask for.
+    3.1). A model that merely repeats what it sees gains half a nat in the mean; scored by kind, that is told apart from
+    reading the context, which only [MASK] and random pieces ask for.
 
     Args:
         run_dir: Run folder.
@@ -210,11 +229,15 @@ def render_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> 
             seen_M == shards.metadata.special_ids["mask"], 0, (seen_M != batch.masked_ids_M).long() + 1
         )
         parts.append(torch.stack([kind_M.double(), loss_M, unigram_V[batch.masked_ids_M]]))
-    kinds_M, model_M, unigram_M = torch.cat(parts, dim=1)
-    rows = []
-    for index, kind in enumerate(KINDS):
-        chosen_M = kinds_M == index
-        means = (f"{losses_M[chosen_M].mean():.3f}" for losses_M in (model_M, unigram_M))
-        rows.append((f"  {kind}", int(chosen_M.sum()), *means))
+    kinds_M, *losses = torch.cat(parts, dim=1)
+    return [
+        KindLoss(kind, int(chosen_M.sum()), *(float(loss_M[chosen_M].mean()) for loss_M in losses))
+        for kind, chosen_M in ((kind, kinds_M == index) for index, kind in enumerate(KINDS))
+    ]
+
+
+def render_positions(losses: list[KindLoss]) -> str:
+    """Return the losses of each kind of position as a table."""
+    rows = [(f"  {row.kind}", row.count, *(f"{loss:.3f}" for loss in (row.model, row.unigram))) for row in losses]
     headers = ("held-out masked-LM loss by what the position shows", "count", "model", "unigram")
     return render_table(rows, headers=headers, align="lrrr")

@@ -115,6 +115,15 @@ def test_report_states_the_unigram_baseline(unbroken, capsys):
     assert sum(counts) == len(last.columns(((0, min(256, last.num_rows)),)).masked_ids)
 
 
+def test_report_fails_where_the_margin_at_masks_is_too_small(unbroken, capsys):
+    assert main(["report", str(unbroken.run_dir)]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  [MASK]   "))
+    model, unigram = map(float, line.split()[-2:])
+    for asked, code in ((unigram - model - 0.01, 0), (unigram - model + 0.01, 3)):
+        assert main(["report", str(unbroken.run_dir), f"--min-margin={asked}"]) == code
+    assert "the held-out loss at [MASK] is" in capsys.readouterr().err
+
+
 def test_report_scores_the_positions_of_the_last_validated_phase(unbroken, tmp_path, capsys):
     run = shutil.copytree(unbroken.run_dir, tmp_path / "run")
     first = [row for row in unbroken.rows() if row["phase"] == 1]

@@ -27,6 +27,7 @@ def test_recipe_resolves(name):
         ("modernbert_1gpu", "modernbert"),
         ("cramming", "modernbert"),
         ("gpt_bert_style", "modernbert"),
+        ("demo", "modernbert"),
     ],
 )
 def test_recipe_states_its_family(name, family):
