@@ -24,6 +24,8 @@ from megabert.ops.cross_entropy.reference import cross_entropy_reference
 from megabert.ops.dropout import ATTENTION_OUTPUT, DropoutStream
 from megabert.ops.layer_norm.api import layer_norm_twice
 from megabert.ops.layer_norm.reference import layer_norm_reference
+from megabert.ops.rotary_attention.api import plan_rotary_attention, rotary_attention, turns_of
+from megabert.ops.rotary_attention.reference import rotary_attention_reference
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 Op = Callable[..., Tensor]
@@ -85,12 +87,17 @@ def boundaries(lengths: Sequence[int], device: torch.device) -> Tensor:
     return ends.to(device=device, dtype=torch.int32)
 
 
-def dropout_stream(lengths: Sequence[int], tokens: int, device: torch.device) -> DropoutStream:
-    """Return the random numbers of sequences of these lengths; tokens past them are padding."""
+def positions_of(lengths: Sequence[int], tokens: int, device: torch.device) -> Tensor:
+    """Return each token's position in its sequence, 0 for tokens past the last one."""
     positions = torch.zeros(tokens, dtype=torch.int64)
     positions[: sum(lengths)] = torch.cat([torch.arange(length) for length in lengths])
+    return positions.to(device)
+
+
+def dropout_stream(lengths: Sequence[int], tokens: int, device: torch.device) -> DropoutStream:
+    """Return the random numbers of sequences of these lengths; tokens past them are padding."""
     seeds = torch.arange(1, len(lengths) + 1, dtype=torch.int32) * 7919
-    return DropoutStream.of_batch(seeds.to(device), boundaries(lengths, device), positions.to(device))
+    return DropoutStream.of_batch(seeds.to(device), boundaries(lengths, device), positions_of(lengths, tokens, device))
 
 
 def layer_norm_problem(
@@ -154,6 +161,39 @@ def attention_problem(
     }
     tensors = {"qkv_TC": torch.randn(tokens, 3 * heads * head_width, generator=generator, device=device)}
     return Problem(functools.partial(attention, **options), functools.partial(attention_reference, **options), tensors)
+
+
+def rotary_attention_problem(
+    lengths: Sequence[int],
+    generator: torch.Generator,
+    *,
+    heads: int,
+    head_width: int,
+    reach: int | None,
+    base: float = 10_000.0,
+    padding: int = 0,
+    dropout: float = 0.1,
+) -> Problem:
+    """Return attention with rotary positions, to all tokens of the sequence or to those at most ``reach`` away."""
+    tokens, device = sum(lengths) + padding, generator.device
+    stream = dropout_stream(lengths, tokens, device)
+    cu_seqlens, positions_T = boundaries(lengths, device), positions_of(lengths, tokens, device)
+    site = attention_dropout(stream, layer=3, probability=dropout, num_heads=heads)
+    options: dict[str, Any] = {"reach": reach, "num_heads": heads, "dropout": site}
+
+    def run(qkv_TC: Tensor, *, backend: str) -> Tensor:
+        sequences = plan_rotary_attention(
+            cu_seqlens, positions_T, max_seqlen=max(lengths), num_heads=heads, reach=reach or 1, backend=backend
+        )
+        turns_P2E = turns_of(sequences.positions_P, base, head_width)
+        return rotary_attention(qkv_TC, turns_P2E, sequences, backend=backend, **options)
+
+    def reference(qkv_TC: Tensor) -> Tensor:
+        turns_T2E = turns_of(positions_T, base, head_width)
+        return rotary_attention_reference(qkv_TC, turns_T2E, cu_seqlens, max_seqlen=max(lengths), **options)
+
+    tensors = {"qkv_TC": torch.randn(tokens, 3 * heads * head_width, generator=generator, device=device)}
+    return Problem(run, reference, tensors)
 
 
 def cross_entropy_problem(shape: tuple[int, int], generator: torch.Generator, *, classes: int) -> Problem:

@@ -29,10 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.report import write_report
+from benchmarks.gpu.runs import WHEELS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("megabert/**/*.py", "benchmarks/gpu/*")
-TRAINER = ("deepspeed", "numba", "pyarrow", "pydantic", "sentencex", "tensorboard", "tokenizers", "safetensors", "yaml")
+TRAINER = ("deepspeed", "numba", "pyarrow", "pydantic", "tensorboard", "tokenizers", "safetensors", "yaml")
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,18 @@ class Part:
 
 
 PARTS = {
+    "products": Part(30),
     "parity": Part(60),
-    "ops": Part(100),
-    "training": Part(230, ("transformers", "pydantic")),
-    "tuning": Part(120),
-    "trainer": Part(260, TRAINER),
+    "ops": Part(115),
+    "training": Part(215, ("transformers", "pydantic")),
+    "tuning": Part(100),
+    "trainer": Part(330, TRAINER),
     "resume": Part(120, TRAINER),
     "agreement": Part(70, ("pydantic",)),
     "pretraining": Part(500, (*TRAINER, "transformers", "accelerate")),
 }
 COMMANDS = {
-    "1": ("parity", "ops", "training", "tuning"),
+    "1": ("products", "parity", "ops", "training", "tuning"),
     "2": ("trainer", "resume", "agreement"),
     "3": ("pretraining",),
 }
@@ -131,7 +133,7 @@ def start_part(part: str, arguments: argparse.Namespace, seconds: float, report:
 
     lacking = [name for name in PARTS[part].needs if importlib.util.find_spec(name) is None]
     if lacking:
-        return f"not run: not importable here: {', '.join(lacking)} (--wheels names a folder of wheels)"
+        return f"not run: not importable here: {', '.join(lacking)} (wheels.py collects them, --wheels takes more)"
     if seconds <= 0:
         return "not run: no time was left; run it again"
     end = time.monotonic() + seconds
@@ -188,8 +190,9 @@ def unpack(wheels: Path, work: Path) -> None:
 
 def use_sites(arguments: argparse.Namespace) -> None:
     """Let this process and the parts import what was unpacked, now or by an earlier call."""
-    if arguments.wheels:
-        unpack(arguments.wheels, arguments.work)
+    wheels = arguments.wheels or (WHEELS if WHEELS.exists() else None)
+    if wheels:
+        unpack(wheels, arguments.work)
     sites = sorted(mark.parent for mark in arguments.work.glob("sites/*/.complete"))
     paths = [*map(str, (ROOT, *sites))]
     sys.path[:0] = paths
@@ -223,7 +226,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--parts", default=",".join(COMMANDS), help=f"numbers or names (default: all). {numbered}")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench-gpu", help="folder of the report")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench-gpu-work", help="folder of all the rest")
-    parser.add_argument("--wheels", type=Path, help="folder of wheels for what is not importable here")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels (default: what wheels.py made, if it is there)")
     parser.add_argument("--tiny", action="store_true", help="small shapes: proves the runbook on a CPU")
     parser.add_argument("--again", action="store_true", help="measure again what an earlier run left")
     parser.add_argument("--in-this-process", metavar="PART", help=argparse.SUPPRESS)
@@ -246,6 +249,8 @@ def main() -> int:
         run_part(arguments.in_this_process, arguments)
         return 0
     arguments.output.mkdir(parents=True, exist_ok=True)
+    for library in ("NCCL", "GLOO"):  # one machine: where it has no network, looking for one fails
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     use_sites(arguments)
     due, started = 0.0, time.monotonic()
     outcomes: dict[str, str] = {}

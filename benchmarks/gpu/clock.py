@@ -1,17 +1,32 @@
 """Times on a device, and the two ceilings that they are compared with."""
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from megabert.ops.triton_support.compile_log import compiled_kernels
 
 L2_BYTES = 1 << 28
 """What is written to flush a cache; several times any GPU's."""
 AHEAD, PAUSE_CYCLES = 20, 10_000_000
 """Calls queued behind a pause of about 5 ms: the host takes up to 0.2 ms to launch an op with its gradient, the device
 50 us to run it, and without a lead the launch would be what is timed."""
+COMPILED_IN_WINDOWS: list[str] = []
+"""Kernels that were compiled while something was timed, since a row began."""
+
+
+@contextlib.contextmanager
+def timed_window(device: torch.device) -> Iterator[None]:
+    """Wait for the device at both ends, and remember what Triton compiled in between: there should be nothing."""
+    synchronize(device)
+    before = len(compiled_kernels())
+    yield
+    synchronize(device)
+    COMPILED_IN_WINDOWS.extend(compiled_kernels()[before:])
 
 
 def synchronize(device: torch.device) -> None:
@@ -37,10 +52,11 @@ def median_ms(function: Callable[[], Any], device: torch.device, *, repeat_ms: i
     if device.type == "cuda":
         return _median_ms_on_gpu(function, repeat_ms)
     times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        function()
-        times.append(1e3 * (time.perf_counter() - started))
+    with timed_window(device):
+        for _ in range(3):
+            started = time.perf_counter()
+            function()
+            times.append(1e3 * (time.perf_counter() - started))
     return statistics.median(times)
 
 
@@ -62,7 +78,8 @@ def _median_ms_on_gpu(function: Callable[[], Any], repeat_ms: int) -> float:
     estimate_ms = statistics.median(times(5))
     count = max(10, min(200, int(repeat_ms / max(estimate_ms, 1e-3))))
     times(count)  # the clock rises with the work
-    return statistics.median(times(count))
+    with timed_window(torch.device("cuda")):
+        return statistics.median(times(count))
 
 
 def copy_gb_per_s(device: torch.device, numel: int) -> float:

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from benchmarks.gpu.clock import copy_gb_per_s, matmul_tflop_per_s, median_ms
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
-from benchmarks.ops_problems import boundaries, dropout_stream
+from benchmarks.ops_problems import boundaries, dropout_stream, positions_of
 from megabert.ops.attention.api import attention
 from megabert.ops.attention.dropout import attention_dropout
 from megabert.ops.bias_gelu.api import bias_gelu
@@ -23,6 +24,7 @@ from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.ops.layer_norm.api import layer_norm
+from megabert.ops.rotary_attention.api import plan_rotary_attention, rotary_attention, turn, turns_of
 
 Op = Callable[..., Tensor]
 
@@ -188,6 +190,54 @@ class Ops:
         work = {"forward": (4 * moved, operations), "backward": (7 * moved, 2.5 * operations)}
         self.compare(f"attention {count}x{length}x{heads}x{head_width}", ops, (qkv,), work)
 
+    def rotary_attention(self, length: int) -> None:
+        """ModernBERT's attention of one length, local and global, without dropout; peers turn in torch first."""
+        heads, head_width = self.sizes.rotary_heads, self.sizes.hidden // self.sizes.heads
+        count, width, reach = max(1, self.sizes.tokens // length), heads * head_width, self.sizes.reach
+        tokens = count * length
+        qkv = self.random(tokens, 3 * width)
+        lengths = [length] * count
+        bounds, positions = boundaries(lengths, self.device), positions_of(lengths, tokens, self.device)
+        turns_T2E = turns_of(positions, 10_000.0, head_width)
+
+        def ours(reach: int | None, backend: str) -> Op:
+            sequences = plan_rotary_attention(
+                bounds, positions, max_seqlen=length, num_heads=heads, reach=self.sizes.reach, backend=backend
+            )
+            turns = turns_of(sequences.positions_P, 10_000.0, head_width)
+            options: dict[str, Any] = {"reach": reach, "num_heads": heads, "backend": backend}
+            return lambda qkv: rotary_attention(qkv, turns, sequences, **options)
+
+        def peer(attend: Callable[..., Tensor]) -> Op:
+            def run(qkv: Tensor) -> Tensor:
+                turned = turn(qkv, turns_T2E, num_heads=heads).view(count, length, 3, heads, head_width)
+                return attend(*turned.permute(2, 0, 3, 1, 4)).transpose(1, 2).reshape(tokens, width)
+
+            return run
+
+        def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return functional.scaled_dot_product_attention(q, k, v)
+
+        def flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            mask = create_block_mask(
+                lambda b, h, i, j: (i - j).abs() <= reach, None, None, length, length, device=self.device.type
+            )
+            return self.compiled(flex_attention)(q, k, v, block_mask=mask)
+
+        local_pairs = count * sum(min(length, i + reach + 1) - max(0, i - reach) for i in range(length))
+        views = {
+            f"window {2 * reach}": (
+                local_pairs,
+                {"megabert": ours(reach, self.ours), "torch": ours(reach, "torch"), "flex_attention": peer(flex)},
+            ),
+            "all": (tokens * length, {"megabert": ours(None, self.ours), "sdpa flash": peer(flash)}),
+        }
+        for view, (pairs, ops) in views.items():
+            operations, moved = 4.0 * pairs * width, qkv.nbytes / 3
+            work = {"forward": (4 * moved, operations), "backward": (8 * moved, 2.5 * operations)}
+            self.compare(f"rotary_attention {count}x{length}x{heads}x{head_width} {view}", ops, (qkv,), work)
+
     def lamb(self) -> None:
         """Both passes: 28 bytes per parameter, then 12; AdamW's (28) for scale."""
         numel = self.sizes.lamb_numel
@@ -232,8 +282,10 @@ class Ops:
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     """Fill the rows of part (b)."""
     ops = Ops(rows, device, sizes)
-    for length in sizes.lengths:
+    for length in sizes.attention_lengths:
         ops.attention(length)
+    for length in sizes.rotary_lengths:
+        ops.rotary_attention(length)
     ops.layer_norm()
     ops.bias_gelu()
     ops.cross_entropy()

@@ -32,6 +32,12 @@ def problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Problem]:
             found[f"attention {heads}x{width} {lengths}"] = ops_problems.attention_problem(
                 lengths, generator, heads=heads, head_width=width, padding=5
             )
+    for lengths in ([2 * longest, longest // 2 - 3, 1], [longest // 4, 0, 9]):
+        for reach in (sizes.reach, None):
+            view = "all" if reach is None else f"window {2 * reach}"
+            found[f"rotary_attention {heads}x{head_width} {lengths} {view}"] = ops_problems.rotary_attention_problem(
+                lengths, generator, heads=heads, head_width=head_width, reach=reach, padding=5
+            )
     classes = sizes.vocabulary
     found[f"cross_entropy 33x{classes + 6}"] = ops_problems.cross_entropy_problem(
         (33, classes + 6), generator, classes=classes

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.clock import is_broken, synchronize
+from benchmarks.gpu.clock import COMPILED_IN_WINDOWS, is_broken, synchronize
 
 Row = dict[str, Any]
 BROKEN = 77
@@ -59,6 +59,7 @@ class Rows:
             self.left_out.append(name)
             return None
         started = time.monotonic()
+        COMPILED_IN_WINDOWS.clear()
         try:
             row = function()
             synchronize(self.device)  # a fault belongs to the row whose kernel made it
@@ -68,6 +69,8 @@ class Rows:
                 if is_peer
                 else "error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
             }
+        if COMPILED_IN_WINDOWS:
+            row["compiled_in_window"] = list(COMPILED_IN_WINDOWS)
         row["measured_in_s"] = round(time.monotonic() - started, 2)
         self.rows[name] = row
         self.save()

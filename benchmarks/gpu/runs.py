@@ -13,6 +13,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 SHARDS = ROOT / "build" / "bench-gpu-shards"
 """What shards.py makes; built elsewhere where this machine lacks the corpus."""
+WHEELS = ROOT / "build" / "bench-gpu-wheels"
+"""What wheels.py collects."""
 LENGTHS = (128, 512)
 
 

@@ -18,7 +18,16 @@ class Sizes:
     vocabulary: int
     lamb_numel: int
     lengths: tuple[int, ...]
-    """Sequence lengths of the attention rows and of training."""
+    """Sequence lengths of training."""
+    attention_lengths: tuple[int, ...]
+    """Those of the attention rows."""
+    rotary_lengths: tuple[int, ...]
+    """Those of attention with rotary positions, to all tokens and to a window."""
+    rotary_heads: int
+    reach: int
+    """Tokens to each side in the window."""
+    product_tokens: tuple[int, ...]
+    """Tokens of the matrix products' rows."""
     steps: int
     """Timed training steps."""
     warmup: int
@@ -38,6 +47,11 @@ GPU = Sizes(
     vocabulary=30_522,
     lamb_numel=335_141_888,
     lengths=(128, 512),
+    attention_lengths=(128, 256, 512),
+    rotary_lengths=(1024, 8192),
+    rotary_heads=12,
+    reach=64,
+    product_tokens=(32_768, 65_536),
     steps=200,
     warmup=5,
     agreement_steps=200,
@@ -55,6 +69,11 @@ TINY = Sizes(
     vocabulary=120,
     lamb_numel=20_000,
     lengths=(16, 48),
+    attention_lengths=(16, 48),
+    rotary_lengths=(24, 96),
+    rotary_heads=2,
+    reach=8,
+    product_tokens=(96,),
     steps=2,
     warmup=1,
     agreement_steps=3,

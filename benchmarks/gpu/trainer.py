@@ -8,40 +8,43 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.rows import Row, Rows
-from benchmarks.gpu.runs import LENGTHS, ROOT, data_of, metrics, run, words
+from benchmarks.gpu.runs import ROOT, data_of, metrics, run, words
 from benchmarks.gpu.sizes import TINY, Sizes
 
 RECIPE = ROOT / "benchmarks" / "gpu" / "large.yaml"
-WARMUP_STEPS = 20
-"""Steps at the beginning of each phase that are not counted: compilation, clocks, allocator."""
+PHASES = (
+    ("length 128 megabert pretrain, 1 micro-step a step", 20),
+    ("length 128 megabert pretrain, 8 micro-steps a step", 5),
+    ("length 512 megabert pretrain, 1 micro-step a step", 20),
+    ("length 512 megabert pretrain, 8 micro-steps a step", 5),
+)
+"""The phases of the recipe: name, and steps at its beginning that are not counted (compilation, clocks, allocator)."""
 TINY_FLAGS = {
     "model__hidden_size": 32,
     "model__num_attention_heads": 2,
     "model__num_hidden_layers": 2,
     "model__intermediate_size": 64,
     "micro_batch_tokens": 2048,
-    "phases__0__steps": 24,
-    "phases__0__global_batch_size": 8,
-    "phases__1__steps": 22,
-    "phases__1__global_batch_size": 2,
-    "logging__every_steps": 2,
+    **{f"phases__{phase}__steps": steps for phase, steps in enumerate((24, 8, 22, 8))},
+    **{f"phases__{phase}__global_batch_size": size for phase, size in enumerate((8, 64, 2, 16))},
+    "logging__every_steps": 1,
     "validation__max_instances": 8,
 }
 
 
 def train(run_dir: Path, limit_s: float, flags: dict[str, Any]) -> Row:
-    """Train both phases from the beginning."""
+    """Train all phases from the beginning."""
     shutil.rmtree(run_dir, ignore_errors=True)
     command = words("pretrain", config=RECIPE, data__path=data_of(), run_dir=run_dir, **flags)
     return {"seconds": round(run(command, run_dir.with_suffix(".log"), limit_s), 1)}
 
 
-def phase_row(run_dir: Path, phase: int) -> Row:
+def phase_row(run_dir: Path, phase: int, warmup_steps: int) -> Row:
     """Return what the run logged of a phase after warming up: means weighted by steps, the greatest memory."""
-    rows = [r for r in metrics(run_dir) if r.get("phase") == phase and r.get("phase_step", 0) > WARMUP_STEPS]
+    rows = [r for r in metrics(run_dir) if r.get("phase") == phase and r.get("phase_step", 0) > warmup_steps]
     rows = [row for row in rows if "perf/tokens_per_s" in row]
     if not rows:
-        raise RuntimeError(f"phase {phase} logged nothing after step {WARMUP_STEPS}")
+        raise RuntimeError(f"phase {phase} logged nothing after step {warmup_steps}")
 
     def mean(tag: str) -> float | None:
         values = [row[tag] for row in rows if tag in row]
@@ -53,7 +56,8 @@ def phase_row(run_dir: Path, phase: int) -> Row:
         "mfu_pct": mean("perf/mfu_pct"),
         "data_wait_pct": round(statistics.fmean(row["perf/data_wait_pct"] for row in rows), 3),
         "max_allocated_gib": round(max(row["memory/max_allocated_gib"] for row in rows), 2),
-        "steps": rows[-1]["phase_step"] - WARMUP_STEPS,
+        "steps": rows[-1]["phase_step"] - warmup_steps,
+        "compiled_in_window": sum(row.get("perf/compiled_kernels", 0) for row in rows),
         "first_loss": rows[0]["train/loss"],
         "last_loss": rows[-1]["train/loss"],
     }
@@ -63,9 +67,9 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     """Fill the rows of part (d)."""
     run_dir = rows.path.parents[1] / "runs" / "large"
     flags = TINY_FLAGS if sizes is TINY else {}
-    trained = rows.measure("both phases", lambda: train(run_dir, rows.remaining_s(), flags))
+    trained = rows.measure("all phases", lambda: train(run_dir, rows.remaining_s(), flags))
     # A run that was cut short has still logged what it did.
     if trained is None or not metrics(run_dir):
         return
-    for phase, length in enumerate(LENGTHS, start=1):
-        rows.measure(f"length {length} megabert pretrain", lambda phase=phase: phase_row(run_dir, phase))
+    for phase, (name, warmup_steps) in enumerate(PHASES, start=1):
+        rows.measure(name, lambda phase=phase, warmup=warmup_steps: phase_row(run_dir, phase, warmup))

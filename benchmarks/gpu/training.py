@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu.batches import Batch, batches, cycle, random_batch
-from benchmarks.gpu.clock import synchronize
+from benchmarks.gpu.clock import synchronize, timed_window
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from megabert.config.model import ModelConfig
@@ -205,12 +205,12 @@ def throughput(
     step, source = make(), cycle(prepared)
     for _ in range(sizes.warmup):
         step(next(source))
-    synchronize(device)
-    started = time.perf_counter()
-    for _ in range(steps):
-        step(next(source))
-    synchronize(device)
-    seconds = (time.perf_counter() - started) / steps
+    with timed_window(device):
+        started = time.perf_counter()
+        for _ in range(steps):
+            step(next(source))
+        synchronize(device)
+        seconds = (time.perf_counter() - started) / steps
     tokens, count = prepared[0].input_ids_T.numel(), prepared[0].next_sentence_label_B.numel()
     flops = training_flops(
         config, tokens=tokens, squared_lengths=count * length**2, masked=prepared[0].masked_ids_M.numel()

@@ -24,6 +24,7 @@ from megabert.models.deberta import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
 from megabert.models.modern import RotarySelfAttention
 from megabert.ops.disentangled import RelativePositions, position_parts, score_divisor
+from megabert.ops.rotary_attention.api import turn
 from megabert.tokenization import Tokenizer
 
 
@@ -135,13 +136,20 @@ def _observing(model: nn.Module) -> Iterator[_Seen]:
         seen.qkv_TC.append(module.project_contents(x_TD))
         seen.positions.append(module.project_positions(packing))
 
+    # The op turns queries and keys of a ModernBERT. One sequence is observed: its tokens' turns are those of positions.
+    def keep_turned(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        x_TD, packing, _ = inputs
+        assert isinstance(module, RotarySelfAttention)
+        turns_T2E = packing.turns[module.is_global][: len(x_TD)]
+        seen.qkv_TC.append(turn(module.qkv(x_TD), turns_T2E, num_heads=module.num_heads))
+
     def keep_context(module: nn.Module, inputs: Any, output: Tensor) -> None:
         seen.context_TD.append(output)
 
     handles = []
     for module in model.modules():
-        if isinstance(module, RotarySelfAttention):  # queries and keys as scores see them, turned
-            handles += [module.rotary.register_forward_hook(keep_qkv), module.register_forward_hook(keep_context)]
+        if isinstance(module, RotarySelfAttention):
+            handles += [module.register_forward_hook(keep) for keep in (keep_turned, keep_context)]
         elif isinstance(module, SelfAttention):
             handles += [module.qkv.register_forward_hook(keep_qkv), module.register_forward_hook(keep_context)]
         elif isinstance(module, DisentangledSelfAttention):

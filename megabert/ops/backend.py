@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from megabert.errors import KernelError
+from megabert.ops.triton_support.compile_log import log_compilations
 
 logger = logging.getLogger(__name__)
 
@@ -67,14 +68,16 @@ def choose(op: str, requested: str, table: tuple[Backend, ...], device: str) -> 
     run = usable[name]
     if isinstance(run, str):
         module, function = run.split(":")
-        return getattr(importlib.import_module(module), function)
+        run = getattr(importlib.import_module(module), function)
+    if name == "triton":
+        log_compilations()
     return run
 
 
 ATTENTION_MODULES = {
     "dense": {},
     "disentangled": {"attention": "megabert.ops.disentangled"},
-    "windowed": {"local_attention": "megabert.ops.windowed"},
+    "windowed": {"attention": "megabert.ops.rotary_attention.api"},
 }
 """For each kind of attention the modules of ops that ``ops.attention`` chooses the backends of, other than its own."""
 
@@ -87,7 +90,7 @@ def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: boo
         device: Device type.
         has_lamb: Whether the optimizer is LAMB; else its op does not run.
         attention: Kind of the model's attention: BERT's (``dense``), DeBERTa's (``disentangled``) or ModernBERT's
-            (``windowed``); the last two have backends of their own.
+            (``windowed``); the last two have tables of backends of their own.
     """
     chosen: dict[str, list[str]] = {}
     modules = {op: f"megabert.ops.{op}.api" for op in requested if has_lamb or op != "lamb"}

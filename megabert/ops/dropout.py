@@ -130,7 +130,7 @@ class DropoutStream:
 
         Args:
             layer: Number of the encoder layer, from 0; -1 for the embeddings.
-            site: One of this module's sites, but for ``ATTENTION_PROBABILITIES`` of attention that is not local.
+            site: One of this module's sites, but for ``ATTENTION_PROBABILITIES``.
             probability: Probability of dropping an element, in [0, 1).
         """
         if round(probability * 2**16) == 0:

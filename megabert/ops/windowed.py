@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.backend import Backend, choose, no_obstacle
-from megabert.ops.dropout import GOLDEN, Dropout, lowbias32_
+from megabert.ops.attention.dropout import AttentionDropout, keep_elements
 
 SMALLEST_BLOCK = 16
 """Queries of a block where the reach is shorter: matrix products of a few rows are slow."""
@@ -30,6 +29,8 @@ class Band:
 
     is_seen_KQX: Tensor
     """Whether a query sees a key."""
+    sequence_KQ: Tensor
+    """Int64, the number of each query's sequence; B for padding."""
     position_KX: Tensor
     """Int32, the position of each key in its sequence."""
     is_real_T: Tensor
@@ -44,9 +45,9 @@ def plan_band(cu_seqlens: Tensor, position_ids_T: Tensor, *, reach: int) -> Band
         position_ids_T: Int64, position of each token in its sequence.
         reach: How many tokens to each side a token sees, 1 or more.
     """
-    size = max(reach, SMALLEST_BLOCK)
+    size, count = max(reach, SMALLEST_BLOCK), len(cu_seqlens) - 1
     token_T = torch.arange(len(position_ids_T), device=cu_seqlens.device, dtype=cu_seqlens.dtype)
-    sequence_T = torch.searchsorted(cu_seqlens, token_T, right=True)
+    sequence_T = torch.searchsorted(cu_seqlens[1:].contiguous(), token_T, right=True)
     # Slots behind the last token, and in front of the first one, see only each other.
     sequence_KX = _neighbours(sequence_T, size, filling=-1)
     sequence_KQ = sequence_KX[:, size : 2 * size]
@@ -54,13 +55,14 @@ def plan_band(cu_seqlens: Tensor, position_ids_T: Tensor, *, reach: int) -> Band
     is_near_QX = (distance_QX.abs() <= reach).to(cu_seqlens.device)
     return Band(
         (sequence_KQ[:, :, None] == sequence_KX[:, None, :]) & is_near_QX,
+        sequence_KQ % (count + 1),
         _neighbours(position_ids_T.to(torch.int32), size),
-        token_T < cu_seqlens[-1],
+        sequence_T < count,
     )
 
 
 def windowed_attention(
-    qkv_TC: Tensor, *, band: Band, num_heads: int, dropout: Dropout | None = None, backend: str = "auto"
+    qkv_TC: Tensor, *, band: Band, num_heads: int, dropout: AttentionDropout | None = None
 ) -> Tensor:
     """Mix near tokens within each sequence: softmax(Q K^T / sqrt(H)) V per head over the keys that a query sees.
 
@@ -68,17 +70,11 @@ def windowed_attention(
         qkv_TC: Queries, keys and values of shape (T, 3 * D), each (N, H).
         band: What ``plan_band`` returned for these sequences.
         num_heads: N.
-        dropout: Dropout of the probabilities, with row keys of shape (T,), from which those of heads are derived; None
-            drops nothing.
-        backend: ``auto`` or ``torch``.
+        dropout: Dropout of the probabilities; None drops nothing.
 
     Returns:
         Shape (T, D) in the dtype of ``qkv_TC``, zero at tokens of no sequence; the softmax is float32 or better.
-
-    Raises:
-        KernelError: The backend does not have this op.
     """
-    choose("windowed_attention", backend, BACKENDS, qkv_TC.device.type)
     size, tokens = band.is_seen_KQX.shape[1], len(qkv_TC)
     single = torch.promote_types(qkv_TC.dtype, torch.float32)
     compute = single if qkv_TC.device.type == "cpu" else qkv_TC.dtype
@@ -89,7 +85,7 @@ def windowed_attention(
     scores_KNQX = (q_KNQH @ k_KNXH.mT).to(single).masked_fill(~band.is_seen_KQX[:, None], -torch.inf)
     weights_KNQX = scores_KNQX.softmax(-1)
     if dropout is not None:
-        weights_KNQX = weights_KNQX * _keep_mask(dropout, band, num_heads) * dropout.scale
+        weights_KNQX = weights_KNQX * _keep_mask(dropout, band) * dropout.scale
     context_KQNH = (weights_KNQX.to(compute) @ v_KNXH).transpose(1, 2)
     context_TD = context_KQNH.flatten(2).flatten(0, 1)[:tokens]
     return context_TD.masked_fill(~band.is_real_T[:, None], 0).to(qkv_TC.dtype)
@@ -108,17 +104,11 @@ def _neighbours(x_T: Tensor, size: int, *, filling: int = 0) -> Tensor:
     return torch.cat([blocks[:-2], blocks[1:-1], blocks[2:]], 1)
 
 
-def _keep_mask(dropout: Dropout, band: Band, num_heads: int) -> Tensor:
-    """Return which probabilities survive, of shape (K, N, Q, X): a hash of query, head and the key's position.
-
-    The mask depends neither on packing nor on where blocks begin.
-    """
+def _keep_mask(dropout: AttentionDropout, band: Band) -> Tensor:
+    """Return which probabilities survive, of shape (K, N, Q, X); where blocks begin does not matter."""
     size = band.is_seen_KQX.shape[1]
-    head_N = torch.arange(1, num_heads + 1, device=dropout.row_keys.device, dtype=torch.int32)
-    keys_TN = lowbias32_(dropout.row_keys[:, None] + head_N * GOLDEN)
-    keys_KNQ = _blocks(keys_TN, size).transpose(1, 2)
-    columns_KX = band.position_KX * GOLDEN
-    return lowbias32_(keys_KNQ[..., None] + columns_KX[:, None, None, :]) >= dropout.threshold
-
-
-BACKENDS = (Backend("torch", windowed_attention, no_obstacle),)
+    # Padding reads a row of zeros behind the last sequence.
+    keys_BN = functional.pad(dropout.keys_BN(), (0, 0, 0, 1))
+    keys_KNQ1 = keys_BN[band.sequence_KQ].transpose(1, 2)[..., None]
+    query_K1Q1 = band.position_KX[:, None, size : 2 * size, None]
+    return keep_elements(dropout, keys_KNQ1, query_K1Q1, band.position_KX[:, None, None, :])

@@ -16,7 +16,6 @@ from megabert.engine.buckets import DEFAULT_BUCKET_SIZE
 from megabert.engine.gradient_reduction import IN_FLIGHT
 from megabert.models.build import build_model
 from megabert.observability.gpus import Gpu
-from megabert.ops.windowed import SMALLEST_BLOCK
 
 GIB = 2**30
 MEMORY_SHARE = 0.95
@@ -112,35 +111,19 @@ def activation_bytes_per_layer(model: ModelConfig, size: int) -> int:
     DeBERTa has no fused attention. It also keeps scaled queries and values, and for every pair of tokens the float32
     probability, whether it is dropped, and the product of both. Sequences are taken to be as long as the model allows.
 
-    ModernBERT: see ``_pre_norm_bytes``; the mean over layers with local and with global attention.
+    ModernBERT keeps both projections of the feed-forward, GELU of the first and their product, and inputs and outputs
+    of two LayerNorms.
 
     Args:
         model: The model's sizes.
         size: Bytes per element.
     """
-    if model.traits.is_pre_norm:
-        return _pre_norm_bytes(model, size)
-    elements = 8 * model.hidden_size + 2 * model.intermediate_size
+    inner = 4 if model.traits.is_pre_norm else 2
+    elements = 8 * model.hidden_size + inner * model.intermediate_size
     if model.pos_att_type:
         pairs = model.num_attention_heads * model.max_position_embeddings
         return (elements + 2 * model.hidden_size) * size + 16 + pairs * (4 + 1 + size)
     return elements * size + 16 + 4 * model.num_attention_heads
-
-
-def _pre_norm_bytes(model: ModelConfig, size: int) -> int:
-    """Return the bytes that a layer of ModernBERT keeps per token, on average over its layers.
-
-    These are the inputs of two LayerNorms and their outputs, packed Q, K and V, the context; and of the feed-forward
-    both projections, GELU of the first, and their product: 8 hidden sizes and 4 intermediate ones. Local attention is
-    not fused: it keeps the scaled queries, keys and values of three blocks each in place of Q, K and V, and the float32
-    probabilities of three blocks.
-    """
-    heads, block = model.num_attention_heads, max(model.reach, SMALLEST_BLOCK)
-    share = model.local_layers / model.num_hidden_layers
-    everywhere = (5 * model.hidden_size + 4 * model.intermediate_size) * size + 16
-    is_dropped = model.attention_probs_dropout_prob > 0
-    local = 7 * model.hidden_size * size + heads * 3 * block * (9 if is_dropped else 4)
-    return round(everywhere + share * local + (1 - share) * (3 * model.hidden_size * size + 4 * heads))
 
 
 def fits(total_gib: float, gpu: Gpu) -> bool:

@@ -11,6 +11,7 @@ from megabert.config.run import RunConfig
 from megabert.data.step_packer import StepBatch
 from megabert.distributed.process_group import World
 from megabert.observability.flops import local_pairs, peak_flops, training_flops
+from megabert.ops.triton_support.compile_log import compiled_kernels
 
 
 class Meter:
@@ -28,6 +29,7 @@ class Meter:
         self._started = time.perf_counter()
         self._waited = self._flops = self._busy = 0.0
         self._instances = self._tokens = 0
+        self._compiled = len(compiled_kernels())
 
     @contextmanager
     def waiting_for_data(self) -> Iterator[None]:
@@ -80,6 +82,7 @@ class Meter:
             "perf/data_wait_pct": 100 * self._waited / seconds,
             "perf/step_time_spread_pct": 100 * (max(busy) - min(busy)) / max(max(busy), 1e-9),
             "perf/slowest_rank": busy.index(max(busy)),
+            "perf/compiled_kernels": len(compiled_kernels()) - self._compiled,
             "memory/max_allocated_gib": memory,
         }
         if self._peak is not None:

@@ -42,6 +42,19 @@ def test_attention(lengths, head_width, dtype, generator):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_width", [32, 64, 128])
+@pytest.mark.parametrize("reach", [None, 20, 64])
+@pytest.mark.parametrize("lengths", [[1, 60, 33], [1030, 0, 77]], ids=str)
+def test_rotary_attention(lengths, reach, head_width, dtype, generator):
+    check(
+        ops_problems.rotary_attention_problem(
+            lengths, generator, heads=3, head_width=head_width, reach=reach, padding=70
+        ),
+        dtype,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_cross_entropy(dtype, generator):
     check(ops_problems.cross_entropy_problem((301, 30_528), generator, classes=30_522), dtype)
 

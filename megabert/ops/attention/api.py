@@ -239,7 +239,13 @@ def _product(a: Tensor, b: Tensor, *, scale: float, out: Tensor | None = None) -
 
 
 def padded_attention(
-    qkv_TC: Tensor, cu_seqlens: Tensor, *, max_seqlen: int, num_heads: int, dropout: AttentionDropout | None
+    qkv_TC: Tensor,
+    cu_seqlens: Tensor,
+    *,
+    max_seqlen: int,
+    num_heads: int,
+    dropout: AttentionDropout | None,
+    reach: int | None = None,
 ) -> Tensor:
     """Attend in the dtype of the input over one batch padded to ``max_seqlen``.
 
@@ -252,6 +258,7 @@ def padded_attention(
         max_seqlen: At least the longest length.
         num_heads: N.
         dropout: Dropout of the probabilities; None drops nothing.
+        reach: How many tokens to each side a token sees; None: all of its sequence.
 
     Returns:
         Shape (T, D); zero at tokens of no sequence.
@@ -269,6 +276,8 @@ def padded_attention(
     # no real key, and -inf would make its softmax NaN.
     scores_BNSS = scores_BNSS.float() if scores_BNSS.dtype.itemsize == 2 else scores_BNSS
     scores_BNSS = scores_BNSS.masked_fill(~real_BS[:, None, None, :], -1e30)
+    if reach is not None:
+        scores_BNSS = scores_BNSS.masked_fill((offset_S[:, None] - offset_S).abs() > reach, -torch.inf)
     probabilities_BNSS = scores_BNSS.softmax(-1)
     if dropout is not None:
         keep_ZSS = keep_mask(dropout, dropout.keys_BN().flatten(), max_seqlen)

@@ -100,3 +100,26 @@ def keep_bits(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> Tensor:
 def keep_mask(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> Tensor:
     """Return ``keep_bits`` as bool: True where a probability survives."""
     return keep_bits(dropout, keys_Z, length) != 0
+
+
+def keep_elements(dropout: AttentionDropout, keys: Tensor, queries: Tensor, columns: Tensor) -> Tensor:
+    """Return which probabilities survive, bool, one hash an element: for pairs that lie in no matrix of a sequence.
+
+    Args:
+        dropout: Gives the threshold.
+        keys: Int32, keys of sequences and heads.
+        queries: Int32, positions of queries, of a shape that broadcasts against that of ``keys``.
+        columns: Int32, positions of keys, likewise.
+    """
+    word = keys + _without_bit_3(queries) * GOLDEN + _without_bit_3(columns) * KEY_STEP
+    scratch = torch.empty_like(word)
+    xor_shift_(word, 16, scratch)
+    word.mul_(MULTIPLIERS[0]).add_(lowbias32_(keys + GOLDEN))
+    xor_shift_(word, 15, scratch)
+    factors = torch.tensor(FACTORS, dtype=torch.int32, device=word.device)
+    return word * factors[(queries >> 3 & 1) * 2 + (columns >> 3 & 1)] >= dropout.threshold
+
+
+def _without_bit_3(number: Tensor) -> Tensor:
+    """Return numbers with the bits above bit 3 moved down by one."""
+    return number >> 4 << 3 | number & 7

@@ -101,7 +101,7 @@ def _scores_and_values(
 
 
 @triton.jit
-def _weigh(scores, total, highest, score_scale):
+def weigh(scores, total, highest, score_scale):
     """Return 2^(scores - maximum) with the new maximum, denominator, and what sums over earlier keys shrink by.
 
     ``highest`` is the largest score so far, ``total`` the sum of 2^(score - highest); when the maximum rises, sums over
@@ -167,13 +167,13 @@ def attention_forward(
     filled = length // COLUMNS * COLUMNS
     for first in range(0, filled, COLUMNS):
         scores, v = _scores_and_values(q, qkv_ptr, first, length, width, False, HEAD, BLOCK_H, COLUMNS)
-        p, shrink, total, highest = _weigh(scores, total, highest, score_scale)
+        p, shrink, total, highest = weigh(scores, total, highest, score_scale)
         if HAS_DROPOUT:  # after the sum: a dropped probability stays in the denominator
             p = drop_pairs(p, key, second_key, block * ROWS, rows[:, None], first, cols[None, :], threshold)
         context = tl.dot(p.to(v.dtype), v, context * shrink[:, None], input_precision="ieee")
     if filled < length:
         scores, v = _scores_and_values(q, qkv_ptr, filled, length, width, True, HEAD, BLOCK_H, COLUMNS)
-        p, shrink, total, highest = _weigh(scores, total, highest, score_scale)
+        p, shrink, total, highest = weigh(scores, total, highest, score_scale)
         if HAS_DROPOUT:
             p = drop_pairs(p, key, second_key, block * ROWS, rows[:, None], filled, cols[None, :], threshold)
         context = tl.dot(p.to(v.dtype), v, context * shrink[:, None], input_precision="ieee")

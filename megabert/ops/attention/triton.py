@@ -65,7 +65,7 @@ class _Attention(torch.autograd.Function):
         attention_forward[((sequences + 1) * blocks, num_heads)](
             qkv_TC,
             cu_seqlens,
-            *_seeds_and_constants(dropout),
+            *seeds_and_constants(dropout),
             out_TD,
             lse_NR,
             tokens,
@@ -110,7 +110,7 @@ class _Attention(torch.autograd.Function):
             qkv_TC,
             grad_TD,
             cu_seqlens,
-            *_seeds_and_constants(dropout),
+            *seeds_and_constants(dropout),
             lse_NR,
             delta_NR,
             dqkv_TC,
@@ -140,7 +140,7 @@ class _Attention(torch.autograd.Function):
         return dqkv_TC, None, None, None, None
 
 
-def _seeds_and_constants(dropout: AttentionDropout | None) -> tuple[Tensor | None, Tensor | None]:
+def seeds_and_constants(dropout: AttentionDropout | None) -> tuple[Tensor | None, Tensor | None]:
     """Return what kernels make the key of a sequence and head from."""
     return (None, None) if dropout is None else (dropout.seeds_B, dropout.constants_N)
 

@@ -147,6 +147,55 @@ def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen:
     return AttentionTiles(forward, Tiles(*TILED[family]), is_whole=False, may_run=family in RUNNING)
 
 
+@dataclass(frozen=True)
+class RotaryTiles:
+    """Launches of attention with rotary positions; rows are queries and columns keys.
+
+    Rows of ``keys`` divide those of ``queries``, which are those of ``forward``.
+    """
+
+    forward: Tiles
+    """The forward pass: a program owns ``rows`` queries."""
+    queries: Tiles
+    """The backward pass by queries: a program owns ``rows`` queries."""
+    keys: Tiles
+    """The backward pass by keys and values: a program owns ``columns`` keys."""
+    may_turn: bool = True
+    """Whether queries and keys may be turned when they are loaded, where there is a window."""
+
+
+ROTARY = {
+    80: ((128, 64, 8, 2), (128, 64, 8, 1), (32, 128, 8, 1)),
+    86: ((128, 64, 8, 2), (128, 64, 8, 1), (32, 128, 8, 1)),
+    90: ((128, 64, 8, 2), (128, 64, 8, 2), (64, 128, 8, 2)),
+    100: ((128, 64, 8, 1), (128, 64, 8, 1), (32, 128, 8, 1)),
+    120: ((128, 64, 8, 2), (128, 32, 8, 1), (32, 128, 8, 1)),
+}
+"""Queries, keys, warps, stages of the three passes with rotary positions, 16 bits, heads up to 64 wide."""
+ROTARY_WINDOW = {
+    80: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 64, 4, 1)),
+    86: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 64, 4, 1)),
+    90: ((64, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 1)),
+    100: ((64, 64, 4, 1), (64, 64, 4, 1), (32, 64, 4, 1)),
+    120: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 64, 4, 1)),
+}
+"""The same with a window: of 128 tokens, 64 queries meet 192 keys where each sees 129, and 128 queries 256."""
+TURNING = (90, 100)
+"""Cards on which kernels with a window may turn queries and keys when they load them without spilling registers."""
+
+
+def rotary_tiles(capability: tuple[int, int], *, head_width: int, has_window: bool, itemsize: int) -> RotaryTiles:
+    """Return the launches for a device, a shape and a dtype, which is told by its bytes."""
+    if itemsize == 4:  # float32 has no tensor cores here: for checks, not for speed
+        warps = 8 if head_width > 64 else 4
+        return RotaryTiles(Tiles(32, 32, warps), Tiles(32, 32, warps), Tiles(16, 32, warps))
+    if head_width > 64:
+        return RotaryTiles(Tiles(64, 32, warps=4), Tiles(64, 32, warps=8), Tiles(32, 64, warps=8))
+    family = FAMILIES.get(capability, 86)
+    forward, queries, keys = (Tiles(*numbers) for numbers in (ROTARY_WINDOW if has_window else ROTARY)[family])
+    return RotaryTiles(forward, queries, keys, may_turn=family in TURNING)
+
+
 WAVES = 2
 """Programs a multiprocessor from which on they may be long: with fewer, half of the card could wait for the rest."""
 

@@ -1,6 +1,7 @@
 """The GPU runbook on a CPU: rows are saved, resumed and merged; one part runs end to end on tiny shapes."""
 
 import argparse
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def test_part_without_its_packages_says_what_is_lacking(runbook, monkeypatch):
     module, arguments = runbook
     monkeypatch.setitem(module.PARTS, "parity", module.Part(60, ("no_such_package",)))
     outcome = module.start_part("parity", arguments, 60.0, lambda: None)
-    assert "not importable here: no_such_package (--wheels" in outcome
+    assert "not importable here: no_such_package (wheels.py" in outcome
 
 
 def test_part_that_outlasts_its_time_is_ended_and_reported(runbook, monkeypatch):
@@ -170,19 +171,24 @@ def test_figures_are_held_against_their_bars(monkeypatch):
     attention = "attention 64x512x16x64"
     found = held_against_bars(
         {
+            "products": {
+                "9 tokens, mean of the twelve, bf16 cublas": {"tflop_per_s": 700.0},
+                "9 tokens, mean of the twelve, bf16 cublaslt": {"tflop_per_s": 740.0},
+                "9 tokens, mean of the twelve, fp8 row-wise": {"tflop_per_s": 1100.0},
+            },
             "parity": {"a bfloat16": {"passes": True}, "a float16": {"passes": True}, "b float16": {"error": "E"}},
             "ops": {
                 "layer_norm 8x8 forward megabert": {"ms": 1.0, "share_of_copy": 0.9},
                 "layer_norm 8x8 forward torch eager": {"ms": 1.0, "share_of_copy": 0.1},
                 "lamb 9 in 2 pass 1 megabert": {"ms": 1.0, "share_of_copy": 0.7},
-                f"{attention} forward megabert": {"ms": 1.0},
+                f"{attention} forward megabert": {"ms": 1.0, "compiled_in_window": ["attention_forward"]},
                 f"{attention} backward megabert": {"ms": 2.0},
                 f"{attention} forward sdpa flash": {"ms": 0.9},
                 f"{attention} backward sdpa flash": {"ms": 2.5},
                 f"{attention} forward sdpa math": {"ms": 0.1},  # no backward: no rival
             },
             "training": {"length 512 transformers sdpa": {"tokens_per_s": 100_000}},
-            "trainer": {"length 512 megabert pretrain": {"tokens_per_s": 260_000, "mfu_pct": 52.0}},
+            "trainer": {"length 512 megabert pretrain, x": {"tokens_per_s": 260_000, "mfu_pct": 52.0}},
             "agreement": {
                 "fused against reference": {"largest_difference": 0.03},
                 "spread of two references": {"largest_difference": 0.02},
@@ -194,19 +200,72 @@ def test_figures_are_held_against_their_bars(monkeypatch):
             },
         }
     )
+    compiled = found.pop("rows that Triton compiled a kernel for while they were timed")
+    assert compiled == {"bar": 0, "found": [f"ops: {attention} forward megabert"], "reached": False}
+    assert found["matrix products, 9 tokens, mean of the twelve: TFLOP/s in bfloat16"]["found"] == 740
     assert {name: bar["reached"] for name, bar in found.items()} == {
+        "matrix products, 9 tokens, mean of the twelve: TFLOP/s in bfloat16": True,
         "parity bfloat16": True,
         "parity float16": False,
         "layer_norm 8x8 forward megabert: share of copy": True,
         "lamb 9 in 2 pass 1 megabert: share of copy": False,
         f"{attention}: ms, both ways, at most SDPA's": True,
-        "length 512 megabert pretrain: tokens/s": False,
-        "length 512 megabert pretrain: MFU": False,
-        "length 512 megabert pretrain: tokens/s, transformers": True,
+        "length 512 megabert pretrain, x: tokens/s": False,
+        "length 512 megabert pretrain, x: MFU": False,
+        "length 512 megabert pretrain, x: tokens/s, transformers": True,
         "largest difference of a loss, fused and reference": False,
         "resume after kill -9": True,
         "held-out loss at 128, transformers'": True,
     }
+
+
+def test_trainers_phases_leave_out_their_warm_up_and_name_late_compilations(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu.trainer import PHASES, RECIPE, phase_row
+    from megabert.config.loading import read_yaml
+
+    phases = read_yaml(RECIPE)["phases"]
+    for (name, warmup), phase in zip(PHASES, phases, strict=True):
+        assert f"length {phase['max_seq_length']} " in name
+        assert warmup < phase["steps"]
+    rows = [
+        {
+            "step": step, "phase": 2, "phase_step": step, "perf/tokens_per_s": 100.0 * step, "train/loss": 1.0,
+            "perf/data_wait_pct": 0.0, "memory/max_allocated_gib": 1.0, "perf/compiled_kernels": 4 - step,
+        }
+        for step in (1, 2, 3)
+    ]  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    row = phase_row(tmp_path, 2, 1)
+    assert (row["tokens_per_s"], row["steps"], row["compiled_in_window"]) == (240, 2, 3)
+
+
+def test_wheels_are_of_the_versions_here_and_small(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu import wheels
+
+    commands = []
+
+    def pip(command, *, check, env=None):
+        commands.append(command)
+        (tmp_path / "wheels" / f"{len(commands)}.whl").write_bytes(b"0" * 500_000)
+
+    monkeypatch.setattr(wheels.subprocess, "run", pip)
+    assert wheels.collect(tmp_path / "wheels", "3.12") == 1.0
+    assert f"pydantic=={importlib.metadata.version('pydantic')}" in commands[0]
+    assert commands[0][commands[0].index("--python-version") + 1] == "3.12"
+    assert f"deepspeed=={importlib.metadata.version('deepspeed')}" in commands[1]
+
+
+def test_a_part_without_the_wheels_finds_their_folder(runbook, monkeypatch, tmp_path):
+    module, arguments = runbook
+    unpacked = []
+    monkeypatch.setattr(module, "WHEELS", tmp_path)
+    monkeypatch.setattr(module, "unpack", lambda wheels, work: unpacked.append(wheels))
+    monkeypatch.setenv("PYTHONPATH", "")
+    arguments.wheels = None
+    module.use_sites(arguments)
+    assert unpacked == [tmp_path]
 
 
 def write_run(folder, losses, weights):

@@ -28,7 +28,13 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 CARDS = (80, 86, 89, 90, 100, 120)
 BUDGET = Path(__file__).parent / "kernel_budget.json"
 TOKENS = 16_384
-LOOPS = ("attention_forward", "attention_backward")
+LOOPS = (
+    "attention_forward",
+    "attention_backward",
+    "rotary_attention_forward",
+    "rotary_attention_backward_queries",
+    "rotary_attention_backward_keys",
+)
 """Kernels whose inner loop is counted, on the card that the counts are for."""
 
 
@@ -121,6 +127,24 @@ def attention(
     out.backward(torch.empty_like(out))
 
 
+def rotary_attention(dtype: torch.dtype, reach: int | None, heads: int, head_width: int, dropout: bool) -> None:
+    from megabert.ops.attention.dropout import AttentionDropout
+    from megabert.ops.rotary_attention.api import RotarySequences
+    from megabert.ops.rotary_attention.triton import rotary_attention_triton
+
+    seeds, constants = meta(32, dtype=torch.int32), meta(heads, dtype=torch.int32)
+    sequences = RotarySequences(meta(33, dtype=torch.int32), 8192, meta(8192, dtype=torch.int64))
+    out = rotary_attention_triton(
+        meta(TOKENS, 3 * heads * head_width, dtype=dtype),
+        torch.empty(8192, 2, head_width // 2, device="meta"),
+        sequences,
+        reach=reach,
+        num_heads=heads,
+        dropout=AttentionDropout(0.1, seeds, constants) if dropout else None,
+    )
+    out.backward(torch.empty_like(out))
+
+
 def cross_entropy(dtype: torch.dtype, classes: int) -> None:
     from megabert.ops.cross_entropy.triton import cross_entropy_triton
 
@@ -152,6 +176,8 @@ def cases(everything: bool):
     for length in (64, 128, 512):
         yield f"bf16 16x64 {length}", attention, (bf16, length, 16, 64, True)
     yield "bf16 16x64 512 few", attention, (bf16, 512, 16, 64, True, 8)  # too few for one program a sequence and head
+    for reach, label in ((64, "window 128"), (None, "global")):  # ModernBERT-base as it trains: without dropout
+        yield f"bf16 12x64 {label}", rotary_attention, (bf16, reach, 12, 64, False)
     if everything:
         for dtype, name in ((bf16, "bf16"), (f16, "f16"), (f32, "f32")):
             for width in (128, 256, 512, 768, 1024, 2048, 4096):
@@ -160,6 +186,11 @@ def cases(everything: bool):
             for approximate in (False, True):
                 yield f"{name} 3072 {'tanh' if approximate else 'erf'}", bias_gelu, (dtype, 3072, approximate)
             for heads, head_width in ((12, 64), (4, 32), (8, 128), (2, 16)):
+                for reach in (64, None):
+                    for dropout in (False, True):
+                        view = f"{'window 128' if reach else 'global'} {'dropout' if dropout else 'plain'}"
+                        arguments = (dtype, reach, heads, head_width, dropout)
+                        yield f"{name} {heads}x{head_width} {view}", rotary_attention, arguments
                 for length in (32, 64, 128, 256, 512):
                     for dropout in (False, True):
                         label = f"{name} {heads}x{head_width} {length} {'dropout' if dropout else 'plain'}"

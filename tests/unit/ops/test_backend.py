@@ -97,3 +97,5 @@ def test_choices_are_those_of_what_runs(monkeypatch):
     requested = {"attention": "auto", "bias_gelu": "auto", "lamb": "auto"}
     line = describe_choices(requested, "cpu", has_lamb=False, attention="disentangled")
     assert line == "ops on cpu: torch (attention); triton (bias_gelu)"
+    line = describe_choices(requested, "cpu", has_lamb=False, attention="windowed")
+    assert line == "ops on cpu: triton (attention, bias_gelu)"

@@ -13,6 +13,8 @@ from megabert.ops.bias_gelu.triton import bias_gelu_triton
 from megabert.ops.cross_entropy.triton import cross_entropy_triton
 from megabert.ops.dropout import Dropout
 from megabert.ops.layer_norm.triton import layer_norm_triton
+from megabert.ops.rotary_attention.api import RotarySequences
+from megabert.ops.rotary_attention.triton import rotary_attention_triton
 from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 
 TOKENS, HEADS = 1_200_000, 16
@@ -50,3 +52,13 @@ def test_grids_of_a_million_tokens_can_be_launched(launches):
         out.backward(torch.empty_like(out))
     assert {"dropout_tile", "bias_gelu_forward", "cross_entropy_backward"} <= {name for name, _ in launches}
     assert [launch for launch in launches if max(launch[1][1:], default=1) > MOST_BEYOND_THE_FIRST] == []
+
+
+def test_sequences_next_to_a_long_one_launch_as_many_programs_as_they_have_tiles(launches):
+    sequences = RotarySequences(meta(40, dtype=torch.int32), 8192, meta(8192, dtype=torch.int64))
+    turns = meta(8192, 2, 8, dtype=torch.float32).detach()
+    for reach in (64, None):
+        out = rotary_attention_triton(meta(16_384, 3 * 64), turns, sequences, reach=reach, num_heads=4)
+        out.backward(torch.empty_like(out))
+    assert {name for name, _ in launches} >= {"rotary_turn", "rotary_attention_backward_keys"}
+    assert max(grid[0] for _, grid in launches) == 16_384 // 64 + 40  # of 64 tokens each, one more for each sequence

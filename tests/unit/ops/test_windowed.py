@@ -1,12 +1,13 @@
 """Local attention against its definition: all pairs, those that are far apart or in other sequences masked."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 
-from megabert.errors import KernelError
-from megabert.ops.dropout import Dropout
+from megabert.ops.attention.dropout import attention_dropout, keep_mask
+from megabert.ops.dropout import DropoutStream
 from megabert.ops.windowed import plan_band, windowed_attention
 
 HEADS, WIDTH = 2, 6
@@ -47,22 +48,19 @@ def test_values_and_gradients_are_the_definitions(lengths, padding, reach):
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-11, atol=1e-11)
 
 
-def test_dropped_share_and_mean_are_those_of_the_probability():
-    lengths = [400]
-    qkv, bounds, positions = inputs(lengths)
-    qkv = torch.zeros_like(qkv)
-    qkv[:, 2 * HEADS * WIDTH :] = 1  # equal scores, so that the context is the kept share of the keys, scaled
-    seeds = torch.randint(-(2**31), 2**31, (400,), generator=torch.Generator().manual_seed(1)).to(torch.int32)
-    band = plan_band(bounds, positions, reach=32)
-    out = windowed_attention(qkv, band=band, num_heads=HEADS, dropout=Dropout(0.25, seeds))
-    assert out.mean().item() == pytest.approx(1, abs=0.02)
-    kept = out[32:-32].unflatten(1, (HEADS, WIDTH))[:, :, 0] * 0.75 * 65
-    torch.testing.assert_close(kept, kept.round(), rtol=0, atol=1e-9)
-    assert kept.std().item() == pytest.approx(math.sqrt(65 * 0.25 * 0.75), rel=0.15)
-    assert (kept[:, 0] != kept[:, 1]).any(), "heads share a mask"
-
-
-def test_other_backends_are_refused():
-    qkv, bounds, positions = inputs([5])
-    with pytest.raises(KernelError, match=r"windowed_attention=triton: .* has no such backend"):
-        windowed_attention(qkv, band=plan_band(bounds, positions, reach=2), num_heads=HEADS, backend="triton")
+def test_dropped_are_the_probabilities_that_attention_drops():
+    lengths, reach = [50, 0, 37], 32
+    qkv, bounds, positions = inputs(lengths, padding=4)
+    stream = DropoutStream(torch.empty(0, dtype=torch.int32), torch.tensor([5, 6, 7], dtype=torch.int32))
+    site = attention_dropout(stream, layer=2, probability=0.25, num_heads=HEADS)
+    assert site is not None
+    out = windowed_attention(qkv, band=plan_band(bounds, positions, reach=reach), num_heads=HEADS, dropout=site)
+    expected = torch.zeros_like(out)
+    for number, (start, stop) in enumerate(pairwise(bounds.tolist())):
+        q, k, v = qkv[start:stop].unflatten(1, (3, HEADS, WIDTH)).permute(1, 2, 0, 3)
+        index = torch.arange(stop - start)
+        is_far = (index[:, None] - index).abs() > reach
+        weights = (q @ k.mT / math.sqrt(WIDTH)).masked_fill(is_far, -torch.inf).softmax(-1)
+        kept = keep_mask(site, site.keys_BN()[number], stop - start)
+        expected[start:stop] = (weights * kept * site.scale @ v).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from megabert.config.loading import load_run_config
+from megabert.ops.triton_support import compile_log
 from megabert.training import meter as module
 from megabert.training.meter import Meter
 
@@ -17,7 +18,11 @@ def test_spread_and_slowest_rank_follow_each_ranks_own_computing_time(monkeypatc
     meter.start_computing()
     now[0] = 2.0
     meter.end_computing()
+    compile_log._log(metadata={"name": "probe"}, times=SimpleNamespace(total=1_500_000), cache_hit=False)
     now[0] = 4.0
     values = meter.read()
     assert values["perf/step_time_spread_pct"] == pytest.approx(75)
     assert values["perf/slowest_rank"] == 2
+    assert values["perf/compiled_kernels"] == 1
+    now[0] = 5.0
+    assert meter.read()["perf/compiled_kernels"] == 0

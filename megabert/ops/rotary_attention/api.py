@@ -1,0 +1,158 @@
+"""The public ``rotary_attention``, its choice of backend, and the backend in plain torch.
+
+Queries and keys are turned by angles that grow with the position (Su et al. 2021, section 3.2.2), so that a score
+depends on the distance of its two tokens; then each query attends to its whole sequence, or to the tokens of it that
+are near (Beltagy et al. 2020). In plain torch that is two steps, with a turned copy in between: ``attention``, or
+``windowed_attention`` where a query sees near tokens only.
+"""
+
+# T packed tokens, B sequences, N heads, H head width, E = H / 2 pairs of a head, D = N * H, C = 3 * D,
+# P rows of a table of turns: T tokens, or as many as the longest sequence has positions
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megabert.ops.attention.api import AttentionBlocks, attention_torch, plan_blocks
+from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+from megabert.ops.windowed import Band, plan_band, windowed_attention
+
+
+@dataclass(frozen=True)
+class RotarySequences:
+    """What the op needs to know of the sequences of a micro-batch; the same for every layer."""
+
+    cu_seqlens: Tensor
+    """Int32 of shape (B + 1,), where each sequence starts."""
+    max_seqlen: int
+    """At least the longest length."""
+    positions_P: Tensor
+    """Positions that the table of turns has rows for: each token's, or 0, 1, 2 and so on where kernels read it."""
+    blocks: AttentionBlocks | None = None
+    """Layout of the plain torch on a CPU where queries see the whole sequence."""
+    band: Band | None = None
+    """Which tokens see each other in plain torch where they see near ones."""
+
+
+def plan_rotary_attention(
+    cu_seqlens: Tensor,
+    position_ids_T: Tensor,
+    *,
+    max_seqlen: int,
+    num_heads: int,
+    reach: int,
+    backend: str = "auto",
+) -> RotarySequences:
+    """Work out once for all layers of a micro-batch what attention needs to know of its sequences.
+
+    Args:
+        cu_seqlens: Int32 of shape (B + 1,), where each sequence starts. Tokens past the last boundary belong to none.
+        position_ids_T: Int64, position of each token in its sequence.
+        max_seqlen: At least the longest length.
+        num_heads: N.
+        reach: How many tokens to each side a token sees in layers that do not see all, 1 or more.
+        backend: The same as for ``rotary_attention``.
+    """
+    device = cu_seqlens.device
+    if choose("attention", backend, BACKENDS, device.type) is not rotary_attention_torch:
+        return RotarySequences(cu_seqlens, max_seqlen, torch.arange(max_seqlen, device=device))
+    blocks = None
+    if device.type == "cpu":
+        blocks = plan_blocks(cu_seqlens, tokens=len(position_ids_T), num_heads=num_heads)
+    band = plan_band(cu_seqlens, position_ids_T, reach=reach)
+    return RotarySequences(cu_seqlens, max_seqlen, position_ids_T, blocks, band)
+
+
+def turns_of(positions_P: Tensor, base: float, head_width: int) -> Tensor:
+    """Return cosines and sines of the angles ``position / base ** (2 * pair / H)``, float32 of shape (P, 2, E).
+
+    Args:
+        positions_P: Positions, as ``RotarySequences`` has them.
+        base: How much slower the slowest pair turns than the first, nearly.
+        head_width: H, an even number.
+    """
+    # In float32, step by step as when the published weights were trained.
+    exponent_E = torch.arange(0, head_width, 2, dtype=torch.float32) / head_width
+    speed_E = (1.0 / base**exponent_E).to(positions_P.device)
+    angle_PE = positions_P.float()[:, None] * speed_E
+    return torch.stack([angle_PE.cos(), angle_PE.sin()], 1)
+
+
+def rotary_attention(
+    qkv_TC: Tensor,
+    turns_P2E: Tensor,
+    sequences: RotarySequences,
+    *,
+    reach: int | None,
+    num_heads: int,
+    dropout: AttentionDropout | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Mix tokens within each sequence: softmax(R(Q) R(K)^T / sqrt(H)) V per head, R turning each row by its position.
+
+    Args:
+        qkv_TC: Queries, keys and values of shape (T, 3 * D), each (N, H). Element e of the first half of a head and
+            element e of the second half are a pair that turns.
+        turns_P2E: What ``turns_of`` returned for the positions of ``sequences``.
+        sequences: What ``plan_rotary_attention`` returned for the same backend.
+        reach: How many tokens to each side a query sees, the one that was planned for; None: the whole sequence.
+        num_heads: N.
+        dropout: Dropout of the probabilities; None drops nothing.
+        backend: ``auto``, ``triton`` or ``torch``.
+
+    Returns:
+        Shape (T, D) in the dtype of ``qkv_TC``, zero at tokens of no sequence; the softmax is float32 or better.
+
+    Raises:
+        KernelError: The backend cannot run here.
+    """
+    run = choose("attention", backend, BACKENDS, qkv_TC.device.type)
+    return run(qkv_TC, turns_P2E, sequences, reach=reach, num_heads=num_heads, dropout=dropout)
+
+
+def rotary_attention_torch(
+    qkv_TC: Tensor,
+    turns_T2E: Tensor,
+    sequences: RotarySequences,
+    *,
+    reach: int | None,
+    num_heads: int,
+    dropout: AttentionDropout | None = None,
+) -> Tensor:
+    """Run ``rotary_attention`` on any device."""
+    turned_TC = turn(qkv_TC, turns_T2E, num_heads=num_heads)
+    if reach is not None:
+        assert sequences.band is not None
+        return windowed_attention(turned_TC, band=sequences.band, num_heads=num_heads, dropout=dropout)
+    return attention_torch(
+        turned_TC,
+        sequences.cu_seqlens,
+        max_seqlen=sequences.max_seqlen,
+        num_heads=num_heads,
+        dropout=dropout,
+        blocks=sequences.blocks,
+    )
+
+
+def turn(qkv_TC: Tensor, turns_T2E: Tensor, *, num_heads: int) -> Tensor:
+    """Return queries, keys and values with queries and keys turned, in float32 or better, then rounded as before."""
+    parts_T3N2E = qkv_TC.unflatten(-1, (3, num_heads, 2, -1))
+    single = torch.promote_types(qkv_TC.dtype, torch.float32)
+    first_T2NE, second_T2NE = parts_T3N2E[:, :2].to(single).unbind(3)
+    cos_T11E, sin_T11E = turns_T2E[:, None, None].unbind(3)
+    turned_T2N2E = torch.stack(
+        [
+            first_T2NE * cos_T11E - second_T2NE * sin_T11E,
+            second_T2NE * cos_T11E + first_T2NE * sin_T11E,
+        ],
+        3,
+    )
+    return torch.cat([turned_T2N2E.to(qkv_TC.dtype), parts_T3N2E[:, 2:]], 1).flatten(1)
+
+
+BACKENDS = (
+    Backend("triton", "megabert.ops.rotary_attention.triton:rotary_attention_triton", triton_obstacle),
+    Backend("torch", rotary_attention_torch, no_obstacle),
+)

@@ -1,0 +1,171 @@
+"""``rotary_attention`` on Triton kernels: launches, and what is kept between the passes."""
+
+# T packed tokens, B sequences, N heads, H head width, E = H / 2 pairs, D = N * H, C = 3 * D, S positions,
+# R rows of ``lse`` and ``delta``: T and room behind each sequence
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megabert.errors import KernelError
+from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.triton import LOG2_E, WIDEST_HEAD, seeds_and_constants
+from megabert.ops.dropout import threshold_and_scale
+from megabert.ops.rotary_attention.api import RotarySequences
+from megabert.ops.rotary_attention.backward_kernels import (
+    rotary_attention_backward_keys,
+    rotary_attention_backward_queries,
+)
+from megabert.ops.rotary_attention.kernels import rotary_attention_forward, rotary_turn
+from megabert.ops.triton_support.input_checks import require
+from megabert.ops.triton_support.tile_sizes import Tiles, capability_of, power_of_two, rotary_tiles
+
+
+def rotary_attention_triton(
+    qkv_TC: Tensor,
+    turns_S2E: Tensor,
+    sequences: RotarySequences,
+    *,
+    reach: int | None,
+    num_heads: int,
+    dropout: AttentionDropout | None = None,
+) -> Tensor:
+    """Run ``api.rotary_attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32."""
+    require("attention", qkv_TC)
+    head_width = qkv_TC.shape[1] // (3 * num_heads)
+    if head_width > WIDEST_HEAD:
+        raise KernelError(
+            f"ops.attention=triton: heads are {head_width} wide; its kernels take up to {WIDEST_HEAD}. "
+            "Use ops.attention=torch or more heads."
+        )
+    return _RotaryAttention.apply(qkv_TC, turns_S2E, sequences.cu_seqlens, reach or 0, num_heads, dropout)
+
+
+class _RotaryAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        qkv_TC: Tensor,
+        turns_S2E: Tensor,
+        cu_seqlens: Tensor,
+        reach: int,
+        num_heads: int,
+        dropout: AttentionDropout | None,
+    ) -> Tensor:
+        qkv_TC = qkv_TC.contiguous()
+        tokens, head_width = qkv_TC.shape[0], qkv_TC.shape[1] // (3 * num_heads)
+        tiles = rotary_tiles(
+            capability_of(qkv_TC.device), head_width=head_width, has_window=reach > 0, itemsize=qkv_TC.itemsize
+        )
+        count = _tiles_of(tokens, cu_seqlens, tiles.forward.rows)
+        is_turned = not (reach and tiles.may_turn)
+        if is_turned:
+            qkv_TC = _turned(qkv_TC, turns_S2E, cu_seqlens, num_heads)
+        out_TD = torch.empty(tokens, num_heads * head_width, dtype=qkv_TC.dtype, device=qkv_TC.device)
+        lse_NR = out_TD.new_empty(num_heads, count * tiles.forward.rows, dtype=torch.float32)
+        rotary_attention_forward[(count, num_heads)](
+            qkv_TC,
+            turns_S2E,
+            cu_seqlens,
+            *seeds_and_constants(dropout),
+            out_TD,
+            lse_NR,
+            tokens,
+            lse_NR.shape[1],
+            cu_seqlens.numel() - 1,
+            num_heads,
+            LOG2_E / math.sqrt(head_width),
+            *threshold_and_scale(dropout),
+            **_constants(reach, is_turned, dropout, head_width, tiles.forward),
+        )
+        ctx.save_for_backward(qkv_TC, turns_S2E, cu_seqlens, out_TD, lse_NR)
+        ctx.constants = (reach, is_turned, num_heads, dropout, tiles)
+        return out_TD
+
+    @staticmethod
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
+        qkv_TC, turns_S2E, cu_seqlens, out_TD, lse_NR = ctx.saved_tensors
+        reach, is_turned, num_heads, dropout, tiles = ctx.constants
+        grad_TD = grad_TD.contiguous()
+        tokens, head_width = len(qkv_TC), qkv_TC.shape[1] // (3 * num_heads)
+        threshold, scale = threshold_and_scale(dropout)
+        delta_NR, dqkv_TC = torch.empty_like(lse_NR), torch.empty_like(qkv_TC)
+        numbers = (tokens, lse_NR.shape[1], cu_seqlens.numel() - 1, num_heads)
+        scales = (LOG2_E / math.sqrt(head_width), scale / math.sqrt(head_width), threshold)
+        # The pass by queries writes delta, which the pass by keys reads.
+        rotary_attention_backward_queries[(_tiles_of(tokens, cu_seqlens, tiles.queries.rows), num_heads)](
+            qkv_TC,
+            turns_S2E,
+            out_TD,
+            grad_TD,
+            cu_seqlens,
+            *seeds_and_constants(dropout),
+            lse_NR,
+            delta_NR,
+            dqkv_TC,
+            *numbers,
+            *scales,
+            1.0 / scale,
+            **_constants(reach, is_turned, dropout, head_width, tiles.queries),
+        )
+        rotary_attention_backward_keys[(_tiles_of(tokens, cu_seqlens, tiles.keys.columns), num_heads)](
+            qkv_TC,
+            turns_S2E,
+            grad_TD,
+            cu_seqlens,
+            *seeds_and_constants(dropout),
+            lse_NR,
+            delta_NR,
+            dqkv_TC,
+            *numbers,
+            *scales,
+            scale,
+            **_constants(reach, is_turned, dropout, head_width, tiles.keys),
+            PADDING=tiles.forward.rows,
+        )
+        return dqkv_TC, None, None, None, None, None
+
+
+def _turned(qkv_TC: Tensor, turns_S2E: Tensor, cu_seqlens: Tensor, num_heads: int) -> Tensor:
+    """Return a copy with queries and keys turned; what is at tokens of no sequence does not matter."""
+    rows, head_width = 64, qkv_TC.shape[1] // (3 * num_heads)
+    turned_TC = torch.empty_like(qkv_TC)
+    rotary_turn[(_tiles_of(len(qkv_TC), cu_seqlens, rows), 3 * num_heads)](
+        qkv_TC,
+        turns_S2E,
+        cu_seqlens,
+        turned_TC,
+        len(qkv_TC),
+        cu_seqlens.numel() - 1,
+        num_heads,
+        HEAD=head_width,
+        BLOCK_E=power_of_two(head_width // 2),
+        ROWS=rows,
+        num_warps=4,
+    )
+    return turned_TC
+
+
+def _tiles_of(tokens: int, cu_seqlens: Tensor, tile: int) -> int:
+    """Return how many tiles a packed row has, one more for each sequence and for the padding (``kernels.tile_of``)."""
+    return tokens // tile + cu_seqlens.numel()
+
+
+def _constants(
+    reach: int, is_turned: bool, dropout: AttentionDropout | None, head_width: int, tiles: Tiles
+) -> dict[str, int]:
+    """Return what is compiled into each of the three kernels."""
+    return {
+        "REACH": reach,
+        "IS_TURNED": is_turned,
+        "HAS_DROPOUT": dropout is not None,
+        "HEAD": head_width,
+        "BLOCK_E": max(16, power_of_two(head_width // 2)),
+        "BLOCK_H": max(16, power_of_two(head_width)),
+        "ROWS": tiles.rows,
+        "COLUMNS": tiles.columns,
+        "num_warps": tiles.warps,
+        "num_stages": tiles.stages,
+    }
