@@ -46,7 +46,8 @@ def fail(request, monkeypatch, capsys):
         (errno.EISDIR, "not a folder"),
         (errno.ENOSPC, "Free space"),
         (errno.ENAMETOOLONG, "shorter name"),
-        (errno.EIO, "Check that the path exists"),
+        (errno.EIO, "look at its mount"),
+        (errno.EXDEV, "Check that the path exists"),
     ],
 )
 def test_what_the_system_refuses_is_one_sentence_with_place_and_remedy(fail, number, remedy):
