@@ -19,7 +19,7 @@ case $corpus in
     ;;
   korean)
     input=$here/corpus/korean.jsonl language=ko vocabulary=(--vocab-size 4096)
-    texts=("이 법은 공포한 날부터 [MASK]한다." "국가와 지방자치[MASK]의 책무를 정한다." "대통령령으로 [MASK] 사항")
+    texts=("대통령령으로 [MASK] 바에 따라 신고하여야 한다." "이에 현행법의 문제를 [MASK]하려는 것임." "과태료를 [MASK]하도록 함.")
     ;;
   *)
     echo "demo: CORPUS=$corpus is unknown; allowed are english and korean." >&2
