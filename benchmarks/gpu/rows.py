@@ -65,7 +65,7 @@ class Rows:
             synchronize(self.device)  # a fault belongs to the row whose kernel made it
         except Exception as error:  # one failed row must not cost the others
             # The first sentence says what is missing; what torch adds about builds and backends fills a table.
-            reason = f"{type(error).__name__}: {str(error)}".splitlines()[0].split(". ")[0]
+            reason = f"{type(error).__name__}: {error!s}".splitlines()[0].split(". ")[0]
             row = {"not_run" if is_peer else "error": reason[:300]}
         if COMPILED_IN_WINDOWS:
             row["compiled_in_window"] = list(COMPILED_IN_WINDOWS)

@@ -13,7 +13,8 @@ from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
 from data_prep.steps.corpus_counts import require_readable
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
-from data_prep.vocabulary_training import VocabularyOptions, require_bars, train_vocabulary
+from data_prep.vocabulary_quality import require_bars
+from data_prep.vocabulary_training import VocabularyOptions, train_vocabulary
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
 from megabert.schema import publish_folder

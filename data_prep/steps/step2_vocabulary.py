@@ -20,15 +20,8 @@ from data_prep.execution.counts import Counts
 from data_prep.execution.progress import BYTES
 from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.steps.vocabulary_words import CountTask, count_words, extracted_texts, held_out_of, merge_words
-from data_prep.vocabulary_training import (
-    VocabularyOptions,
-    VocabularyReport,
-    check_vocabulary,
-    require_bars,
-    require_fit,
-    train_on_spans,
-    train_vocabulary,
-)
+from data_prep.vocabulary_quality import VocabularyReport, require_bars, require_fit
+from data_prep.vocabulary_training import VocabularyOptions, check_vocabulary, train_on_spans, train_vocabulary
 from megabert.randomness.keyed import mix, string_key
 from megabert.schema import publish_folder
 from megabert.tokenization import Tokenizer, save_huggingface

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import open_mapped, write_batches
 from data_prep.execution.counts import Counts
-from data_prep.vocabulary_training import HeldOut, VocabularyOptions, held_out_draw, spans_of
+from data_prep.vocabulary_quality import HeldOut, held_out_draw
+from data_prep.vocabulary_training import VocabularyOptions, spans_of
 from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.tokenization import compose, without_endless_words
 
@@ -169,7 +170,7 @@ def _added_up(table: pa.Table, names: list[str]) -> pa.Table:
 
 def held_out_of(paths: Sequence[Path], level: int, words: CountedWords, options: VocabularyOptions) -> HeldOut:
     """Return what is known of the documents of a level and above that words were counted of, and those to measure."""
-    held_out = HeldOut(options=options, all_characters=words.characters())
+    held_out = HeldOut(share=options.held_out_share, seed=options.seed, all_characters=words.characters())
     # In random order, for those to measure are the first ones, and are to be from all over the corpus.
     for index in np.argsort(mix(string_key("vocabulary sample"), np.arange(len(paths))), kind="stable").tolist():
         rows = open_mapped(held_out_path(paths[index])).read_all()

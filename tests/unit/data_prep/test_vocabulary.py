@@ -8,7 +8,8 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from data_prep.vocabulary_training import VocabularyOptions, check_vocabulary, require_bars, train_vocabulary
+from data_prep.vocabulary_quality import require_bars
+from data_prep.vocabulary_training import VocabularyOptions, check_vocabulary, train_vocabulary
 from megabert.errors import ConfigError, DataError
 from megabert.tokenization import Tokenizer, load_tokenizer, train_wordpiece
 
