@@ -1,7 +1,8 @@
 """How long training pauses for a checkpoint, and how long the checkpoint takes to be written.
 
 BERT-Large's masters and moments (336 million parameters, 4 GB) on one rank, in as many vectors as the model has
-parameters, on this machine's memory and disk. ``python benchmarks/bench_checkpoint.py [--preset base]``
+parameters, on this machine's memory and disk. ``python benchmarks/bench_checkpoint.py [--preset base]
+[--family modernbert --vocab-size 50368]``
 """
 
 import argparse
@@ -16,7 +17,7 @@ import torch
 
 from megabert.config.loading import load_run_config
 from megabert.config.model import ModelConfig
-from megabert.models.bert import BertForPreTraining
+from megabert.models.build import build_model
 from megabert.optim import Fragment
 from megabert.training.run.checkpoint_writer import CheckpointWriter
 from megabert.training.state import TrainerState
@@ -27,11 +28,11 @@ SAVES = 3
 class SizedEngine:
     """What a checkpoint asks of an engine: the sizes of a real model, no DeepSpeed."""
 
-    zero_stage, is_replicated = 1, False
+    zero_stage, is_replicated, average = 1, False, None
 
-    def __init__(self, preset: str) -> None:
+    def __init__(self, family: str, preset: str, vocab_size: int) -> None:
         with torch.device("meta"):
-            model = BertForPreTraining(ModelConfig(preset=preset, vocab_size=30522), objective="nsp")
+            model = build_model(ModelConfig(family=family, preset=preset, vocab_size=vocab_size))
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.numel = sum(shape.numel() for shape in self.shapes.values())
         self.flat, *self.moments = (torch.rand(self.numel) for _ in range(3))
@@ -49,12 +50,14 @@ def main() -> None:
     """Save a few times, as a run does, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="large", help="the model's size (default: large)")
+    parser.add_argument("--family", default="bert", help="the model's family (default: bert)")
+    parser.add_argument("--vocab-size", type=int, default=30_522, help="pieces (default: 30522)")
     parser.add_argument("--folder", default=None, help="where to write (default: the temporary folder)")
     options = parser.parse_args()
     if options.preset == "large" and os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 10 * 2**30:
         print("less than 10 GiB of memory are free: taking --preset base")
         options.preset = "base"
-    engine = SizedEngine(options.preset)
+    engine = SizedEngine(options.family, options.preset, options.vocab_size)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         rows = measure(engine, Path(folder))
     print(

@@ -1,11 +1,11 @@
 """Megabytes of raw text per second and core into verified shards, against the pure-Python way, in one run.
 
-    python benchmarks/bench_data.py [--input FILE.jsonl] [--tokenizer FOLDER] [--peer-mb 1]
+    python benchmarks/bench_data.py [--input FILE.jsonl] [--tokenizer FOLDER] [--lengths 128 512] [--peer-mb 1]
 
-Length 128, dupe factor 5, static masks, balanced pairs, cleaning rules control characters, length and duplicate
-documents; Unicode's composed form is always made. The peer does what LDDL does with the same tokenizer: sentences by
-rules in Python (here one pattern, which is faster than NLTK's), `tokenizers` to strings of pieces, pairs and masks
-by google-research/bert's loops; it writes nothing, which flatters it. The bar is 12 MB/s.
+Length 128 unless told otherwise, dupe factor 5, static masks, balanced pairs, cleaning rules control characters, length
+and duplicate documents; Unicode's composed form is always made. The peer does what LDDL does with the same tokenizer:
+sentences by rules in Python (here one pattern, which is faster than NLTK's), `tokenizers` to strings of pieces, pairs
+and masks by google-research/bert's loops; it writes nothing, which flatters it. The bar is 12 MB/s.
 """
 
 import argparse
@@ -124,6 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", type=Path, default=CORPUS, help="JSON Lines (default: the bundled corpus)")
     parser.add_argument("--tokenizer", type=Path, help="default: a vocabulary of 8,192 pieces is trained first")
+    parser.add_argument("--lengths", nargs="+", default=["128"], help="of the shards")
     parser.add_argument("--peer-mb", type=float, default=1.0, help="text that the peer reads; 0 leaves it out")
     arguments = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", RAYON_NUM_THREADS="1")
@@ -136,7 +137,7 @@ def main() -> None:
         text = ["--input", str(arguments.input)]
         if arguments.tokenizer is None:
             megabert_data(["vocab", *text, "--output", str(tokenizer), "--vocab-size", "8192"])
-        flags = ["--lengths", "128", "--dupe-factor", "5", "--tokenizer", str(tokenizer)]
+        flags = ["--lengths", *arguments.lengths, "--dupe-factor", "5", "--tokenizer", str(tokenizer)]
         rules = ["--clean", "control_characters", "length", "duplicate_documents"]
         print(measure([*text, *flags, *rules]))
         if arguments.peer_mb:

@@ -42,9 +42,8 @@ def sleep(unit: Unit) -> tuple[float, bytes, dict[str, Any]]:
 
 def run(executor: Executor, unit_s: float, units: int) -> tuple[float, float, float]:
     """Return the seconds that the units take all together, those of each added up, and the CPU seconds of rank 0."""
-    from data_prep.execution.counts import Tally
     from data_prep.execution.progress import INSTANCES, Progress
-    from data_prep.execution.records import StepRecords
+    from data_prep.execution.records import StepRecords, Tally
     from data_prep.execution.work_units import LazyList
 
     tally, busy = Tally(), 0.0

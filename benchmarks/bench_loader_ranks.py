@@ -5,7 +5,8 @@
 The shards are repeated until they take the wanted space (delete them afterwards), and dropped from the cache before
 each row of the table. A row is a process of its own that is one of so many ranks and makes a few whole steps; no other
 rank runs. CPU time is that of the process on all its threads, bytes are those that the disk delivered (``read_bytes``
-of ``/proc/self/io``), memory is the growth of anonymous pages since the first step. ``--old`` stores the shards as
+of ``/proc/self/io``), memory is the growth of anonymous pages since the first step, and all of the process's. Real
+tokens are those of the padded micro-batches that are no padding. ``--old`` stores the shards as
 earlier versions did: zstd, in record batches of 8,192 rows, without an index of lengths.
 """
 
@@ -75,7 +76,9 @@ def status_of(key: str, path: str) -> int:
     return next(int(line.split()[1]) for line in Path(path).read_text().splitlines() if line.startswith(key))
 
 
-def measure(folder: Path, *, world_size: int, batch_size: int, steps: int) -> dict[str, object]:
+def measure(
+    folder: Path, *, world_size: int, batch_size: int, steps: int, micro_batch_tokens: int
+) -> dict[str, object]:
     """Make steps as the last of so many ranks; the first one is not counted, because it compiles and opens."""
     from megabert.data.order import BEGINNING
     from megabert.data.packing import shape_for
@@ -83,18 +86,26 @@ def measure(folder: Path, *, world_size: int, batch_size: int, steps: int) -> di
     from megabert.data.step_packer import RankShare, StepPacker
 
     shards = ShardSet.open(folder)
-    shape = shape_for(shards.statistics, global_batch_size=batch_size, world_size=world_size, micro_batch_tokens=65_536)
+    shape = shape_for(
+        shards.statistics,
+        global_batch_size=batch_size,
+        world_size=world_size,
+        micro_batch_tokens=micro_batch_tokens,
+    )
     share = RankShare(shape=shape, rank=world_size - 1, world_size=world_size, pad=True)
     packer = StepPacker(shards, seed=1, global_batch_size=batch_size, share=share)
     position = packer.pack(BEGINNING, 1).position_after
     memory = peak = status_of("RssAnon", "/proc/self/status")
-    times, begin, read, instances = [], time.perf_counter(), read_bytes(), 0
+    times, begin, read = [], time.perf_counter(), read_bytes()
+    instances = tokens = padded = 0
     for number in range(2, steps + 2):
         cpu = time.process_time()
         step = packer.pack(position, number)
         times.append(time.process_time() - cpu)
         position = step.position_after
         instances += sum(micro_batch.num_instances for micro_batch in step.micro_batches)
+        tokens += sum(micro_batch.num_tokens for micro_batch in step.micro_batches)
+        padded += sum(micro_batch.input_ids_T.numel() for micro_batch in step.micro_batches)
         peak = max(peak, status_of("RssAnon", "/proc/self/status"))
     return {
         "ranks": world_size,
@@ -104,6 +115,8 @@ def measure(folder: Path, *, world_size: int, batch_size: int, steps: int) -> di
         "wall ms a step": round(1e3 * (time.perf_counter() - begin) / steps, 1),
         "MB read a step": round((read_bytes() - read) / 1e6 / steps, 2),
         "MiB held": round((peak - memory) / 1024, 1),
+        "MiB in all": round(peak / 1024),
+        "real tokens, %": round(100 * tokens / padded, 2),
     }
 
 
@@ -120,12 +133,19 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=2.0, help="size of the copies (default 2)")
     parser.add_argument("--old", action="store_true", help="store the copies as earlier versions did")
     parser.add_argument("--global-batch-size", type=int, default=65_536, help="instances a step (default 65536)")
+    parser.add_argument(
+        "--micro-batch-tokens", type=int, default=65_536, help="tokens of a micro-batch (default 65536)"
+    )
     parser.add_argument("--steps", type=int, default=8, help="steps that are counted (default 8)")
     parser.add_argument("--world-sizes", type=int, nargs="+", default=WORLDS, help="numbers of ranks")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        sizes = {"batch_size": options.global_batch_size, "steps": options.steps}
+        sizes = {
+            "batch_size": options.global_batch_size,
+            "steps": options.steps,
+            "micro_batch_tokens": options.micro_batch_tokens,
+        }
         print(json.dumps(measure(options.shards, world_size=options.world_sizes[0], **sizes)))
         return
     folder = options.scratch or options.shards
@@ -136,6 +156,7 @@ def main() -> None:
         drop_from_cache(folder)
         command = [sys.executable, __file__, "--child", "--shards", str(folder)]
         command += ["--global-batch-size", str(options.global_batch_size), "--steps", str(options.steps)]
+        command += ["--micro-batch-tokens", str(options.micro_batch_tokens)]
         subprocess.run([*command, "--world-sizes", str(world_size)], check=True)
 
 

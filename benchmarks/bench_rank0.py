@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from data_prep.checks.batch import LENGTH_BINS  # noqa: E402
+from data_prep.clean.paragraphs import ParagraphTask  # noqa: E402
 from data_prep.config import BuildConfig, CleanConfig, SourceConfig  # noqa: E402
 from data_prep.execution import records  # noqa: E402
 from data_prep.execution.build_state import installed_versions  # noqa: E402
@@ -31,6 +31,7 @@ from data_prep.execution.executors import Executor  # noqa: E402
 from data_prep.execution.records import CheckTask, FileRecord, Outcome  # noqa: E402
 from data_prep.execution.work_units import Build, Done, Unit  # noqa: E402
 from data_prep.extract.opening import EXAMPLES, InputFile  # noqa: E402
+from data_prep.instances.assemble import LENGTH_BINS  # noqa: E402
 from data_prep.pipeline import build as build_all  # noqa: E402
 from data_prep.steps.corpus_counts import corpus_counts  # noqa: E402
 from data_prep.steps.step1_extract import PART_CHARACTERS, extract_documents  # noqa: E402
@@ -38,7 +39,7 @@ from data_prep.steps.step3_tokenize import tokenize_documents  # noqa: E402
 from data_prep.steps.step4_merge_chunks import merge_chunks  # noqa: E402
 from data_prep.steps.step5_bucket import BUCKET_TOKENS, count_buckets, fill_buckets  # noqa: E402
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances  # noqa: E402
-from megabert.schema import read_manifest  # noqa: E402
+from megabert.schema import lengths_path, read_manifest  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 FILE_BYTES = 10**9
@@ -54,6 +55,10 @@ def memory_mib(name: str) -> int:
 def written(unit: Unit) -> tuple[list[Path], dict[str, Any]]:
     """Return what a unit of English web text writes and counts."""
     task = unit.argument
+    if unit.step == "paragraphs":
+        if isinstance(task, ParagraphTask):
+            return [task.path], {"repeated_paragraphs": 100_000}
+        return [task.path.with_suffix(".npy")], {"paragraphs": task.chunk.bytes // 500, "bytes": task.chunk.bytes}
     if unit.step == "extract":
         parts = -(-task.chunk.bytes // PART_CHARACTERS)
         documents = task.chunk.bytes // BYTES_A_DOCUMENT
@@ -83,7 +88,7 @@ def written(unit: Unit) -> tuple[list[Path], dict[str, Any]]:
     rows = 50_000 * task.buckets
     names = ("random_next", "random_next_tokens", "full_length", "shown_as_mask", "shown_as_original", "unknown_tokens")
     counts = {"rows": rows, "tokens": 120 * rows, "masked_tokens": 18 * rows, **dict.fromkeys(names, rows)}
-    return [task.path], counts | {"length_histogram": [rows // LENGTH_BINS] * LENGTH_BINS}
+    return [task.path, lengths_path(task.path)], counts | {"length_histogram": [rows // LENGTH_BINS] * LENGTH_BINS}
 
 
 class SyntheticRanks(Executor):
@@ -172,12 +177,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--terabytes", type=float, default=10)
     parser.add_argument("--ranks", type=int, default=1000)
+    text = "with the rule duplicate_paragraphs; a paragraph of 100 characters or more for 500 bytes of text"
+    parser.add_argument("--duplicate-paragraphs", action="store_true", help=text)
     options = parser.parse_args()
     ranks = SyntheticRanks(options.ranks)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "out"
         sources = (SourceConfig(input="parts/*.jsonl", name="web"),)
-        config = BuildConfig(sources=sources, clean=CleanConfig(rules=("mojibake", "repeated_lines", "length")))
+        rules = ("mojibake", "repeated_lines", "length", *["duplicate_paragraphs"] * options.duplicate_paragraphs)
+        config = BuildConfig(sources=sources, clean=CleanConfig(rules=rules))
         small = BuildConfig(sources=(SourceConfig(input=str(CORPUS)),), vocab_size=4096, lengths=(128,), dupe_factor=1)
         build_all(small, Path(folder) / "small", Executor())  # for a tokenizer
         root.mkdir()
@@ -201,7 +209,8 @@ def measure(build: Build, ranks: SyntheticRanks, files: list[InputFile], options
     seconds = time.process_time() - ranks.own_s - first
     print(f"all: {seconds:.1f} CPU s; messages {ranks.messages:,}, {ranks.bytes:,} bytes")
     print(
-        f"units: {dict(ranks.units)}; inputs opened by merges and buckets {ranks.opens:,}, {ranks.most_opened} by one"
+        f"units: {dict(ranks.units)}; inputs opened by merges, buckets and comparisons of paragraphs {ranks.opens:,}, "
+        f"{ranks.most_opened} by one"
     )
     for length, manifest in manifests.items():
         folder = build.path("instances", str(length))

@@ -106,7 +106,7 @@ def measure(real: DocumentSet, tokenizer: Path, gigabytes: list[float], units: i
             print(f" {'cold us':>8s} {'ratio':>6s} {'cold us on the clock':>21s}")
             tables = {is_cold: [Cost(documents) for documents in sizes] for is_cold in (False, True)}
             for unit in range(-1, units):
-                options = PairOptions(metadata=metadata, short_seq_prob=0.1, duplicate=max(unit, 0))
+                options = PairOptions(metadata=metadata, short_seq_prob=0.1, pass_number=max(unit, 0))
                 number = int(rng.integers(real.num_buckets))
                 for is_cold, costs in tables.items():
                     for cost in costs:

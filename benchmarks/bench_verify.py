@@ -20,8 +20,7 @@ import pyarrow as pa
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from data_prep.checks.batch import Batch  # noqa: E402
-from data_prep.checks.invariants import Rules  # noqa: E402
+from data_prep.checks.invariants import Batch, Rules  # noqa: E402
 from data_prep.checks.verify import ShardTask, check_shard, shard_tasks  # noqa: E402
 from data_prep.cli import main as megabert_data  # noqa: E402
 from data_prep.document_set import tokenizer_of  # noqa: E402

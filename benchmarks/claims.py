@@ -181,7 +181,7 @@ def measure_lengths() -> None:
     heads = config.num_attention_heads
     layer = EncoderLayer(config, OpsConfig()).eval()
     x_TD = torch.randn(TOKENS, config.hidden_size)
-    qkv_TC = layer.attention.self.qkv(x_TD)
+    qkv_TC, _ = layer.attention.self.qkv(x_TD)
     alone, whole = ({length: float("inf") for length in LENGTHS} for _ in range(2))
     for _ in range(REPETITIONS):  # all lengths in turn, so that other work on the machine hits them equally
         for length in LENGTHS:

@@ -159,8 +159,16 @@ def attention_problem(
         "num_heads": heads,
         "dropout": site,
     }
-    tensors = {"qkv_TC": torch.randn(tokens, 3 * heads * head_width, generator=generator, device=device)}
-    return Problem(functools.partial(attention, **options), functools.partial(attention_reference, **options), tensors)
+    columns = 3 * heads * head_width
+    tensors = {
+        "qkv_TC": torch.randn(tokens, columns, generator=generator, device=device),
+        "bias_C": torch.randn(columns, generator=generator, device=device),
+    }
+
+    def reference(qkv_TC: Tensor, bias_C: Tensor) -> Tensor:  # the bias is in qkv already
+        return attention_reference(qkv_TC + bias_C - bias_C.detach(), **options)
+
+    return Problem(functools.partial(attention, **options), reference, tensors)
 
 
 def rotary_attention_problem(

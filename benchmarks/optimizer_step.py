@@ -3,10 +3,11 @@
     python -m benchmarks.optimizer_step [--engine zero1] [--precision bf16] [--optimizer lamb]
 
 The model has BERT-Large's parameters in number, not in size, and a loss that is their sum; what autograd needs for that
-alone is subtracted. An operation is one that torch.profiler sees and that calls no other, without views and
-allocations; on a GPU it is a kernel or more. Bytes are those of the tensors that it reads and writes. LAMB's two passes
-are counted as their kernels are, three launches and what `docs/ops.md` says of bytes, and not run: on a CPU torch
-computes them by other operations.
+alone is subtracted. Weights of dense layers get their gradient from a product, of one token. An operation is one that
+torch.profiler sees and that calls no other, without views and allocations; on a GPU it is a kernel or more. Bytes are
+those of the tensors that it reads and writes. LAMB's two passes and the products that add to a float32 sum are counted
+as their kernels are (`docs/ops.md`, `megabert.ops.dense`), and not run: on a CPU torch computes them by other
+operations.
 """
 
 import argparse
@@ -19,17 +20,22 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import megabert.engine.unsharded
+import megabert.engine.gradient_reduction
+import megabert.engine.zero_stages
 import megabert.optim.lamb
 from megabert.config.deepspeed import derive_deepspeed
 from megabert.config.model import ModelConfig
 from megabert.config.run import OptimizerConfig
 from megabert.distributed.process_group import World, distributed_world
-from megabert.engine.engine import Engine, build_engine
+from megabert.engine.build import build_engine
+from megabert.engine.engine import Engine
 from megabert.models.bert import BertForPreTraining
+from megabert.models.layers import Dense
+from megabert.ops.dense import dense
 from megabert.optim import build_optimizer
 
 MODEL = ModelConfig(
@@ -51,11 +57,14 @@ FREE = (
     "select",
     "expand",
     "unsqueeze",
-    "t.",
     "as_strided",
     "narrow",
+    "transpose",
+    "resolve_conj",
 )
 """Operations without a kernel: they look at a tensor in another way, or allocate."""
+PRODUCT = "mm"
+"""An operation that is one kernel, whatever it calls on a CPU."""
 OVERWRITING = ("copy_", "zero_", "fill_")
 """Operations whose result does not depend on what was there."""
 
@@ -66,10 +75,17 @@ class Sum(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.bert = BertForPreTraining(MODEL)
+        self.dense = {id(module.weight) for module in self.modules() if isinstance(module, Dense)}
 
-    def forward(self) -> Tensor:
+    def forward(self, multiply: Any = dense) -> Tensor:
         """Return the sum, float32; of a multiple, so that gradients are tensors of their own, as in a dense layer."""
-        return torch.stack([(parameter * 1.5).sum().float() for parameter in self.parameters()]).sum()
+
+        def total(parameter: Tensor) -> Tensor:
+            if id(parameter) in self.dense:
+                return multiply(parameter.new_ones(1, parameter.shape[1]), parameter).sum()
+            return (parameter * 1.5).sum()
+
+        return torch.stack([total(parameter).float() for parameter in self.parameters()]).sum()
 
 
 class Bytes(TorchDispatchMode):
@@ -116,8 +132,13 @@ def as_on_a_gpu(counted: Bytes, launches: Counter[str]) -> Iterator[None]:
         each = 12 if rounded is None else 12 + rounded.element_size()
         counted.add("lamb", each * sum(segment.numel for segment in segments))
 
+    def add_product(total: Tensor, *_: Tensor, is_first: bool) -> None:
+        launches["product"] += 1
+        counted.add("product", total.nbytes if is_first else 2 * total.nbytes)
+
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(megabert.engine.unsharded, "sums_of_squares", squares))
+        stack.enter_context(mock.patch.object(megabert.engine.gradient_reduction, "add_product_", add_product))
+        stack.enter_context(mock.patch.object(megabert.engine.zero_stages, "sums_of_squares", squares))
         stack.enter_context(mock.patch.object(megabert.optim.lamb, "compute_update", compute_update))
         stack.enter_context(mock.patch.object(megabert.optim.lamb, "apply_update", apply_update))
         yield
@@ -133,7 +154,7 @@ def run_step(engine: Engine, micro_steps: int) -> None:
 def run_plain(engine: Engine, micro_steps: int) -> None:
     """Run forward and backward alone, and drop the gradients."""
     for _ in range(micro_steps):
-        torch.autograd.grad(engine.module(), list(engine.module.parameters()))
+        torch.autograd.grad(engine.module(functional.linear), list(engine.module.parameters()))
 
 
 def count(run: Any, engine: Engine, micro_steps: int) -> dict[str, Counter[str]]:
@@ -148,7 +169,13 @@ def count(run: Any, engine: Engine, micro_steps: int) -> dict[str, Counter[str]]
 def _is_kernel(event: Any) -> bool:
     """Tell whether an event of the profiler is an operation that works, and calls no other that does."""
     name = event.key.removeprefix("aten::")
-    return event.key != name and not name.startswith(FREE) and not any(map(_works, event.cpu_children))
+    if event.key == name or name == "t" or name.startswith(FREE) or _is_in_product(event.cpu_parent):
+        return False
+    return name == PRODUCT or not any(map(_works, event.cpu_children))
+
+
+def _is_in_product(event: Any) -> bool:
+    return event is not None and (event.key == f"aten::{PRODUCT}" or _is_in_product(event.cpu_parent))
 
 
 def _works(event: Any) -> bool:

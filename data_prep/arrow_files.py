@@ -1,6 +1,5 @@
 """Arrow IPC files: write one whole or not at all, open one mapped, view a list column as numpy arrays."""
 
-import errno
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +9,9 @@ from numpy.typing import NDArray
 
 from megabert.errors import DataError
 from megabert.schema import atomic_path
+
+WRITE_BYTES = 1 << 20
+"""Bytes that are gathered before they are written to a file; a record batch of a shard has about 80 KiB."""
 
 
 def write_batches(
@@ -25,16 +27,15 @@ def write_batches(
     """
     codec = pa.Codec("zstd", 1) if compression == "zstd" else compression
     options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
-    with atomic_path(path) as temporary, open(temporary, "wb") as stream:
-        try:
-            with pa.ipc.new_file(stream, schema, options=options) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
-        except OSError as error:
-            # pyarrow drops the error number, by which a full disk is recognized.
-            if error.errno is None and "No space left" in str(error):
-                raise OSError(errno.ENOSPC, "No space left on device") from error
-            raise
+    # Arrow's own files: to one of Python's it would hand each buffer as a copy, by a call.
+    with (
+        atomic_path(path) as temporary,
+        pa.OSFile(str(temporary), "wb") as file,
+        pa.BufferedOutputStream(file, WRITE_BYTES) as stream,
+        pa.ipc.new_file(stream, schema, options=options) as writer,
+    ):
+        for batch in batches:
+            writer.write_batch(batch)
 
 
 def open_mapped(path: Path) -> pa.ipc.RecordBatchFileReader:

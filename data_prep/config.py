@@ -14,6 +14,8 @@ from megabert.tokenization import Pieces
 MAX_SOURCES = 65_536
 """Sources that a build can tell apart: their numbers are stored in 16 bits."""
 MAX_LENGTH = 65_535
+MAX_DOCUMENT = 2**25
+"""More tokens than a document can have: a larger one than 32 MiB is left out."""
 Language = Annotated[str, AfterValidator(require_language)]
 
 
@@ -126,6 +128,9 @@ class BuildConfig:
     max_predictions_per_seq: tuple[int, ...] | None = None
     """Most predictions in an instance, one number for each length; by default masked_lm_prob times the length, rounded
     up (20 at 128)."""
+    min_tokens: tuple[int, ...] | None = None
+    """Tokens that a document needs to give instances, one number for each length; shorter ones are left out of that
+    length and counted. Long instances want long documents: lengths [1024, 8192], min_tokens [0, 4096]."""
     validation_share: float = Field(0.02, ge=0, lt=1)
     """Share of the documents that are held out, chosen by a hash of their text."""
     seed: int = Field(12_345, ge=0, lt=2**63)
@@ -150,6 +155,16 @@ class BuildConfig:
             raise ValueError(
                 f"max_predictions_per_seq={counts}: give one number from 1 to {MAX_LENGTH} for each of {self.lengths}"
             )
+        least = self.min_tokens
+        if least is not None and (len(least) != len(self.lengths) or min(least) < 0 or max(least) > MAX_DOCUMENT):
+            raise ValueError(
+                f"min_tokens={least}: give one number from 0 (all documents) to {MAX_DOCUMENT:,} for each of "
+                f"{self.lengths}"
+            )
+        if least is not None and any(least) and self.pairing == "google":
+            raise ValueError(
+                f"min_tokens={least}: pairing=google takes random Bs from all documents, long or not; use balanced"
+            )
         if self.objective != "nsp" and self.pairing == "google":
             raise ValueError(f"pairing=google is defined for objective=nsp, not {self.objective}; use balanced")
         return self
@@ -170,6 +185,10 @@ class BuildConfig:
     def chunk_bytes(self) -> int:
         """Size of a chunk in bytes."""
         return int(self.chunk_mib * 2**20)
+
+    def least_tokens(self, length: int) -> int:
+        """Return the tokens that a document needs to give instances of at most ``length`` tokens."""
+        return self.min_tokens[self.lengths.index(length)] if self.min_tokens else 0
 
     def max_predictions(self, length: int) -> int:
         """Return the most masked positions in an instance of at most ``length`` tokens."""

@@ -212,7 +212,7 @@ class DocumentSet:
             numbers: Numbers over the split of tokens, or of documents.
             firsts: The first one of each bucket, and the number of all.
         """
-        from megabert.randomness.sort_loops import order_of
+        from megabert.randomness.keyed_loops import order_of
 
         buckets = np.searchsorted(firsts[1:-1], numbers, side="right")
         rows = order_of(buckets)

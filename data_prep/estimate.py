@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Unit
 from data_prep.extract.inputs import chunk_size
-from data_prep.extract.opening import InputFile
-from data_prep.steps.step1_extract import PART_CHARACTERS
+from data_prep.extract.opening import InputChunk, InputFile
+from data_prep.steps.step1_extract import PART_CHARACTERS, DocumentReader, ExtractTask
 from data_prep.steps.step4_merge_chunks import MAX_FILES, plan_levels
 from data_prep.steps.step5_bucket import count_buckets
 from data_prep.steps.step6_instances import BYTES_A_TOKEN, count_buckets_a_shard
@@ -44,6 +44,8 @@ WORKER_MIB, RANK0_MIB, RANK0_BYTES_A_UNIT = 425, 400, 700
 """Memory of a worker; that of rank 0, and what a restart takes there for each unit of the largest step."""
 RANK0_S_A_UNIT = 150e-6
 """Time in which rank 0 makes, hands out and records a unit."""
+LOOKS, DOCUMENTS_A_LOOK = 16, 100
+"""Places of the input that are looked at for the lengths of documents, and documents there."""
 ASKED_BUCKET_TOKENS = 20_000_000
 """Tokens that ``buckets`` may put into each, about; twice as many are refused."""
 WORK_BYTES_A_TOKEN = 40
@@ -92,34 +94,47 @@ class Estimate:
         return sum(stage.seconds for stage in self.stages)
 
 
-def text_bytes_of(files: Sequence[InputFile]) -> int:
-    """Return how much text is in some files, about, from their sizes as stored."""
-    return round(sum(file.bytes * EXPANSION.get(file.compression, 1.0) for file in files))
+def text_bytes_of(files: Sequence[InputFile], weighted: BuildConfig | None = None) -> int:
+    """Return how much text is in some files, about, from their sizes as stored.
+
+    Args:
+        files: The input.
+        weighted: The build, if each file is to count as often as its source's weight says.
+    """
+    weights = [source.weight for source in weighted.sources] if weighted else []
+    sizes = (file.bytes * EXPANSION.get(file.compression, 1.0) for file in files)
+    return round(sum(size * (weights[file.source] if weights else 1) for size, file in zip(sizes, files, strict=True)))
 
 
-def estimate(config: BuildConfig, text_bytes: int, ranks: int, rates: dict[str, float] | None = None) -> Estimate:
+def estimate(
+    config: BuildConfig, files: Sequence[InputFile] | int, ranks: int, rates: dict[str, float] | None = None
+) -> Estimate:
     """Return what a build will take.
 
     Args:
         config: What is built.
-        text_bytes: Bytes of the text, uncompressed.
+        files: The input; or bytes of text, uncompressed, that are not there yet.
         ranks: Processes or MPI ranks, each with a core of its own.
         rates: As `RATES`; those by default.
 
     Raises:
         ConfigError: The build cannot work.
     """
+    text_bytes = files if isinstance(files, int) else text_bytes_of(files)
+    used = text_bytes if isinstance(files, int) else text_bytes_of(files, config)
     chunks = -(-text_bytes // chunk_size(text_bytes, config.chunk_bytes))
     texts = max(chunks, -(-text_bytes // PART_CHARACTERS))
     tokens, documents = round(text_bytes / TEXT_BYTES_A_TOKEN), max(1, text_bytes // TEXT_BYTES_A_DOCUMENT)
     validation = round(documents * config.validation_share)
-    buckets = count_buckets(config, {"documents": [documents - validation, validation], "tokens": tokens})
-    _require_small_buckets(config, tokens, buckets["train"])
+    used_tokens = round(used / TEXT_BYTES_A_TOKEN)
+    buckets = count_buckets(config, {"documents": [documents - validation, validation], "tokens": tokens}, used_tokens)
+    _require_small_buckets(config, used_tokens, buckets["train"])
     levels = plan_levels(TokenFiles(lambda block, number: Path(), texts), Path(), buckets["train"])
-    all_buckets, a_shard = sum(buckets.values()), count_buckets_a_shard(config, buckets["train"], tokens)
+    all_buckets, a_shard = sum(buckets.values()), count_buckets_a_shard(config, buckets["train"], used_tokens)
     shards = config.dupe_factor * -(-buckets["train"] // a_shard)
     validation_shards = -(-buckets.get("validation", 0) // a_shard)
-    passes = len(config.lengths) * (config.dupe_factor + config.validation_share)
+    copies = used / max(text_bytes, 1)  # documents and instances are made after weights
+    passes = len(config.lengths) * (config.dupe_factor + config.validation_share) * copies
     speeds = {**RATES, **(rates or {})}
 
     def stage(title: str, step: str, units: int, opened: int, files: int, size: float, times: float = 1) -> Stage:
@@ -137,7 +152,7 @@ def estimate(config: BuildConfig, text_bytes: int, ranks: int, rates: dict[str, 
         stages.append(stage("merge", "spread", merged, opened, merged, TOKENIZED))
     last = levels[-1]
     opened = all_buckets * last.files + last.blocks * last.files
-    stages.append(stage("buckets", "documents", all_buckets, opened, all_buckets, TOKENIZED))
+    stages.append(stage("buckets", "documents", all_buckets, opened, all_buckets, TOKENIZED * copies))
     units = len(config.lengths) * (shards + validation_shards)
     size = passes * BYTES_A_TOKEN / TEXT_BYTES_A_TOKEN
     stages.append(stage("instances", "instances", units, 4 * units * a_shard, 2 * units, size, passes))
@@ -186,6 +201,28 @@ def shown(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:,.1f} PB"
+
+
+def short_share(config: BuildConfig, chunks: Sequence[InputChunk]) -> tuple[int, dict[int, tuple[float, float]]]:
+    """Return how many documents of a sample were looked at, and for each length the shares that are too short for it.
+
+    Args:
+        config: Says how many tokens are needed, and how documents are read and cleaned.
+        chunks: All parts of the input; the first documents of some of them are read.
+
+    Returns:
+        The number, and for each length with a bound the share of the documents and that of their text.
+    """
+    chosen = np.unique(np.linspace(0, len(chunks) - 1, LOOKS).astype(int)).tolist() if chunks else []
+    readers = (DocumentReader(ExtractTask(chunks[index], index, config, Path())) for index in chosen)
+    texts = (paragraphs for reader in readers for paragraphs in islice(reader.documents(), DOCUMENTS_A_LOOK))
+    tokens = np.array([sum(len(text.encode()) for text in document) for document in texts]) / TEXT_BYTES_A_TOKEN
+    shares = {}
+    for length in config.lengths:
+        is_short = tokens < config.least_tokens(length)
+        if config.least_tokens(length) and len(tokens):
+            shares[length] = float(is_short.mean()), float(tokens[is_short].sum() / max(tokens.sum(), 1))
+    return len(tokens), shares
 
 
 def measured_rates(config: BuildConfig) -> dict[str, float]:

@@ -17,10 +17,10 @@ from pydantic import Field
 from data_prep.checks.stats import as_damage, describe_corpus
 from data_prep.config import BuildConfig
 from data_prep.document_set import tokenizer_of
-from data_prep.estimate import estimate, require_space, text_bytes_of
+from data_prep.estimate import estimate, require_space
 from data_prep.execution.build_state import STATE_NAME, lock_folder, refusal_noted, remember
-from data_prep.execution.counts import Counts
 from data_prep.execution.executors import Executor
+from data_prep.execution.records import Counts
 from data_prep.execution.work_units import Build
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files
@@ -87,7 +87,7 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
     if config.tokenizer is not None:
         tokenizer_of(Path(config.tokenizer))  # an unfit one is refused before anything is written
     if needs_space and not (output / STATE_NAME).exists():
-        print(require_space(estimate(config, text_bytes_of(files), executor.workers), output), file=sys.stderr)
+        print(require_space(estimate(config, files, executor.workers), output), file=sys.stderr)
     with lock_folder(output), executor:
         state = remember(output, config, files, executor)
         begun = Build(output, config, executor, state.versions)

@@ -44,13 +44,13 @@ class HeldOut:
     characters: int = 0
     """Characters of these."""
     trained: int = 0
-    """Documents passed on."""
+    """Documents that are trained on."""
     all_characters: Counter[str] = field(default_factory=Counter)
     """How often each character occurs in all documents."""
     endless_words: int = 0
     """Words of thousands of characters, which are not measured."""
     fallback: tuple[float, str] | None = None
-    """The passed-on document that would have been held out next, with its draw."""
+    """The document that would be held out next, of those that are trained on: its draw and its text."""
 
     def keep(self, text: str) -> None:
         """Keep a document to measure, unless there is enough."""

@@ -7,6 +7,7 @@ trained on, or, for an existing tokenizer, skipped.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from data_prep.execution.work_units import release_memory
 from data_prep.vocabulary_quality import HeldOut, VocabularyReport, measure
 from megabert.errors import ConfigError
 from megabert.tokenization import (
@@ -95,6 +96,7 @@ def train_on_spans(
         tokenizer = train_byte_bpe_on(spans, vocab_size=options.vocab_size)
     else:
         tokenizer = train_wordpiece_on(spans, vocab_size=options.vocab_size, cased=not options.uncased)
+    release_memory()  # what the trainer took
     return tokenizer, measure(tokenizer, held_out)
 
 

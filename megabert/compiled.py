@@ -9,6 +9,7 @@ starts: numba counts references of an array that is still in its tuple each time
 """
 
 import hashlib
+import importlib
 import logging
 import os
 import pickle
@@ -23,11 +24,32 @@ from filelock import FileLock
 from numba.core import config
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.extending import register_jitable
+from numba.np import linalg
 
 logger = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).parents[1]
 _OUR_IMPORT = re.compile(r"^\s*from ((?:megabert|data_prep)[\w.]*) import", re.MULTILINE)
+
+
+def _import_without_blas() -> None:
+    """Import numba's array functions as where there is no BLAS, which it needs for products of matrices only.
+
+    No loop has one. numba would import scipy's linear algebra for it at the first loop, a quarter of a second in each
+    process.
+    """
+
+    def ensure_blas() -> None:
+        raise ImportError
+
+    linalg.ensure_blas, found = ensure_blas, linalg.ensure_blas
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        linalg.ensure_blas = found
+
+
+_import_without_blas()
 
 
 def frozen_files() -> list[Path]:

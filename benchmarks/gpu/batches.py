@@ -13,7 +13,7 @@ from benchmarks.gpu.sizes import Sizes
 
 @dataclass
 class Batch:
-    """Full sequences of random tokens, as ``models.batch.PackedBatch``."""
+    """Full sequences of random tokens, as ``models.layers.PackedBatch``."""
 
     input_ids_T: Tensor
     position_ids_T: Tensor

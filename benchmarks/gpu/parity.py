@@ -10,6 +10,7 @@ from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import TINY, Sizes
 from benchmarks.gpu.warm import compile_beside
 from benchmarks.ops_problems import Problem
+from megabert.ops.dense import add_product_
 
 
 def problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Problem]:
@@ -68,6 +69,7 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
         label = str(dtype).removeprefix("torch.")
         for name, problem in rows_of_op.items():
             rows.measure(f"{name} {label}", lambda problem=problem, dtype=dtype: row(problem, dtype, on_gpu=on_gpu))
+        rows.measure(f"dense {label}", lambda dtype=dtype: dense_row(device, dtype, sizes.hidden))
         rows.measure(f"dropout {label}", lambda dtype=dtype: dropout_row(device, dtype, sizes.hidden))
     rows.measure("lamb float32", lambda: lamb_row(device, on_gpu=on_gpu))
 
@@ -85,6 +87,17 @@ def row(problem: Problem, dtype: torch.dtype, *, on_gpu: bool) -> Row:
         "bound": bound,
         "passes": all(error < bound for error in found.values()),
     }
+
+
+def dense_row(device: torch.device, dtype: torch.dtype, width: int) -> Row:
+    """Return the error of a weight's gradient that two products add up in float32; on a GPU in all dtypes float32's."""
+    left, right = (torch.randn(1000, width, device=device).to(dtype) for _ in range(2))
+    total = torch.full((width, width), torch.nan, device=device)
+    for is_first in (True, False):
+        add_product_(total, left.t(), right, is_first=is_first)
+    error = ops_problems.relative_error(total, 2 * left.double().t() @ right.double())
+    bound = ops_problems.TOLERANCE[torch.float32 if device.type == "cuda" else dtype]
+    return {"backend": "torch", "worst": "sum", "relative_error": error, "bound": bound, "passes": error < bound}
 
 
 def lamb_row(device: torch.device, *, on_gpu: bool) -> Row:

@@ -15,6 +15,7 @@ from torch import Tensor
 from benchmarks.gpu.clock import median_ms
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
+from megabert.ops.dense import add_product_
 
 Product = Callable[[Tensor, Tensor], Callable[[], Tensor]]
 
@@ -45,12 +46,30 @@ def in_fp8(left: Tensor, right: Tensor) -> Callable[[], Tensor]:
     return lambda: torch._scaled_mm(left8, right8, **options)
 
 
+def into_float32(left: Tensor, right: Tensor) -> Callable[[], Tensor]:
+    """Return a product of bfloat16 that is added to a float32 matrix, as weight gradients are."""
+    torch.backends.cuda.preferred_blas_library("cublas")
+    total = torch.zeros(left.shape[0], right.shape[1], device=left.device)
+
+    def run() -> Tensor:
+        add_product_(total, left, right, is_first=False)
+        return total
+
+    return run
+
+
 KINDS: dict[str, Product] = {
     "bf16 cublas": in_16_bits("cublas"),
     "bf16 cublaslt": in_16_bits("cublaslt"),
     "bf16 to float32": to_float32,
+    "bf16 added to float32": into_float32,
     "fp8 row-wise": in_fp8,
 }
+WEIGHTS_ONLY = {"bf16 added to float32"}
+"""Kinds that are taken of gradients of weights alone."""
+
+
+WAYS = ("forward", "data gradient", "weight gradient")
 
 
 def layers(sizes: Sizes) -> dict[str, tuple[int, int]]:
@@ -89,7 +108,7 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
         for tokens in sizes.product_tokens:
             found = []
             for layer, (inputs, outputs) in layers(sizes).items():
-                for way in ("forward", "data gradient", "weight gradient"):
+                for way in ("weight gradient",) if kind in WEIGHTS_ONLY else WAYS:
                     shape = (way, tokens, inputs, outputs)
                     # What torch refuses on this machine is a finding, not a failure.
                     row = rows.measure(

@@ -21,12 +21,13 @@ from benchmarks.gpu.ops import packed_attention
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.warm import compile_beside
-from benchmarks.ops_problems import dropout_stream
+from benchmarks.ops_problems import boundaries, dropout_stream, positions_of
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.ops.layer_norm.api import layer_norm
+from megabert.ops.rotary_attention.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.triton_support import tile_sizes as tiles
 from megabert.ops.triton_support.tile_sizes import Tiles
 
@@ -56,6 +57,25 @@ def attention_call(sizes: Sizes, device: torch.device, *, place: int, is_backwar
     """Return attention at the length in that place of ``sizes.lengths``."""
     op, qkv = packed_attention(sizes, sizes.lengths[place], device, "auto")
     return backward_of(op(qkv), [qkv]) if is_backward else functools.partial(op, qkv)
+
+
+def rotary_call(sizes: Sizes, device: torch.device, *, has_window: bool, is_backward: bool) -> Call:
+    """Return ModernBERT's attention at the longest length, without dropout."""
+    length, heads = sizes.rotary_lengths[-1], sizes.rotary_heads
+    count, head_width = max(1, sizes.tokens // length), sizes.hidden // sizes.heads
+    lengths = [length] * count
+    sequences = plan_rotary_attention(
+        boundaries(lengths, device),
+        positions_of(lengths, count * length, device),
+        max_seqlen=length,
+        num_heads=heads,
+        reach=sizes.reach,
+    )
+    turns = turns_of(sequences.positions_P, 10_000.0, head_width)
+    qkv = torch.randn(count * length, 3 * heads * head_width, device=device).bfloat16().requires_grad_()
+    options: dict[str, Any] = {"reach": sizes.reach if has_window else None, "num_heads": heads}
+    op = functools.partial(rotary_attention, qkv, turns, sequences, **options)
+    return backward_of(op(), [qkv]) if is_backward else op
 
 
 def layer_norm_call(sizes: Sizes, device: torch.device, *, is_backward: bool) -> Call:
@@ -105,6 +125,17 @@ def lamb_call(sizes: Sizes, device: torch.device) -> Call:
 def in_table(table: dict[int, tuple[int, ...]]) -> Callable[[tuple[int, ...]], AbstractContextManager[Any]]:
     """Return what puts a configuration into a table of ``tiles`` for the card that is here."""
     return lambda configuration: mock.patch.dict(table, {family(): configuration})
+
+
+def in_rotary_table(table: dict[int, Any], place: int) -> Callable[[tuple[int, ...]], AbstractContextManager[Any]]:
+    """Return what puts a configuration in one of a card's three places of a rotary table of ``tiles``."""
+
+    def use(configuration: tuple[int, ...]) -> AbstractContextManager[Any]:
+        passes = list(table[family()])
+        passes[place] = configuration
+        return mock.patch.dict(table, {family(): tuple(passes)})
+
+    return use
 
 
 def family() -> int:
@@ -227,6 +258,22 @@ KERNELS = (
         ((16_384, 512, 4), (16_384, 1024, 8), (16_384, 2048, 8), (8192, 1024, 4), (32_768, 1024, 4)),
         lamb_launch,
         lamb_call,
+    ),
+    *(
+        Kernel(
+            f"rotary attention {name}, {'window' if has_window else 'all keys'} (queries, keys, warps, stages)",
+            others,
+            in_rotary_table(tiles.ROTARY_WINDOW if has_window else tiles.ROTARY, place),
+            functools.partial(rotary_call, has_window=has_window, is_backward=place > 0),
+        )
+        for has_window, name, place, others in (
+            (True, "forward", 0, ((64, 64, 4, 1), (64, 64, 4, 3))),
+            (True, "backward by queries", 1, ((64, 64, 4, 1), (64, 64, 4, 3))),
+            (True, "backward by keys", 2, ((64, 64, 4, 2), (32, 64, 4, 1))),
+            (False, "forward", 0, ((128, 64, 8, 3), (128, 128, 8, 2))),
+            (False, "backward by queries", 1, ((128, 64, 8, 1), (128, 64, 8, 3))),
+            (False, "backward by keys", 2, ((64, 128, 8, 1), (32, 128, 8, 2))),
+        )
     ),
 )
 

@@ -1,7 +1,7 @@
 """Step time against the time that collectives take: is it the larger of both, or their sum?
 
     python -m benchmarks.scaling.overlap            # 2 and 4 ranks, two minutes; prints a Markdown table
-    python -m benchmarks.scaling.overlap --plot docs/overlap.svg
+    python -m benchmarks.scaling.overlap --slower 8 --plot docs/overlap.svg
 
 The engine is the real one, over gloo; what it talks to is made. Layers sleep instead of computing, 2 ms forward and
 4 ms backward, so that the result does not depend on how busy this machine is. Every collective occupies a link for its
@@ -32,8 +32,8 @@ from benchmarks.scaling.overlap_plot import Measurement, save_plot
 LAYERS, WIDTH = 12, 128
 FORWARD_S, BACKWARD_S = 0.002, 0.004
 COMPUTE_S = LAYERS * (FORWARD_S + BACKWARD_S)
-WARM_UP, STEPS = 2, 7
-SHARES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+WARM_UP, STEPS = 1, 3
+SHARES = (0.0, 0.5, 1.0, 2.0, 3.0)
 """Time of all collectives of a step as a share of its compute."""
 
 
@@ -87,34 +87,36 @@ def delayed(link: Link) -> Iterator[None]:
 
 class _Sleep(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        time.sleep(FORWARD_S)
+    def forward(ctx: Any, x: Tensor, slower: float) -> Tensor:
+        ctx.slower = slower
+        time.sleep(slower * FORWARD_S)
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        time.sleep(BACKWARD_S)
-        return gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        time.sleep(ctx.slower * BACKWARD_S)
+        return gradient, None
 
 
 class SleepingLayer(nn.Module):
     """A layer of 33,000 parameters that takes its time."""
 
-    def __init__(self) -> None:
+    def __init__(self, slower: float) -> None:
         super().__init__()
+        self.slower = slower
         self.dense = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a tensor of the same shape."""
-        return _Sleep.apply(x) + self.dense(x)[:, :WIDTH]  # type: ignore[no-any-return, no-untyped-call]
+        return _Sleep.apply(x, self.slower) + self.dense(x)[:, :WIDTH]  # type: ignore[no-any-return, no-untyped-call]
 
 
 class SleepingModel(nn.Module):
     """Layers and nothing else."""
 
-    def __init__(self) -> None:
+    def __init__(self, slower: float) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(SleepingLayer() for _ in range(LAYERS))
+        self.layers = nn.ModuleList(SleepingLayer(slower) for _ in range(LAYERS))
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,16 +132,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--plot", type=Path, help="also draw the table into this SVG")
+    parser.add_argument("--slower", type=float, default=1.0, help="factor on all times, for a busy machine (default 1)")
     arguments = parser.parse_args()
+    compute_s = arguments.slower * COMPUTE_S
     worlds: dict[int, list[Measurement]] = {}
-    print(f"Compute of a step: {1000 * COMPUTE_S:.0f} ms. Medians of {STEPS} steps, in ms.\n")
+    print(f"Compute of a step: {1000 * compute_s:.0f} ms. Medians of {STEPS} steps, in ms.\n")
     print("| ranks | collectives | max | sum | step, overlapped | above max | step, one after the other |")
     print("|---|---|---|---|---|---|---|")
     for ranks in arguments.ranks:
-        columns = [_measure(ranks, is_overlapped) for is_overlapped in (True, False)]
+        columns = [_measure(ranks, is_overlapped, arguments.slower) for is_overlapped in (True, False)]
         for share, overlapped, serial in zip(SHARES, *columns, strict=True):
-            collectives = 1000 * share * COMPUTE_S
-            compute, base = 1000 * COMPUTE_S, 1000 * columns[0][0]
+            collectives = 1000 * share * compute_s
+            compute, base = 1000 * compute_s, 1000 * columns[0][0]
             row = Measurement(collectives=collectives, overlapped=1000 * overlapped, serial=1000 * serial)
             worlds.setdefault(ranks, []).append(row)
             print(
@@ -151,7 +155,7 @@ def main() -> None:
         save_plot(arguments.plot, worlds)
 
 
-def _measure(ranks: int, is_overlapped: bool) -> list[float]:
+def _measure(ranks: int, is_overlapped: bool, slower: float) -> list[float]:
     """Return the median step time for each share."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -159,7 +163,7 @@ def _measure(ranks: int, is_overlapped: bool) -> list[float]:
     context = multiprocessing.get_context("spawn")
     results = context.SimpleQueue()
     processes = [
-        context.Process(target=_rank, args=(rank, ranks, port, is_overlapped, results)) for rank in range(ranks)
+        context.Process(target=_rank, args=(rank, ranks, port, is_overlapped, slower, results)) for rank in range(ranks)
     ]
     for process in processes:
         process.start()
@@ -169,14 +173,14 @@ def _measure(ranks: int, is_overlapped: bool) -> list[float]:
     return medians
 
 
-def _rank(rank: int, ranks: int, port: int, is_overlapped: bool, results: Any) -> None:
+def _rank(rank: int, ranks: int, port: int, is_overlapped: bool, slower: float, results: Any) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     from megabert.config.deepspeed import REQUIRED
     from megabert.config.run import OptimizerConfig
     from megabert.distributed.process_group import distributed_world
-    from megabert.engine.engine import build_engine
+    from megabert.engine.build import build_engine
     from megabert.optim import build_optimizer
 
     config: dict[str, Any] = {key: value for key, value in REQUIRED.items() if "." not in key}
@@ -184,7 +188,7 @@ def _rank(rank: int, ranks: int, port: int, is_overlapped: bool, results: Any) -
     zero = {"stage": 1, "overlap_comm": is_overlapped, "reduce_bucket_size": WIDTH * 2 * WIDTH}
     with distributed_world("cpu") as world:
         torch.manual_seed(0)
-        model = SleepingModel()
+        model = SleepingModel(slower)
         optimizer = build_optimizer(model.named_parameters(), OptimizerConfig())
         engine = build_engine(model, optimizer, {**config, "zero_optimization": zero}, world)
 
@@ -202,7 +206,7 @@ def _rank(rank: int, ranks: int, port: int, is_overlapped: bool, results: Any) -
             step()
             size, medians = link.sent_bytes, []
             for share in SHARES:
-                link.s_per_byte = share * COMPUTE_S / size
+                link.s_per_byte = share * slower * COMPUTE_S / size
                 times = []
                 for number in range(1 + STEPS):
                     started = time.perf_counter()

@@ -23,7 +23,7 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OptimizerConfig
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World, distributed_world
-from megabert.engine.engine import build_engine
+from megabert.engine.build import build_engine
 from megabert.models.build import build_model, initialize
 from megabert.optim import build_optimizer
 

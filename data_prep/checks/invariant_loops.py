@@ -24,7 +24,7 @@ def first_broken(batch, rules, broken_R):
     """Write the number of the first broken rule of each row, or `SOUND`.
 
     Args:
-        batch: `data_prep.checks.batch.Batch`.
+        batch: `data_prep.checks.invariants.Batch`.
         rules: `data_prep.checks.invariants.Rules`.
         broken_R: Written.
     """

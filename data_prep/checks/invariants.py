@@ -5,9 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.checks.batch import Batch
 from megabert.masking import MaskingOptions, count_predictions
-from megabert.schema import ShardMetadata, token_type
+from megabert.schema import FlatBatch, ShardMetadata, token_type
 from megabert.tokenization import SpecialIds, Tokenizer
 
 RULES = (
@@ -23,6 +22,21 @@ RULES = (
     "a side starts inside a word",
 )
 """The rules, by their numbers in `data_prep.checks.invariant_loops`; an instance is named for the first it breaks."""
+
+
+class Batch(FlatBatch):
+    """A record batch, opened up; arrays are views of Arrow's memory."""
+
+    def restored(self) -> NDArray[np.integer]:
+        """Return the ids before masking; the batch must be sound."""
+        ids = self.ids_T.copy()
+        ids[self.predicted_M] = self.originals_M
+        return ids
+
+    def rows_of(self, tokens: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return the rows that hold a marked token."""
+        marked = np.searchsorted(self.offsets, np.flatnonzero(tokens), side="right") - 1
+        return np.bincount(marked, minlength=len(self.label_R)) > 0
 
 
 class Limits(NamedTuple):

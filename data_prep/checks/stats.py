@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from data_prep.checks.batch import LENGTH_BINS
+from data_prep.instances.assemble import LENGTH_BINS
 from megabert.errors import DataError
 from megabert.schema import Manifest, ShardMetadata
 from megabert.text_tables import render_table
@@ -98,6 +98,11 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
         lines.append("read: " + ", ".join(f"{what.replace('_', ' ')} {n:,}" for what, n in corpus["read"].items()))
     dropped = [f"{reason.replace('_', ' ')} {number:,}" for reason, number in corpus["dropped"].items() if number]
     lines.append("dropped: " + (", ".join(dropped) if dropped else "nothing"))
+    short_tokens = corpus.get("short_tokens", {})
+    for length, short in corpus.get("short_documents", {}).items():
+        if short:
+            tokens_share = share(short_tokens[length], corpus["tokens"])
+            lines.append(f"too short for length {length}: {short:,} documents, {tokens_share} of the tokens")
     for rule, counts in corpus.get("rules", {}).items():
         amounts = ", ".join(f"{counts[what]:,} {what}" for what in AMOUNTS if what in counts)
         lines.append(f"cleaned by {rule.replace('_', ' ')}: {amounts}")

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.checks.batch import Batch
-from data_prep.checks.invariants import Rules
+from data_prep.checks.invariants import Batch, Rules
+from data_prep.checks.stats import as_damage
 from data_prep.document_set import DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, Progress
@@ -22,6 +22,7 @@ from data_prep.instances.pairs import PairOptions, Pairs, require_latest
 from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
 from megabert.schema import (
+    MANIFEST_NAME,
     MAX_BATCH_ROWS,
     Manifest,
     ShardEntry,
@@ -50,6 +51,8 @@ class ShardTask:
     """Share of short targets that the build was asked for; needed to draw the pairs again."""
     documents: Path | None
     """The build's documents, if the text is to be compared."""
+    min_tokens: int = 0
+    """Tokens that a document needed for instances of this length; likewise."""
 
     @property
     def path(self) -> Path:
@@ -102,8 +105,12 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
 
 def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None) -> list[ShardTask]:
     """Return a task for each shard of a manifest."""
-    short_seq_prob = manifest.config.get("short_seq_prob", 0.1)
-    return [ShardTask(folder, entry, manifest.metadata, short_seq_prob, documents) for entry in manifest.shards]
+    config, metadata = manifest.config, manifest.metadata  # earlier versions did not have all of these settings
+    with as_damage(folder / MANIFEST_NAME, "Run the same `megabert-data build` command again, which writes it again."):
+        short_seq_prob = config.get("short_seq_prob", 0.1)
+        least = dict(zip(config.get("lengths", ()), config.get("min_tokens") or (), strict=False))
+        min_tokens = int(least.get(metadata.max_seq_length, 0))
+    return [ShardTask(folder, entry, metadata, short_seq_prob, documents, min_tokens) for entry in manifest.shards]
 
 
 def _documents_of(folder: Path) -> Path:
@@ -170,7 +177,7 @@ def _check_index(task: ShardTask, sizes: NDArray[np.int64]) -> list[str]:
     if not lengths_path(task.path).exists():
         return []
     kinds = 1 if task.metadata.masking == "dynamic" else 2
-    stored = read_lengths(task.path, sizes.shape[1], kinds, (0, sizes.shape[1]))
+    stored = read_lengths(task.path, sizes.shape[1], kinds)
     if stored is not None and np.array_equal(stored, sizes[:kinds]):
         return []
     return [f"{lengths_path(task.path)}: says other lengths than the shard. Delete it: training writes it again."]
@@ -189,7 +196,12 @@ def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs:
 def _pairs(task: ShardTask) -> Pairs | None:
     if task.documents is None:
         return None
-    options = PairOptions(metadata=task.metadata, short_seq_prob=task.short_seq_prob, duplicate=task.entry.duplicate)
+    options = PairOptions(
+        metadata=task.metadata,
+        short_seq_prob=task.short_seq_prob,
+        pass_number=task.entry.duplicate,
+        min_tokens=task.min_tokens,
+    )
     documents = documents_of(task.documents, task.entry.split)
     buckets = range(task.entry.bucket, task.entry.bucket + task.entry.buckets)
     return Pairs.join([make_pairs(documents, bucket, options, task.folder / "tokenizer") for bucket in buckets])

@@ -4,6 +4,7 @@ Nobody writes such text, but broken programs do. Every bound depends on the text
 machines build the same bytes.
 """
 
+import math
 import re
 import unicodedata
 
@@ -34,7 +35,8 @@ def excess_of(text: str) -> str:
     if not text.isascii() and _has_long_run_of_marks(text):
         return f"more than {MAX_COMBINING} combining characters in a row"
     # Each mark of a paragraph may be searched for to the end of it, so short ones need no closer look.
-    if len(text) ** 2 > MAX_QUOTE_STEPS and max(map(len, text.splitlines()), default=0) ** 2 > MAX_QUOTE_STEPS:
+    longest = math.isqrt(MAX_QUOTE_STEPS)
+    if _has_long_line(text, longest) and max(map(len, text.splitlines())) > longest:
         steps = sum(map(_quote_steps, text.splitlines()))
         if steps > MAX_QUOTE_STEPS:
             return "quotation marks that open again and again and never close"
@@ -48,6 +50,18 @@ def _has_long_run_of_marks(text: str) -> bool:
             stretch = text[start : start + MAX_COMBINING]
             if len(stretch) == MAX_COMBINING and all(map(unicodedata.combining, stretch)):
                 return True
+    return False
+
+
+def _has_long_line(text: str, length: int) -> bool:
+    """Return whether more than so many characters follow each other without a line feed."""
+    # From one line feed to the last one that is near enough, so that few characters are looked at.
+    start = 0
+    while len(text) - start > length:
+        end = text.rfind("\n", start, start + length + 1)
+        if end < 0:
+            return True
+        start = end + 1
     return False
 
 

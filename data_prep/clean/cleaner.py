@@ -3,9 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from itertools import groupby
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.clean.bounds import excess_of
 from data_prep.config import CleanConfig
@@ -62,10 +64,16 @@ def paragraphs_of(text: str) -> list[str]:
 
 def find_controls(text: str) -> re.Match[str] | None:
     """Find the first control, zero-width or direction character."""
+    # The pattern is slow, and nearly no text has any.
+    return CONTROLS.search(text) if _has_controls()(np.frombuffer(text.encode(), np.uint8)) else None
+
+
+@cache
+def _has_controls() -> Callable[[NDArray[np.uint8]], bool]:
+    """Return the loop that looks for them; an import for each document would take half as long as the loop."""
     from data_prep.clean.controls_loops import has_controls
 
-    # The pattern is slow, and nearly no text has any.
-    return CONTROLS.search(text) if has_controls(np.frombuffer(text.encode(), np.uint8)) else None
+    return has_controls
 
 
 def is_boilerplate(paragraph: str, own: re.Pattern[str] | None) -> bool:

@@ -5,7 +5,7 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 from data_prep.config import BuildConfig
-from data_prep.estimate import WORKER_MIB, Estimate, estimate, measured_rates, require_space, shown, text_bytes_of
+from data_prep.estimate import WORKER_MIB, Estimate, estimate, measured_rates, require_space, shown
 from data_prep.extract.inputs import find_files
 from megabert.command_line.program import Parser, positive
 from megabert.errors import ConfigError
@@ -53,8 +53,8 @@ def run(options: Namespace) -> int:
     if options.input_bytes:
         options.input = ["(planned)"]
     config = make_config(options)
-    size = options.input_bytes or text_bytes_of(find_files(config.sources))
-    plan = estimate(config, size, options.ranks, measured_rates(config) if options.measure else None)
+    files = options.input_bytes or find_files(config.sources)
+    plan = estimate(config, files, options.ranks, measured_rates(config) if options.measure else None)
     print("\n".join(estimate_lines(plan)))
     if options.output:
         print(require_space(plan, options.output))

@@ -12,6 +12,7 @@ from megabert.command_line.program import Parser
 from megabert.errors import DataError
 from megabert.schema import FlatBatch, ShardMetadata, find_nonsense, read_batch
 from megabert.tokenization import Tokenizer, load_tokenizer
+from megabert.tokenization.written import readable_pieces
 
 
 def add_arguments(parser: Parser) -> None:
@@ -65,15 +66,12 @@ def describe(row: pa.RecordBatch, metadata: ShardMetadata, tokenizer: Tokenizer)
     """Return lines that show an instance: segments with what each masked position shows and hides."""
     values = {name: column[0].as_py() for name, column in zip(row.schema.names, row.columns, strict=True)}
     ids, split = values["input_ids"], values["segment_b_start"]
-    hidden = dict(zip(values["masked_lm_positions"], values["masked_lm_ids"], strict=True))
-    shown = [
-        f"{{{tokenizer.pieces[token]}<-{tokenizer.pieces[hidden[position]]}}}"
-        if position in hidden
-        else tokenizer.pieces[token]
-        for position, token in enumerate(ids)
-    ]
+    positions, hidden = values["masked_lm_positions"], values["masked_lm_ids"]
+    shown = readable_pieces(tokenizer, ids)
+    for position, piece in zip(positions, readable_pieces(tokenizer, hidden), strict=True):
+        shown[position] = f"{{{shown[position]}<-{piece}}}"
     original = np.array(ids)
-    original[list(hidden)] = list(hidden.values())
+    original[positions] = hidden
     meaning = {
         "nsp": ("0: B follows A", "1: B is random"),
         "sop": ("0: in order", "1: swapped"),
@@ -81,7 +79,7 @@ def describe(row: pa.RecordBatch, metadata: ShardMetadata, tokenizer: Tokenizer)
     }[metadata.objective][values["next_sentence_label"]]
     lines = [
         f"length {len(ids)} of {metadata.max_seq_length}, B starts at {split}, label {meaning}, "
-        f"{len(hidden)} to predict (shown as {{piece<-original}})",
+        f"{len(positions)} to predict (shown as {{piece<-original}})",
         f"A: {' '.join(shown[:split])}",
     ]
     if split < len(ids):

@@ -7,7 +7,7 @@ from pathlib import Path
 from data_prep.commands.build import add_source_arguments, make_config
 from data_prep.config import BuildConfig
 from data_prep.document_set import hash_text
-from data_prep.execution.counts import Counts, add_counts
+from data_prep.execution.records import Counts, add_counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk

@@ -25,10 +25,9 @@ import pyarrow as pa
 
 from data_prep.config import BuildConfig
 from data_prep.execution.build_state import require_folder, require_versions
-from data_prep.execution.counts import Counts, Tally
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import Progress, Rate
-from data_prep.execution.records import Checked, CheckTask, Keep, StepRecords, check_records, outcome_of
+from data_prep.execution.records import Checked, CheckTask, Counts, Keep, StepRecords, Tally, check_records, outcome_of
 from megabert.command_line.failures import as_user_error
 from megabert.errors import MegabertError
 
@@ -252,7 +251,7 @@ def run_unit(unit: Unit, keep: Keep | None = None) -> Done:
 
 @lru_cache(maxsize=1)
 def release_before(step: str) -> None:
-    """Return the memory that Arrow's and the C library's allocators keep unused, so that steps do not add up.
+    """Return unused memory to the system, so that steps do not add up.
 
     It is called before each unit, and the cache of one call lets it act only when the process turns to another step:
     the next unit of a step needs the same memory again, and a page that the system has to provide again costs more than
@@ -261,6 +260,11 @@ def release_before(step: str) -> None:
     Args:
         step: The step that comes next; "" after the last one.
     """
+    release_memory()
+
+
+def release_memory() -> None:
+    """Return the memory that Arrow's and the C library's allocators keep unused."""
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:

@@ -1,8 +1,9 @@
-"""From pairs to the rows of a shard: gather tokens, add [CLS] and [SEP], mask."""
+"""From pairs to the rows of a shard: gather tokens, add [CLS] and [SEP], mask; and what is counted of the rows."""
 
-# I instances, T tokens, M predictions
+# I instances, T tokens, M predictions, R rows
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,10 @@ from data_prep.instances.draws import MASKS
 from data_prep.instances.pairs import Pairs
 from megabert.masking.masking import MaskedInstances, MaskingOptions, PieceTable, mask_instances
 from megabert.randomness.keyed import mix
-from megabert.schema import ShardMetadata, instance_schema, token_type
+from megabert.schema import FlatBatch, ShardMetadata, instance_schema, token_type
+
+LENGTH_BINS = 16
+"""Even ranges of lengths that instances are counted in."""
 
 
 @dataclass(frozen=True)
@@ -88,3 +92,29 @@ def to_batch(
         pa.array(label),
     ]
     return pa.record_batch(columns, schema=schema)
+
+
+def count_instances(batch: pa.RecordBatch, metadata: ShardMetadata) -> dict[str, Any]:
+    """Return the counts of a shard's instances, under their names in the manifest."""
+    from data_prep.instances.count_loops import count_shown
+
+    columns = FlatBatch.of(batch)
+    ids_T, length_R, is_random_R = columns.ids_T, np.diff(columns.offsets), columns.label_R == 1
+    mask_id = ids_T.dtype.type(metadata.special_ids["mask"])
+    as_mask, as_original = count_shown(
+        ids_T, columns.offsets, columns.positions_M, columns.ends_M, columns.originals_M, mask_id
+    )
+    bin_R = (length_R - 1) * LENGTH_BINS // metadata.max_seq_length
+    return {
+        "rows": batch.num_rows,
+        "tokens": len(ids_T),
+        "masked_tokens": len(columns.positions_M),
+        "random_next": int(np.count_nonzero(is_random_R)),  # in sentence order: swapped
+        "random_next_tokens": int(length_R[is_random_R].sum()),
+        "full_length": int(np.count_nonzero(length_R == metadata.max_seq_length)),
+        "shown_as_mask": as_mask,
+        # [MASK] itself may be a word of the text; it counts as masked.
+        "shown_as_original": as_original,
+        "unknown_tokens": int(np.count_nonzero(ids_T == metadata.special_ids["unk"])),
+        "length_histogram": np.bincount(bin_R, minlength=LENGTH_BINS).tolist(),
+    }

@@ -63,7 +63,7 @@ def _plan(bucket: Bucket, options: PairOptions) -> "PairColumns":
     from data_prep.instances.balanced_loops import PairColumns, WalkOptions, walk_bucket
 
     plans = bucket.documents.plans
-    name = (bucket.number, int(options.key), options.short_seq_prob, options.metadata.objective)
+    name = (bucket.number, int(options.key), options.short_seq_prob, options.metadata.objective, options.min_tokens)
     if name not in plans:
         walk_options = WalkOptions(
             pass_key=options.key[()],
@@ -71,6 +71,7 @@ def _plan(bucket: Bucket, options: PairOptions) -> "PairColumns":
             short_seq_prob=options.short_seq_prob,
             longest=_longest(options),
             has_random=options.metadata.objective == "nsp",
+            min_tokens=options.min_tokens,
         )
         room = len(bucket.starts_S) - 1  # there are never more pairs than sentences
         dtypes = (*[np.int64] * 4, np.uint8, np.uint64, *[np.int64] * 4)
@@ -154,7 +155,7 @@ def _take_seconds(pairs: "PairColumns", rows: Integers, others: "PairColumns") -
 
 def _nearest(values: Integers, wanted: Integers, keys: NDArray[np.uint64]) -> Integers:
     """Return an index for each wanted value: of the nearest in ``values``, drawn by its key among equal ones."""
-    from megabert.randomness.sort_loops import order_of
+    from megabert.randomness.keyed_loops import order_of
 
     # Values are small, so that what is looked up for a value is looked up once, in tables.
     counts = np.bincount(values)

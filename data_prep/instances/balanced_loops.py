@@ -37,6 +37,8 @@ class WalkOptions(NamedTuple):
     """Tokens of A and B together, at most."""
     has_random: bool
     """Whether label 1 means a random B (next sentence prediction) or swapped sides (sentence order)."""
+    min_tokens: int
+    """Documents with fewer tokens are left out."""
 
 
 WHOLE, REACHING, CUT = range(3)  # how a true B ends: with its document, where the target is reached, or cut there
@@ -93,12 +95,14 @@ def walk_bucket(starts_S, document_starts, document_keys, options, pairs):
     Returns:
         How many pairs were written.
     """
-    pass_key, label_key, short_seq_prob, longest, has_random = options
+    pass_key, label_key, short_seq_prob, longest, has_random, min_tokens = options
     a_start, a_end, b_start, b_end, labels, keys, targets, documents, b_length, kinds = pairs
     owed = new_owed()
     count = 0
     for document in range(len(document_keys)):
         bounds = starts_S[document_starts[document] : document_starts[document + 1] + 1]
+        if bounds[-1] - bounds[0] < min_tokens:
+            continue
         # Sentence order: the sentence that reaches the target tends to be a long one. Were it always the last, the
         # longer side would tell the order, so half of the documents are walked from their end, as if seen in a mirror.
         is_backwards = not has_random and mix_2(mix_3(pass_key, document_keys[document], 0), DIRECTION) & _1 == _1

@@ -35,13 +35,15 @@ class PairOptions:
     """Objective, pairing, length and seed are read from it."""
     short_seq_prob: float
     """Share of the instances (google: of the documents) that want a shorter, random length."""
-    duplicate: int
+    pass_number: int
     """Number of the pass: the text is paired ``dupe_factor`` times."""
+    min_tokens: int = 0
+    """Documents with fewer tokens give no instance."""
 
     @property
     def key(self) -> NDArray[np.uint64]:
         """Key of all draws of one pass for one length."""
-        return mix(self.metadata.seed, string_key("instances"), self.metadata.max_seq_length, self.duplicate)
+        return mix(self.metadata.seed, string_key("instances"), self.metadata.max_seq_length, self.pass_number)
 
     def draw_targets(self, keys: NDArray[np.uint64], specials: int) -> Integers:
         """Draw the wanted number of tokens for each key: the full length or, with ``short_seq_prob``, 2 to that.
@@ -163,6 +165,9 @@ def full_sentences(bucket: Bucket, options: PairOptions) -> Pairs:
     last = np.searchsorted(starts, starts[:-1] + targets, side="right") - 1
     ends = np.minimum(np.maximum(last, np.arange(1, len(starts))), bucket.ends_S)
     chosen = follow(ends, bucket.ends_S)
+    if options.min_tokens:
+        is_long = np.diff(starts[bucket.document_starts]) >= options.min_tokens
+        chosen = chosen[is_long[bucket.document_S[chosen]]]
     length = np.minimum(starts[ends[chosen]] - starts[chosen], targets[chosen])
     nothing = np.zeros_like(chosen)
     return Pairs(starts[chosen], length, starts[chosen] + length, nothing, nothing.astype(np.uint8), keys[chosen])

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from data_prep.config import BuildConfig
-from data_prep.execution.counts import Counts
+from data_prep.execution.records import Counts
 from data_prep.extract.opening import EXAMPLES
 from megabert.errors import DataError
 
@@ -50,6 +50,7 @@ def corpus_counts(config: BuildConfig, extracted: Counts, tokenized: Counts, kep
         "rules": extracted["rules"],
         "read": {name: n for name, n in extracted["problems"].items() if name not in extracted["examples"]},
         "examples": {rule: _first(named) for rule, named in extracted["examples"].items()},
+        **{name: kept[name] for name in ("short_documents", "short_tokens") if name in kept},
     }
 
 
@@ -139,7 +140,8 @@ def require_pairs(config: BuildConfig, corpus: Counts) -> None:
         corpus: What `corpus_counts` returned.
 
     Raises:
-        DataError: All documents are held out, too many have one sentence, or there are fewer than two.
+        DataError: All documents are held out or too short for a length, too many have one sentence, or there are fewer
+        than two.
     """
     single, documents = corpus["one_sentence_documents"], corpus["documents"]
     if documents == corpus["validation_documents"]:
@@ -147,6 +149,12 @@ def require_pairs(config: BuildConfig, corpus: Counts) -> None:
             f"All {documents} document(s) are held out, and none is left to train on: a hash of the text decides. "
             f"Give more documents, or change --validation-share (now {config.validation_share}; 0 holds out none)."
         )
+    for length, short in corpus.get("short_documents", {}).items():
+        if short == documents:
+            raise DataError(
+                f"All {documents:,} documents have fewer than {config.least_tokens(int(length)):,} tokens, and none is "
+                f"left for length {length}. Give longer documents, lower --min-tokens, or leave the length out."
+            )
     if config.objective == "none":
         return
     objective = config.objective

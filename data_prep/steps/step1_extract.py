@@ -15,18 +15,18 @@ import sentencex
 
 from data_prep.arrow_files import offsets_of, write_batches
 from data_prep.clean.cleaner import Cleaner
-from data_prep.clean.paragraphs import DuplicateParagraphs, RangeTask, count_ranges, find_duplicates, write_hashes
+from data_prep.clean.paragraphs import DuplicateParagraphs, ParagraphPlan, write_hashes
 from data_prep.config import BuildConfig
 from data_prep.document_set import hash_text
-from data_prep.execution.counts import Counts
 from data_prep.execution.progress import BYTES
-from data_prep.execution.records import Outcome
+from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.extract.columns import column_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile, Problems
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
 from data_prep.extract.wikipedia import wikipedia_documents
+from data_prep.steps.paragraph_copies import find_paragraph_copies
 
 SCHEMA = pa.schema([("document_hash", pa.uint64()), ("source", pa.uint16()), ("sentences", pa.list_(pa.string()))])
 READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
@@ -53,8 +53,8 @@ class ExtractTask:
     config: BuildConfig
     path: Path
     """Output without suffix: parts are named ``PATH-000.arrow`` and so on."""
-    duplicates: Path | None = None
-    """Folder of the paragraphs that occur in several chunks."""
+    copies: Path | None = None
+    """File of the paragraphs of this chunk, and some others, that an earlier chunk has as well."""
 
     def __str__(self) -> str:
         """Return what is read, for an error."""
@@ -68,10 +68,10 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Pa
         The files of extracted documents, in the order of the input, and what was counted.
     """
     chunks = plan_chunks(files, build.config.chunk_bytes)
-    duplicates = None
+    copies = None
     if "duplicate_paragraphs" in build.config.clean.rules:
-        duplicates = _find_duplicate_paragraphs(build, chunks)
-    results = build.run("extract", _units(build, "extract", extract, chunks, duplicates), BYTES, keep=count_files)
+        copies = _find_duplicate_paragraphs(build, chunks)
+    results = build.run("extract", _units(build, "extract", extract, chunks, copies), BYTES, keep=count_files)
     first_parts = offsets_of(np.array(results.kept, np.int64))
 
     def text(index: int) -> Path:
@@ -86,18 +86,11 @@ def count_files(outcome: Outcome) -> int:
     return len(outcome.files)
 
 
-def _find_duplicate_paragraphs(build: Build, chunks: list[InputChunk]) -> Path:
-    """Return the folder of the paragraphs that occur in several chunks, each with the chunk that keeps it."""
-    # First the hashes of each chunk's paragraphs.
+def _find_duplicate_paragraphs(build: Build, chunks: list[InputChunk]) -> Callable[[int], Path]:
+    """Return what names the file that knows which paragraphs of a chunk an earlier chunk has as well."""
     results = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks), BYTES)
-    # Then the hashes of all chunks, compared range by range, so that no unit holds all of them.
-    hashes = tuple(_hashes_path(_output(build, "paragraphs", number)) for number in range(len(chunks)))
-    folder = build.path("work", "paragraphs", "known")
-    ranges = count_ranges(results.counts["paragraphs"])
-    comparisons = [RangeTask(hashes, number, ranges, folder / f"known-{number:05d}.npy") for number in range(ranges)]
-    units = [build.unit("paragraphs", task.path.stem, find_duplicates, task) for task in comparisons]
-    build.run("duplicate paragraphs", units)
-    return folder
+    plan = ParagraphPlan.of(len(chunks), results.counts["paragraphs"])
+    return find_paragraph_copies(build, plan)
 
 
 def _units(
@@ -105,12 +98,13 @@ def _units(
     step: str,
     function: Callable[[ExtractTask], tuple[list[Path], Counts]],
     chunks: list[InputChunk],
-    duplicates: Path | None = None,
+    copies: Callable[[int], Path] | None = None,
 ) -> Sequence[Unit]:
     """Return a unit for each chunk."""
 
     def unit(number: int) -> Unit:
-        task = ExtractTask(chunks[number], number, build.config, _output(build, step, number), duplicates)
+        own_copies = None if copies is None else copies(number)
+        task = ExtractTask(chunks[number], number, build.config, _output(build, step, number), own_copies)
         return build.unit(step, task.path.name, function, task, origin=str(task))
 
     return LazyList(len(chunks), unit)
@@ -185,8 +179,8 @@ class DocumentReader:
         self._problems = Problems(is_strict=task.config.max_bad_share == 0)
         rules = task.config.clean
         is_duplicate = None
-        if task.duplicates is not None:
-            is_duplicate = DuplicateParagraphs(task.duplicates, task.number, rules.min_paragraph_characters)
+        if task.copies is not None:
+            is_duplicate = DuplicateParagraphs(task.copies, task.number, rules.min_paragraph_characters)
         self._cleaner = Cleaner(rules, self._problems, is_duplicate)
         self.dropped = 0
         """Documents that a cleaning rule dropped."""

@@ -16,9 +16,9 @@ import numpy as np
 
 from data_prep.config import BuildConfig
 from data_prep.document_set import tokenizer_of
-from data_prep.execution.counts import Counts
 from data_prep.execution.progress import BYTES
-from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.execution.records import Counts
+from data_prep.execution.work_units import Build, LazyList, Unit, release_memory
 from data_prep.steps.vocabulary_words import CountTask, count_words, extracted_texts, held_out_of, merge_words
 from data_prep.vocabulary_quality import VocabularyReport, require_bars, require_fit
 from data_prep.vocabulary_training import VocabularyOptions, check_vocabulary, train_on_spans, train_vocabulary
@@ -28,8 +28,8 @@ from megabert.tokenization import Tokenizer, save_huggingface
 
 TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most, about: the count of different words takes memory."""
-TRAINING_WORDS = 1_500_000
-"""Different words that are trained on at most; all of them are held in memory."""
+TRAINING_WORDS = 750_000
+"""Different words that are trained on at most; the trainer holds all of them, about 300 bytes each."""
 COUNT_UNITS = 4096
 """Units that count words, at most: one process reads what they wrote."""
 SAMPLE_CHARACTERS = 1_000_000
@@ -120,9 +120,12 @@ def _train(task: VocabularyTask) -> tuple[Tokenizer, VocabularyReport, float]:
     options = _options(task.config)
     level, words = merge_words(task.words, TRAINING_WORDS)
     share = task.share / 2**level
+    held_out = held_out_of(task.words, level, words, options)
+    # What the sums took is free now, and the trainer allocates elsewhere.
+    release_memory()
     if not len(words):  # all of a corpus of a few documents are held out: better trained on than refused
         return *train_vocabulary(_documents(task.sources), options), share
-    return *train_on_spans(words, held_out_of(task.words, level, words, options), options), share
+    return *train_on_spans(words, held_out, options), share
 
 
 def _documents(paths: tuple[Path, ...], most: float = float("inf")) -> Iterator[tuple[str, str]]:

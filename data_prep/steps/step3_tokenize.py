@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import offsets_of, open_mapped, write_batches
 from data_prep.document_set import TokenizedDocuments, document_schema, tokenizer_of
-from data_prep.execution.counts import Counts
 from data_prep.execution.progress import TOKENS
+from data_prep.execution.records import Counts
 from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.token_files import TokenFiles
 from megabert.randomness.keyed import mix, string_key, uniform

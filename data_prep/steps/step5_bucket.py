@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from data_prep.arrow_files import offsets_of
 from data_prep.config import BuildConfig
 from data_prep.document_set import SPLITS, TokenizedDocuments, bucket_path, document_schema, hash_range, index_path
-from data_prep.execution.counts import Counts
 from data_prep.execution.progress import TOKENS
-from data_prep.execution.records import Outcome
+from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.token_files import TokenFile, TokenFiles, TokenReader
 from megabert.randomness.keyed import mix, string_key, uniform
@@ -57,18 +56,20 @@ class BucketTask:
         return self.files.overlapping(*hash_range(self.bucket, self.buckets)) if self.files else ()
 
 
-def count_buckets(config: BuildConfig, counts: Counts) -> dict[str, int]:
+def count_buckets(config: BuildConfig, counts: Counts, used_tokens: float | None = None) -> dict[str, int]:
     """Return the number of buckets of each split that has documents: by the corpus, never by the number of workers.
 
     Args:
         config: Configuration of the build.
         counts: What the tokenization counted.
+        used_tokens: Tokens after weights, where they are not counted by source.
     """
     train, validation = counts["documents"]
     # One bucket for 5 million tokens and at least four, but none that is likely to stay empty. Weights let a bucket
     # grow when it is filled; large ones need more buckets.
     weights = [source.weight for source in config.sources]
     used = sum(weights[int(source)] * tokens for source, tokens in counts.get("tokens_by_source", {}).items())
+    used = used if used_tokens is None else used_tokens
     wanted = max(MIN_BUCKETS, -(-counts["tokens"] // BUCKET_TOKENS), math.ceil(used / MAX_BUCKET_TOKENS))
     automatic = max(1, min(wanted, train // DOCUMENTS_A_BUCKET))
     buckets = {"train": config.buckets or automatic}
@@ -138,7 +139,19 @@ def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
         "tokens": len(documents.ids_T),
         "one_sentence_documents": int(np.count_nonzero(np.diff(documents.sentence_offsets) == 1)),
     }
-    return [task.path], counts
+    return [task.path], counts | _short_ones(task.config, np.diff(documents.token_offsets))
+
+
+def _short_ones(config: BuildConfig, tokens: NDArray[np.int64]) -> Counts:
+    """Count the documents, and their tokens, that are too short for each length."""
+    least = {length: config.least_tokens(length) for length in config.lengths}
+    if not any(least.values()):  # then the counts of a build do not speak of it
+        return {}
+    is_short = {str(length): tokens < needed for length, needed in least.items()}
+    return {
+        "short_documents": {length: int(np.count_nonzero(rows)) for length, rows in is_short.items()},
+        "short_tokens": {length: int(tokens[rows].sum()) for length, rows in is_short.items()},
+    }
 
 
 def _choose(task: BucketTask, documents: TokenizedDocuments) -> tuple[NDArray[np.integer], Counts]:

@@ -17,14 +17,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import write_batches
-from data_prep.checks.batch import count_instances
 from data_prep.config import BuildConfig
 from data_prep.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
-from data_prep.execution.counts import Counts, Tally
 from data_prep.execution.progress import INSTANCES
-from data_prep.execution.records import Outcome
+from data_prep.execution.records import Counts, Outcome, Tally
 from data_prep.execution.work_units import Build, Results, Unit
-from data_prep.instances.assemble import assemble, mask, to_batch
+from data_prep.instances.assemble import assemble, count_instances, mask, to_batch
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import ORDER
 from data_prep.instances.google import pair_google
@@ -107,7 +105,7 @@ def make_instances(build: Build, corpus: Counts, buckets_a_shard: int) -> dict[i
         if shard is not None:
             task = unit.argument
             rows, tokens, masked, digest = shard
-            source = task.bucket, task.options.duplicate, task.buckets
+            source = task.bucket, task.options.pass_number, task.buckets
             entry = ShardEntry(task.path.name, task.split, rows, tokens, masked, digest, *source)
             entries[task.options.metadata.max_seq_length].append(entry)
     manifests = {length: _manifest(build, own, entries[length], results, corpus) for length, own in metadata.items()}
@@ -166,10 +164,15 @@ def instance_units(build: Build, metadata: ShardMetadata, buckets_a_shard: int) 
         if not index_path(documents, split).is_file():
             continue
         buckets = DocumentSet.open(documents, split).num_buckets
-        for duplicate in range(config.dupe_factor if split == "train" else 1):
-            options = PairOptions(metadata=metadata, short_seq_prob=config.short_seq_prob, duplicate=duplicate)
+        for pass_number in range(config.dupe_factor if split == "train" else 1):
+            options = PairOptions(
+                metadata=metadata,
+                short_seq_prob=config.short_seq_prob,
+                pass_number=pass_number,
+                min_tokens=config.least_tokens(length),
+            )
             for bucket in range(0, buckets, buckets_a_shard):
-                name = f"{split}-{bucket:05d}-{duplicate:02d}"
+                name = f"{split}-{bucket:05d}-{pass_number:02d}"
                 path = build.path("instances", str(length), f"{name}.arrow")
                 count = min(buckets_a_shard, buckets - bucket)
                 task = InstanceTask(build.folder, split, bucket, count, options, path, is_compressed)
@@ -257,7 +260,7 @@ def shard_of(outcome: Outcome) -> tuple[int, int, int, str] | None:
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
     """Return the pairs of a bucket in the order of the shard, which a random key of each pair decides."""
     # Imported here, because it brings numba, for which `megabert-data --help` should not wait.
-    from megabert.randomness.sort_loops import order_of
+    from megabert.randomness.keyed_loops import order_of
 
     part, metadata = Bucket(documents, bucket), options.metadata
     if metadata.objective == "none":
@@ -275,7 +278,11 @@ def _manifest(
 ) -> Manifest:
     splits = [split for split in SPLITS if any(shard.split == split for shard in shards)]
     if "train" not in splits:
-        raise DataError(f"{build.folder}: the training documents gave no instance. Give more text.")
+        length = metadata.max_seq_length
+        least = f", or lower --min-tokens (now {n})" if (n := build.config.least_tokens(length)) else ""
+        raise DataError(
+            f"{build.folder}: the training documents gave no instance of length {length}. Give more text{least}."
+        )
     counts = {split: results.tally.of(_group(metadata.max_seq_length, split)) for split in splits}
     return Manifest(
         metadata=metadata,

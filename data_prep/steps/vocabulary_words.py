@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import open_mapped, write_batches
-from data_prep.execution.counts import Counts
+from data_prep.execution.records import Counts
 from data_prep.vocabulary_quality import HeldOut, held_out_draw
 from data_prep.vocabulary_training import VocabularyOptions, spans_of
 from megabert.randomness.keyed import mix, string_key, uniform
@@ -36,7 +36,7 @@ HELD_OUT = pa.schema(
 )
 """A row for each document that is held out; and one for the others of each level, with the text of the one that would
 be held out next."""
-ROWS_A_MERGE = 1_000_000
+ROWS_A_MERGE = 1 << 18
 """Counts that are added up at a time."""
 SPANS_A_BATCH = 1 << 16
 

@@ -42,7 +42,8 @@ def render_help(parser: "Parser", *, has_all: bool) -> str:
     else:
         _add_section(page, "flags of the command", options)
         for section, about in parser.sections.items():
-            fields = [_action(row, row.about) for row in parser.fields.values() if row.section == section]
+            rows = [row for row in parser.fields.values() if row.section == section]
+            fields = [_action(row, row.about, parser) for row in rows]
             _add_section(page, section or "fields of the configuration", fields, about)
     page.add_text(parser.notes.strip())
     page.add_text("\n  ".join(["example:" if len(parser.examples) == 1 else "examples:", *parser.examples]))
@@ -53,7 +54,7 @@ def _first_flags(parser: "Parser", options: Sequence[argparse.Action]) -> list[a
     """Return the flags of the short help; a field is described by the first sentence of its documentation."""
     actions = {name: option for option in options for name in option.option_strings}
     for row in parser.fields.values():
-        action = _action(row, re.split(r"(?<=\.)\s", row.about)[0])
+        action = _action(row, re.split(r"(?<=\.)\s", row.about)[0], parser)
         actions[action.option_strings[0]] = action
     return [actions[f"--{name}"] for name in (*parser.first, "help", "help-all")]
 
@@ -63,11 +64,13 @@ def _add_section(
 ) -> None:
     page.start_section(title)
     page.add_text(about)
+    for action in actions:  # options and fields are read in one list, so that all begin alike
+        action.help = f"{action.help[:1].upper()}{action.help[1:]}" if action.help else action.help
     page.add_arguments(actions)
     page.end_section()
 
 
-def _action(row: FieldRow, about: str) -> argparse.Action:
+def _action(row: FieldRow, about: str, parser: "Parser") -> argparse.Action:
     """Return a field in the form in which argparse's formatter shows an option."""
     name, about = row.path.replace("_", "-"), about.replace("``", "").rstrip(".")
     values = "|".join([*(word for kind, word in _METAVARS.items() if kind in row.kinds), *row.choices])
@@ -78,14 +81,14 @@ def _action(row: FieldRow, about: str) -> argparse.Action:
         dest=row.path,
         nargs=0 if row.is_boolean else "+" if row.is_list else None,
         metavar="WORD" if row.is_list and row.choices else values,
-        help=f"{about} ({_default(row)})".replace("%", "%%"),
+        help=f"{about} ({_default(row, parser)})".replace("%", "%%"),
     )
 
 
-def _default(row: FieldRow) -> str:
-    """Return a default as a flag would have it."""
+def _default(row: FieldRow, parser: "Parser") -> str:
+    """Return a default as a flag would have it. Where there are recipes, each sets the fields that have none."""
     if row.default == "required":
-        return "required, here or in a file"
+        return "default: the recipe's" if "recipe" in parser.first else "required, here or in a file"
     if isinstance(row.default, tuple):
         return f"default: {' '.join(map(str, row.default)) or '[]'}"
     is_word = row.default is None or isinstance(row.default, bool)

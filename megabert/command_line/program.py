@@ -162,7 +162,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_checkpoint(self) -> None:
         """Add ``--checkpoint``."""
-        text = "of a run folder: last, best (lowest held-out loss within the last phase) or a step (default: last)"
+        text = "last, best (lowest held-out loss in a run's last phase) or a step of a run folder (default: last)"
         self.add_argument("--checkpoint", default="last", metavar="WHICH", help=text)
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:

@@ -33,7 +33,7 @@ task of GLUE that --data holds, each in a process of its own, and prints the tab
         "megabert finetune glue --model models/base --data glue --output-dir runs/glue",
         "torchrun --nproc_per_node 2 -m megabert finetune mnli --model models/base --data glue/MNLI",
     ]
-    parser.add_argument("task", metavar="TASK", help=f"{', '.join(TASKS)}, or glue")
+    parser.add_argument("task", metavar="TASK", help=f"what to learn: {', '.join(TASKS)}, or glue")
     # One file a flag: a second one would be taken for the task.
     text = "YAML file with fields, before flags; repeatable, later ones win"
     parser.add_argument("--config", type=Path, action="append", default=[], metavar="FILE", help=text)

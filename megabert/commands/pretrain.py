@@ -49,7 +49,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--recipe",
         metavar="NAME|FILE",
-        help=f"{', '.join(shipped_names('recipe'))}, or a file (default: debug; with --fork that run's configuration)",
+        help=f"what to train: {', '.join(shipped_names('recipe'))}, or a file (default: debug; with --fork that run's "
+        "configuration)",
     )
     parser.add_config_files(under="the recipe")
     parser.add_argument("--run-dir", default="runs/run", metavar="DIR", help="folder of the run (default: runs/run)")

@@ -64,7 +64,7 @@ ENGINE_KEYS: dict[str, frozenset[str]] = {
         {"enabled", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"}
     ),
     "data_types": frozenset({"grad_accum_dtype"}),
-    "hierarchy": frozenset({"enabled", "ranks_per_node", "network_dtype"}),  # megabert's own (engine/exchange.py)
+    "hierarchy": frozenset({"enabled", "ranks_per_node", "network_dtype"}),  # megabert's own (engine/two_legs.py)
 }
 
 REQUIRED: dict[str, Any] = {

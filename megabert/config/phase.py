@@ -56,7 +56,7 @@ class PhaseConfig:
     ``model.global_rope_theta``. Short sequences are trained with a smaller base than the long ones after them (10,000,
     then 160,000: Warner et al. 2024)."""
     steps: PositiveInt | None = None
-    """Number of optimizer updates in this phase; required, unless ``tokens`` says it."""
+    """Number of optimizer updates in this phase, unless ``tokens`` says how long it is."""
     tokens: Tokens | None = None
     """Tokens to train on in this phase, in place of ``steps``: as many steps as hold them, at the mean length of the
     shards' instances. The run records these steps."""

@@ -2,6 +2,6 @@
 
 In the order in which a batch passes through: ``order`` says which instances are next and which rows these are in this
 epoch, ``shard_set`` reads the rows, ``dynamic_masking`` masks them where the shards have no masks, ``packing`` plans
-which rank takes which instances, ``batch`` gathers them into micro-batches (``gather_loops``), ``step_packer`` is all
+which rank takes which instances, ``batch`` gathers them into micro-batches (``copy_loops``), ``step_packer`` is all
 of this for one step, and ``loader`` does it one step ahead on a thread.
 """

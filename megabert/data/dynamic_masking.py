@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.config.phase import PhaseConfig
-from megabert.data.columns import Columns
 from megabert.data.packing import InstanceStatistics
+from megabert.data.row_reader import Columns
 from megabert.data.shard_set import ShardSet
 from megabert.masking import MaskingOptions, PieceTable, count_predictions, mask_instances
 from megabert.randomness.keyed import mix, string_key
@@ -21,7 +21,7 @@ _MASKS_KEY = string_key("data/dynamic_masks")
 def phase_masking(phase: PhaseConfig, metadata: ShardMetadata) -> MaskingOptions | None:
     """Return how the loader masks the instances of a phase; None where the shards hold the masks.
 
-    The shards' unit stays. Their cap on predictions is for their own share, so it is scaled with the phase's.
+    The shards' mask unit stays. Their cap on predictions is for their own share, so it is scaled with the phase's.
     """
     if metadata.masking != "dynamic":
         return None

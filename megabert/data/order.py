@@ -140,7 +140,7 @@ class FeistelPermutation:
         return self._permute(images, is_inverse=True)
 
     def _permute(self, values: NDArray[np.int64], *, is_inverse: bool) -> NDArray[np.int64]:
-        from megabert.data.order_loops import permute
+        from megabert.randomness.keyed_loops import permute
 
         # The fewest bits with which two halves can hold ``size - 1``. The network then permutes up to four times
         # ``size`` numbers (64 where there are few), so that fewer than four applications lead back inside on average.
@@ -229,7 +229,7 @@ def _window_start(order: EpochOrder, index: int) -> int:
 
 @lru_cache(maxsize=4)
 def _window(order: EpochOrder, index: int) -> Window:
-    from megabert.data.order_loops import shuffled
+    from megabert.randomness.keyed_loops import shuffled
 
     # Which blocks the window has. They are sorted, so that they are read in the order in which they are stored.
     slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))

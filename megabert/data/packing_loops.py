@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megabert.compiled import compiled, inlined
-from megabert.randomness.sort_loops import order_of
+from megabert.randomness.keyed_loops import order_of
 
 _PARTS = 4
 

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.data.columns import Columns
 from megabert.data.shard_file import OpenBatch, ShardFile, UnevenBatchesError
 from megabert.errors import DataError
 from megabert.schema import FlatBatch, ShardEntry, ShardMetadata, find_nonsense, token_type
@@ -23,6 +22,45 @@ _HELD_BYTES = 384 * 2**20
 """Memory for record batches that had to be decompressed..."""
 _FEWEST_HELD = 2 * 8
 """...but that of a window at least: eight blocks of 8,192 rows touch two compressed batches each."""
+
+
+class Columns(NamedTuple):
+    """Decoded instances. Lists are stored flat, end to end, with an array that says where each instance's starts.
+
+    It is a NamedTuple, so that a compiled loop can take it.
+
+    Attributes:
+        input_ids: Uint16 or uint32, the tokens of all instances.
+        token_starts: Int64 of shape (rows + 1,), where each instance's tokens start, and the end.
+        segment_b_starts: Int64 of shape (rows,), the index in its instance of segment B's first token.
+        masked_positions: Uint16, all positions to predict, counted from the start of their instance.
+        masked_ids: The original ids of these positions.
+        masked_starts: Int64 of shape (rows + 1,), where each instance's masked positions start, and the end.
+        next_sentence_labels: Int64 of shape (rows,), 1 where segment B is random (or, for SOP, swapped).
+        rows: Int64 of shape (rows,), the global row of each instance.
+    """
+
+    input_ids: NDArray
+    token_starts: NDArray[np.int64]
+    segment_b_starts: NDArray[np.int64]
+    masked_positions: NDArray[np.integer]
+    masked_ids: NDArray
+    masked_starts: NDArray[np.int64]
+    next_sentence_labels: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each instance."""
+        return np.diff(self.token_starts)
+
+    def lengths_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of tokens of some instances."""
+        return self.token_starts[indices + 1] - self.token_starts[indices]
+
+    def masked_counts_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of positions to predict in some instances."""
+        return self.masked_starts[indices + 1] - self.masked_starts[indices]
 
 
 class Sizes(NamedTuple):
@@ -52,7 +90,9 @@ class RowReader:
         """
         self.starts: NDArray[np.int64] = np.cumsum([0, *(shard.rows for shard in shards)])
         """Global row at which each shard starts; the last is the number of rows."""
-        self._folder, self._shards, self._metadata = folder, shards, metadata
+        self.paths = [folder / shard.file for shard in shards]
+        """Where the shards are."""
+        self._shards, self._metadata = shards, metadata
         self._files: OrderedDict[int, ShardFile] = OrderedDict()
         self._batches: OrderedDict[tuple[int, int], OpenBatch] = OrderedDict()
         self._held_bytes = 0
@@ -89,7 +129,7 @@ class RowReader:
         return _again_if_uneven(lambda: self._measured(index, begin, end))
 
     def _gathered(self, rows: NDArray[np.int64]) -> Columns:
-        from megabert.data.mapped_loops import copy_mapped_rows, locate
+        from megabert.data.copy_loops import copy_mapped_rows, locate
 
         # All batches are asked for before the first one is read, so that the system reads many at a time.
         numbers, inside = np.empty_like(rows), np.empty_like(rows)
@@ -97,7 +137,7 @@ class RowReader:
         for index, begin, end in runs:
             file, part = self._open(index), slice(begin, end)
             in_shard = rows[part] - self.starts[index]
-            file.prefetch(locate(file.mapped.blocks, file.batch_starts, in_shard, numbers[part], inside[part]))
+            file.prefetch(locate(file.layout, in_shard, numbers[part], inside[part]))
 
         columns, filled = self._room_for(rows), 0
         for index, _, end in runs:
@@ -154,7 +194,7 @@ class RowReader:
 
     def _copy(self, index: int, number: int, inside: NDArray[np.int64], filled: int, columns: Columns) -> int:
         """Append rows of a record batch, numbered inside it, to columns; return how many these have then."""
-        from megabert.data.gather_loops import copy_rows
+        from megabert.data.copy_loops import copy_rows
 
         batch = self._open_batch(index, number).columns
         end: int = copy_rows(batch, inside, filled, columns)
@@ -168,7 +208,7 @@ class RowReader:
         """Return an open shard; the one that was used longest ago is closed for it."""
         if index not in self._files:
             shard = self._shards[index]
-            file = ShardFile(self._folder / shard.file, shard, self._metadata, self._schema)
+            file = ShardFile(self.paths[index], shard, self._metadata, self._schema)
             self._schema = self._schema or file.schema
             self._files[index] = file
             if len(self._files) > _OPEN_SHARDS:

@@ -1,11 +1,12 @@
 """One shard, mapped into memory: its record batches as arrays, and its bytes asked for before they are needed.
 
 A build stores shards uncompressed and in small record batches (`megabert.schema.rows_per_batch`). Then instances are
-copied straight out of the file (`mapped_loops`), so that its pages are the only copy a node has, and a row costs one
+copied straight out of the file (`copy_loops`), so that its pages are the only copy a node has, and a row costs one
 read of its batch. Shards of earlier versions are compressed in batches of 8,192 rows: pyarrow opens these, and whatever
 else is not laid out as a build does it.
 """
 
+import math
 import mmap
 import os
 import struct
@@ -57,7 +58,7 @@ class ShardFile:
         Raises:
             DataError: It is no such shard.
         """
-        from megabert.data.mapped_loops import BLOCK, MappedShard
+        from megabert.data.copy_loops import BLOCK, Layout, MappedShard
 
         self.path = path
         with self._naming_damage():
@@ -76,6 +77,12 @@ class ShardFile:
         views = (np.frombuffer(self._map, kind, len(self._map) // np.dtype(kind).itemsize) for kind in types)
         self.mapped = MappedShard._make([*views, blocks])
         """The file as arrays, for the loops that find and copy instances."""
+        token_bytes = self.mapped.tokens.itemsize
+        rows = rows_per_batch(metadata.max_seq_length)
+        # Four standard deviations of where the middle of a batch is, if lengths vary by a quarter of the longest.
+        slack = metadata.max_seq_length * token_bytes * math.isqrt(rows) // 2
+        self.layout = Layout(blocks, self.batch_starts, rows, entry.tokens * token_bytes, slack)
+        """Where in the file instances are expected."""
 
     def read(self, number: int) -> OpenBatch:
         """Return a record batch, whose values may make no sense yet but are all there.
@@ -92,7 +99,7 @@ class ShardFile:
             starts = np.cumsum([0, *self._sizes(range(self._reader.num_record_batches))])
             if starts[-1] != self.batch_starts[-1]:
                 raise self.damaged(f"it has {starts[-1]} rows, the manifest says {self.batch_starts[-1]}")
-            self.batch_starts = starts
+            self.batch_starts, self.layout = starts, self.layout._replace(starts=starts)
             raise UnevenBatchesError
         columns = _views(batch)
         # Arrow hands out views of what it was given, unless that is compressed.

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.data.columns import Columns
 from megabert.data.packing import InstanceStatistics
-from megabert.data.row_reader import RowReader, Sizes, concatenated
+from megabert.data.row_reader import Columns, RowReader, Sizes, concatenated
 from megabert.data.shard_file import COPY_AGAIN
 from megabert.errors import DataError
 from megabert.schema import (
@@ -18,6 +17,7 @@ from megabert.schema import (
     ShardEntry,
     ShardMetadata,
     lengths_path,
+    prefetch_lengths,
     publish_folder,
     read_lengths,
     read_manifest,
@@ -119,7 +119,7 @@ class ShardSet:
         """
         for index in range(len(self.shards)) if indices is None else indices:
             shard, path = self.shards[index], self.folder / self.shards[index].file
-            stored = read_lengths(path, shard.rows, self._kinds, (0, shard.rows))
+            stored = read_lengths(path, shard.rows, self._kinds)
             totals = [shard.tokens, shard.masked_tokens][: self._kinds]
             if stored is not None and stored.sum(axis=1, dtype=np.int64).tolist() == totals:
                 continue
@@ -190,13 +190,11 @@ class ShardSet:
         Raises:
             DataError: If there is no index, and a shard cannot be read or contradicts the manifest.
         """
+        places = [place for span in spans for place in self._reader.by_shard(*span)]
+        for index, *part in places:
+            prefetch_lengths(self._reader.paths[index], self.shards[index].rows, self._kinds, (part[0], part[1]))
         with self._lock:
-            parts = [
-                self._stored_sizes(index, begin, end) or self._reader.sizes(index, begin, end)
-                for span in spans
-                for index, begin, end in self._reader.by_shard(*span)
-            ]
-        return concatenated(parts)
+            return concatenated([self._stored_sizes(*place) or self._reader.sizes(*place) for place in places])
 
     def columns(self, spans: tuple[tuple[int, int], ...]) -> Columns:
         """Read ranges of global rows (first, stop), in the given order; they may run over the ends of shards.
@@ -230,8 +228,7 @@ class ShardSet:
 
     def _stored_sizes(self, index: int, begin: int, end: int) -> Sizes | None:
         """Return the lengths of a part of a shard from its index; None if there is none."""
-        shard = self.shards[index]
-        stored = read_lengths(self.folder / shard.file, shard.rows, self._kinds, (begin, end))
+        stored = read_lengths(self._reader.paths[index], self.shards[index].rows, self._kinds, (begin, end))
         if stored is None:
             return None
         return Sizes(stored[0], stored[1] if self._kinds == 2 else np.zeros_like(stored[0]))

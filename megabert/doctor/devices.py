@@ -10,7 +10,7 @@ import torch
 from megabert.doctor.finding import Finding, Level, failure, verdict_on
 from megabert.ops.backend import Backend, apex_status
 
-OPS = ("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb")
+OPS = ("layer_norm", "attention", "rotary_attention", "bias_gelu", "cross_entropy", "lamb")
 _NVIDIA = Path("/proc/driver/nvidia/version")
 
 

@@ -1,63 +1,93 @@
-"""Buckets: the parameters whose gradients and weights travel together at ZeRO stages 1 and 2.
+"""Buckets: the parameters whose gradients and weights travel together at ZeRO stages 1 and 2, and how they travel.
 
-DeepSpeed flattens each parameter group of an optimizer, cuts the flat tensor into as many equal windows as there are
-ranks, and gives rank r the float32 master of window r. So a group is what ``reduce_scatter_tensor`` and
-``all_gather_into_tensor`` take, without any copy: the sum of window r goes to rank r, and the windows of all ranks
-make up the flat tensor again. With and without weight decay, BERT would be two groups, and the larger one would not
-be complete before the backward pass has ended. `split_groups` makes more of them, so that each can be sent as soon as
-the backward pass has computed it.
+DeepSpeed flattens each parameter group of an optimizer, cuts the flat tensor into as many equal *partitions* as there
+are ranks, and gives rank r the float32 master of partition r. So a group is what ``reduce_scatter_tensor`` and
+``all_gather_into_tensor`` take, without any copy: the sum of partition r goes to rank r, and the partitions of all
+ranks make up the flat tensor again. With and without weight decay, BERT would be two groups, and the larger one would
+not be complete before the backward pass has ended. `split_groups` makes more of them, so that each can be sent as soon
+as the backward pass has computed it.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 DEFAULT_BUCKET_SIZE = 30_000_000
 """Elements of a bucket where the engine file has no ``reduce_bucket_size``: two layers of BERT-Large."""
 
 
+class Work(Protocol):
+    """Something that is under way."""
+
+    def wait(self) -> object:
+        """Let what follows begin after it: on a GPU the stream waits, not the host."""
+
+
+class Exchange(Protocol):
+    """How a bucket's gradients reach their owners, and its weights come back."""
+
+    def reduce(self, gradient_sum: Tensor, gradients: Tensor) -> Work:
+        """Sum ``gradients`` over ranks, this rank's partition of it into ``gradient_sum``."""
+
+    def gather(self, weights: Tensor, partition: Tensor) -> Work:
+        """Fill ``weights`` with the partitions of all ranks."""
+
+
+class Flat:
+    """One collective of all ranks, in a thread (gloo) or on a stream (NCCL) of its own."""
+
+    def reduce(self, gradient_sum: Tensor, gradients: Tensor) -> Work:
+        """Do what ``Exchange.reduce`` says."""
+        return dist.reduce_scatter_tensor(gradient_sum, gradients, async_op=True)  # type: ignore[no-any-return]
+
+    def gather(self, weights: Tensor, partition: Tensor) -> Work:
+        """Do what ``Exchange.gather`` says."""
+        return dist.all_gather_into_tensor(weights, partition, async_op=True)  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True, eq=False)
 class Bucket:
-    """Parameters in one flat tensor, and this rank's window of it. Padding at the end is zero everywhere."""
+    """Parameters in one flat tensor, and this rank's partition of it. Padding at the end is zero everywhere."""
 
     parameters: dict[str, nn.Parameter]
     """Name -> parameter, each a view of ``weights``."""
     weights: Tensor
-    """The model's weights of all windows, in the precision of the model."""
+    """The model's weights of all partitions, in the precision of the model."""
     master: Tensor
-    """Float32 weights of this rank's window, which the optimizer updates. In a world of one they are a float32 model's
-    weights themselves: nobody else may write the window there, as a collective might while masters are filled."""
+    """Float32 weights of this rank's partition, which the optimizer updates. In a world of one they are a float32
+    model's weights themselves: nobody else may write there, as a collective might while masters are filled."""
     gradient_sum: Tensor
-    """The sum of all ranks' gradients in this rank's window, float32; ``master.grad``."""
+    """The sum of all ranks' gradients in this rank's partition, float32; ``master.grad``."""
     rank: int
-    """Number of this rank's window."""
+    """Number of this rank's partition."""
 
     @property
-    def window(self) -> Tensor:
+    def partition(self) -> Tensor:
         """The part of ``weights`` that this rank updates."""
         numel = self.master.numel()
         return self.weights.narrow(0, self.rank * numel, numel)
 
     @property
     def is_alone(self) -> bool:
-        """Whether the one window is everything: a world of one."""
+        """Whether the one partition is everything: a world of one."""
         return self.master.numel() == self.weights.numel()
 
     @property
     def is_shared(self) -> bool:
         """Whether the masters are the model's weights."""
-        return self.master.data_ptr() == self.window.data_ptr()
+        return self.master.data_ptr() == self.partition.data_ptr()
 
     def round_masters(self) -> None:
-        """Copy the masters into the window, in the precision of the model."""
+        """Copy the masters into the partition, in the precision of the model."""
         if not self.is_shared:
-            self.window.copy_(self.master.detach())
+            self.partition.copy_(self.master.detach())
 
     def zeros(self) -> Tensor:
-        """Return a buffer for this rank's own gradients of all windows; the padding at its end has to stay zero."""
+        """Return a buffer for this rank's own gradients of all partitions; the padding at its end has to stay zero."""
         return torch.zeros(self.weights.numel(), dtype=torch.float32, device=self.weights.device)
 
     def views(self, gradients: Tensor) -> dict[str, Tensor]:
@@ -78,9 +108,9 @@ def bucket_of(
     Args:
         parameters: Name -> parameter.
         weights: The flat tensor of the group.
-        master: This rank's window of it, float32.
+        master: This rank's partition of it, float32.
         buffer: Float32 zeros as large as ``weights`` that DeepSpeed has allocated, if it has.
-        rank: Number of the window.
+        rank: Number of the partition.
     """
     is_alone = master.numel() == weights.numel()
     gradient_sum = buffer if is_alone and buffer is not None else torch.zeros_like(master, requires_grad=False)

@@ -19,7 +19,6 @@ The model inside, and with it all of ``megabert.models``, is single-device code 
 
 import contextlib
 import dataclasses
-import io
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,22 +26,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.config.deepspeed import REQUIRED, unsupported, value_at, zero_stage_of
-from megabert.config.run import Precision
+from megabert.config.deepspeed import value_at
 from megabert.distributed.process_group import World
-from megabert.distributed.without_compiler import without_compiler
-from megabert.engine.buckets import DEFAULT_BUCKET_SIZE, split_groups
-from megabert.engine.exchange import exchange_of
-from megabert.engine.host_copy import HostCopy
+from megabert.engine.buckets import Exchange
+from megabert.engine.two_legs import exchange_of
 from megabert.engine.weight_average import WeightAverage
-from megabert.engine.zero3_outputs import from_fields, to_fields
-from megabert.engine.zero_stages import check_coverage, stage_of
+from megabert.engine.zero1_zero2 import Bf16, Zero1, Zero2
+from megabert.engine.zero3 import Zero3
+from megabert.engine.zero_stages import Unsharded, check_coverage
 from megabert.errors import ConfigError
 from megabert.ops.lamb.reference import sums_of_squares
-from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.optim import BaseOptimizer, Fragment
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
@@ -65,6 +60,23 @@ class StepOutcome:
     nonfinite: tuple[str, ...] = ()
     """If it was skipped: parameters whose gradients held inf or NaN on this rank. All ranks may have none, where a loss
     was not finite, or finite gradients overflowed in their sum."""
+
+
+class HostCopy:
+    """A small tensor on its way to the host: behind what has been launched, and not behind what is launched later."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        """Start the copy, into page-locked memory."""
+        self._copy = tensor.to("cpu", non_blocking=True)
+        self._event = torch.cuda.Event() if tensor.is_cuda else None
+        if self._event is not None:
+            self._event.record()
+
+    def wait(self) -> Tensor:
+        """Return the copy as soon as it is there."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._copy
 
 
 class Engine:
@@ -93,7 +105,7 @@ class Engine:
         }
         """Whole shape of every parameter by name. A tied weight is listed once, and the order is that of all ranks."""
         overlaps = value_at(ds_config, "zero_optimization.overlap_comm") is not False
-        self._stage = stage_of(deepspeed_engine, exchange_of(ds_config, world), overlaps=overlaps)
+        self._stage = _stage_of(deepspeed_engine, exchange_of(ds_config, world), overlaps=overlaps)
         self.fragments: list[Fragment] = self._stage.fragments
         """Which elements of the float32 masters this rank holds; LAMB and checkpoints share this table."""
         check_coverage(self._stage, self.shapes, world.control)
@@ -261,92 +273,16 @@ class Engine:
                 setattr(self._deepspeed.optimizer.loss_scaler, name, value)
 
 
-def resolve_precision(precision: Precision, device: torch.device) -> Precision:
-    """Return what ``auto`` means on a device: bf16 on a GPU that has it, else fp16 on a GPU, fp32 on a CPU."""
-    if precision != "auto":
-        return precision
-    if device.type != "cuda":
-        return "fp32"
-    return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
-
-
-def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: dict[str, Any], world: World) -> Engine:
-    """Wrap a model and its optimizer in DeepSpeed.
+def _stage_of(engine: Any, exchange: Exchange, *, overlaps: bool) -> Unsharded:
+    """Return the stage of a ``DeepSpeedEngine``.
 
     Args:
-        model: A float32 model with the same weights on every rank.
-        optimizer: An optimizer over ``model.named_parameters()``. The fragment table is attached to it.
-        ds_config: The complete dictionary, as ``config.deepspeed.derive_deepspeed`` makes it: no ``"auto"``, every key
-            of ``config.deepspeed.REQUIRED``, ``gradient_clipping`` (0 does not clip), and at most one of
-            ``bf16.enabled`` and ``fp16.enabled``.
-        world: This rank and the others.
-
-    Raises:
-        ConfigError: A required key is missing or says something else, or the combination is not supported.
+        engine: The engine.
+        exchange: How stages 1 and 2 send gradients and weights.
+        overlaps: At stages 1 and 2, whether gradients are sent during the backward pass; at stage 3 DeepSpeed knows.
     """
-    _check(ds_config)
-    set_matmul_precision()
-    import deepspeed  # takes seconds, and only training needs it
-
-    stage, sixteen_bits = zero_stage_of(ds_config), _precision(ds_config) != "fp32"
-    # In 16 bits DeepSpeed converts the model in place, so the float32 weights are copied first.
-    initial = {name: p.detach().float().cpu().clone() for name, p in model.named_parameters()} if sixteen_bits else {}
-    # DeepSpeed's throughput timer would synchronise the GPU in every micro-step.
-    complete = {**ds_config, "timers": {"throughput": {"enabled": False}}}
-    complete.pop("hierarchy", None)  # ours
-    if stage in (1, 2):
-        # Overlap is ours, and DeepSpeed would refuse it at stage 1; and a bucket of ours is a parameter group of its.
-        complete["zero_optimization"] = {**ds_config["zero_optimization"], "overlap_comm": False}
-        size = value_at(ds_config, "zero_optimization.reduce_bucket_size") or DEFAULT_BUCKET_SIZE
-        optimizer.param_groups[:] = split_groups(optimizer.param_groups, model, size)
-    # Hooks run in the order in which they were registered: ours have to be on either side of DeepSpeed's.
-    modules = list(model.modules()) if stage == 3 else []
-    for module in modules:
-        module.register_forward_hook(to_fields)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), _no_memory_reports(), without_compiler():  # stdout is for results
-        deepspeed_engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=complete)
-    for line in printed.getvalue().splitlines():
-        deepspeed.utils.logger.info(line)
-    for module in modules:
-        module.register_forward_hook(from_fields)
-    engine = Engine(deepspeed_engine, optimizer, world, ds_config=ds_config)
-    for fragment in engine.fragments if sixteen_bits else []:
-        # DeepSpeed rounds the weights to 16 bits and copies the masters from those. Give them back the digits.
-        values = initial[fragment.parameter].view(-1)[fragment.start : fragment.start + fragment.numel]
-        fragment.view().copy_(values)
-    deepspeed_engine.module.train()
-    return engine
-
-
-@contextlib.contextmanager
-def _no_memory_reports() -> Iterator[None]:
-    """Keep BF16_Optimizer from collecting garbage twice for each parameter group, only to print its memory use.
-
-    That is half a second each in a large process, and a bucket is a group.
-    """
-    from deepspeed.runtime import bf16_optimizer
-
-    reported = bf16_optimizer.see_memory_usage
-    bf16_optimizer.see_memory_usage = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        bf16_optimizer.see_memory_usage = reported
-
-
-def _check(ds_config: dict[str, Any]) -> None:
-    problems = [
-        f"{key}={value_at(ds_config, key)!r} must be {value!r}"
-        for key, value in REQUIRED.items()
-        if value_at(ds_config, key) != value
-    ]
-    if "gradient_clipping" not in ds_config:
-        problems.append("gradient_clipping is missing: DeepSpeed would clip at 1.0 unasked")
-    problems += unsupported(ds_config, _precision(ds_config))
-    if problems:
-        raise ConfigError("The DeepSpeed configuration does not fit:\n" + "\n".join(f"  {line}" for line in problems))
-
-
-def _precision(ds_config: dict[str, Any]) -> str:
-    return next((name for name in ("bf16", "fp16") if value_at(ds_config, f"{name}.enabled")), "fp32")
+    stage = int(engine.zero_optimization_stage())
+    if stage in (0, 3):
+        return Unsharded(engine) if stage == 0 else Zero3(engine)
+    kind = Zero2 if stage == 2 else Bf16 if hasattr(engine.optimizer, "bf16_groups") else Zero1
+    return kind(engine, exchange, overlaps=overlaps)

@@ -1,14 +1,16 @@
 """Gradients at stages 1 and 2: taken from autograd into buckets, and scattered to their owners as backward still runs.
 
-A parameter's gradient is complete when autograd has accumulated it. A hook then adds it to the bucket's float32 buffer
-and frees it. A bucket whose parameters have all reported is sent off at once, and the backward pass of the layers below
-goes on: only what the first layers and the embeddings send is not hidden behind it.
+A dense layer's backward product adds the gradient of its weight to the bucket's float32 buffer by itself (`ops.dense`).
+What autograd has accumulated of a parameter, a hook adds to the buffer and frees. The hook is called when the
+parameter's gradient is complete, also where all of it is in the buffer already. A bucket whose parameters have all
+reported is sent off at once, and the backward pass of the layers below goes on: only what the first layers and the
+embeddings send is not hidden behind it.
 
 Stage 1 (`StepReduction`) keeps a buffer for each bucket, adds up all micro-steps in it and sends it in the last one.
 The sum is written next to the rank's own gradients, not over them. So a step that is skipped can still say which rank
 had the NaN, and in which parameter.
 
-Stage 2 (`MicroStepReduction`) keeps the sums of its own windows alone: in every micro-step it fills a buffer for as
+Stage 2 (`MicroStepReduction`) keeps the sums of its own partitions alone: in every micro-step it fills a buffer for as
 long as the bucket is computed and sent, and adds what arrives to the sum. It sends as many times more as a step has
 micro-steps, and needs a few buckets of memory instead of all of them.
 """
@@ -16,12 +18,13 @@ micro-steps, and needs a few buckets of memory instead of all of them.
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from megabert.engine.buckets import Bucket
-from megabert.engine.exchange import Flat, TwoLegs, Work
+from megabert.engine.buckets import Bucket, Exchange, Work
+from megabert.ops.dense import add_product_, sum_products_in
 
 IN_FLIGHT = 2
 """Buckets of stage 2 that may be under way while another is computed."""
@@ -30,7 +33,7 @@ IN_FLIGHT = 2
 class GradientReduction(ABC):
     """The gradients of one optimizer step at a time."""
 
-    def __init__(self, buckets: Sequence[Bucket], exchange: Flat | TwoLegs) -> None:
+    def __init__(self, buckets: Sequence[Bucket], exchange: Exchange) -> None:
         """Put a hook on every parameter.
 
         Args:
@@ -44,6 +47,7 @@ class GradientReduction(ABC):
         # A reduction is started on the same buckets in the same order on every rank, whatever the order in which the
         # backward pass completes them: this is the next one.
         self._next = len(buckets) - 1
+        self._accumulations: list[Any] = []
         for index, bucket in enumerate(buckets):
             for name, parameter in bucket.parameters.items():
                 self._take_gradients_of(parameter, index, name)
@@ -59,7 +63,7 @@ class GradientReduction(ABC):
 
     @abstractmethod
     def finish(self) -> list[Tensor]:
-        """Send what was not sent yet, wait for all of it, and return this rank's windows of the sums.
+        """Send what was not sent yet, wait for all of it, and return this rank's partitions of the sums.
 
         On a GPU it is the stream that waits, not the host.
         """
@@ -81,24 +85,32 @@ class GradientReduction(ABC):
         """Start the reduction of a bucket; gloo and NCCL have threads and streams of their own for it."""
 
     def _take_gradients_of(self, parameter: nn.Parameter, index: int, name: str) -> None:
-        fresh = self._fresh[index]
+        # The node that accumulates a gradient is run behind all uses of the parameter, also where all of them have
+        # added products, so that there is nothing to accumulate. A parameter keeps it alive only as long as a graph.
+        view: Any = parameter.view_as(parameter)
+        accumulation = view.grad_fn.next_functions[0][0]
+        self._accumulations.append(accumulation)
+        accumulation.register_hook(lambda *_: self._take(parameter, index, name))
+        sum_products_in(parameter, _Products(self, index, name))
 
-        def take(parameter: Tensor) -> None:
-            gradient, parameter.grad = parameter.grad, None
-            assert gradient is not None
-            view = self._views_of(index)[name]
-            # The first gradient overwrites what an earlier use of the buffer has left: nothing is cleared in between.
-            if name in fresh:
-                view.add_(gradient)
-            else:
-                view.copy_(gradient)
-                fresh.add(name)
-            self._missing[index] -= 1
-            if self._is_sending:
-                while self._next >= 0 and self._missing[self._next] == 0:
-                    self._send_next()
+    def _take(self, parameter: nn.Parameter, index: int, name: str) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is not None:
+            view, is_first = self.place_of(index, name)
+            view.copy_(gradient) if is_first else view.add_(gradient)
+        self._missing[index] -= 1
+        if self._is_sending:
+            while self._next >= 0 and self._missing[self._next] == 0:
+                self._send_next()
 
-        parameter.register_post_accumulate_grad_hook(take)
+    def place_of(self, index: int, name: str) -> tuple[Tensor, bool]:
+        """Return where a gradient is to be added, and whether it is the first: then it overwrites what is there.
+
+        What is there is of an earlier use of the buffer: nothing is cleared in between.
+        """
+        is_first = name not in self._fresh[index]
+        self._fresh[index].add(name)
+        return self._views_of(index)[name], is_first
 
     def _send_next(self) -> None:
         views = self._views_of(self._next)
@@ -113,11 +125,22 @@ class GradientReduction(ABC):
             fresh.clear()
 
 
+class _Products:
+    """The sum of one weight's gradients, for dense layers to add to."""
+
+    def __init__(self, reduction: GradientReduction, index: int, name: str) -> None:
+        self._reduction, self._index, self._name = reduction, index, name
+
+    def add_product(self, left_OT: Tensor, right_TI: Tensor) -> None:
+        view_OI, is_first = self._reduction.place_of(self._index, self._name)
+        add_product_(view_OI, left_OT, right_TI, is_first=is_first)
+
+
 class StepReduction(GradientReduction):
     """Stage 1: local gradients are added up over micro-steps, and sent once."""
 
     def __init__(
-        self, buckets: Sequence[Bucket], exchange: Flat | TwoLegs, buffers: Sequence[Tensor], *, overlaps: bool
+        self, buckets: Sequence[Bucket], exchange: Exchange, buffers: Sequence[Tensor], *, overlaps: bool
     ) -> None:
         """Take the buffers.
 
@@ -141,7 +164,7 @@ class StepReduction(GradientReduction):
             yield from ((name, views[name]) for name in views if name in fresh)
 
     def finish(self) -> list[Tensor]:
-        """Send the rest, and return the windows of the sums."""
+        """Send the rest, and return the partitions of the sums."""
         while self._next >= 0:
             self._send_next()
         for work in self._works:
@@ -170,7 +193,7 @@ class StepReduction(GradientReduction):
 class MicroStepReduction(GradientReduction):
     """Stage 2: each micro-step's gradients are sent, and their sums added up by the owners."""
 
-    def __init__(self, buckets: Sequence[Bucket], exchange: Flat | TwoLegs, *, overlaps: bool) -> None:
+    def __init__(self, buckets: Sequence[Bucket], exchange: Exchange, *, overlaps: bool) -> None:
         """Allocate nothing: buffers come and go with the buckets.
 
         Args:
@@ -196,7 +219,7 @@ class MicroStepReduction(GradientReduction):
             self._send_next()
 
     def finish(self) -> list[Tensor]:
-        """Return the windows of the sums, zeros before the first micro-step."""
+        """Return the partitions of the sums, zeros before the first micro-step."""
         self._land(0)
         for bucket, has_sum in zip(self._buckets, self._has_sum, strict=True):
             if not has_sum:

@@ -1,25 +1,35 @@
-"""Stages 1 and 2: DeepSpeed's layout and masters, and our own reduction, update and gathering; see `zero_stages`."""
+"""Stages 1 and 2: DeepSpeed's layout and masters, and our own reduction, update and gathering; see `zero_stages`.
+
+Weights are gathered from their owners bucket by bucket, while the next step's first layers already run. As soon as the
+optimizer has updated a bucket's masters, they are rounded into this rank's partition of the model's weights (LAMB
+rounds while it updates) and the gathering of the other partitions is started. Whoever uses a weight has to wait for its
+bucket first:
+
+- a layer waits when it is called, by a hook. A layer is a member of a ``ModuleList``: nobody else reads its weights;
+- everything else (embeddings, heads, tied weights) is waited for before the model is called, since a weight outside of
+  the layers may be read anywhere.
+
+On a GPU it is the stream that waits, not the host.
+"""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megabert.engine.buckets import Bucket, bucket_of
-from megabert.engine.exchange import Flat, TwoLegs
+from megabert.engine.buckets import Bucket, Exchange, Work, bucket_of
 from megabert.engine.gradient_reduction import GradientReduction, MicroStepReduction, StepReduction
-from megabert.engine.unsharded import Windows
-from megabert.engine.weight_gathering import WeightGathering
+from megabert.engine.zero_stages import Partitioned
 
 
-class Scattering(Windows):
+class Scattering(Partitioned):
     """What stages 1 and 2 share: gradients are scattered and weights gathered in buckets, by ourselves."""
 
     _reduction: GradientReduction
 
-    def __init__(self, engine: Any, exchange: Flat | TwoLegs) -> None:
+    def __init__(self, engine: Any, exchange: Exchange) -> None:
         """Take gradients and weights over from DeepSpeed, which keeps the layout and the masters."""
         super().__init__(engine)
         self._drop_hooks()
@@ -32,7 +42,7 @@ class Scattering(Windows):
         self._masters.updated = functools.partial(self._gathering.start, is_rounded=self._masters.rounds_weights)
         if self._masters.rounds_weights:
             self._masters.rounded = {
-                id(bucket.master): bucket.window for bucket in self._buckets if not bucket.is_shared
+                id(bucket.master): bucket.partition for bucket in self._buckets if not bucket.is_shared
             }
 
     def _drop_hooks(self) -> None:
@@ -74,11 +84,11 @@ class Scattering(Windows):
         self._reduction.end_backward()
 
     def sum_of_squares(self) -> Tensor:
-        """Wait for the reduction; return the sum of squares of this rank's windows."""
+        """Wait for the reduction; return the sum of squares of this rank's partitions."""
         return self._squares(self._reduction.finish())
 
     def start_update(self) -> None:
-        """Launch the update of the masters of this rank's windows, and the gathering of the weights."""
+        """Launch the update of the masters of this rank's partitions, and the gathering of the weights."""
         self._masters.step()
 
     def finish_update(self) -> None:
@@ -101,7 +111,7 @@ class Zero1(Scattering):
 
     _reduction: StepReduction
 
-    def __init__(self, engine: Any, exchange: Flat | TwoLegs, *, overlaps: bool) -> None:
+    def __init__(self, engine: Any, exchange: Exchange, *, overlaps: bool) -> None:
         """Add the buffers of local gradients."""
         super().__init__(engine, exchange)
         buffers = [self._buffer_of(*pair) for pair in zip(self._buckets, self._whole_buffers(), strict=True)]
@@ -132,9 +142,9 @@ class Bf16(Zero1):
 
 
 class Zero2(Scattering):
-    """Stage 2: a rank keeps its own windows of the reduced gradients, which are sent in each micro-step."""
+    """Stage 2: a rank keeps its own partitions of the reduced gradients, which are sent in each micro-step."""
 
-    def __init__(self, engine: Any, exchange: Flat | TwoLegs, *, overlaps: bool) -> None:
+    def __init__(self, engine: Any, exchange: Exchange, *, overlaps: bool) -> None:
         """Add nothing: buffers are allocated as they are needed."""
         super().__init__(engine, exchange)
         self._reduction = MicroStepReduction(self._buckets, exchange, overlaps=overlaps)
@@ -145,3 +155,67 @@ class Zero2(Scattering):
         for fragment in self.fragments:
             assert fragment.flat.grad is not None
             yield fragment.parameter, fragment.view(fragment.flat.grad)
+
+
+class WeightGathering:
+    """The weights that are under way between two steps."""
+
+    def __init__(self, model: nn.Module, buckets: Sequence[Bucket], exchange: Exchange) -> None:
+        """Put a hook on every layer."""
+        self._exchange = exchange
+        self._buckets = {id(bucket.master): bucket for bucket in buckets}
+        self._under_way: dict[int, Work] = {}  # by id of the bucket's master
+        bucket_of = {id(p): id(bucket.master) for bucket in buckets for p in bucket.parameters.values()}
+        in_layers: set[int] = set()
+        for layer in _layers(model):
+            parameters = {id(parameter) for parameter in layer.parameters()}
+            in_layers |= parameters
+            needed = {bucket_of[key] for key in parameters if key in bucket_of}
+            layer.register_forward_pre_hook(lambda *_, needed=needed: self._wait_for(needed))
+        self._outside = {bucket for key, bucket in bucket_of.items() if key not in in_layers}
+
+    def start(self, master: Tensor, *, is_rounded: bool) -> None:
+        """Round the masters of a bucket into the model's weights, unless that is done, and gather the other ranks'."""
+        bucket = self._buckets[id(master)]
+        if not is_rounded:
+            bucket.round_masters()
+        if not bucket.is_alone:
+            self._under_way[id(master)] = self._exchange.gather(bucket.weights, bucket.partition)
+
+    def before_forward(self) -> None:
+        """Wait for the weights outside of the layers."""
+        self._wait_for(self._outside)
+
+    def check_forward(self) -> None:
+        """Make sure that the forward pass has waited for all weights.
+
+        Raises:
+            RuntimeError: A layer's weights were used, if at all, before they were there.
+        """
+        if self._under_way:
+            names = [name for key in self._under_way for name in self._buckets[key].parameters]
+            raise RuntimeError(
+                f"The model has not called the layers with {names[0]} ... {names[-1]}, so nobody has waited for their "
+                "weights. Call the modules of a ModuleList, and do not read their weights from outside."
+            )
+
+    def settle(self) -> None:
+        """Wait for all weights."""
+        self._wait_for(set(self._under_way))
+
+    def refresh(self) -> None:
+        """Gather all weights anew from the masters, and wait for them; every rank calls it."""
+        self.settle()
+        for bucket in self._buckets.values():
+            self.start(bucket.master, is_rounded=False)
+        self.settle()
+
+    def _wait_for(self, needed: set[int]) -> None:
+        for key in [key for key in self._under_way if key in needed]:
+            self._under_way.pop(key).wait()
+
+
+def _layers(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the members of the outermost ModuleLists."""
+    for child in model.children():
+        yield from child if isinstance(child, nn.ModuleList) else _layers(child)

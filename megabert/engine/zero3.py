@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megabert.engine.unsharded import Unsharded, checked
+from megabert.engine.zero_stages import Unsharded, checked
 from megabert.optim import Fragment
 
 

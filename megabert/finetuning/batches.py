@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble, columns_of, instance_seeds
-from megabert.data.columns import Columns
 from megabert.data.order import EpochOrder
 from megabert.data.packing import MicroShape, plan_packing
+from megabert.data.row_reader import Columns
 from megabert.observability.logs import logger
 from megabert.tokenization import SpecialIds
 

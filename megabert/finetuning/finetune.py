@@ -21,7 +21,8 @@ from megabert.config.run import OptimizerConfig
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks, run_on_main_rank
 from megabert.distributed.run_lock import RunLock
-from megabert.engine.engine import Engine, build_engine, resolve_precision
+from megabert.engine.build import build_engine, resolve_precision
+from megabert.engine.engine import Engine
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.errors import CheckpointError
 from megabert.finetuning.evaluate import EvaluationSet

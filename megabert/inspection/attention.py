@@ -26,6 +26,7 @@ from megabert.models.modern import RotarySelfAttention
 from megabert.ops.disentangled import RelativePositions, position_parts, score_divisor
 from megabert.ops.rotary_attention.api import turn
 from megabert.tokenization import Tokenizer
+from megabert.tokenization.written import readable_pieces
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,7 @@ def record_attention(
     qkv_LS3NH = torch.stack(seen.qkv_TC).float().cpu().unflatten(-1, (3, heads, -1))
     q_LNSH, k_LNSH, v_LNSH = qkv_LS3NH.permute(2, 0, 3, 1, 4).unbind(0)
     return AttentionRecord(
-        pieces=[tokenizer.pieces[index] for index in encoded.ids],
+        pieces=readable_pieces(tokenizer, encoded.ids.tolist()),
         segment_b_start=encoded.segment_b_start,
         q_LNSH=q_LNSH.contiguous(),
         k_LNSH=k_LNSH.contiguous(),
@@ -126,8 +127,8 @@ def _observing(model: nn.Module) -> Iterator[_Seen]:
     """Keep what goes into and comes out of every attention op while the block runs."""
     seen = _Seen()
 
-    def keep_qkv(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        seen.qkv_TC.append(output)
+    def keep_qkv(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
+        seen.qkv_TC.append(output[0])
 
     # A DeBERTa projects contents and positions by methods, which no hook observes; they are computed a second time.
     def keep_contents_and_positions(module: nn.Module, inputs: Any, output: Tensor) -> None:

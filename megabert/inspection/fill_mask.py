@@ -18,6 +18,7 @@ from megabert.inspection.encode_text import check_outputs, encode_text, evaluati
 from megabert.models.build import PretrainingModel
 from megabert.text_tables import render_table
 from megabert.tokenization import Tokenizer
+from megabert.tokenization.written import readable_pieces
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Guess:
     """A piece that could replace a [MASK]."""
 
     piece: str
-    """The piece as written in the vocabulary, where ``##`` marks a continued word."""
+    """The piece as people read it, where ``##`` marks a continued word."""
     probability: float
     """Probability of the piece in [0, 1], over the whole vocabulary."""
 
@@ -90,7 +91,8 @@ def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[Guess]]]) 
 
 def _best(probabilities_V: NDArray[np.floating], tokenizer: Tokenizer, top_k: int) -> list[Guess]:
     order = np.argsort(-probabilities_V, kind="stable")[:top_k]
-    return [Guess(tokenizer.pieces[index], float(probabilities_V[index])) for index in order]
+    pieces = readable_pieces(tokenizer, order.tolist())
+    return [Guess(piece, float(probabilities_V[index])) for piece, index in zip(pieces, order, strict=True)]
 
 
 def compare_guesses(run_dir: Path, texts: Sequence[str], checkpoint: str, *, counts: NDArray[np.int64]) -> str:

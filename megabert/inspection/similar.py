@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from megabert.errors import ConfigError
 from megabert.tokenization import Tokenizer
+from megabert.tokenization.written import readable_pieces
 
 
 class Neighbour(NamedTuple):
@@ -91,9 +92,9 @@ def nearest(
     cosine_V = unit_VD @ (total_D / length)
     cosine_V[list(excluded)] = -np.inf
     order = np.argsort(-cosine_V, kind="stable")[:top_k]
-    return [
-        Neighbour(tokenizer.pieces[index], float(cosine_V[index])) for index in order if np.isfinite(cosine_V[index])
-    ]
+    order = order[np.isfinite(cosine_V[order])]
+    pieces = readable_pieces(tokenizer, order.tolist())
+    return [Neighbour(piece, float(cosine_V[index])) for piece, index in zip(pieces, order, strict=True)]
 
 
 def word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
@@ -106,7 +107,7 @@ def word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
     ids = tokenizer.encode(f" {word}" if tokenizer.kind.keeps_spaces else word).tolist()
     unknown = tokenizer.special_ids.unk
     if not ids or unknown in ids:
-        written = " ".join(tokenizer.pieces[index] for index in ids) or "nothing"
+        written = " ".join(readable_pieces(tokenizer, ids)) or "nothing"
         raise ConfigError(
             f"{word!r}: the vocabulary of {tokenizer.where} cannot write this word; it becomes {written}. Use a word "
             "in the script and language that the model was trained on."
@@ -116,7 +117,7 @@ def word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
 
 def render_neighbours(query: Query, neighbours: Sequence[Neighbour], tokenizer: Tokenizer) -> str:
     """Return a plain-text table: the query with its pieces, then one line for each neighbour."""
-    pieces = [[tokenizer.pieces[index] for index in word_ids(word, tokenizer)] for _, word in query.terms]
+    pieces = [readable_pieces(tokenizer, word_ids(word, tokenizer)) for _, word in query.terms]
     cut = [f"{word} = {' '.join(own)}" for (_, word), own in zip(query.terms, pieces, strict=True) if len(own) > 1]
     lines = [str(query) + (f"   ({'; '.join(cut)})" if cut else "")]
     return "\n".join([*lines, *(f"  {neighbour.cosine:6.3f}  {neighbour.piece}" for neighbour in neighbours)])

@@ -16,7 +16,7 @@ from megabert.errors import ConfigError, DataError
 from megabert.schema import ShardMetadata
 
 MASK_UNITS = ("token", "whole_word", "span")
-"""What is chosen as a unit, in the order of the loops' numbers. token: single tokens (Devlin et al. 2019, section 3.1).
+"""What is masked as one, in the order of the loops' numbers. token: single tokens (Devlin et al. 2019, section 3.1).
 whole_word: google-research/bert's whole word masking. span: runs of 1 to 10 words, geometrically distributed (SpanBERT,
 Joshi et al. 2020, section 3.1)."""
 MAX_LENGTH = 1 << 16
@@ -28,7 +28,7 @@ class MaskingOptions:
     """How instances are masked; the names are those of google-research/bert."""
 
     mask_unit: str = "token"
-    """What is chosen as a unit: "token", "whole_word" or "span"."""
+    """What is masked as one: "token", "whole_word" or "span"."""
     masked_lm_prob: float = 0.15
     """Share of an instance's tokens, special ones counted, that is predicted."""
     max_predictions_per_seq: int = 20
@@ -155,8 +155,8 @@ def mask_instances(
         original_ids_M=np.empty(room, ids_T.dtype),
         offsets=np.zeros(len(keys) + 1, np.int64),
     )
-    unit = CUT_SPAN if options.are_spans_cut else MASK_UNITS.index(options.mask_unit)
-    mask_rows(masked, offsets, keys, wanted, unit, pieces, _action_bounds(options.actions))
+    mask_unit = CUT_SPAN if options.are_spans_cut else MASK_UNITS.index(options.mask_unit)
+    mask_rows(masked, offsets, keys, wanted, mask_unit, pieces, _action_bounds(options.actions))
     count = masked.offsets[-1]
     return masked._replace(positions_M=masked.positions_M[:count], original_ids_M=masked.original_ids_M[:count])
 

@@ -37,7 +37,7 @@ for _bit in range(64):
 
 
 @compiled
-def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces, action_bounds):
+def mask_rows(masked, offsets, keys_R, wanted_R, mask_unit, pieces, action_bounds):
     """Choose positions in all rows and mask them.
 
     Args:
@@ -46,7 +46,7 @@ def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces, action_bounds):
         offsets: Where each instance starts, and the end of the last.
         keys_R: Random key of each instance.
         wanted_R: How many positions to choose, at most.
-        unit: `TOKEN`, `WHOLE_WORD`, `SPAN` or `CUT_SPAN`.
+        mask_unit: `TOKEN`, `WHOLE_WORD`, `SPAN` or `CUT_SPAN`.
         pieces: `megabert.masking.PieceTable`; ``is_subword`` is empty where it is not needed.
         action_bounds: What happens to a chosen position, by a draw of 53 bits: below the first bound it becomes [MASK]
             (80% by default), from there to below the second a random piece (10%), and above it is kept (10%).
@@ -67,10 +67,10 @@ def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces, action_bounds):
         ids = ids_T[offsets[row] : offsets[row + 1]]
         key, specials = keys_R[row], (cls_id, sep_id)
         chosen[: (len(ids) >> 6) + 1] = 0
-        if unit == TOKEN:
+        if mask_unit == TOKEN:
             _choose_tokens(key, wanted_R[row], ids, specials, scratch, chosen)
         else:
-            _choose_words(unit, key, wanted_R[row], ids, specials, is_subword, scratch, chosen)
+            _choose_words(mask_unit, key, wanted_R[row], ids, specials, is_subword, scratch, chosen)
         first, count = count, _list_chosen(chosen, len(ids), positions_M, count)
         # 80% [MASK], 10% a random piece, 10% kept. The draws are named by the position; a span is replaced as one, by
         # the draw of its first token (SpanBERT).
@@ -78,7 +78,7 @@ def mask_rows(masked, offsets, keys_R, wanted_R, unit, pieces, action_bounds):
         previous, action = np.int64(-2), np.uint64(0)
         for prediction in range(first, count):
             position = np.int64(positions_M[prediction])
-            if unit < SPAN or position != previous + 1:
+            if mask_unit < SPAN or position != previous + 1:
                 action = stream(action_key, position) >> _11
             previous, originals_M[prediction] = position, ids[position]
             ids[position] = mask if action < mask_below else ids[position]
@@ -147,7 +147,7 @@ def _choose_tokens(key, wanted, ids, specials, scratch, chosen):
 
 
 @inlined
-def _choose_words(unit, key, wanted, ids, specials, is_subword, scratch, chosen):
+def _choose_words(mask_unit, key, wanted, ids, specials, is_subword, scratch, chosen):
     """Choose whole words in random order while they fit, or spans of words; drawn only as far as needed.
 
     A word that is longer than what is left of the wanted number is passed over, and the next one tried, as in
@@ -182,9 +182,9 @@ def _choose_words(unit, key, wanted, ids, specials, is_subword, scratch, chosen)
         order[other] = order[index]
         # A span is as many words longer than one as there are bounds at or below one uniform draw.
         span_words = 1
-        if unit >= SPAN:
+        if mask_unit >= SPAN:
             draw = uniform(stream(length_key, index))
-            for bound in LONGER_SPAN if unit == SPAN else LONGER_CUT_SPAN:
+            for bound in LONGER_SPAN if mask_unit == SPAN else LONGER_CUT_SPAN:
                 span_words += draw >= bound
         # Take its words one by one. It ends early before a word that does not fit or is chosen already, and at a [SEP].
         for word in range(first_word, min(first_word + span_words, num_words)):

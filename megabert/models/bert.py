@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.batch import PackedBatch
 from megabert.models.encoder import BertEncoder
-from megabert.models.layers import BertEmbeddings, BertPooler, PretrainingHeads, first_tokens
+from megabert.models.layers import BertEmbeddings, BertPooler, Dense, PackedBatch, PretrainingHeads, first_tokens
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import DropoutStream
 
@@ -128,7 +127,7 @@ class BertModel(nn.Module):
         self.dropout_key = dropout_key
         self.embeddings = embeddings or BertEmbeddings(config, ops)
         self.embeddings_project = (
-            nn.Linear(config.embedding_width, config.hidden_size) if config.projects_embeddings else None
+            Dense(config.embedding_width, config.hidden_size) if config.projects_embeddings else None
         )
         self.encoder = BertEncoder(config, ops, activation_checkpointing=activation_checkpointing)
         self.pooler = BertPooler(config) if has_pooler else None

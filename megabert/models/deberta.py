@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.layers import LayerNorm
+from megabert.models.layers import Dense, LayerNorm
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.disentangled import Groups, RelativePositions, disentangled_attention
 from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
@@ -114,13 +114,13 @@ class DisentangledSelfAttention(nn.Module):
         super().__init__()
         width, has_key_bias = config.hidden_size, config.traits.has_key_bias
         self.config = config
-        self.qkv = nn.Linear(width, 3 * width, bias=has_key_bias)
+        self.qkv = Dense(width, 3 * width, bias=has_key_bias)
         self.query_bias = None if has_key_bias else nn.Parameter(torch.zeros(width))
         self.value_bias = None if has_key_bias else nn.Parameter(torch.zeros(width))
         # Projections of positions, as far as the contents' own do not serve (version 2).
         own = () if config.share_att_key else config.pos_att_type
-        self.position_key = nn.Linear(width, width, bias=has_key_bias) if "c2p" in own else None
-        self.position_query = nn.Linear(width, width) if "p2c" in own else None
+        self.position_key = Dense(width, width, bias=has_key_bias) if "c2p" in own else None
+        self.position_query = Dense(width, width) if "p2c" in own else None
         self.backend = ops.attention
 
     def forward(self, x_TD: Tensor, packing: DisentangledPacking, site: AttentionDropout | None) -> Tensor:

@@ -15,9 +15,8 @@ from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.batch import PackedBatch
 from megabert.models.bert import BertForPreTraining, BertModel, PretrainingOutput, Term
-from megabert.models.layers import BiasGelu
+from megabert.models.layers import BiasGelu, Dense, PackedBatch
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.sampling import sample
 
@@ -36,9 +35,9 @@ class DiscriminatorPredictions(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.dense = Dense(config.hidden_size, config.hidden_size, bias=False)
         self.activation = BiasGelu(config.hidden_size, hidden_act=config.hidden_act, backend=ops.bias_gelu)
-        self.dense_prediction = nn.Linear(config.hidden_size, 1)
+        self.dense_prediction = Dense(config.hidden_size, 1)
 
     def forward(self, hidden_TD: Tensor) -> Tensor:
         """Return logits of shape (T,): above 0 where a token is taken for replaced."""

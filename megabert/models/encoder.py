@@ -14,12 +14,12 @@ from torch.utils.checkpoint import checkpoint
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.batch import PackedBatch
 from megabert.models.deberta import Convolution, DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
-from megabert.models.layers import BiasGelu, LayerNorm, SubLayerNorm, Twice
+from megabert.models.layers import BiasGelu, Dense, LayerNorm, PackedBatch, SubLayerNorm, Twice
 from megabert.models.modern import PreNormLayer, RotaryPacking, plan_rotary
 from megabert.ops.attention.api import AttentionBlocks, attention, plan_attention
 from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
+from megabert.ops.dense import dense
 from megabert.ops.disentangled import plan_groups
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
 
@@ -40,24 +40,37 @@ Packing = DensePacking | DisentangledPacking | RotaryPacking
 """What BERT's attention, DeBERTa's or ModernBERT's needs to know of the sequences."""
 
 
+class QueriesKeysValues(Dense):
+    """The packed projection. Its bias gets its gradient from attention, whose kernel has most of the sum at hand."""
+
+    def forward(self, x_TI: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Return queries, keys and values of shape (T, 3 * D), and the bias in them for attention.
+
+        The bias is handed on because ZeRO-3 has it here only.
+        """
+        return dense(x_TI, self.weight, self.bias.detach()), self.bias.view_as(self.bias)
+
+
 class SelfAttention(nn.Module):
     """Queries, keys and values in one matrix product, then attention within each sequence."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.qkv = QueriesKeysValues(config.hidden_size, 3 * config.hidden_size)
         self.num_heads = config.num_attention_heads
         self.backend = ops.attention
 
     def forward(self, x_TD: Tensor, packing: DensePacking, site: AttentionDropout | None) -> Tensor:
         """Return the context of each token, of shape (T, D), before the output projection."""
+        qkv_TC, bias_C = self.qkv(x_TD)
         return attention(
-            self.qkv(x_TD),
+            qkv_TC,
             packing.cu_seqlens,
             max_seqlen=packing.max_seqlen,
             num_heads=self.num_heads,
             dropout=site,
             blocks=packing.blocks,
+            bias_C=bias_C,
             backend=self.backend,
         )
 
@@ -70,7 +83,7 @@ class SubLayerOutput(nn.Module):
 
     def __init__(self, width: int, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, config.hidden_size, bias=False)
+        self.dense = Dense(width, config.hidden_size, bias=False)
         self.LayerNorm = SubLayerNorm(config, ops)
 
     def forward(self, x: Tensor, residual_TD: Tensor, site: Dropout | None) -> Twice:
@@ -90,7 +103,7 @@ class Intermediate(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.dense = Dense(config.hidden_size, config.intermediate_size, bias=False)
         self.activation = BiasGelu(config.intermediate_size, hidden_act=config.hidden_act, backend=ops.bias_gelu)
 
     def forward(self, x_TD: Tensor) -> Tensor:

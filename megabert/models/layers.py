@@ -1,7 +1,7 @@
-"""What a model has around its encoder layers, and what all of them are built from.
+"""What a model reads, what it has around its encoder layers, and what all of them are built from.
 
-LayerNorm and GELU, each one fused op; the embeddings that the encoder starts from; the pooler and the two pre-training
-heads, masked LM and next sentence (Devlin et al. 2019, section 3.1).
+The packed micro-batch; LayerNorm and GELU, each one fused op; the embeddings that the encoder starts from; the pooler
+and the two pre-training heads, masked LM and next sentence (Devlin et al. 2019, section 3.1).
 
 LayerNorm and GELU may own the bias of the dense layer before them, because one fused op adds the bias and does the
 rest. The bias cannot stay in the dense layer: ZeRO-3 gathers a parameter in the forward of the module that owns it and
@@ -9,7 +9,9 @@ nowhere else.
 """
 
 # T packed tokens, B sequences, M masked positions, D hidden, F intermediate, V vocabulary,
-# E embedding width (the hidden width, but for ALBERT and ELECTRA)
+# I inputs, O outputs, E embedding width (the hidden width, but for ALBERT and ELECTRA)
+
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +19,48 @@ from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.batch import PackedBatch
 from megabert.ops.bias_gelu.api import bias_gelu
+from megabert.ops.dense import dense
 from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
 from megabert.ops.layer_norm.api import layer_norm, layer_norm_twice
 
 Twice = tuple[Tensor, Tensor]
 """Hidden states for the next dense layer, and the same as the next residual: LayerNorm adds up their two gradients."""
+
+
+class PackedBatch(Protocol):
+    """The packed micro-batch as models read it: sequences end to end in one row of tokens, no padding in between.
+
+    In training it is a ``data.batch.MicroBatch``. The encoder needs tokens, positions, segments, boundaries and seeds;
+    the pre-training heads need the labels besides.
+    """
+
+    input_ids_T: Tensor
+    """Int64 token ids, with the masks of pre-training applied."""
+    position_ids_T: Tensor
+    """Int64 position of each token in its sequence, from 0."""
+    segment_ids_T: Tensor
+    """Int64, 0 in the first segment and 1 in the second."""
+    cu_seqlens: Tensor
+    """Int32 of shape (B + 1,), where each sequence starts. Tokens past the last boundary belong to no sequence."""
+    masked_positions_M: Tensor
+    """Int64 indices into the T tokens, the positions to predict."""
+    masked_ids_M: Tensor
+    """Int64, the original tokens there; -100 on padding."""
+    next_sentence_label_B: Tensor
+    """Int64, 1 where the second segment is a random one (or swapped, for SOP); -100 on padding and without NSP."""
+    instance_seeds_B: Tensor
+    """Int32 keys of dropout: they follow an instance to whatever rank and micro-batch the packing puts it."""
+    max_seqlen: int
+    """At least the length of the longest sequence."""
+
+
+class Dense(nn.Linear):
+    """A dense layer; its backward pass may add the weight's gradient to a sum where it is kept, see ``ops.dense``."""
+
+    def forward(self, x_TI: Tensor) -> Tensor:
+        """Return x W^T + bias, of shape (T, O)."""
+        return dense(x_TI, self.weight, self.bias)
 
 
 class LayerNorm(nn.Module):
@@ -149,7 +186,7 @@ class BertPooler(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = Dense(config.hidden_size, config.hidden_size)
         self.activation = torch.tanh if config.traits.pooler_act == "tanh" else functional.gelu
 
     def forward(self, first_BD: Tensor) -> Tensor:
@@ -172,7 +209,7 @@ class MaskedLmTransform(nn.Module):
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
         width, act = config.embedding_width, config.traits.head_act or config.hidden_act
-        self.dense = nn.Linear(config.hidden_size, width, bias=False)
+        self.dense = Dense(config.hidden_size, width, bias=False)
         self.activation = BiasGelu(width, hidden_act=act, backend=ops.bias_gelu, has_bias=config.traits.has_biases)
         self.LayerNorm = LayerNorm(width, config, ops)
 
@@ -202,7 +239,7 @@ class TiedDecoder(nn.Module):
         if self.vocab_size < bias_V.numel():
             is_padding_V = torch.arange(bias_V.numel(), device=bias_V.device) >= self.vocab_size
             bias_V = bias_V.masked_fill(is_padding_V, -torch.inf)
-        return functional.linear(x_ME, self.weight, bias_V)
+        return dense(x_ME, self.weight, bias_V)
 
 
 class MaskedLmHead(nn.Module):
@@ -226,4 +263,4 @@ class PretrainingHeads(nn.Module):
     ) -> None:
         super().__init__()
         self.predictions = MaskedLmHead(word_embeddings, config, ops)
-        self.seq_relationship = nn.Linear(config.hidden_size, 2) if has_sentence_objective else None
+        self.seq_relationship = Dense(config.hidden_size, 2) if has_sentence_objective else None

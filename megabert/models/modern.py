@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.batch import PackedBatch
-from megabert.models.layers import LayerNorm, Twice
+from megabert.models.layers import Dense, LayerNorm, PackedBatch, Twice
 from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream, dropout
 from megabert.ops.rotary_attention.api import RotarySequences, plan_rotary_attention, rotary_attention, turns_of
@@ -55,7 +54,7 @@ class RotarySelfAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig, *, is_global: bool) -> None:
         super().__init__()
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=False)
+        self.qkv = Dense(config.hidden_size, 3 * config.hidden_size, bias=False)
         self.num_heads = config.num_attention_heads
         self.is_global = is_global
         self.reach = None if is_global else config.reach
@@ -81,7 +80,7 @@ class PreNormAttention(nn.Module):
         super().__init__()
         self.LayerNorm = LayerNorm(config.hidden_size, config, ops) if depth else None
         self.self = RotarySelfAttention(config, ops, is_global=config.is_global(depth))
-        self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.output = Dense(config.hidden_size, config.hidden_size, bias=False)
 
     def forward(
         self,
@@ -108,8 +107,8 @@ class GatedFeedForward(nn.Module):
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
         self.LayerNorm = LayerNorm(config.hidden_size, config, ops)
-        self.input_and_gate = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.output = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.input_and_gate = Dense(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.output = Dense(config.intermediate_size, config.hidden_size, bias=False)
         self.approximate = "tanh" if config.hidden_act == "gelu_new" else "none"
 
     def forward(self, x_TD: Tensor, site: Dropout | None) -> Tensor:

@@ -13,8 +13,7 @@ from torch import Tensor
 from megabert.config.run import OptimizerConfig
 from megabert.errors import ConfigError, KernelError
 from megabert.ops.backend import APEX_LAMB, apex_obstacle
-from megabert.optim.base import BaseOptimizer
-from megabert.optim.fragment import Fragment
+from megabert.optim.base import BaseOptimizer, Fragment
 
 VARIANTS = {
     "apex": {"bias_correction": True, "use_nvlamb": False},

@@ -3,7 +3,7 @@
 LAMB is Adam whose update of each parameter is scaled by the *trust ratio* norm(w) / norm(u), weights over update. ZeRO
 hands an optimizer flat shards in which parameters begin and end anywhere, so a stock LAMB takes the norms of shards: it
 runs, the loss falls, and it is a different optimizer. Here the fragment table says which elements of a flat belong to
-which parameter (`fragment` explains the words), and the squared norms of the fragments are summed over ranks.
+which parameter (`base` explains the words), and the squared norms of the fragments are summed over ranks.
 
 The cost is one all-reduce of two float64 numbers per parameter in each call of ``step``: 5 kB for the 302 parameters of
 BERT-Large. At stages 1 and 2 that is once for all groups; at stage 3 DeepSpeed calls ``step`` once per sub-group (two
@@ -20,8 +20,7 @@ from torch import Tensor
 
 from megabert.config.run import Backend, OptimizerConfig
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
-from megabert.optim.base import BaseOptimizer, no_decay
-from megabert.optim.fragment import Fragment
+from megabert.optim.base import BaseOptimizer, Fragment, no_decay
 
 
 @dataclass(frozen=True)

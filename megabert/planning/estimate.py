@@ -72,7 +72,7 @@ class PhaseEstimate:
     step: StepTime
     mfu_pct: float
     passes: float | None
-    """Passes over the corpus, where each duplicate of an instance counts as one; None where the data are not known."""
+    """How often the text is read: all instances once are ``dupe_factor`` times. None where the data are not known."""
 
     @property
     def hours(self) -> float:
@@ -195,11 +195,12 @@ def passes_over(shards: ShardSet, instances: int) -> float:
     """Return the passes over the corpus that so many instances make.
 
     Args:
-        shards: The training split. Each of its duplicates holds the whole corpus once, masked and paired differently.
+        shards: The training split. Each pass of the build has put the whole corpus into it once, masked and paired
+            differently.
         instances: How many instances a phase takes.
     """
-    duplicates = len({shard.duplicate for shard in shards.shards})
-    return instances * duplicates / shards.num_rows
+    build_passes = len({shard.duplicate for shard in shards.shards})
+    return instances * build_passes / shards.num_rows
 
 
 def warn_of(passes: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""What starting a run takes on many ranks: imports, meeting, compiling. Counted here, at rates that are assumed."""
+"""What starting a run takes on many ranks: imports, meeting, compiling. Numbers are counted, rates are assumed."""
 
 import math
 from dataclasses import dataclass

@@ -171,7 +171,7 @@ def _report_phase(run_dir: Path, config: RunConfig, index: int, rows: list[dict[
 
 KINDS = ("[MASK]", "its own piece", "a random piece")
 _POSITION_ROWS = 256
-"""How many held-out instances are scored position by position, the first ones."""
+"""How many held-out instances are scored position by position, unless asked for more or less."""
 _BATCH_TOKENS = 8192
 
 
@@ -195,7 +195,9 @@ class KindLoss:
 
 
 @torch.no_grad()
-def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> list[KindLoss]:
+def score_positions(
+    run_dir: Path, report: PhaseReport, *, checkpoint: str, max_instances: int = _POSITION_ROWS
+) -> list[KindLoss]:
     """Score a phase's held-out positions on the CPU, kind by kind in the order of ``KINDS``.
 
     80% of the positions to predict show [MASK], 10% their own piece, 10% a random one (Devlin et al. 2019, section
@@ -206,13 +208,14 @@ def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> l
         run_dir: Run folder.
         report: The phase's report.
         checkpoint: ``last``, ``best`` or a step.
+        max_instances: How many held-out instances are scored, the first ones.
     """
     config = read_config(run_dir)
     shards = ShardSet.open(run_data(run_dir, config, config.phases[report.index]), "validation")
     model = open_source(str(run_dir), checkpoint).build_model().eval()
     shape = shape_for(
         shards.statistics,
-        global_batch_size=_POSITION_ROWS,
+        global_batch_size=max_instances,
         world_size=1,
         micro_batch_tokens=max(_BATCH_TOKENS, shards.metadata.max_seq_length),
     )
@@ -220,7 +223,7 @@ def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> l
     counts = torch.from_numpy(report.unigram.counts).double()
     unigram_V = -(counts / counts.sum()).log()
     parts: list[torch.Tensor] = []
-    for batch in validation_batches(shards, RankShare(shape=shape), max_instances=_POSITION_ROWS):
+    for batch in validation_batches(shards, RankShare(shape=shape), max_instances=max_instances):
         logits_MV = model(batch, with_logits=True).mlm_logits_MV
         loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")
         seen_M = batch.input_ids_T[batch.masked_positions_M]

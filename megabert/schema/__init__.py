@@ -1,6 +1,5 @@
 """The contract between ``data_prep`` and ``megabert``: Arrow schema, shard manifest, atomic files."""
 
-from megabert.schema.batches import FlatBatch, find_nonsense, flat_list, read_batch, read_batches
 from megabert.schema.files import (
     atomic_path,
     atomic_write,
@@ -15,7 +14,17 @@ from megabert.schema.files import (
     try_lock,
     write_durably,
 )
-from megabert.schema.lengths import lengths_path, read_lengths, write_lengths
+from megabert.schema.instances import (
+    FlatBatch,
+    find_nonsense,
+    flat_list,
+    lengths_path,
+    prefetch_lengths,
+    read_batch,
+    read_batches,
+    read_lengths,
+    write_lengths,
+)
 from megabert.schema.shards import (
     MANIFEST_NAME,
     MAX_BATCH_ROWS,
@@ -45,6 +54,7 @@ __all__ = [
     "lengths_path",
     "open_lock",
     "parse_json",
+    "prefetch_lengths",
     "publish_folder",
     "read_batch",
     "read_batches",

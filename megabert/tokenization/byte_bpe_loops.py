@@ -10,13 +10,21 @@ import heapq
 import numpy as np
 
 from megabert.compiled import compiled, inlined
-from megabert.randomness.splitmix64 import GOLDEN
-from megabert.tokenization.recent_words_loops import REMEMBERED_BYTES, load, lowest_bytes, recall, remember, slot_of
-from megabert.tokenization.span_loops import SPACE, is_plain, span_end
-
-SCANNED_BYTES = (
-    64  # in longer words the next merge is found by a heap: looking through all takes the square of the length
+from megabert.randomness.keyed import GOLDEN
+from megabert.tokenization.span_loops import (
+    REMEMBERED_BYTES,
+    SPACE,
+    is_plain,
+    load,
+    lowest_bytes,
+    recall,
+    remember,
+    slot_of,
+    span_end,
 )
+
+# In longer words the next merge is found by a heap: looking through all takes the square of the length.
+SCANNED_BYTES = 64
 _SPACES, _LETTERS, _DIGITS, _OTHERS = range(4)  # the classes of GPT-2's pattern
 _NO_MERGE = np.int64(1) << 62
 _1, _32 = np.uint64(1), np.uint64(32)

@@ -1,4 +1,4 @@
-"""Loops over the spans of texts: where they end, and a hash table of those that are looked up.
+"""What the loops of all kinds of tokenizers share: spans of text, and the tables of spans and of words seen before.
 
 Text is cut at spaces (U+0020) into *spans*, whose ids do not depend on each other. A span of printable ASCII is encoded
 by the loops of the tokenizer's kind (`wordpiece_loops`, `byte_bpe_loops`). Any other span is *looked up*: it may need
@@ -7,6 +7,10 @@ hash table, and the ids that were stored for the number are copied.
 
 WordPiece knows no spaces, so its spans are what is between them. In byte-level BPE a word keeps the space before it:
 there a span begins with the last space before a character that is no white space.
+
+Words inside of spans of printable ASCII have a table as well, of *recent* words with their ids. A word of up to 16
+bytes is two 64-bit numbers, the first byte lowest, which are compared and hashed without a loop over letters. Its entry
+holds these numbers and up to four ids, two in each of two more. Another word with the same slot takes its place.
 """
 
 from typing import NamedTuple
@@ -14,10 +18,13 @@ from typing import NamedTuple
 import numpy as np
 
 from megabert.compiled import compiled, inlined
-from megabert.randomness.splitmix64 import GOLDEN
+from megabert.randomness.keyed import GOLDEN
 
 SPACE = 0x20
-_32 = np.uint64(32)
+REMEMBERED_BYTES, REMEMBERED_IDS = 16, 4  # longer words, and words of more pieces, are cut again each time
+_1, _2, _3, _4, _5, _6, _7 = (np.uint64(value) for value in range(1, 8))
+_8, _16, _24, _32, _40, _48, _56 = (np.uint64(8 * value) for value in range(1, 8))
+_LOW, _NO_IDS = np.uint64(0xFFFFFFFF), ~np.uint64(0)
 # Fowler, Noll and Vo's hash FNV-1a, 64 bits.
 _FNV_OFFSET, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
@@ -159,3 +166,58 @@ def enter_all(table, held, ends, count):
     """Enter the first ``count`` spans, whose bytes and ends are given, into an empty table."""
     for number in range(count):
         table[_slot(table, held[ends[number] : ends[number + 1]], held, ends)] = number
+
+
+@inlined
+def slot_of(remembered, first, second):
+    """Return where in the table the word of these two numbers is, if it is there."""
+    return np.int64((((first ^ (second * _FNV_PRIME)) * GOLDEN) >> _32) & np.uint64(len(remembered) - 1))
+
+
+@inlined
+def recall(remembered, slot, ids, made):
+    """Write the ids of an entry; return ``made``, counted on by their number."""
+    # Two ids in each number. Both are written unconditionally, and counted only if they are there.
+    both = remembered[slot, 2]
+    ids[made], ids[made + 1] = np.int32(both & _LOW), np.int32(both >> _32)
+    made += 1 + (both >> _32 != _LOW)
+    if both >> _32 != _LOW and remembered[slot, 3] != _NO_IDS:
+        both = remembered[slot, 3]
+        ids[made], ids[made + 1] = np.int32(both & _LOW), np.int32(both >> _32)
+        made += 1 + (both >> _32 != _LOW)
+    return made
+
+
+@inlined
+def remember(remembered, slot, first, second, ids):
+    """Enter a word of four ids or fewer; all bits are set where there is none."""
+    if len(ids) > REMEMBERED_IDS:
+        return
+    entry = remembered[slot]
+    entry[0], entry[1], entry[2], entry[3] = first, second, _NO_IDS, _NO_IDS
+    for index in range(len(ids)):
+        shift, half = _32 * np.uint64(index & 1), 2 + (index >> 1)
+        entry[half] = (entry[half] & ~(_LOW << shift)) | (np.uint64(ids[index]) << shift)
+
+
+@inlined
+def load(text, position):
+    """Return eight bytes as a number, the first one lowest, with zeros behind the end of the text."""
+    if position + 8 <= len(text):
+        # Written out, and with unsigned indices, the compiler turns this into a single load.
+        at = np.uint64(position)
+        low = np.uint64(text[at]) | np.uint64(text[at + _1]) << _8 | np.uint64(text[at + _2]) << _16
+        low |= np.uint64(text[at + _3]) << _24 | np.uint64(text[at + _4]) << _32 | np.uint64(text[at + _5]) << _40
+        return low | np.uint64(text[at + _6]) << _48 | np.uint64(text[at + _7]) << _56
+    number = np.uint64(0)
+    for index in range(len(text) - position):
+        number |= np.uint64(text[position + index]) << np.uint64(8 * index)
+    return number
+
+
+@inlined
+def lowest_bytes(count):
+    """Return a mask of the lowest ``count`` bytes: no bit is set for 0 or less, all are for 8 or more."""
+    if count <= 0:
+        return np.uint64(0)
+    return _NO_IDS >> np.uint64(64 - 8 * min(count, 8))

@@ -9,9 +9,10 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
+import pyarrow as pa
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
@@ -38,6 +39,7 @@ the square of a word's length; WordPiece has no pieces for words of more than a 
 # What byte-level BPE takes as a word is a run of one of these at most: letters and numbers, or everything else.
 _RUNS = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
 _LONG_SPANS = re.compile(rf"\S{{{MAX_TRAINED_WORD + 1},}}")
+_WORDS_A_BATCH = 1 << 16
 _FEED_WORDS = 4096  # occurrences of a word in one line of the text for the trainer
 _FEED_CHARACTERS = 1 << 16  # characters of such a line, about
 MIN_COVERAGE = 0.9995
@@ -62,7 +64,7 @@ def has_hangul(text: str) -> bool:
 
 def compose(text: str) -> str:
     """Bring a text into the composed Unicode form (NFC)."""
-    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+    return text if text.isascii() or unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
 
 
 def train_wordpiece(
@@ -127,7 +129,7 @@ def train_wordpiece_on(
     # From here on the text is a table of words. Its order is that of code points, so the order of documents and the
     # number of threads that read them cannot change an id.
     words = _split_words(spans, options)
-    if not words:
+    if not len(words):
         raise DataError("vocabulary: the text has no words. Give documents that hold text.")
     initial, inside = choose_alphabet(words, vocab_size - len(special))
     merged = _train_pieces(words, initial, [*special, *inside], vocab_size)
@@ -225,25 +227,50 @@ def without_endless_words(text: str) -> tuple[str, int]:
     return _LONG_SPANS.sub(lambda span: _RUNS.sub(shortened, span[0]), text), count
 
 
-def _split_words(spans: Iterable[tuple[str, int]], options: TextOptions) -> dict[str, int]:
-    """Normalise whitespace-separated spans, split them at punctuation, and count the words, in order of code points."""
+class _Words:
+    """Words in the order of code points, each with how often it occurs; in the memory of their letters."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table.sort_by("word")  # by bytes in UTF-8, which is the order of code points
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        for batch in self._table.to_batches(max_chunksize=_WORDS_A_BATCH):
+            yield from zip(batch["word"].to_pylist(), batch["count"].to_pylist(), strict=True)
+
+
+def _split_words(spans: Iterable[tuple[str, int]], options: TextOptions) -> _Words:
+    """Normalise whitespace-separated spans, split them at punctuation, and count the words."""
     normalizer, splitter = build_normalizer(options), pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
+    table = pa.table({"word": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
+
+    def added_up() -> pa.Table:
+        columns = {"word": pa.array(words, pa.string()), "count": pa.array(words.values(), pa.int64())}
+        parts = pa.concat_tables([table, pa.table(columns)])
+        sums = pa.TableGroupBy(parts, "word", use_threads=False).aggregate([("count", "sum")])
+        return sums.rename_columns(["word" if name == "word" else "count" for name in sums.column_names])
+
     for span, occurrences in spans:
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(span)):
             if len(word) <= MAX_WORD_CHARACTERS:
                 words[word] += occurrences
-    return dict(sorted(words.items()))
+        if len(words) >= _WORDS_A_BATCH:  # as Python's strings a million words would take 150 MB
+            table = added_up()
+            words.clear()
+    return _Words(added_up())
 
 
-def _train_pieces(words: dict[str, int], initial: list[str], fixed: list[str], vocab_size: int) -> list[str]:
+def _train_pieces(words: _Words, initial: list[str], fixed: list[str], vocab_size: int) -> list[str]:
     """Return the pieces longer than a character, in the order in which they were learned.
 
     The trainer numbers ``##x`` pieces in the order of a hash map with a random seed, and breaks ties between
     equally frequent pairs by these numbers. Passing these pieces as special ones fixes their numbers.
 
     Args:
-        words: Number of occurrences of each word.
+        words: How often each word occurs.
         initial: Single characters that begin a word.
         fixed: The special pieces, and the single characters inside a word.
         vocab_size: Largest number of pieces.
@@ -265,24 +292,24 @@ def _train_pieces(words: dict[str, int], initial: list[str], fixed: list[str], v
     return [piece for piece in sorted(vocabulary, key=vocabulary.__getitem__) if piece not in known]
 
 
-def _repeat(words: dict[str, int]) -> Iterator[str]:
+def _repeat(words: Iterable[tuple[str, int]]) -> Iterator[str]:
     """Yield each word as often as it occurs, in lines of bounded length."""
     # The trainer takes text, not counts; a frequent word in one line would be a string of gigabytes.
-    for word, occurrences in words.items():
+    for word, occurrences in words:
         full, rest = divmod(occurrences, _FEED_WORDS)
         for _ in range(full):
             yield f"{word} " * _FEED_WORDS
         yield f"{word} " * rest
 
 
-def choose_alphabet(words: Mapping[str, int], capacity: int) -> tuple[list[str], list[str]]:
+def choose_alphabet(words: Iterable[tuple[str, int]], capacity: int) -> tuple[list[str], list[str]]:
     """Choose the single-character pieces for a vocabulary.
 
     All characters are kept if they take at most half of the vocabulary. Otherwise the most frequent ones are kept, as
     many as reach 99.99% of the text, or 99.95% if no more fit.
 
     Args:
-        words: Number of occurrences of each word.
+        words: How often each word occurs.
         capacity: Number of pieces in the vocabulary, special ones not counted.
 
     Returns:
@@ -294,7 +321,7 @@ def choose_alphabet(words: Mapping[str, int], capacity: int) -> tuple[list[str],
     """
     counts: Counter[str] = Counter()
     inside: set[str] = set()
-    for word, occurrences in words.items():
+    for word, occurrences in words:
         for character in word:
             counts[character] += occurrences
         if len(word) > 1:

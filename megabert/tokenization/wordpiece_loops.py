@@ -11,9 +11,18 @@ fast: most English words fit into one or two such numbers, which are compared an
 import numpy as np
 
 from megabert.compiled import compiled, inlined
-from megabert.randomness.splitmix64 import GOLDEN
-from megabert.tokenization.recent_words_loops import REMEMBERED_BYTES, load, lowest_bytes, recall, remember, slot_of
-from megabert.tokenization.span_loops import SPACE, is_plain, span_end
+from megabert.randomness.keyed import GOLDEN
+from megabert.tokenization.span_loops import (
+    REMEMBERED_BYTES,
+    SPACE,
+    is_plain,
+    load,
+    lowest_bytes,
+    recall,
+    remember,
+    slot_of,
+    span_end,
+)
 
 INITIAL, INSIDE = 0, 1  # the two roots of the trie: pieces that start a word, and pieces inside one (written ##piece)
 _1, _8, _32, _56 = (np.uint64(value) for value in (1, 8, 32, 56))

@@ -1,5 +1,6 @@
-"""What the pieces of a vocabulary stand for, in one form for every kind of tokenizer, so that two can be compared."""
+"""What the pieces of a vocabulary stand for, in one form for every kind of tokenizer: to compare and to read them."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from megabert.tokenization.backend import BYTE_BPE, CONTINUATION, SPACE_BYTE, SPACE_MARK, WORDPIECE
@@ -38,3 +39,27 @@ def written_pieces(tokenizer: Tokenizer) -> list[WrittenPiece]:
         encoded = b"".join(to_bytes[character] for character in text) if is_bytes else text.encode()
         result.append(WrittenPiece(encoded, piece.startswith(mark)))
     return result
+
+
+def readable_pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
+    """Return pieces as people read them.
+
+    Byte-level BPE writes a character for each byte, three of them for a syllable of Hangul. Here its pieces are text,
+    with ``##`` before one that continues a word, as in WordPiece. Bytes that are no whole characters, or cannot be
+    printed, are numbers.
+    """
+    pieces = [tokenizer.pieces[index] for index in ids]
+    if tokenizer.kind is not BYTE_BPE:
+        return pieces
+    to_bytes = {character: byte for byte, character in enumerate(byte_characters())}
+    readable = []
+    for piece in pieces:
+        text = piece.removeprefix(SPACE_BYTE)
+        if piece in tokenizer.names or any(character not in to_bytes for character in text):
+            readable.append(piece)
+            continue
+        encoded = bytes(to_bytes[character] for character in text) or b" "
+        decoded = (WrittenPiece(encoded, piece != text).decode() or "").strip()
+        shown = decoded if decoded and decoded.isprintable() else f"<{encoded.hex(' ')}>"
+        readable.append(shown if piece != text else f"##{shown}")
+    return readable

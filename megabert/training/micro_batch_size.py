@@ -12,7 +12,7 @@ import torch
 
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
-from megabert.engine.engine import DTYPES
+from megabert.engine.build import DTYPES
 from megabert.errors import ConfigError
 from megabert.models.build import PretrainingModel
 from megabert.observability.logs import logger

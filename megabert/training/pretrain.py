@@ -18,7 +18,8 @@ from megabert.data.shard_set import ShardSet
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks, run_on_main_rank
 from megabert.distributed.run_lock import RunLock
-from megabert.engine.engine import Engine, build_engine
+from megabert.engine.build import build_engine
+from megabert.engine.engine import Engine
 from megabert.engine.weight_average import WeightAverage
 from megabert.errors import EXIT_STOPPED, DataError
 from megabert.models.build import InitialWeights, initialize, load_initial_weights

@@ -288,10 +288,10 @@ class Trainer:
         if ratios:
             row["train/trust_ratio/all"] = list(ratios.values())
         self._writer.write(self.state.step, row)
+        masked_lm = f" (masked-LM {losses['mlm_loss']:.4f})" if losses["mlm_loss"] != losses["loss"] else ""
         progress.report(
             self.state.phase_step,
-            f"loss {losses['loss']:.4f} (masked-LM {losses['mlm_loss']:.4f}), lr {rate:.2e}, "
-            f"{perf['perf/sequences_per_s']:.0f} sequences/s",
+            f"loss {losses['loss']:.4f}{masked_lm}, lr {rate:.2e}, {perf['perf/sequences_per_s']:.0f} sequences/s",
         )
 
     def _open_writer(self) -> MetricWriter | None:

@@ -9,7 +9,7 @@ from wire import counting
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OptimizerConfig
-from megabert.engine.engine import build_engine
+from megabert.engine.build import build_engine
 from megabert.models.build import build_model, initialize
 from megabert.optim import build_optimizer
 from megabert.training.step import train_step

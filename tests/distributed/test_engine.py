@@ -9,7 +9,8 @@ import torch.distributed as dist
 from toy_training import ENGINES, batch_of, ds_config, make_engine, train_step, whole_masters
 
 from megabert.config.deepspeed import REQUIRED
-from megabert.engine.engine import LossScaleFloor, build_engine
+from megabert.engine.build import build_engine
+from megabert.engine.engine import LossScaleFloor
 from megabert.errors import ConfigError
 
 FLOAT_STAGES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"]

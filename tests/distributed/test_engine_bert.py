@@ -7,7 +7,7 @@ from toy_training import ENGINES, ds_config, gather_whole
 from megabert.config.model import ModelConfig
 from megabert.config.run import OptimizerConfig
 from megabert.data.batch import MicroBatch
-from megabert.engine.engine import build_engine
+from megabert.engine.build import build_engine
 from megabert.models.bert import terms_of
 from megabert.models.build import build_model, initialize
 from megabert.optim import build_optimizer

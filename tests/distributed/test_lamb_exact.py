@@ -35,7 +35,7 @@ def test_lamb_over_three_ranks_equals_float64_reference(workers):
 @pytest.mark.parametrize("engine", ["zero1", "zero3"])
 def test_stock_lamb_under_zero_fails_the_same_test(workers, engine):
     errors = workers(2).run(lamb_reference.lamb_errors, engine, steps=20, attached=False)[0]
-    for name in ("gain_bias", "pair", "dense.weight"):  # each alone, or nearly so, in one rank's window of a bucket
+    for name in ("gain_bias", "pair", "dense.weight"):  # each alone, or nearly so, in one rank's partition of a bucket
         errors.pop(name)
     assert min(errors.values()) > 100 * TOLERANCE, errors
 

@@ -7,7 +7,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from megabert.config.run import OptimizerConfig
-from megabert.engine.engine import Engine, build_engine
+from megabert.engine.build import build_engine
+from megabert.engine.engine import Engine
+from megabert.models.layers import Dense
 from megabert.optim import build_optimizer
 
 ENGINES = {
@@ -41,17 +43,17 @@ class Toy(nn.Module):
         torch.manual_seed(seed)
         self.pair = nn.Parameter(torch.randn(1, 2))  # two elements, with decay
         self.embedding = nn.Embedding(VOCABULARY, 31)  # 12,400 of 16,600 elements
-        self.dense = nn.Linear(31, 67)
+        self.dense = Dense(31, 67)
         self.LayerNorm = nn.LayerNorm(67)
-        self.out = nn.Linear(67, 31)
-        self.decoder = nn.Linear(31, VOCABULARY)
+        self.out = Dense(67, 31)
+        self.decoder = Dense(31, VOCABULARY)
         self.decoder.weight = self.embedding.weight
         self.gain_bias = nn.Parameter(torch.ones(1))  # one element, without decay
 
     def forward(self, ids: Tensor, targets: Tensor) -> ToyOutput:
-        hidden = self.embedding(ids) * self.pair.sum()
+        hidden = self.embedding(ids.reshape(-1)) * self.pair.sum()
         hidden = self.out(nn.functional.gelu(self.LayerNorm(self.dense(hidden)))) * self.gain_bias
-        logits = self.decoder(hidden).float().reshape(-1, VOCABULARY)
+        logits = self.decoder(hidden).float()
         return ToyOutput(nn.functional.cross_entropy(logits, targets.reshape(-1), reduction="sum"), hidden)
 
 

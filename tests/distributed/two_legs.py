@@ -4,7 +4,7 @@ from counted_training import MODEL, batch_of_share
 from toy_training import ENGINES, ds_config, gather_whole
 
 from megabert.config.run import OptimizerConfig
-from megabert.engine.engine import build_engine
+from megabert.engine.build import build_engine
 from megabert.models.build import build_model, initialize
 from megabert.optim import build_optimizer
 from megabert.training.step import train_step

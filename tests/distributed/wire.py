@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import megabert.ops
-from megabert.engine.host_copy import HostCopy
+from megabert.engine.engine import HostCopy
 
 COLLECTIVES = {
     # Method of a process group: which argument is, or holds, the whole tensor, and how often a ring passes it round.

@@ -1,12 +1,15 @@
-"""Shards for real runs, built once by the real pipeline from the bundled corpus."""
+"""Shards for real runs, built by the real pipeline from the bundled corpus: once, whatever the number of workers."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from integration.runs import Run
 
 CORPUS = Path(__file__).parents[2] / "examples" / "corpus" / "public_domain.jsonl"
@@ -19,6 +22,25 @@ def small_corpus(folder: Path) -> Path:
     chosen = [{**document, "text": document["text"][:12_000]} for document in documents[::7]]
     path.write_text("".join(json.dumps(document) + "\n" for document in chosen), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """``made_once(name, make)`` is a folder that the first worker makes, by ``make(folder)``; the others wait."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def folder_of(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = shared / name, shared / f"{name}.done"
+        with FileLock(shared / f"{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return folder_of
 
 
 @pytest.fixture(scope="session")
@@ -38,14 +60,16 @@ def build_shards(corpus: Path, output: Path, *extra: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shards(corpus, tmp_path_factory) -> Path:
-    """A finished build."""
-    return build_shards(corpus, tmp_path_factory.mktemp("data") / "shards")
+def shards(corpus, made_once) -> Path:
+    """A finished build, which nobody may change."""
+    return made_once("data", lambda folder: build_shards(corpus, folder / "shards")) / "shards"
 
 
 @pytest.fixture(scope="session")
-def uninterrupted_run(shards, tmp_path_factory) -> Run:
+def uninterrupted_run(shards, made_once) -> Run:
     """A complete run of two ranks that nothing interrupted: what a killed or stopped run has to equal in the end."""
-    run = Run(tmp_path_factory.mktemp("runs") / "uninterrupted", shards, ranks=2)
-    run.finish_well()
-    return run
+
+    def run_in(folder: Path) -> Run:
+        return Run(folder / "uninterrupted", shards, ranks=2)
+
+    return run_in(made_once("runs", lambda folder: run_in(folder).finish_well()))

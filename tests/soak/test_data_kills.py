@@ -20,13 +20,13 @@ KILLS = 20
 pytestmark = pytest.mark.soak
 
 
-def command(output, workers):
+def command(output, workers, text=CORPUS):
     flags = ["--vocab-size", "8192", "--validation-share", "0.05", "--workers", str(workers)]
-    return [sys.executable, "-m", "data_prep", "build", "--input", str(CORPUS), "--output", str(output), *flags]
+    return [sys.executable, "-m", "data_prep", "build", "--input", str(text), "--output", str(output), *flags]
 
 
-def run(output, workers):
-    done = subprocess.run(command(output, workers), cwd=ROOT, capture_output=True, text=True, timeout=600)
+def run(output, workers, text=CORPUS):
+    done = subprocess.run(command(output, workers, text), cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 
 
@@ -47,6 +47,21 @@ def reference(tmp_path_factory):
 def test_workers_do_not_change_a_byte(reference, tmp_path, workers):
     run(tmp_path / "out", workers)
     assert hashes(tmp_path / "out") == reference[0]
+
+
+@pytest.mark.parametrize("files", [1, 3, 40])
+def test_order_and_split_of_the_input_do_not_change_a_byte(reference, tmp_path, files):
+    lines = CORPUS.read_text(encoding="utf-8").splitlines(keepends=True)
+    random.Random(files).shuffle(lines)
+    for number in range(files):
+        (tmp_path / f"{number}.jsonl").write_text("".join(lines[number::files]), encoding="utf-8")
+    run(tmp_path / "out", 2, tmp_path / "*.jsonl")
+    # Manifests name the input.
+    shards, expected = (
+        {name: digest for name, digest in all_.items() if not name.endswith("manifest.json")}
+        for all_ in (hashes(tmp_path / "out"), reference[0])
+    )
+    assert shards == expected
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 16])

@@ -1,4 +1,7 @@
-"""kill -9 of a random rank at 50 random moments of one run, half of them while a checkpoint is being written."""
+"""kill -9 of a random rank at 50 random moments of one run, half of them while a checkpoint is being written.
+
+``MEGABERT_KILLS`` is another number of kills.
+"""
 
 import os
 import random
@@ -13,7 +16,7 @@ from megabert.checkpoints.format import find_damage, steps_in
 
 pytestmark = pytest.mark.soak
 
-KILLS = 50
+KILLS = int(os.environ.get("MEGABERT_KILLS", "50"))
 RANKS = 2
 # Every step is saved and a step is short, so that much of the time is spent on checkpoints.
 FLAGS = {"phases.0.steps": 2000, "phases.1.steps": 150, "checkpoint.every_steps": 1, "validation.every_steps": 500}

@@ -76,14 +76,14 @@ def pairs_of(folder: Path, length: int, pairing: str):
     """Pairs of as many passes as give `ROWS`, as columns, with the text."""
     metadata = replace(read_manifest(folder / "instances" / str(length)).metadata, pairing=pairing)
     text = Text(folder)
-    columns, rows, duplicate = [], 0, 0
+    columns, rows, pass_number = [], 0, 0
     while rows < ROWS:
-        options = PairOptions(metadata=metadata, short_seq_prob=0.1, duplicate=duplicate)
+        options = PairOptions(metadata=metadata, short_seq_prob=0.1, pass_number=pass_number)
         for bucket in range(len(text.documents.bucket_starts) - 1):
             pairs = make_pairs(text.documents, bucket, options, folder / "tokenizer")
             columns.append((pairs.a_start, pairs.a_length, pairs.b_start, pairs.b_length, pairs.label))
             rows += len(pairs)
-        duplicate += 1
+        pass_number += 1
     return text, [np.concatenate(column) for column in zip(*columns, strict=True)]
 
 

@@ -11,6 +11,7 @@ from megabert.randomness.keyed import mix
 
 ROOT = Path(__file__).parents[2]
 ASK = "import unit.test_compiled as t; print(t.masks())"
+ASK_FOR_MODULES = "import sys; import unit.test_compiled as t; t.masks(); print('scipy.linalg' in sys.modules)"
 
 
 def masks() -> str:
@@ -23,14 +24,14 @@ def masks() -> str:
     return f"{mix(*masked.ids_T.tolist())} {masked.positions_M.sum()} {masked.offsets[-1]}"
 
 
-def ask(cache: Path | str) -> str:
+def ask(cache: Path | str, program: str = ASK) -> str:
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "XDG_CACHE_HOME": str(cache)}
-    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_bytes_do_not_depend_on_what_is_kept(tmp_path):
+def test_bytes_do_not_depend_on_what_is_kept_and_need_no_scipy(tmp_path):
     cold = ask(tmp_path)
     kept = sorted(tmp_path.rglob("*.nbc"))
     assert kept
@@ -38,3 +39,4 @@ def test_bytes_do_not_depend_on_what_is_kept(tmp_path):
     assert ask(tmp_path) == cold == masks()
     assert [path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*.nbc"))] == stamps  # taken, not made again
     assert ask("/proc/nowhere") == cold
+    assert ask(tmp_path, ASK_FOR_MODULES) == "False"

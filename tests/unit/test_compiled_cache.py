@@ -67,7 +67,7 @@ def test_whatever_a_loop_freezes_is_a_reason_to_compile_anew():
     files = [path for package in ("megabert", "data_prep") for path in (ROOT / package).rglob("*_loops.py")]
     loops = [path for path in files if "megabert.compiled" in path.read_text(encoding="utf-8")]
     frozen = set().union(*map(imported_files, loops))
-    assert ROOT / "megabert" / "randomness" / "splitmix64.py" in frozen
+    assert ROOT / "megabert" / "randomness" / "keyed.py" in frozen
     assert [path for path in {*files, *frozen} if path not in frozen_files()] == []
 
 
@@ -75,5 +75,5 @@ def test_loops_freeze_no_more_than_a_few_files_without_imports_of_their_own():
     """Otherwise a change anywhere would compile all loops anew."""
     others = [path for path in frozen_files() if not path.name.endswith("_loops.py")]
     names = {str(path.relative_to(ROOT)) for path in others}
-    assert {"data_prep/instances/draws.py", "megabert/randomness/splitmix64.py", "megabert/compiled.py"} <= names
+    assert {"data_prep/instances/draws.py", "megabert/randomness/keyed.py", "megabert/compiled.py"} <= names
     assert len(names) <= 9, names

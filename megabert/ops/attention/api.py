@@ -76,6 +76,7 @@ def attention(
     num_heads: int,
     dropout: AttentionDropout | None = None,
     blocks: AttentionBlocks | None = None,
+    bias_C: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Mix tokens within each sequence: softmax(Q K^T / sqrt(H)) V per head (Vaswani et al. 2017, section 3.2).
@@ -88,6 +89,8 @@ def attention(
         num_heads: N.
         dropout: Dropout of the probabilities; None drops nothing.
         blocks: What ``plan_attention`` returned for the same sequences; None works it out here.
+        bias_C: The bias that ``qkv_TC`` has already, if it is to get its gradient from here: a kernel has two
+            thirds of it in registers. It changes no value. None: whoever added the bias sums its gradient.
         backend: ``auto``, ``triton`` or ``torch``.
 
     Returns:
@@ -97,7 +100,8 @@ def attention(
         KernelError: The backend cannot run here.
     """
     run = choose("attention", backend, BACKENDS, qkv_TC.device.type)
-    return run(qkv_TC, cu_seqlens, max_seqlen=max_seqlen, num_heads=num_heads, dropout=dropout, blocks=blocks)
+    options = {"max_seqlen": max_seqlen, "num_heads": num_heads, "dropout": dropout, "blocks": blocks}
+    return run(qkv_TC, cu_seqlens, bias_C=bias_C, **options)
 
 
 def attention_torch(
@@ -108,8 +112,11 @@ def attention_torch(
     num_heads: int,
     dropout: AttentionDropout | None = None,
     blocks: AttentionBlocks | None = None,
+    bias_C: Tensor | None = None,
 ) -> Tensor:
     """Run ``attention``: in blocks on a CPU, as one padded batch elsewhere; 16 bits on a CPU work in float32."""
+    if bias_C is not None:
+        qkv_TC = _SumForBias.apply(qkv_TC, bias_C)
     if qkv_TC.device.type != "cpu":
         return padded_attention(qkv_TC, cu_seqlens, max_seqlen=max_seqlen, num_heads=num_heads, dropout=dropout)
     if blocks is None:
@@ -155,6 +162,18 @@ def plan_blocks(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> Attention
     order_Z = np.concatenate(order) if order else np.empty(0, np.int64)
     tensors = (torch.from_numpy(array) for array in (gather_qkv, scatter_qkv, gather_out, scatter_out, order_Z))
     return AttentionBlocks(tuple(shapes), slots, *tensors)
+
+
+class _SumForBias(torch.autograd.Function):
+    """Returns its input, whose gradient it sums over tokens: that is the gradient of a bias in it."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv_TC: Tensor, bias_C: Tensor) -> Tensor:
+        return qkv_TC.view_as(qkv_TC)
+
+    @staticmethod
+    def backward(ctx: Any, grad_TC: Tensor) -> tuple[Tensor, Tensor]:
+        return grad_TC, grad_TC.sum(0)
 
 
 class _Attention(torch.autograd.Function):

@@ -14,6 +14,11 @@ A program takes COLUMNS keys at a time and walks over all queries. What it is la
 - Else a program takes one tile and writes its part of dQ to float32 scratch; ``attention_sum_tiles`` adds up the parts
   in the order of tiles. The sums are those of IS_RUNNING, bit for bit. No kernel has atomics, so results repeat.
 
+The gradient of the bias of keys and values is the sum of dK and dV over tokens. With IS_WHOLE a program sums its own
+while it has them (HAS_BIAS), and ``column_sums`` adds up programs. dQ is complete in the inner loop, where registers
+are at their limit: its sum is read from memory, a third of the bytes. In tiles the same costs a fourteenth of the
+inner loop's instructions and spills on sm_86, so there nothing is summed.
+
 Without IS_WHOLE, delta = rowsum(dO * O) / c comes from ``attention_delta``.
 """
 
@@ -26,7 +31,7 @@ from megabert.ops.attention.kernels import bounds, dropout_keys, first_query, wr
 from megabert.ops.triton_support.device_functions import drop_pairs, exp2
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences"])
 def attention_delta(
     out_ptr,  # contexts, (tokens, heads, HEAD)
     dout_ptr,  # their gradient, (tokens, heads, HEAD)
@@ -60,6 +65,23 @@ def attention_delta(
 
 
 @triton.jit
+def _store_bias_sums(
+    bias_ptr,  # each program's sums of dK and dV over tokens, float32, (2, sequences, width)
+    sequences,  # programs of a head
+    width,  # D
+    dk,  # this program's, (BLOCK_H,)
+    dv,  # likewise
+    HEAD: tl.constexpr,  # H
+    BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
+):
+    """Store one program's part of the gradient of the bias."""
+    h = tl.arange(0, BLOCK_H)
+    bias_ptr += tl.program_id(0) * width + tl.program_id(1) * HEAD + h
+    tl.store(bias_ptr, dk, mask=h < HEAD)
+    tl.store(bias_ptr + sequences * width, dv, mask=h < HEAD)
+
+
+@triton.jit
 def _differentiate_tile(
     qkv_ptr,  # queries, keys and values of one sequence and head
     dout_ptr,  # gradient of its contexts
@@ -67,6 +89,8 @@ def _differentiate_tile(
     delta_ptr,  # its rowsum(A * dP); not read if IS_WHOLE
     dqkv_ptr,  # gradients of its queries, keys and values
     sums_ptr,  # its dQ so far (IS_RUNNING), or its part from this tile, float32, a row of D a query
+    bias_ptr,  # each program's sums of dK and dV over tokens, float32, (2, sequences, width), or None
+    sequences,  # B
     first_col,  # first key of the tile
     length,  # tokens of the sequence
     width,  # D
@@ -77,6 +101,7 @@ def _differentiate_tile(
     threshold,  # smallest hash that survives dropout, int32
     dropout_scale,  # what a survivor of dropout is multiplied by
     HAS_DROPOUT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,  # whether dK and dV are summed over tokens
     IS_WHOLE: tl.constexpr,  # whether COLUMNS keys are all keys of the longest sequence
     IS_RUNNING: tl.constexpr,  # whether the same program takes the tiles before and after
     HEAD: tl.constexpr,  # H
@@ -133,11 +158,17 @@ def _differentiate_tile(
             tl.store(dq_ptr, (dq * gradient_scale).to(dqkv_ptr.dtype.element_ty), mask=row_mask & is_complete)
         else:
             tl.store(sum_ptr, dq, mask=row_mask)
-    tl.store(dqkv_ptr + width + col_offsets, (dk * gradient_scale).to(dqkv_ptr.dtype.element_ty), mask=col_mask)
-    tl.store(dqkv_ptr + 2 * width + col_offsets, (dv * dropout_scale).to(dqkv_ptr.dtype.element_ty), mask=col_mask)
+    dk = (dk * gradient_scale).to(dqkv_ptr.dtype.element_ty)
+    dv = (dv * dropout_scale).to(dqkv_ptr.dtype.element_ty)
+    tl.store(dqkv_ptr + width + col_offsets, dk, mask=col_mask)
+    tl.store(dqkv_ptr + 2 * width + col_offsets, dv, mask=col_mask)
+    if HAS_BIAS:
+        dk_sum = tl.sum(tl.where(col_mask, dk, 0.0).to(tl.float32), axis=0)
+        dv_sum = tl.sum(tl.where(col_mask, dv, 0.0).to(tl.float32), axis=0)
+        _store_bias_sums(bias_ptr, sequences, width, dk_sum, dv_sum, HEAD, BLOCK_H)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences"])
 def attention_backward(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
     dout_ptr,  # gradient of the contexts, (tokens, heads, HEAD)
@@ -148,6 +179,7 @@ def attention_backward(
     delta_ptr,  # rowsum(A * dP), float32, (heads, queries); not read if IS_WHOLE
     dqkv_ptr,  # gradients of queries, keys and values, (tokens, 3, heads, HEAD)
     sums_ptr,  # scratch for dQ, float32, (tiles, tokens, heads, HEAD); not read if IS_WHOLE
+    bias_ptr,  # each program's sums of dK and dV over tokens, float32, (2, sequences, heads, HEAD), or None
     tokens,  # T, padding included
     sequences,  # B
     heads,  # N
@@ -158,6 +190,7 @@ def attention_backward(
     threshold,  # smallest hash that survives dropout, int32
     dropout_scale,  # what a survivor of dropout is multiplied by
     HAS_DROPOUT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,  # whether dK and dV are summed over tokens; with IS_WHOLE only
     IS_WHOLE: tl.constexpr,  # whether COLUMNS keys are all keys of the longest sequence
     IS_RUNNING: tl.constexpr,  # whether a program takes all tiles of its sequence
     HEAD: tl.constexpr,  # H
@@ -180,6 +213,9 @@ def attention_backward(
         write_zeros(dqkv_ptr + 2 * width, start, length, tile * ROWS, tiles * ROWS, 3 * width, HEAD, BLOCK_H, ROWS)
         return
     if tile * COLUMNS >= length:
+        if HAS_BIAS:
+            none = tl.zeros((BLOCK_H,), dtype=tl.float32)
+            _store_bias_sums(bias_ptr, sequences, width, none, none, HEAD, BLOCK_H)
         return
 
     # Move every pointer to this sequence and head; from here on rows and columns count within the sequence.
@@ -199,15 +235,17 @@ def attention_backward(
             # A tile may begin only when all threads have written the sums that it reads.
             tl.debug_barrier()
             _differentiate_tile(
-                qkv_ptr, dout_ptr, lse_ptr, delta_ptr, dqkv_ptr, sums_ptr, first_col, length, width, key, second_key,
+                qkv_ptr, dout_ptr, lse_ptr, delta_ptr, dqkv_ptr, sums_ptr, bias_ptr, sequences,
+                first_col, length, width, key, second_key,
                 score_scale, gradient_scale, threshold, dropout_scale,
-                HAS_DROPOUT, IS_WHOLE, IS_RUNNING, HEAD, BLOCK_H, ROWS, COLUMNS,
+                HAS_DROPOUT, HAS_BIAS, IS_WHOLE, IS_RUNNING, HEAD, BLOCK_H, ROWS, COLUMNS,
             )  # fmt: skip
     else:
         _differentiate_tile(
-            qkv_ptr, dout_ptr, lse_ptr, delta_ptr, dqkv_ptr, sums_ptr, tile * COLUMNS, length, width, key, second_key,
+            qkv_ptr, dout_ptr, lse_ptr, delta_ptr, dqkv_ptr, sums_ptr, bias_ptr, sequences,
+            tile * COLUMNS, length, width, key, second_key,
             score_scale, gradient_scale, threshold, dropout_scale,
-            HAS_DROPOUT, IS_WHOLE, IS_RUNNING, HEAD, BLOCK_H, ROWS, COLUMNS,
+            HAS_DROPOUT, HAS_BIAS, IS_WHOLE, IS_RUNNING, HEAD, BLOCK_H, ROWS, COLUMNS,
         )  # fmt: skip
 
 

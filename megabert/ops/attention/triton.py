@@ -16,6 +16,7 @@ from megabert.ops.attention.backward_kernels import attention_backward, attentio
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.kernels import attention_forward
 from megabert.ops.dropout import threshold_and_scale
+from megabert.ops.triton_support.column_sums import column_sums
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import attention_tiles, capability_of, fills_card, power_of_two
 
@@ -32,6 +33,7 @@ def attention_triton(
     num_heads: int,
     dropout: AttentionDropout | None = None,
     blocks: AttentionBlocks | None = None,
+    bias_C: Tensor | None = None,
 ) -> Tensor:
     """Run ``api.attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32.
 
@@ -44,13 +46,19 @@ def attention_triton(
             f"ops.attention=triton: heads are {head_width} wide; its kernels take up to {WIDEST_HEAD}. "
             "Use ops.attention=torch or more heads."
         )
-    return _Attention.apply(qkv_TC, cu_seqlens, max_seqlen, num_heads, dropout)
+    return _Attention.apply(qkv_TC, bias_C, cu_seqlens, max_seqlen, num_heads, dropout)
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, qkv_TC: Tensor, cu_seqlens: Tensor, max_seqlen: int, num_heads: int, dropout: AttentionDropout | None
+        ctx: Any,
+        qkv_TC: Tensor,
+        bias_C: Tensor | None,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        num_heads: int,
+        dropout: AttentionDropout | None,
     ) -> Tensor:
         qkv_TC = qkv_TC.contiguous()
         tokens, head_width = qkv_TC.shape[0], qkv_TC.shape[1] // (3 * num_heads)
@@ -86,6 +94,7 @@ class _Attention(torch.autograd.Function):
         # Where a program holds all keys of a head, delta needs no output.
         ctx.save_for_backward(qkv_TC, cu_seqlens, lse_NR, None if tiles.is_whole else out_TD)
         ctx.constants = (max_seqlen, num_heads, dropout, tiles)
+        ctx.bias_dtype = qkv_TC.dtype if bias_C is None else bias_C.dtype
         return out_TD
 
     @staticmethod
@@ -99,6 +108,9 @@ class _Attention(torch.autograd.Function):
         is_running = tiles.may_run and fills_card(sequences * num_heads, qkv_TC.device)
         key_tiles = 1 if is_running else max(1, triton.cdiv(max_seqlen, tiles.backward.columns))
         dqkv_TC = torch.empty_like(qkv_TC)
+        biases_2BD = None
+        if ctx.needs_input_grad[1] and tiles.is_whole:
+            biases_2BD = torch.empty(2, sequences, width, dtype=torch.float32, device=qkv_TC.device)
         # Where keys are tiled, delta comes from a kernel before. Where each tile has its program, parts of dQ are added
         # up by a kernel after. A pointer that is not read must be one all the same, because the kernel moves it.
         delta_NR = sums_KTD = lse_NR
@@ -115,6 +127,7 @@ class _Attention(torch.autograd.Function):
             delta_NR,
             dqkv_TC,
             sums_KTD,
+            biases_2BD,
             tokens,
             sequences,
             num_heads,
@@ -125,6 +138,7 @@ class _Attention(torch.autograd.Function):
             threshold,
             scale,
             HAS_DROPOUT=dropout is not None,
+            HAS_BIAS=biases_2BD is not None,
             IS_WHOLE=tiles.is_whole,
             IS_RUNNING=is_running,
             HEAD=head_width,
@@ -137,7 +151,19 @@ class _Attention(torch.autograd.Function):
         )
         if not tiles.is_whole and not is_running:
             _add_up_tiles(sums_KTD, cu_seqlens, dqkv_TC, (max_seqlen, tiles.backward.columns, scale, head_width))
-        return dqkv_TC, None, None, None, None
+        dbias_C = _bias_gradient(dqkv_TC, biases_2BD, ctx.bias_dtype) if ctx.needs_input_grad[1] else None
+        return dqkv_TC, dbias_C, None, None, None, None
+
+
+def _bias_gradient(dqkv_TC: Tensor, biases_2BD: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return the sum of ``dqkv_TC`` over tokens; of keys and values from the sums of programs, where there are any."""
+    if biases_2BD is None:
+        return dqkv_TC.sum(0, dtype=dtype)
+    width = biases_2BD.shape[2]
+    dbias_3D = torch.empty(3, width, dtype=dtype, device=dqkv_TC.device)
+    torch.sum(dqkv_TC[:, :width], 0, dtype=dtype, out=dbias_3D[0])
+    column_sums(biases_2BD, dtype, out=dbias_3D[1:])
+    return dbias_3D.view(-1)
 
 
 def seeds_and_constants(dropout: AttentionDropout | None) -> tuple[Tensor | None, Tensor | None]:

@@ -6,17 +6,49 @@ the weights. Tested on CPU against a float64 reference (tests/unit/ops/test_lamb
 optimizer over whole parameters, not these passes: megabert.optim.apex_lamb.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
-from megabert.ops.lamb.reference import TORCH_PASSES, Coefficients, Segment
 
-BACKENDS = (
-    Backend("triton", "megabert.ops.lamb.triton:TRITON_PASSES", triton_obstacle),
-    Backend("torch", TORCH_PASSES, no_obstacle),
-)
+
+class Segment(NamedTuple):
+    """Elements of one parameter within a flat tensor: the optimizer's fragment, with a slot in place of its name."""
+
+    offset: int
+    """First element in the flat tensor."""
+    numel: int
+    """Number of elements."""
+    slot: int
+    """The parameter's column in the vector of squared norms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coefficients:
+    """The numbers of one step: ``u = (exp_avg_scale * m) / (sqrt(exp_avg_sq_scale * v) + eps) + weight_decay * w``."""
+
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    gradient_scale: float | Tensor = 1.0
+    """Factor on the gradient: clipping, and the mean over ranks. A float64 scalar on the device need not be known to
+    the host yet. 0 leaves weights, gradient and moments as they are, whatever the gradient holds."""
+    exp_avg_scale: float = 1.0
+    """1 / (1 - beta1**t) where the variant corrects for the moments' start at zero."""
+    exp_avg_sq_scale: float = 1.0
+    """1 / (1 - beta2**t) likewise."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """A backend's implementation of ``api.compute_update`` and ``api.apply_update``."""
+
+    compute_update: Callable[..., None]
+    apply_update: Callable[..., None]
 
 
 def compute_update(
@@ -74,3 +106,9 @@ def apply_update(
     """
     run = choose("lamb", backend, BACKENDS, weights.device.type).apply_update
     run(weights, update, segments=segments, scales=scales, rounded=rounded)
+
+
+BACKENDS = (
+    Backend("triton", "megabert.ops.lamb.triton:TRITON_PASSES", triton_obstacle),
+    Backend("torch", "megabert.ops.lamb.reference:TORCH_PASSES", no_obstacle),
+)

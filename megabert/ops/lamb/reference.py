@@ -1,55 +1,17 @@
 """LAMB's two passes in plain torch: the meaning of the op (You et al. 2020, algorithm 2), and its CPU backend.
 
-The types of the op are here as well: slices of parameters, the numbers of one step, and a backend's two functions.
-
 Elements are computed in the dtype of the flat tensors, float32 or float64. Squares are always summed in float64:
 torch's float32 norm of four million elements is wrong by 1.6e-4 on a CPU.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from megabert.ops.lamb.api import Coefficients, Passes, Segment
+
 _CHUNK = 1 << 16  # elements: half a MiB in float64, so that a chunk stays in a CPU's cache
-
-
-class Segment(NamedTuple):
-    """A slice of one parameter within a flat tensor."""
-
-    offset: int
-    """First element in the flat tensor."""
-    numel: int
-    """Number of elements."""
-    slot: int
-    """The parameter's column in the vector of squared norms."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Coefficients:
-    """The numbers of one step: ``u = (exp_avg_scale * m) / (sqrt(exp_avg_sq_scale * v) + eps) + weight_decay * w``."""
-
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    gradient_scale: float | Tensor = 1.0
-    """Factor on the gradient: clipping, and the mean over ranks. A float64 scalar on the device need not be known to
-    the host yet. 0 leaves weights, gradient and moments as they are, whatever the gradient holds."""
-    exp_avg_scale: float = 1.0
-    """1 / (1 - beta1**t) where the variant corrects for the moments' start at zero."""
-    exp_avg_sq_scale: float = 1.0
-    """1 / (1 - beta2**t) likewise."""
-
-
-@dataclass(frozen=True)
-class Passes:
-    """A backend's implementation of ``api.compute_update`` and ``api.apply_update``."""
-
-    compute_update: Callable[..., None]
-    apply_update: Callable[..., None]
 
 
 def compute_update(

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from megabert.ops.lamb.reference import Coefficients, Passes, Segment
+from megabert.ops.lamb.api import Coefficients, Passes, Segment
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import LAMB_BLOCK, LAMB_CHUNK, LAMB_WARPS
 

@@ -36,10 +36,16 @@ def column_sums_of_partials(
     tl.store(sums_ptr + quantity * columns + cols, sums, mask=cols < columns)
 
 
-def column_sums(partials_QPD: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the sums over programs, taken in float32, rounded to ``dtype``, of shape (Q, D)."""
+def column_sums(partials_QPD: Tensor, dtype: torch.dtype, out: Tensor | None = None) -> Tensor:
+    """Return the sums over programs, taken in float32, rounded to ``dtype``, of shape (Q, D).
+
+    Args:
+        partials_QPD: Partial sums, float32.
+        dtype: Of the result.
+        out: Contiguous memory for it; None allocates some.
+    """
     quantities, rows, columns = partials_QPD.shape
-    sums_QD = torch.empty(quantities, columns, dtype=dtype, device=partials_QPD.device)
+    sums_QD = torch.empty(quantities, columns, dtype=dtype, device=partials_QPD.device) if out is None else out
     grid = (triton.cdiv(columns, COLUMNS), quantities)
     column_sums_of_partials[grid](partials_QPD, sums_QD, rows, columns, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4)
     return sums_QD

@@ -59,6 +59,7 @@ class Heartbeat:
         with contextlib.suppress(OSError):  # a full disk ends no run
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.beat()  # here, and not first thing in the thread, which could write it over a newer one
         self._thread.start()
         return self
 
@@ -84,7 +85,6 @@ class Heartbeat:
                 os.pwrite(self._file, json.dumps(asdict(beat)).ljust(_BYTES - 1).encode() + b"\n", 0)
 
     def _beat_on(self) -> None:
-        self.beat()
         while not self._is_closed.wait(PERIOD_S):
             self.beat()
         self.beat()

@@ -66,7 +66,7 @@ def test_all_fields_are_shown_with_defaults_and_words(shown):
     assert everything["--activation-checkpointing,"].startswith("--no-activation-checkpointing ")
     assert everything["--activation-checkpointing,"].endswith("(default: false)")
     assert everything["--init-from"].endswith("(default: none)")
-    assert everything["--phases.N.learning-rate"].endswith("(required, here or in a file)")
+    assert everything["--phases.N.learning-rate"].endswith("(default: the recipe's)")
 
 
 def test_sections_come_in_the_order_of_use(shown):

@@ -1,44 +1,21 @@
-"""The stream of batches: its instances, its masks, its padding, and that neither ranks nor budget change it."""
+"""The stream of batches: its instances, its padding, and that neither ranks nor budget change it."""
 
 import json
-from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from unit.data.streams import SEED, loader_of, shape_of, steps_of
 
 from megabert.config.phase import PhaseConfig
 from megabert.data.batch import IGNORED, instance_seeds, probe_batch
-from megabert.data.dynamic_masking import masked_statistics, phase_masking
 from megabert.data.loader import PackedLoader
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
-from megabert.data.packing import MicroShape, shape_for
+from megabert.data.packing import MicroShape
 from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepPacker, validation_batches
 from megabert.errors import ConfigError
-from megabert.masking import MaskingOptions
 from megabert.schema import parse_json, to_json
-
-SEED = 5
-
-
-def _shape(shards, global_batch_size, world_size=1, budget=256):
-    return shape_for(
-        shards.statistics, global_batch_size=global_batch_size, world_size=world_size, micro_batch_tokens=budget
-    )
-
-
-def _loader(shards, *, global_batch_size=50, world_size=1, rank=0, budget=256, pad=False, **options):
-    shape = _shape(shards, global_batch_size, world_size, budget)
-    share = RankShare(shape=shape, rank=rank, world_size=world_size, pad=pad)
-    options.setdefault("num_steps", 4)
-    return PackedLoader(StepPacker(shards, seed=SEED, global_batch_size=global_batch_size, share=share), **options)
-
-
-def _steps(shards, **options):
-    with _loader(shards, **options) as loader:
-        return list(loader)
 
 
 def _sequences(micro_batch):
@@ -64,7 +41,7 @@ def _sequences(micro_batch):
 
 def _global_batches(shards, world_size=1, **options):
     """Each step's sequences over all ranks, sorted; checks that ranks agree."""
-    ranks = [_steps(shards, world_size=world_size, rank=rank, **options) for rank in range(world_size)]
+    ranks = [steps_of(shards, world_size=world_size, rank=rank, **options) for rank in range(world_size)]
     batches = []
     for steps in zip(*ranks, strict=True):
         assert len({len(s.micro_batches) for s in steps}) == 1
@@ -104,7 +81,7 @@ GROWING = PhaseConfig(steps=9, global_batch_size=211, learning_rate=1.0, initial
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_growing_batches_are_the_instances_by_hand_on_any_world(shards, train_instances, world_size):
-    shape = _shape(shards, GROWING.global_batch_size, world_size)
+    shape = shape_of(shards, GROWING.global_batch_size, world_size)
 
     def steps(rank, first, position):
         share = RankShare(shape=shape, rank=rank, world_size=world_size)
@@ -144,14 +121,14 @@ def test_global_batches_and_seeds_depend_on_neither_ranks_nor_budget(shards, wor
 
 
 def test_seeds_differ_between_instances_and_steps(shards):
-    steps = _steps(shards, num_steps=20)
+    steps = steps_of(shards, num_steps=20)
     seeds = torch.cat([b.instance_seeds_B for s in steps for b in s.micro_batches])
     assert seeds.dtype == torch.int32
     assert seeds.unique().numel() == seeds.numel() == 1000
 
 
 def test_more_ranks_than_instances_give_empty_micro_batches(shards):
-    steps = _steps(shards, global_batch_size=3, world_size=8, rank=7, num_steps=1)
+    steps = steps_of(shards, global_batch_size=3, world_size=8, rank=7, num_steps=1)
     [empty] = steps[0].micro_batches
     assert (empty.num_instances, empty.num_tokens, empty.num_masked) == (0, 0, 0)
     assert empty.cu_seqlens.tolist() == [0, 0]
@@ -162,11 +139,11 @@ def test_more_ranks_than_instances_give_empty_micro_batches(shards):
 
 @pytest.mark.parametrize("after", [1, 7, 25])
 def test_resuming_from_position_after_equals_the_unbroken_stream(shards, after):
-    unbroken = _steps(shards, num_steps=30)  # more than an epoch
+    unbroken = steps_of(shards, num_steps=30)  # more than an epoch
     position = parse_json(
         json.dumps(to_json(unbroken[after - 1].position_after)), DataPosition, where="checkpoint", remedy=""
     )
-    resumed = _steps(shards, position=position, first_number=after + 1, num_steps=30 - after)
+    resumed = steps_of(shards, position=position, first_number=after + 1, num_steps=30 - after)
     for a, b in zip(resumed, unbroken[after:], strict=True):
         assert (a.number, a.position_after) == (b.number, b.position_after)
         assert [_sequences(m) for m in a.micro_batches] == [_sequences(m) for m in b.micro_batches]
@@ -181,7 +158,7 @@ def test_skipped_ranges_are_left_out_exactly(shards, train_instances):
 
 
 def test_batch_may_exceed_the_corpus(shards):
-    [step] = _steps(shards, global_batch_size=2500, num_steps=1, budget=4000)
+    [step] = steps_of(shards, global_batch_size=2500, num_steps=1, budget=4000)
     assert step.num_instances == 2500
     assert step.position_after == DataPosition(2, 2500 - 2222)
 
@@ -214,7 +191,7 @@ def test_objectives(make, tmp_path, objective):
 
 
 def test_micro_batch_dtypes_and_copies(shards):
-    [step] = _steps(shards, num_steps=1)
+    [step] = steps_of(shards, num_steps=1)
     batch = step.micro_batches[0].to("cpu")
     int32 = {"cu_seqlens", "instance_seeds_B"}
     for name in step.micro_batches[0].__dataclass_fields__:
@@ -238,7 +215,7 @@ def test_validation_batches_hold_the_first_instances_once(
     shard_folder, validation_instances, world_size, max_instances
 ):
     shards = ShardSet.open(shard_folder, "validation")
-    shape = _shape(shards, 20, world_size)
+    shape = shape_of(shards, 20, world_size)
     shares = [RankShare(shape=shape, rank=rank, world_size=world_size, pad=True) for rank in range(world_size)]
     ranks = [list(validation_batches(shards, share, max_instances=max_instances)) for share in shares]
     assert len({len(batches) for batches in ranks}) == 1
@@ -248,118 +225,7 @@ def test_validation_batches_hold_the_first_instances_once(
     assert sorted(seeds) == sorted(instance_seeds(0, 0, np.arange(len(sequences))).tolist())
 
 
-@pytest.fixture
-def unmasked(make, tmp_path):
-    """Shards whose masks are left to the loader, and the ids of their instances."""
-    rows = [replace(row, masked_lm_positions=[], masked_lm_ids=[]) for row in make.instances(300, 32, 1000, seed=0)]
-    return ShardSet.open(make.shards(tmp_path / "dynamic", {"train": [rows]}, masking="dynamic"))
-
-
-def masked_instances(steps):
-    """(ids with the masks undone, positions, ids shown) of every instance, in the order of the stream."""
-    instances = []
-    for step in steps:
-        for micro in step.micro_batches:
-            starts = micro.cu_seqlens.tolist()
-            ids = micro.input_ids_T.clone()
-            ids[micro.masked_positions_M] = micro.masked_ids_M
-            for start, stop in pairwise(starts):
-                positions = micro.masked_positions_M[
-                    (micro.masked_positions_M >= start) & (micro.masked_positions_M < stop)
-                ]
-                shown = micro.input_ids_T[start:stop].tolist()
-                instances.append((tuple(ids[start:stop].tolist()), tuple((positions - start).tolist()), tuple(shown)))
-    return instances
-
-
-def test_dynamic_masks_differ_by_epoch_and_not_by_ranks(unmasked):
-    options = {"global_batch_size": 100, "num_steps": 6}
-    with _loader(unmasked, **options) as loader:
-        steps = list(loader)
-    alone = masked_instances(steps)
-    assert len(alone) == 600
-    assert all(step.num_masked == sum(b.num_masked for b in step.micro_batches) for step in steps)
-    by_text = {}
-    for text, positions, _ in alone:
-        by_text.setdefault(text, []).append(positions)
-    assert all(len(positions) == 2 for positions in by_text.values())
-    assert sum(first != second for first, second in by_text.values()) > 0.9 * len(by_text)
-    shared = []
-    for rank in range(2):
-        with _loader(unmasked, rank=rank, world_size=2, **options) as loader:
-            shared += masked_instances(list(loader))
-    assert sorted(shared) == sorted(alone)
-
-
-def test_dynamic_masks_have_the_share_of_static_ones(unmasked):
-    with _loader(unmasked, global_batch_size=300, num_steps=4) as loader:
-        instances = masked_instances(list(loader))
-    predicted = sum(len(positions) for _, positions, _ in instances)
-    tokens = sum(len(text) for text, _, _ in instances)
-    assert abs(predicted / tokens - 0.15) < 0.02
-    shown = [ids[position] for _, positions, ids in instances for position in positions]
-    assert abs(shown.count(unmasked.metadata.special_ids["mask"]) / predicted - 0.8) < 0.03
-
-
-@pytest.mark.parametrize("share", [0.05, 0.3, 0.45])
-def test_masks_of_a_phase_have_its_share_and_its_actions(unmasked, share):
-    phase = PhaseConfig(
-        steps=1, global_batch_size=1, learning_rate=1.0, masked_lm_prob=share, mask_actions=(0.5, 0.2, 0.3)
-    )
-    masking = phase_masking(phase, unmasked.metadata)
-    shape = shape_for(
-        masked_statistics(unmasked.statistics, masking), global_batch_size=300, world_size=1, micro_batch_tokens=512
-    )
-    packer = StepPacker(
-        unmasked, seed=SEED, global_batch_size=300, share=RankShare(shape=shape, pad=True), masking=masking
-    )
-    with PackedLoader(packer, num_steps=4) as loader:
-        steps = list(loader)
-    instances = masked_instances(replace(step, micro_batches=_unpadded(step)) for step in steps)
-    # The number of predictions is google-research/bert's rule for each length, counted exactly.
-    lengths = [len(text) for text, _, _ in instances]
-    most = -(-unmasked.metadata.max_predictions_per_seq * share // 0.15)
-    assert [len(positions) for _, positions, _ in instances] == [
-        min(most, max(1, round(length * share))) for length in lengths
-    ]
-    shown = [(text[p], ids[p]) for text, positions, ids in instances for p in positions]
-    masked = sum(seen == unmasked.metadata.special_ids["mask"] for _, seen in shown) / len(shown)
-    kept = sum(original == seen for original, seen in shown) / len(shown)
-    assert masked == pytest.approx(0.5, abs=0.06)
-    assert kept == pytest.approx(0.3, abs=0.06)
-
-
-def _unpadded(step):
-    """The micro-batches cut to their real part."""
-    return [
-        replace(
-            batch,
-            input_ids_T=batch.input_ids_T[: batch.num_tokens],
-            cu_seqlens=batch.cu_seqlens[: batch.num_instances + 1],
-            masked_positions_M=batch.masked_positions_M[: batch.num_masked],
-            masked_ids_M=batch.masked_ids_M[: batch.num_masked],
-        )
-        for batch in step.micro_batches
-    ]
-
-
-def test_phase_that_names_no_masks_has_those_of_the_shards(unmasked, shards):
-    phase = PhaseConfig(steps=1, global_batch_size=1, learning_rate=1.0)
-    assert phase_masking(phase, unmasked.metadata) == MaskingOptions.of(unmasked.metadata)
-    assert masked_statistics(unmasked.statistics, phase_masking(phase, unmasked.metadata)) == unmasked.statistics
-    assert phase_masking(phase, shards.metadata) is None
-    assert masked_statistics(shards.statistics, None) == shards.statistics
-
-
-def test_dynamic_masks_of_validation_stay(unmasked):
-    share = RankShare(shape=_shape(unmasked, 64, 1, 512))
-    first, second = (list(validation_batches(unmasked, share)) for _ in range(2))
-    assert sum(batch.num_masked for batch in first) > 0
-    for one, other in zip(first, second, strict=True):
-        assert torch.equal(one.input_ids_T, other.input_ids_T)
-
-
 @pytest.mark.parametrize("options", [{"rank": 2, "world_size": 2}, {"rank": -1}])
 def test_impossible_rank_is_refused(shards, options):
     with pytest.raises(ConfigError, match="rank"):
-        _loader(shards, **options)
+        loader_of(shards, **options)

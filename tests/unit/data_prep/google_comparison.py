@@ -41,8 +41,8 @@ def statistics(document, a, b, is_random, length, count):
 def of_fast(folder: Path, length, passes, seed=5):
     documents = DocumentSet.open(folder, "train")
     total = np.zeros((documents.num_documents, len(NAMES)))
-    for duplicate in range(passes):
-        options = pair_options(length, pairing="google", seed=seed, duplicate=duplicate)
+    for pass_number in range(passes):
+        options = pair_options(length, pairing="google", seed=seed, pass_number=pass_number)
         for number in range(len(documents.bucket_starts) - 1):
             pairs = pair_google(Bucket(documents, number), options)
             document = documents.document_of_token(pairs.a_start)

@@ -26,8 +26,8 @@ def pairs_of(built, length, *, objective="nsp", passes=PASSES, split="train"):
     documents = DocumentSet.open(built.folder / "documents", split)
     is_subword = tokenizer_of(built.folder / "tokenizer").is_subword
     found = []
-    for duplicate in range(passes):
-        options = pair_options(length, objective=objective, seed=3, duplicate=duplicate)
+    for pass_number in range(passes):
+        options = pair_options(length, objective=objective, seed=3, pass_number=pass_number)
         for number in range(len(documents.bucket_starts) - 1):
             found.append(pair_balanced(Bucket(documents, number), options, is_subword))
     return documents, found
@@ -169,7 +169,7 @@ def held_out_hits(cue, label, is_held_out):
 
 def test_passes_differ_and_repeat(built):
     documents = DocumentSet.open(built.folder / "documents", "train")
-    options = [pair_options(64, seed=3, duplicate=d) for d in (0, 0, 1)]
+    options = [pair_options(64, seed=3, pass_number=d) for d in (0, 0, 1)]
     first, again, other = (make_pairs(documents, 0, option, built.folder / "tokenizer") for option in options)
     assert np.array_equal(first.b_start, again.b_start)
     assert len(first) != len(other) or not np.array_equal(first.b_start, other.b_start)

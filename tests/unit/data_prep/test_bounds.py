@@ -33,6 +33,12 @@ def test_sound_text_is_kept_however_long_it_is(text):
     assert excess_of(text) == ""
 
 
+def test_a_line_ends_at_any_line_end():
+    line = "\u201c" * 1000 + "x" * 20_000  # many of these would take too long if they were one
+    assert excess_of("\u2028".join([line] * 100)) == ""
+    assert "quotation marks" in excess_of(" ".join([line] * 100))
+
+
 SOUND = (
     "The [[ship|boat]] left {{when|x}}.<ref>{{cite|a=b}}</ref><br><!-- {{ --><nowiki>[[</nowiki>\n"
     "== Head ==\n{|\n| a || [http://b c]\n|}\n* one\n"

@@ -387,7 +387,7 @@ def test_shards_are_stored_for_reading_single_rows(built):
             assert not is_compressed
             assert batch_rows == min(len(rows), 32_768 // length)
             lists = ("input_ids", "masked_lm_positions")
-            assert np.load(lengths_path(path)).tolist() == [[len(row[name]) for row in rows] for name in lists]
+            assert np.load(lengths_path(path)).tolist() == [[len(row[name]) for name in lists] for row in rows]
 
 
 @pytest.mark.parametrize("sizes", [[5], [4, 4], [1, 1, 1], [3, 9, 2, 0, 4, 1], [8, 1], [0, 3]])

@@ -6,7 +6,7 @@ from unit.data_prep.conftest import write_jsonl
 from data_prep import estimate as module
 from data_prep.cli import main
 from data_prep.config import BuildConfig, SourceConfig
-from data_prep.estimate import estimate, require_space, shown, text_bytes_of
+from data_prep.estimate import estimate, require_space, shown
 from data_prep.extract.inputs import find_files, plan_chunks
 from megabert.errors import ConfigError, DataError
 
@@ -33,11 +33,19 @@ def test_cost_grows_with_the_text():
 def test_estimated_units_are_those_of_the_plan(built, make_config, corpus):
     """A corpus of megabytes, where every rounding shows."""
     files = find_files(make_config().sources)
-    plan = estimate(make_config(), text_bytes_of(files), 2)
+    plan = estimate(make_config(), files, 2)
     units = {stage.title: stage.units for stage in plan.stages}
     assert units["extract"] == len(plan_chunks(files, make_config().chunk_bytes))
     instances = [entry for manifest in built.manifests.values() for entry in manifest.shards]
     assert units["instances"] == len(instances)
+
+
+def test_weights_count_in_the_documents_and_the_instances(corpus):
+    plain, heavy = (BuildConfig(sources=(SourceConfig(input=str(corpus), weight=weight),)) for weight in (1, 60))
+    once, often = (estimate(config, find_files(config.sources), 2) for config in (plain, heavy))
+    for title, times in (("extract", 1), ("tokenize", 1), ("buckets", 60), ("instances", 60)):
+        sizes = [stage.bytes for plan in (once, often) for stage in plan.stages if stage.title == title]
+        assert sizes[1] == pytest.approx(times * sizes[0], rel=1e-3)
 
 
 def test_disk_that_is_too_small_is_refused_with_what_helps(tmp_path, monkeypatch):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from data_prep.arrow_files import offsets_of
-from data_prep.checks.batch import Batch
 from data_prep.checks.invariant_loops import SOUND, first_broken, is_sound
-from data_prep.checks.invariants import RULES, Rules
+from data_prep.checks.invariants import RULES, Batch, Rules
 from megabert.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.schema import ShardMetadata
 

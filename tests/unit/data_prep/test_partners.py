@@ -51,10 +51,10 @@ def test_windows_of_a_pass_tile_the_split(tmp_path, small_windows):
     """Where buckets are equal, every token is in the window of one unit in every pass."""
     documents = write_split(tmp_path, [[[40, 60]] * 10] * 7)
     seen = set()
-    for duplicate in range(20):
+    for pass_number in range(20):
         counts = np.zeros(7001, np.int64)
         for number in range(7):
-            ranges = other_tokens(Bucket(documents, number), pair_options(64, duplicate=duplicate))
+            ranges = other_tokens(Bucket(documents, number), pair_options(64, pass_number=pass_number))
             seen.add((number, *ranges))
             for first, end in ranges:
                 counts[[first, end]] += 1, -1
@@ -65,10 +65,10 @@ def test_windows_of_a_pass_tile_the_split(tmp_path, small_windows):
 @pytest.mark.parametrize("size", [7, 100])
 def test_windows_over_documents_tile_them(tmp_path, small_windows, size):
     documents = write_split(tmp_path, [[[40, 60]] * size] * 5)
-    for duplicate in range(10):
+    for pass_number in range(10):
         counts = np.zeros(5 * size, np.int64)
         for number in range(5):
-            first, count = other_documents(Bucket(documents, number), pair_options(64, duplicate=duplicate))
+            first, count = other_documents(Bucket(documents, number), pair_options(64, pass_number=pass_number))
             counts[(first + np.arange(count)) % (5 * size)] += 1
         assert set(counts) == {1}
 
@@ -116,10 +116,12 @@ def test_random_seconds_are_uniform_over_the_split(tmp_path, small_windows, pair
     documents = uneven_split(tmp_path)
     firsts, column = documents.bucket_starts[:, 0 if pairing == "google" else 2], []
     borders = np.linspace(0, firsts[-1], 9)
-    for duplicate in range(passes):
+    for pass_number in range(passes):
         expected, drawn = np.zeros(8), np.zeros(8)
         for number in range(documents.num_buckets):
-            pairs = PAIRINGS[pairing](Bucket(documents, number), pair_options(64, pairing=pairing, duplicate=duplicate))
+            pairs = PAIRINGS[pairing](
+                Bucket(documents, number), pair_options(64, pairing=pairing, pass_number=pass_number)
+            )
             b_start = pairs.b_start[pairs.label == 1]
             where = documents.document_of_token(b_start) if pairing == "google" else b_start
             drawn += np.histogram(where, borders)[0]

@@ -117,6 +117,18 @@ def test_bad_json_lines_are_named(tmp_path, line, message):
         read_all(tmp_path / "a.jsonl")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        r'{"text": "\ud83d\ude00 \u0007\/\b\f\r\t\"", "n": [1, -0.5e300, 1e999, NaN, -Infinity, true, null]}',
+        '{"text": "first", "text": "last \u2028 \U0001f600", "": {}}',
+        ' \t{"text" : "' + "\u00e9" * 100 + '" , "n": 123456789012345678901234567890}\t ',
+    ],
+)
+def test_lines_are_read_as_by_pythons_parser(tmp_path, line):
+    assert text_module._text_of(line, "text") == ("", json.loads(line)["text"])
+
+
 def test_glob_without_match_is_refused(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         find_files((SourceConfig(input=str(tmp_path / "*.txt")),))

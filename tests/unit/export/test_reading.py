@@ -74,6 +74,33 @@ def test_the_other_generation_of_deberta_is_refused(deberta_folder):
         read_huggingface(deberta_folder)
 
 
+@pytest.fixture
+def modernbert_folder(tokenizer_dir, tmp_path) -> Path:
+    config = ModelConfig(family="modernbert", vocab_size=69, preset="tiny")
+    write(tmp_path / "modernbert", model_of(config, "none"), tokenizer_dir)
+    return tmp_path / "modernbert"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"local_attention": 63}, "local_attention=63 cannot be halved"),
+        ({"local_attention": 0}, "local_attention=0 cannot be halved"),
+        ({"global_rope_theta": 0}, "global_rope_theta=0 is no base of rotary positions"),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": 0}}}, "local_rope_theta=0 is no base"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": "far"}}}, "global_rope_theta"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "only rope_type='default' is supported"),
+        ({"rope_parameters": ["full_attention"]}, "rope_parameters"),
+        ({"layer_types": ["sliding_attention", "full_attention"]}, "only every n-th layer may be full_attention"),
+        ({"norm_bias": True}, "norm_bias=True; only False is supported"),
+    ],
+)
+def test_other_modernberts_are_refused(changes, message, modernbert_folder):
+    edit_config(modernbert_folder, **changes)
+    with pytest.raises(ConfigError, match=message):
+        read_huggingface(modernbert_folder)
+
+
 def test_position_scores_are_read_as_the_authors_write_them(deberta_folder):
     before = read_huggingface(deberta_folder).config
     edit_config(deberta_folder, pos_att_type="p2c|c2p")

@@ -123,6 +123,7 @@ def attention(
         max_seqlen=max_seqlen,
         num_heads=heads,
         dropout=site,
+        bias_C=meta(3 * heads * head_width, dtype=dtype),
     )
     out.backward(torch.empty_like(out))
 

@@ -55,6 +55,21 @@ def test_attention_and_gradients_match_float64_reference(
         assert value[sum(lengths) :].abs().sum() == 0  # padding tokens belong to no sequence
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_bias_gets_the_gradient_that_a_dense_layer_would_give_it_bit_for_bit(dtype, generator, boundaries):
+    qkv = torch.randn(20, 3 * 2 * 8, generator=generator).to(dtype)
+    gradients = []
+    for is_handed_on in (False, True):
+        bias = torch.zeros(qkv.shape[1], dtype=dtype, requires_grad=True)
+        sums = qkv + (bias.detach() if is_handed_on else bias)
+        out = attention(
+            sums.requires_grad_(), boundaries([5, 7]), max_seqlen=7, num_heads=2, bias_C=bias if is_handed_on else None
+        )
+        out.square().sum().backward()
+        gradients.append(bias.grad)
+    assert torch.equal(*gradients)
+
+
 def test_attention_matches_torch_scaled_dot_product_attention(boundaries):
     qkv = torch.randn(12, 3 * 2 * 16)
     out = attention(qkv, boundaries([5, 7]), max_seqlen=7, num_heads=2)

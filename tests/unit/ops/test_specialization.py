@@ -15,13 +15,20 @@ from megabert.ops.bias_gelu.triton import bias_gelu_triton
 from megabert.ops.cross_entropy.triton import cross_entropy_triton
 from megabert.ops.dropout import Dropout
 from megabert.ops.layer_norm.triton import layer_norm_triton
+from megabert.ops.rotary_attention.api import RotarySequences
+from megabert.ops.rotary_attention.triton import rotary_attention_triton
 from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 
 WIDTH, HEADS = 128, 2
-SEQUENCES = 133
-"""Any number, the same for all micro-batches of a phase: it counts padded sequences."""
-SIZES = [(16_384, 2_560), (16_512, 2_688), (17_024, 2_704), (256, 16), (131_072, 20_480)]
-"""Tokens and masked positions: multiples of 16."""
+SIZES = [
+    (16_384, 2_560, 133),
+    (16_512, 2_688, 134),
+    (17_024, 2_704, 128),
+    (256, 16, 1),
+    (131_072, 20_480, 1_040),
+    (128, 16, 2),
+]
+"""Tokens and masked positions, multiples of 16, and any number of sequences."""
 
 
 @pytest.fixture
@@ -43,29 +50,39 @@ def meta(*shape, dtype=torch.bfloat16):
     return torch.empty(*shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
 
 
-def run_ops(tokens, masked):
+def run_ops(tokens, masked, sequences):
     seeds_T, column = meta(tokens, dtype=torch.int32), meta(WIDTH)
     site = Dropout(0.1, row_keys_triton(seeds_T, 7))
-    read = masked + SEQUENCES  # rows of the last layer: any number
+    read = masked + sequences  # rows of the last layer: any number
     site_of_read = Dropout(0.1, row_keys_triton(meta(read, dtype=torch.int32), 7))
     dropped_triton(meta(tokens, WIDTH), site)
-    probabilities = AttentionDropout(0.1, meta(SEQUENCES, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
+    probabilities = AttentionDropout(0.1, meta(sequences, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
     options = {"max_seqlen": 128, "num_heads": HEADS, "dropout": probabilities}
     for rows, dropout in ((tokens, site), (read, site_of_read)):
         x, residual = meta(rows, WIDTH), meta(rows, WIDTH)
         torch.autograd.backward(layer_norm_triton(x, column, column, column, residual, 1e-12, dropout), [x, residual])
         bias_gelu_triton(x, column, approximate=False).backward(x)
-    qkv, cu_seqlens = meta(tokens, 3 * WIDTH), meta(SEQUENCES + 1, dtype=torch.int32)
-    attention_triton(qkv, cu_seqlens, **options).backward(meta(tokens, WIDTH))
+    qkv, cu_seqlens = meta(tokens, 3 * WIDTH), meta(sequences + 1, dtype=torch.int32)
+    bias = meta(3 * WIDTH)
+    attention_triton(qkv, cu_seqlens, **options, bias_C=bias).backward(meta(tokens, WIDTH))
+    positions = meta(8192, dtype=torch.int64)
+    turns = torch.empty(8192, 2, WIDTH // HEADS // 2, device="meta")
+    for reach in (64, None):
+        packed = RotarySequences(cu_seqlens, 8192, positions)
+        out = rotary_attention_triton(qkv, turns, packed, reach=reach, num_heads=HEADS, dropout=probabilities)
+        out.backward(meta(tokens, WIDTH))
     cross_entropy_triton(meta(masked, 1024), meta(masked, dtype=torch.int64))[0].backward()
 
 
 def test_each_kernel_is_compiled_once_for_all_micro_batches(variants):
-    for size in SIZES:
+    run_ops(*SIZES[0])
+    first = {name: set(kinds) for name, kinds in variants.items()}
+    for size in SIZES[1:]:
         run_ops(*size)
     kernels = {"layer_norm_backward", "attention_backward", "bias_gelu_backward", "cross_entropy_backward"}
     assert kernels | {"column_sums_of_partials", "dropout_row_keys", "dropout_tile"} <= set(variants)
-    assert {name: kinds for name, kinds in variants.items() if len(kinds) > 1} == {}
+    assert {"rotary_turn", "rotary_attention_backward_keys"} <= set(variants)
+    assert variants == first
 
 
 def test_variants_are_seen(variants):

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from megabert.observability.gpus import GPUS, gpu_by_name, gpu_of_device
-from megabert.planning.step_time import Cluster, Communication, Work, step_time
+from megabert.planning.step_time import (
+    LOADER_TOKENS_PER_S,
+    PLAN_S_PER_INSTANCE,
+    Cluster,
+    Communication,
+    Work,
+    step_time,
+)
 
 H200 = Cluster(gpu=GPUS["h200"], nodes=8, gpus_per_node=8)
 
@@ -77,7 +84,10 @@ def test_two_legs_have_the_latency_of_their_rings_and_the_bytes_of_one():
 def test_slow_loader_sets_the_pace():
     work = Work(parameters=1000, flops=1e9, micro_steps=1, instances=65_536, tokens=8_000_000)
     step = seconds(work, Communication())
-    assert step.total_s == step.loader_s > 0.03
+    # Every rank plans the whole batch and collects its own 64th of the tokens.
+    assert step.loader_s == pytest.approx(65_536 * PLAN_S_PER_INSTANCE + 125_000 / LOADER_TOKENS_PER_S)
+    assert step.total_s == step.loader_s > step.compute_s
+    assert seconds(replace(work, flops=1e16), Communication()).total_s > step.loader_s  # behind enough compute it hides
 
 
 @pytest.mark.parametrize(

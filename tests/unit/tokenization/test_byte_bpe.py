@@ -13,6 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from megabert.errors import ConfigError, DataError
 from megabert.tokenization import Tokenizer, load_tokenizer, save_huggingface, train_byte_bpe
+from megabert.tokenization.written import readable_pieces
 
 TEXTS = [
     "The whale, the WHALE's tail; it isn't (quite) 1,234.5 feet long!",
@@ -55,6 +56,14 @@ def test_pieces_are_robertas(bpe):
     assert (~bpe.is_subword[pieces]).sum() == 4
     assert bpe.is_subword[bpe.encode("It")[0]]  # without a space before it, it may be the rest of a word
     assert not bpe.is_subword[:5].any()
+
+
+def test_pieces_are_shown_as_text(bpe):
+    text = " the whale spoke \ub300\ud55c"
+    shown = "".join(f" {piece}" for piece in readable_pieces(bpe, bpe.encode(text).tolist()))
+    assert shown.replace(" ##", "").startswith(" the whale spoke ")
+    one_byte = [bpe.vocab[piece] for piece in ("a", "\u0120", "\u00eb", "\u0107", "<mask>")]
+    assert readable_pieces(bpe, one_byte) == ["##a", "<20>", "##<eb>", "##<07>", "<mask>"]
 
 
 def test_every_text_can_be_written_and_comes_back(bpe):

@@ -91,16 +91,16 @@ def test_a_small_text_gives_fewer_pieces():
 
 def test_crowded_alphabets_keep_the_most_frequent_characters():
     words = {chr(0x4E00 + index): 1_000_000 // (index + 1) ** 2 for index in range(900)}
-    initial, _ = choose_alphabet(words, capacity=1000)
+    initial, _ = choose_alphabet(words.items(), capacity=1000)
     assert 0.9999 <= sum(words[character] for character in initial) / sum(words.values()) < 1
     assert set(initial) == {chr(0x4E00 + index) for index in range(len(initial))}
-    assert len(choose_alphabet(words, capacity=2000)[0]) == 900
+    assert len(choose_alphabet(words.items(), capacity=2000)[0]) == 900
 
 
 def test_too_many_characters_for_the_size_are_refused():
     words = {chr(0x4E00 + index): 5 for index in range(900)}
     with pytest.raises(DataError, match=r"Raise vocab_size to 1,800 or more"):
-        choose_alphabet(words, capacity=500)
+        choose_alphabet(words.items(), capacity=500)
 
 
 def test_text_without_words_is_refused():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from megabert.randomness.sort_loops import order_of
+from megabert.randomness.keyed_loops import order_of
 
 
 @pytest.mark.parametrize(

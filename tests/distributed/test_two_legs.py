@@ -5,8 +5,8 @@ import pytest
 import two_legs
 from toy_training import ds_config
 
-from megabert.engine.engine import build_engine
-from megabert.engine.exchange import _ranks_per_node
+from megabert.engine.build import build_engine
+from megabert.engine.two_legs import _ranks_per_node
 from megabert.errors import ConfigError
 
 BF16_ROUNDING = 2**-9  # at most, of each number

@@ -1,11 +1,23 @@
-"""Record batches of instances that any program may have written, checked before a reader follows their numbers.
+"""Instances as a shard holds them: record batches, checked before a reader follows their numbers; and their lengths.
 
 A hash in a manifest vouches for bytes, not for sense. Arrow believes what a file says, so that an offset behind its
 values makes a reader take foreign memory, and an id behind the vocabulary ends in an index error far from its cause.
+Any program may have written a shard.
+
+The *lengths index* next to a shard says how long each instance is, for a loader that plans without reading instances.
+``train-00000-00.arrow`` has its index in ``train-00000-00.lengths.npy``: an array of numpy with a row an instance, its
+length and, where masks are in the shards, its number of positions to predict. 2 or 4 bytes an instance, and those of a
+range of instances are next to each other, so that a loader reads them in one go. It says nothing that the shard does
+not say, so it is written again where it is missing or does not fit.
 """
 
 # T tokens, M predictions, R rows
 
+import io
+import os
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -13,7 +25,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
+from megabert.schema.files import atomic_path
 from megabert.schema.shards import ShardMetadata
+
+_LENGTH_TYPE = np.dtype("<u2")
 
 
 def read_batch(reader: pa.RecordBatchFileReader, number: int) -> pa.RecordBatch:
@@ -87,6 +102,11 @@ class FlatBatch(NamedTuple):
             np.asarray(batch["next_sentence_label"]),
         )
 
+    @property
+    def predicted_M(self) -> NDArray[np.int64]:
+        """Where the token of each prediction is in ``ids_T``."""
+        return np.repeat(self.offsets[:-1], np.diff(self.ends_M)) + self.positions_M
+
 
 def find_nonsense(batch: FlatBatch, metadata: ShardMetadata) -> tuple[int, str] | None:
     """Return the first row of a batch that no reader can use, and why; None where all can be used.
@@ -138,3 +158,80 @@ def flat_list(column: pa.ListArray) -> tuple[NDArray[np.integer], NDArray[np.int
 
 def _row(starts: NDArray[np.integer], index: int) -> int:
     return int(np.searchsorted(starts, index, side="right")) - 1
+
+
+def lengths_path(shard: Path) -> Path:
+    """Return where the index of a shard is."""
+    return Path(_index_path(shard))
+
+
+def write_lengths(shard: Path, *kinds: NDArray[np.integer]) -> Path:
+    """Write the index of a shard whole or not at all, and return its path.
+
+    Args:
+        shard: The shard.
+        *kinds: Tokens of each instance and, where masks are in the shards, the positions to predict of each.
+    """
+    path = lengths_path(shard)
+    with atomic_path(path) as temporary:
+        values = np.stack(kinds, axis=1).astype(_LENGTH_TYPE)
+        temporary.write_bytes(_npy_header(len(values), len(kinds)) + values.tobytes())
+    return path
+
+
+def read_lengths(shard: Path, rows: int, kinds: int, span: tuple[int, int] | None = None) -> NDArray[np.uint16] | None:
+    """Return a shard's index or a part of it; None where there is no index, or none of such a shard.
+
+    Args:
+        shard: The shard.
+        rows: Its instances.
+        kinds: 1 where the loader draws the masks, 2 where they are in the shard.
+        span: First instance, and the one behind the last. None is all of them, and looks at the file's header as well:
+            of a part the file's size has to tell, because the header would be a second read of the disk.
+
+    Returns:
+        Shape (kinds, instances): tokens, then positions to predict.
+    """
+    header, (first, stop), width = _npy_header(rows, kinds), span or (0, rows), kinds * _LENGTH_TYPE.itemsize
+    try:
+        descriptor = os.open(_index_path(shard), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        # Read, and not mapped: of a file that someone truncates a mapping would end the process.
+        if os.fstat(descriptor).st_size != len(header) + rows * width:
+            return None
+        if span is None and os.pread(descriptor, len(header), 0) != header:
+            return None
+        values = np.frombuffer(os.pread(descriptor, (stop - first) * width, len(header) + first * width), _LENGTH_TYPE)
+        return values.reshape(stop - first, kinds).T.copy()
+    except (OSError, ValueError):  # a ValueError: it became shorter meanwhile
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def prefetch_lengths(shard: Path, rows: int, kinds: int, span: tuple[int, int]) -> None:
+    """Ask the system for what `read_lengths` will read, so that it reads many at a time; returns at once."""
+    width = kinds * _LENGTH_TYPE.itemsize
+    with suppress(OSError):
+        descriptor = os.open(_index_path(shard), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            start = len(_npy_header(rows, kinds)) + span[0] * width
+            os.posix_fadvise(descriptor, start, (span[1] - span[0]) * width, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _index_path(shard: Path) -> str:
+    """Return where the index of a shard is; a loader asks so often that a Path would cost as much as the reading."""
+    return os.path.splitext(shard)[0] + ".lengths.npy"
+
+
+@lru_cache(maxsize=1024)
+def _npy_header(rows: int, kinds: int) -> bytes:
+    """Return the bytes with which numpy begins a file that holds such an array."""
+    stream = io.BytesIO()
+    description = {"descr": _LENGTH_TYPE.str, "fortran_order": False, "shape": (rows, kinds)}
+    np.lib.format.write_array_header_1_0(stream, description)
+    return stream.getvalue()

@@ -1,23 +1,21 @@
-"""How a bucket's gradients reach their owners at stages 1 and 2, and its weights come back: in one leg or in two.
+"""A bucket's way in two legs, for many nodes; and the choice between it and one collective of all ranks.
 
-*Flat* is one collective of all ranks. NCCL runs it as a ring through every GPU: a node's cards carry each byte once,
-and the latency grows with the number of GPUs.
+That one (`buckets.Flat`) is what NCCL runs as a ring through every GPU: a node's cards carry each byte once, and the
+latency grows with the number of GPUs. *Two legs* go inside the nodes first (NVLink) and then across (network), among
+the GPUs with the same place in their nodes; weights come back the other way. As many bytes cross the network, but the
+latency grows with the number of nodes alone. Between the legs a rank holds its node's sum, and here 16 bits are cheap:
+rounded once to bfloat16, half of the gradients' bytes cross the network, and the owner adds up the nodes' sums in
+float32. A ring in 16 bits would round in every hop; every rank sending 16 bits to every owner would round once, and
+send as much as there are GPUs in a node times more.
 
-*Two legs* go inside the nodes first (NVLink) and then across (network), among the GPUs with the same place in their
-nodes; weights come back the other way. As many bytes cross the network, but the latency grows with the number of nodes
-alone. Between the legs a rank holds its node's sum, and here 16 bits are cheap: rounded once to bfloat16, half of the
-gradients' bytes cross the network, and the owner adds up the nodes' sums in float32. A ring in 16 bits would round in
-every hop; every rank sending 16 bits to every owner would round once, and send as much as there are GPUs in a node
-times more.
-
-    rank r = node * L + place     the window of rank r: gradients[r] of W = N * L
-    inside      gradients (N, L, w) -> my place's windows of all nodes, summed over my node: (N, w)
-    across      (N, w) -> my window, summed over nodes: (w)
+    rank r = node * L + place     the partition of rank r: gradients[r] of W = N * L
+    inside      gradients (N, L, w) -> my place's partitions of all nodes, summed over my node: (N, w)
+    across      (N, w) -> my partition, summed over nodes: (w)
 """
 
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,26 +23,8 @@ from torch import Tensor
 
 from megabert.config.deepspeed import value_at
 from megabert.distributed.process_group import World
+from megabert.engine.buckets import Exchange, Flat, Work
 from megabert.errors import ConfigError
-
-
-class Work(Protocol):
-    """Something that is under way."""
-
-    def wait(self) -> object:
-        """Let what follows begin after it: on a GPU the stream waits, not the host."""
-
-
-class Flat:
-    """One collective of all ranks, in a thread (gloo) or on a stream (NCCL) of its own."""
-
-    def reduce(self, gradient_sum: Tensor, gradients: Tensor) -> Work:
-        """Sum ``gradients`` over ranks, this rank's window of it into ``gradient_sum``."""
-        return dist.reduce_scatter_tensor(gradient_sum, gradients, async_op=True)  # type: ignore[no-any-return]
-
-    def gather(self, weights: Tensor, window: Tensor) -> Work:
-        """Fill ``weights`` with the windows of all ranks."""
-        return dist.all_gather_into_tensor(weights, window, async_op=True)  # type: ignore[no-any-return]
 
 
 class TwoLegs:
@@ -68,12 +48,12 @@ class TwoLegs:
         self._stream = torch.cuda.Stream(world.device) if world.device.type == "cuda" else None
 
     def reduce(self, gradient_sum: Tensor, gradients: Tensor) -> Work:
-        """Do what ``Flat.reduce`` does."""
+        """Do what ``Exchange.reduce`` says."""
 
         def both_legs() -> None:
-            windows = gradients.view(self._nodes, self._places, -1).transpose(0, 1).contiguous()
-            node_sum = torch.empty_like(windows[0])
-            dist.reduce_scatter_tensor(node_sum.view(-1), windows.view(-1), group=self._inside)
+            partitions = gradients.view(self._nodes, self._places, -1).transpose(0, 1).contiguous()
+            node_sum = torch.empty_like(partitions[0])
+            dist.reduce_scatter_tensor(node_sum.view(-1), partitions.view(-1), group=self._inside)
             if self._network_dtype == gradients.dtype:
                 dist.reduce_scatter_tensor(gradient_sum, node_sum.view(-1), group=self._across)
                 return
@@ -84,13 +64,13 @@ class TwoLegs:
 
         return _Enqueued(both_legs, self._stream)
 
-    def gather(self, weights: Tensor, window: Tensor) -> Work:
-        """Do what ``Flat.gather`` does."""
+    def gather(self, weights: Tensor, partition: Tensor) -> Work:
+        """Do what ``Exchange.gather`` says."""
 
         def both_legs() -> None:
-            mine = torch.empty(self._nodes, window.numel(), dtype=window.dtype, device=window.device)
-            dist.all_gather_into_tensor(mine.view(-1), window, group=self._across)
-            whole = torch.empty(self._places, *mine.shape, dtype=window.dtype, device=window.device)
+            mine = torch.empty(self._nodes, partition.numel(), dtype=partition.dtype, device=partition.device)
+            dist.all_gather_into_tensor(mine.view(-1), partition, group=self._across)
+            whole = torch.empty(self._places, *mine.shape, dtype=partition.dtype, device=partition.device)
             dist.all_gather_into_tensor(whole.view(-1), mine.view(-1), group=self._inside)
             weights.view(self._nodes, self._places, -1).copy_(whole.transpose(0, 1))
 
@@ -116,7 +96,7 @@ class _Enqueued:
             torch.cuda.current_stream().wait_event(self._event)
 
 
-def exchange_of(ds_config: Mapping[str, Any], world: World) -> Flat | TwoLegs:
+def exchange_of(ds_config: Mapping[str, Any], world: World) -> Exchange:
     """Return the exchange that an engine file asks for; every rank calls it.
 
     Raises:

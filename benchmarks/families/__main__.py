@@ -1,0 +1,163 @@
+"""Which family learns to read its context first: held-out loss at [MASK] at equal tokens and parameters.
+
+    python -m benchmarks.families [--corpora english korean] [--seeds 1 2 3] [--candidates bert ...] [--report]
+
+Two layers, 128 wide, on the bundled corpora with the demo's vocabularies: 500,000 tokens in batches of 32 instances of
+up to 64, AdamW, 40% of the tokens masked by the loader, weights from a standard deviation of 0.05. The first seed tries
+the peak rates of --rates on the first corpus; the best one is that of all seeds and corpora. BERT reads pairs and
+predicts the next sentence as well; the others read single segments. Each cell is a run of `megabert pretrain`, scored
+at its checkpoints by the code of `megabert report`. Finished cells are lines of --results: the same command continues,
+also inside a cell that was killed. --report runs nothing.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.families.cells import CANDIDATES, CORPORA, ROOT, Cell, run_cell
+from megabert.text_tables import render_table
+
+HERE = Path(__file__).parent
+CLEARLY = 0.1
+"""Nats below the unigram from which on a model is said to read its context."""
+Result = dict[str, Any]
+
+
+def cells_of(options: argparse.Namespace, results: list[Result]) -> Iterator[Cell]:
+    """Yield all cells in the order in which they are run; rates are chosen from the results when it is their turn."""
+    for corpus in options.corpora:
+        for seed in options.seeds:
+            for candidate in options.candidates:
+                is_trial = (corpus, seed) == (options.corpora[0], options.seeds[0])
+                for rate in options.rates if is_trial else (best_rate(candidate, results),):
+                    yield Cell(corpus, candidate, rate, seed)
+
+
+def best_rate(candidate: str, results: list[Result]) -> float:
+    """Return the rate of the lowest last loss on the first corpus and seed of the results."""
+    trials = [result for result in results if result["candidate"] == candidate]
+    trials = [t for t in trials if (t["corpus"], t["seed"]) == (trials[0]["corpus"], trials[0]["seed"])]
+    return float(min(trials, key=lambda trial: trial["loss"][-1])["rate"])
+
+
+def below(result: Result) -> list[float]:
+    """Return how far each loss is below the unigram's."""
+    return [result["unigram"] - loss for loss in result["loss"]]
+
+
+def chosen(results: list[Result], corpus: str, candidate: str) -> list[Result]:
+    """Return a candidate's results at its best rate, a seed each."""
+    own = [result for result in results if (result["corpus"], result["candidate"]) == (corpus, candidate)]
+    return [result for result in own if result["rate"] == best_rate(candidate, results)]
+
+
+def first_read(result: Result) -> float | None:
+    """Return after how many thousand tokens a run was clearly below the unigram; None if it never was."""
+    for step, margin in zip(result["steps"], below(result), strict=True):
+        if margin >= CLEARLY:
+            return float(step * result["tokens_a_step"] / 1000)
+    return None
+
+
+def table(results: list[Result], corpus: str) -> str:
+    """Return a corpus' table, best family first."""
+    rows = []
+    for candidate in dict.fromkeys(result["candidate"] for result in results):
+        own = chosen(results, corpus, candidate)
+        if not own:
+            continue
+        last = [below(result)[-1] for result in own]
+        half = [below(result)[len(result["steps"]) // 2] for result in own]
+        reads = [first_read(result) for result in own]
+        seconds = [result["cpu_s"] for result in own if result["cpu_s"]]
+        row = (
+            candidate,
+            f"{own[0]['parameters']:,}",
+            f"{own[0]['rate']:g}",
+            spread(half),
+            spread(last),
+            ", ".join("never" if tokens is None else f"{tokens:.0f}" for tokens in reads),
+            f"{statistics.median(seconds):.0f}" if seconds else "-",
+        )
+        rows.append((statistics.fmean(last), row))
+    headers = ("family", "parameters", "rate", "below at half", "below at the end", "reads after", "CPU s")
+    ordered = [row for _, row in sorted(rows, reverse=True)]
+    return render_table(ordered, headers=headers, align="lrrrrrr") if ordered else "nothing was run yet"
+
+
+def spread(values: list[float]) -> str:
+    """Return mean and range."""
+    return f"{statistics.fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def draw(results: list[Result], corpora: list[str], path: Path) -> None:
+    """Draw nats below the unigram over tokens, a panel a corpus: means of the seeds, bands from least to greatest."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(
+        1, len(corpora), figsize=(5 * len(corpora), 4), dpi=120, sharey=True, squeeze=False
+    )
+    for panel, corpus in zip(panels[0], corpora, strict=True):
+        for candidate in dict.fromkeys(result["candidate"] for result in results):
+            own = chosen(results, corpus, candidate)
+            if not own:
+                continue
+            tokens = [step * own[0]["tokens_a_step"] / 1e6 for step in own[0]["steps"]]
+            columns = list(zip(*map(below, own), strict=True))
+            (line,) = panel.plot(tokens, [statistics.fmean(column) for column in columns], label=candidate)
+            panel.fill_between(
+                tokens, list(map(min, columns)), list(map(max, columns)), color=line.get_color(), alpha=0.2
+            )
+        panel.axhline(0, color="black", linewidth=0.5)
+        panel.set_title(corpus)
+        panel.set_xlabel("million tokens")
+    panels[0][0].set_ylabel("nats below the unigram at [MASK]")
+    panels[0][0].set_ylim(bottom=-0.3)
+    panels[0][0].legend()
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    """Run the cells that the results lack, then print the tables and draw the plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [candidate.name for candidate in CANDIDATES]
+    parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--rates", nargs="+", type=float, default=[2e-3], help="peaks that the first seed tries")
+    parser.add_argument("--candidates", nargs="+", choices=names, default=names)
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "families", help="shards and unfinished runs")
+    parser.add_argument("--results", type=Path, default=HERE / "results.jsonl", help="finished cells, JSON Lines")
+    parser.add_argument("--png", type=Path, help="draw the curves into this file")
+    parser.add_argument("--report", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    options.work = options.work.resolve()  # cells run in the folder of the repository
+    lines = options.results.read_text().splitlines() if options.results.exists() else []
+    results = [json.loads(line) for line in lines]
+    done = {tuple(result[name] for name in ("corpus", "candidate", "rate", "seed")) for result in results}
+    for cell in () if options.report else cells_of(options, results):
+        if (cell.corpus, cell.candidate, cell.rate, cell.seed) in done:
+            continue
+        options.work.mkdir(parents=True, exist_ok=True)
+        results.append(run_cell(cell, options.work))
+        with options.results.open("a") as file:
+            file.write(json.dumps(results[-1]) + "\n")
+        print(f"{cell.name}: {below(results[-1])[-1]:.3f} nats below the unigram", flush=True)
+    for corpus in options.corpora:
+        print(
+            f"\n{corpus}: nats below the unigram at held-out [MASK], mean (least to greatest) of the seeds; thousands"
+        )
+        print(f"of tokens until it is {CLEARLY:g}; CPU seconds of a run\n{table(results, corpus)}")
+    if options.png:
+        draw(results, options.corpora, options.png)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,330 @@
+"""The loops that copy instances: from a mapped shard or a record batch into columns, and from there into a micro-batch.
+
+pyarrow takes longer to open a record batch than a rank takes to copy its one or two rows out of it. Where a batch is as
+a build writes it, a loop finds its arrays itself: it reads the flatbuffer in front of the batch (Arrow's Message.fbs)
+and follows no number that leads outside. Any other batch is opened by pyarrow (`shard_file`).
+"""
+
+# T packed tokens, M masked positions, B sequences
+
+import mmap
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from megabert.compiled import compiled, inlined
+
+# Fields of the tables Message and RecordBatch, by number, and the type of header that is a record batch.
+_HEADER_TYPE, _HEADER = 1, 2
+_LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
+_RECORD_BATCH = 3
+_NODE_COUNT, _BUFFER_COUNT = 8, 16
+"""Five columns, three of them lists, whose values have a node and two buffers of their own."""
+_CONTINUATION = -1
+_PAGE = mmap.PAGESIZE
+_NEAR = 32 * 1024
+"""Bytes between two parts that are rather read as well than asked for apart: a request takes as long as seven pages."""
+BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("padding", "<i4"), ("body", "<i8")])
+"""Where a record batch is in the file, as Arrow's footer says it: where its message starts, and the lengths of message
+and buffers."""
+
+
+class MappedShard(NamedTuple):
+    """A file as arrays of each of the types that are in it, and where its record batches are."""
+
+    octets: Any
+    halves: Any
+    """Uint16."""
+    words: Any
+    """Int32."""
+    longs: Any
+    """Int64."""
+    tokens: Any
+    """Uint16 or uint32, as tokens are stored."""
+    blocks: Any
+    """``BLOCK``, one for each record batch; none where the footer does not tell."""
+
+
+class Layout(NamedTuple):
+    """What tells about where an instance is in a record batch, before the batch has been read."""
+
+    blocks: Any
+    """``BLOCK``, one for each record batch; none where the footer does not tell."""
+    starts: Any
+    """Int64, the rows at which record batches are expected to start, and the end."""
+    most_rows: int
+    """Rows of a batch as a build writes it. A larger one is of an earlier version, and compressed."""
+    token_bytes: int
+    """Bytes of all tokens of the shard, for the mean of an instance."""
+    slack: int
+    """Bytes by which the tokens of an instance may be elsewhere than at the mean of those before it."""
+
+
+@compiled
+def locate(layout, rows, numbers, inside):
+    """Find in which record batches rows of a shard are, and which bytes these probably take.
+
+    A batch holds its message and the offsets of the tokens, then tokens, then everything else, a quarter of it. Of the
+    tokens a rank that takes a single row needs a page or two, and a page that was not asked for is still read when it
+    is needed.
+
+    Args:
+        layout: ``Layout``.
+        rows: Int64, ascending rows of the shard; runs of one batch are looked up once.
+        numbers: Int64, written: the record batch of each row...
+        inside: ...and its row there.
+
+    Returns:
+        Int64 of shape (parts, 2): where parts of the file begin, at the beginning of a page, and end; what is near each
+        other is in one part.
+    """
+    starts = layout.starts
+    parts, count, number = np.empty((3 * len(rows), 2), np.int64), 0, -1
+    tokens = rest = stop = np.int64(0)
+    for index, row in enumerate(rows):
+        if number < 0 or not starts[number] <= row < starts[number + 1]:
+            count = _ask(parts, count, rest, stop)
+            number = np.searchsorted(starts, row, side="right") - 1
+            first, tokens, rest, stop = _expected(layout, number)
+            count = _ask(parts, count, first, tokens)
+        numbers[index], inside[index] = number, row - starts[number]
+        if tokens < stop:
+            begin = tokens + inside[index] * layout.token_bytes // starts[-1]
+            end = tokens + (inside[index] + 1) * layout.token_bytes // starts[-1]
+            count = _ask(parts, count, max(tokens, begin - layout.slack), min(stop, end + layout.slack))
+    return parts[: _ask(parts, count, rest, stop)]
+
+
+@inlined
+def _expected(layout, number):
+    """Return where a batch begins, where its tokens probably do, what follows them, and where it ends.
+
+    Where tokens are not to be told from the rest, they begin at the end, so that all is in front of them.
+    """
+    if number >= len(layout.blocks):
+        return np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    block, size = layout.blocks[number], layout.starts[number + 1] - layout.starts[number]
+    stop = block.offset + block.metadata + block.body
+    tokens = block.offset + block.metadata + 4 * (size + 1)
+    rest = tokens + size * layout.token_bytes // layout.starts[-1] - 2 * layout.slack
+    if size > layout.most_rows or rest >= stop:
+        return block.offset, stop, stop, stop
+    return block.offset, tokens, rest, stop
+
+
+@inlined
+def _ask(parts, count, begin, stop):
+    """Append a part, or lengthen the last one; return how many there are."""
+    if begin >= stop:
+        return count
+    if count and parts[count - 1, 0] <= begin <= parts[count - 1, 1] + _NEAR:
+        parts[count - 1, 1] = max(stop, parts[count - 1, 1])
+        return count
+    parts[count, 0], parts[count, 1] = begin // _PAGE * _PAGE, stop
+    return count + 1
+
+
+@compiled
+def copy_mapped_rows(shard, batch_starts, numbers, rows, filled, columns):
+    """Append instances to columns.
+
+    Args:
+        shard: ``MappedShard``.
+        batch_starts: Int64, the rows at which record batches are expected to start, and the end.
+        numbers: Int64, the record batch of each instance to copy; equal ones next to each other.
+        rows: Int64, its row there.
+        filled: Instances that are in the columns already.
+        columns: ``Columns``, with room for lists of the greatest length, written from there on.
+
+    Returns:
+        How many instances are in the columns then. Fewer than there should be: the next one is for pyarrow to read, or
+        to name what is wrong with it.
+    """
+    places = np.empty((_BUFFER_COUNT, 2), np.int64)
+    first = 0
+    while first < len(rows):
+        stop = first + 1
+        while stop < len(rows) and numbers[stop] == numbers[first]:
+            stop += 1
+        number = numbers[first]
+        if number >= len(shard.blocks):
+            break
+        if _find_buffers(shard, number, places) != batch_starts[number + 1] - batch_starts[number]:
+            break
+        batch = (
+            _part(shard.tokens, places[3]),
+            _part(shard.words, places[1]),
+            _part(shard.halves, places[5]),
+            _part(shard.halves, places[9]),
+            _part(shard.words, places[7]),
+            _part(shard.tokens, places[13]),
+            _part(shard.words, places[11]),
+            _part(shard.octets, places[15]),
+        )
+        end = copy_rows(batch, rows[first:stop], filled, columns)
+        is_whole = end == filled + stop - first
+        filled = end
+        if not is_whole:
+            break
+        first = stop
+    return filled
+
+
+@inlined
+def _part(values, place):
+    """Return the part of a file's array that starts at a byte and has so many values."""
+    start = place[0] // values.itemsize
+    return values[start : start + place[1]]
+
+
+@inlined
+def _find_buffers(shard, number, places):
+    """Find the arrays of a record batch: where each starts in the file, and how many values it has.
+
+    Args:
+        shard: ``MappedShard``.
+        number: Index of the batch.
+        places: Of shape (buffers, 2), written; the validity bitmaps are left out.
+
+    Returns:
+        The rows of the batch; -1 where it is compressed, has nulls, or is not laid out in this way.
+    """
+    words, longs, block = shard.words, shard.longs, shard.blocks[number]
+    begin, body = block.offset, block.offset + block.metadata
+    room = min(block.body, len(shard.octets) - body)
+    if min(begin, room, block.metadata - 16) < 0 or begin % 8 or body % 8 or words[begin // 4] != _CONTINUATION:
+        return -1
+    message = _follow(words, begin + 8, begin, body)
+    kind = _field(shard, message, _HEADER_TYPE, begin, body)
+    header = _follow(words, _field(shard, message, _HEADER, begin, body), begin, body)
+    length = _field(shard, header, _LENGTH, begin, body)
+    nodes = _vector(words, _field(shard, header, _NODES, begin, body), _NODE_COUNT, begin, body)
+    buffers = _vector(words, _field(shard, header, _BUFFERS, begin, body), _BUFFER_COUNT, begin, body)
+    is_compressed = _field(shard, header, _COMPRESSION, begin, body) >= 0
+    if kind < 0 or shard.octets[kind] != _RECORD_BATCH or length < 0 or length % 8 or nodes < 0 or buffers < 0:
+        return -1
+    count = longs[length // 8]
+    # A node is (values, nulls), a buffer (offset from the body, bytes).
+    for node in range(_NODE_COUNT):
+        values, nulls = longs[nodes // 8 + 2 * node], longs[nodes // 8 + 2 * node + 1]
+        offset, size = longs[buffers // 8 + 4 * node + 2], longs[buffers // 8 + 4 * node + 3]
+        is_child = node in (1, 4, 6)
+        is_list = node in (0, 3, 5)
+        if is_list:
+            width, values = 4, values + 1
+        elif node in (1, 6):
+            width = shard.tokens.itemsize
+        else:
+            width = 1 if node == 7 else 2
+        if nulls or (not is_child and values != count + is_list) or not 0 <= values <= size // width:
+            return -1
+        if offset % 8 or not 0 <= offset <= room or size > room - offset:
+            return -1
+        places[2 * node + 1, 0], places[2 * node + 1, 1] = body + offset, values
+    return -1 if is_compressed else count
+
+
+@inlined
+def _follow(words, position, begin, body):
+    """Return where the offset at a position leads; -1 where that is not in the message."""
+    if not begin <= position <= body - 4 or position % 4:
+        return -1
+    target = position + words[position // 4]
+    return target if begin <= target <= body - 4 and target % 4 == 0 else -1
+
+
+@inlined
+def _field(shard, table, number, begin, body):
+    """Return where a field of a table is; -1 where the table lacks it."""
+    if table < 0:
+        return -1
+    vtable, slot = table - shard.words[table // 4], 4 + 2 * number
+    if not begin <= vtable <= body - slot - 2 or vtable % 2 or slot + 2 > shard.halves[vtable // 2]:
+        return -1
+    offset = shard.halves[(vtable + slot) // 2]
+    return table + offset if offset and table + offset <= body - 8 else -1
+
+
+@inlined
+def _vector(words, position, count, begin, body):
+    """Return where the structs (of two 64-bit numbers) of a vector are; -1 where there are not so many."""
+    vector = _follow(words, position, begin, body)
+    if vector < 0 or words[vector // 4] != count or (vector + 4) % 8 or vector + 4 + 16 * count > body:
+        return -1
+    return vector + 4
+
+
+@compiled
+def copy_rows(batch, rows, filled, columns):
+    """Append instances of a record batch to columns.
+
+    Args:
+        batch: ``FlatBatch``.
+        rows: Int64, the instances to copy, in order.
+        filled: Instances that are in the columns already.
+        columns: ``Columns``, with room for lists of the greatest length, written from there on.
+
+    Returns:
+        ``filled``, with these instances; it ends before one whose offsets make no sense, that is longer than there is
+        room for, or whose masked positions and ids differ in number.
+    """
+    ids_T, offsets, b_start_R, positions_M, ends_M, originals_M, ends_originals, label_R = batch
+    most_tokens = len(columns.input_ids) // len(columns.rows)
+    most_masked = len(columns.masked_ids) // len(columns.rows)
+    r = filled
+    for row in rows:
+        start, first, original = offsets[row], ends_M[row], ends_originals[row]
+        length, masked = offsets[row + 1] - start, ends_M[row + 1] - first
+        if length > most_tokens or masked > most_masked or ends_originals[row + 1] - original != masked:
+            break
+        if min(start, first, original, length, masked) < 0 or start + length > len(ids_T):
+            break
+        if first + masked > len(positions_M) or original + masked > len(originals_M):
+            break
+        t, m = columns.token_starts[r], columns.masked_starts[r]
+        source, target = ids_T[start : start + length], columns.input_ids[t : t + length]
+        for index in range(length):
+            target[index] = source[index]
+        for index in range(masked):
+            columns.masked_positions[m + index] = positions_M[first + index]
+            columns.masked_ids[m + index] = originals_M[original + index]
+        columns.segment_b_starts[r] = b_start_R[row]
+        columns.next_sentence_labels[r] = label_R[row]
+        r += 1
+        columns.token_starts[r], columns.masked_starts[r] = t + length, m + masked
+    return r
+
+
+@compiled
+def gather_rows(columns, rows, packed):
+    """Copy instances end to end, with what follows from where each one starts.
+
+    Args:
+        columns: ``Columns``, the decoded instances.
+        rows: Int64, the instances to copy, in order.
+        packed: ``PackedArrays``, written; as large as these instances.
+    """
+    t = m = 0
+    packed.cu_seqlens[0] = 0
+    for b, row in enumerate(rows):
+        start, stop = columns.token_starts[row], columns.token_starts[row + 1]
+        length, b_start = stop - start, columns.segment_b_starts[row]
+
+        # Tokens, positions from 0, and segments: 0 before the first token of B, 1 from there on. These are slices,
+        # because an index that cannot be negative lets the compiler move many tokens at once.
+        source, target = columns.input_ids[start:stop], packed.input_ids_T[t : t + length]
+        positions, segments = packed.position_ids_T[t : t + length], packed.segment_ids_T[t : t + length]
+        for index in range(length):
+            target[index] = source[index]
+            positions[index] = index
+            segments[index] = index >= b_start
+
+        # Masked positions are stored relative to their instance; in the micro-batch they index the packed tokens.
+        for index in range(columns.masked_starts[row], columns.masked_starts[row + 1]):
+            packed.masked_positions_M[m] = t + columns.masked_positions[index]
+            packed.masked_ids_M[m] = columns.masked_ids[index]
+            m += 1
+
+        packed.next_sentence_label_B[b] = columns.next_sentence_labels[row]
+        t += length
+        packed.cu_seqlens[b + 1] = t

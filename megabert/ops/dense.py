@@ -1,0 +1,78 @@
+"""``dense``: a matrix product whose backward pass may add the weight's gradient to a float32 sum by itself.
+
+Autograd hands over a weight's gradient in the weight's precision. Whoever accumulates it in float32 then reads it,
+reads the sum and writes the sum: 10 bytes an element behind the product's 2. A product that begins from the sum reads 4
+and writes 4, and rounds nothing to 16 bits in between.
+
+A weight that was given a sum (``sum_products_in``) gets no gradient from autograd, whose node for the weight is run
+all the same, once in a backward pass, behind all of the weight's uses. A weight without one is torch's own ``linear``:
+the reference, and what runs wherever gradients are not accumulated in float32.
+"""
+
+# T tokens, I inputs, O outputs
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class ProductSum(Protocol):
+    """Where the gradient of one weight is added up."""
+
+    def add_product(self, left_OT: Tensor, right_TI: Tensor) -> None:
+        """Add the product of two matrices, or begin with it."""
+
+
+def sum_products_in(weight_OI: Tensor, gradient_sum: ProductSum) -> None:
+    """Let ``dense`` add a weight's gradients to a sum from now on, instead of returning them to autograd."""
+    weight_OI.gradient_sum = gradient_sum  # type: ignore[attr-defined]
+
+
+def dense(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """Return x W^T + bias, of shape (T, O).
+
+    Args:
+        x_TI: Inputs.
+        weight_OI: Weight; a gradient may go to its sum, see ``sum_products_in``.
+        bias_O: Bias; None adds none.
+    """
+    gradient_sum: ProductSum | None = getattr(weight_OI, "gradient_sum", None)
+    if gradient_sum is None or not weight_OI.requires_grad:
+        return functional.linear(x_TI, weight_OI, bias_O)
+    return _Dense.apply(x_TI, weight_OI, bias_O, gradient_sum)
+
+
+class _Dense(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, gradient_sum: ProductSum) -> Tensor:
+        ctx.save_for_backward(x_TI, weight_OI)
+        ctx.gradient_sum = gradient_sum
+        return functional.linear(x_TI, weight_OI, bias_O)
+
+    @staticmethod
+    def backward(ctx: Any, grad_TO: Tensor) -> tuple[Tensor | None, ...]:
+        x_TI, weight_OI = ctx.saved_tensors
+        needs_x, _, needs_bias, _ = ctx.needs_input_grad
+        ctx.gradient_sum.add_product(grad_TO.t(), x_TI)
+        return grad_TO @ weight_OI if needs_x else None, None, grad_TO.sum(0) if needs_bias else None, None
+
+
+def add_product_(total_OI: Tensor, left_OT: Tensor, right_TI: Tensor, *, is_first: bool) -> None:
+    """Add a matrix product to ``total_OI`` in place, or overwrite it with the first one.
+
+    16-bit factors of a float32 total are not rounded on a GPU, whose products take and write float32. On a CPU the
+    product is a tensor in 16 bits, as autograd's would be.
+    """
+    if left_OT.dtype == total_OI.dtype:
+        torch.mm(left_OT, right_TI, out=total_OI) if is_first else total_OI.addmm_(left_OT, right_TI)
+    elif total_OI.device.type == "cuda":
+        options: dict[str, Any] = {"out_dtype": total_OI.dtype, "out": total_OI}
+        if is_first:
+            torch.mm(left_OT, right_TI, **options)
+        else:
+            torch.addmm(total_OI, left_OT, right_TI, **options)
+    else:
+        product_OI = left_OT @ right_TI
+        total_OI.copy_(product_OI) if is_first else total_OI.add_(product_OI)

@@ -1,0 +1,132 @@
+"""Masks that the loader draws: others each epoch, the same on any ranks, with the share that a phase asks for."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from unit.data.streams import SEED, loader_of, shape_of
+
+from megabert.config.phase import PhaseConfig
+from megabert.data.dynamic_masking import masked_statistics, phase_masking
+from megabert.data.loader import PackedLoader
+from megabert.data.packing import shape_for
+from megabert.data.shard_set import ShardSet
+from megabert.data.step_packer import RankShare, StepPacker, validation_batches
+from megabert.masking import MaskingOptions
+
+
+@pytest.fixture
+def shards(shard_folder):
+    return ShardSet.open(shard_folder)
+
+
+@pytest.fixture
+def unmasked(make, tmp_path):
+    """Shards whose masks are left to the loader, and the ids of their instances."""
+    rows = [replace(row, masked_lm_positions=[], masked_lm_ids=[]) for row in make.instances(300, 32, 1000, seed=0)]
+    return ShardSet.open(make.shards(tmp_path / "dynamic", {"train": [rows]}, masking="dynamic"))
+
+
+def masked_instances(steps):
+    """(ids with the masks undone, positions, ids shown) of every instance, in the order of the stream."""
+    instances = []
+    for step in steps:
+        for micro in step.micro_batches:
+            starts = micro.cu_seqlens.tolist()
+            ids = micro.input_ids_T.clone()
+            ids[micro.masked_positions_M] = micro.masked_ids_M
+            for start, stop in pairwise(starts):
+                positions = micro.masked_positions_M[
+                    (micro.masked_positions_M >= start) & (micro.masked_positions_M < stop)
+                ]
+                shown = micro.input_ids_T[start:stop].tolist()
+                instances.append((tuple(ids[start:stop].tolist()), tuple((positions - start).tolist()), tuple(shown)))
+    return instances
+
+
+def test_dynamic_masks_differ_by_epoch_and_not_by_ranks(unmasked):
+    options = {"global_batch_size": 100, "num_steps": 6}
+    with loader_of(unmasked, **options) as loader:
+        steps = list(loader)
+    alone = masked_instances(steps)
+    assert len(alone) == 600
+    assert all(step.num_masked == sum(b.num_masked for b in step.micro_batches) for step in steps)
+    by_text = {}
+    for text, positions, _ in alone:
+        by_text.setdefault(text, []).append(positions)
+    assert all(len(positions) == 2 for positions in by_text.values())
+    assert sum(first != second for first, second in by_text.values()) > 0.9 * len(by_text)
+    shared = []
+    for rank in range(2):
+        with loader_of(unmasked, rank=rank, world_size=2, **options) as loader:
+            shared += masked_instances(list(loader))
+    assert sorted(shared) == sorted(alone)
+
+
+def test_dynamic_masks_have_the_share_of_static_ones(unmasked):
+    with loader_of(unmasked, global_batch_size=300, num_steps=4) as loader:
+        instances = masked_instances(list(loader))
+    predicted = sum(len(positions) for _, positions, _ in instances)
+    tokens = sum(len(text) for text, _, _ in instances)
+    assert abs(predicted / tokens - 0.15) < 0.02
+    shown = [ids[position] for _, positions, ids in instances for position in positions]
+    assert abs(shown.count(unmasked.metadata.special_ids["mask"]) / predicted - 0.8) < 0.03
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.45])
+def test_masks_of_a_phase_have_its_share_and_its_actions(unmasked, share):
+    phase = PhaseConfig(
+        steps=1, global_batch_size=1, learning_rate=1.0, masked_lm_prob=share, mask_actions=(0.5, 0.2, 0.3)
+    )
+    masking = phase_masking(phase, unmasked.metadata)
+    shape = shape_for(
+        masked_statistics(unmasked.statistics, masking), global_batch_size=300, world_size=1, micro_batch_tokens=512
+    )
+    packer = StepPacker(
+        unmasked, seed=SEED, global_batch_size=300, share=RankShare(shape=shape, pad=True), masking=masking
+    )
+    with PackedLoader(packer, num_steps=4) as loader:
+        steps = list(loader)
+    instances = masked_instances(replace(step, micro_batches=_unpadded(step)) for step in steps)
+    # The number of predictions is google-research/bert's rule for each length, counted exactly.
+    lengths = [len(text) for text, _, _ in instances]
+    most = -(-unmasked.metadata.max_predictions_per_seq * share // 0.15)
+    assert [len(positions) for _, positions, _ in instances] == [
+        min(most, max(1, round(length * share))) for length in lengths
+    ]
+    shown = [(text[p], ids[p]) for text, positions, ids in instances for p in positions]
+    masked = sum(seen == unmasked.metadata.special_ids["mask"] for _, seen in shown) / len(shown)
+    kept = sum(original == seen for original, seen in shown) / len(shown)
+    assert masked == pytest.approx(0.5, abs=0.06)
+    assert kept == pytest.approx(0.3, abs=0.06)
+
+
+def _unpadded(step):
+    """The micro-batches cut to their real part."""
+    return [
+        replace(
+            batch,
+            input_ids_T=batch.input_ids_T[: batch.num_tokens],
+            cu_seqlens=batch.cu_seqlens[: batch.num_instances + 1],
+            masked_positions_M=batch.masked_positions_M[: batch.num_masked],
+            masked_ids_M=batch.masked_ids_M[: batch.num_masked],
+        )
+        for batch in step.micro_batches
+    ]
+
+
+def test_phase_that_names_no_masks_has_those_of_the_shards(unmasked, shards):
+    phase = PhaseConfig(steps=1, global_batch_size=1, learning_rate=1.0)
+    assert phase_masking(phase, unmasked.metadata) == MaskingOptions.of(unmasked.metadata)
+    assert masked_statistics(unmasked.statistics, phase_masking(phase, unmasked.metadata)) == unmasked.statistics
+    assert phase_masking(phase, shards.metadata) is None
+    assert masked_statistics(shards.statistics, None) == shards.statistics
+
+
+def test_dynamic_masks_of_validation_stay(unmasked):
+    share = RankShare(shape=shape_of(unmasked, 64, 1, 512))
+    first, second = (list(validation_batches(unmasked, share)) for _ in range(2))
+    assert sum(batch.num_masked for batch in first) > 0
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one.input_ids_T, other.input_ids_T)
