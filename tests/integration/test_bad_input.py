@@ -107,7 +107,7 @@ def test_full_disk_names_the_need_and_leaves_no_checkpoint(shards, tmp_path):
         pytest.skip("this machine does not let root mount a tmpfs")
     run = Run(small / "run", shards, flags=STEPS, output_path=tmp_path / "out")
     try:
-        assert run.finish() == 4
+        assert run.finish() == 4, run.output[-4000:]
         assert "the disk is too full" in run.output
         assert "MiB are needed" in run.output
         assert "Traceback" not in run.output

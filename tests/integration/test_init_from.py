@@ -63,7 +63,7 @@ def test_published_modernbert_continues_on_another_vocabulary(corpus, tmp_path):
     shutil.copytree(old / "tokenizer", published, dirs_exist_ok=True)
 
     run = Run(tmp_path / "run", new, flags=SHORT | {"init-from": published, "model.family": "modernbert"})
-    assert run.finish() == 3
+    assert run.finish() == 3, run.output[-4000:]
     assert "--init-vocabulary transfer" in run.output
     run = Run(tmp_path / "second", new, flags=run.flags | {"init-vocabulary": "transfer"})
     run.finish_well()

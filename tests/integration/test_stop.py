@@ -79,7 +79,7 @@ def test_error_is_recorded_and_a_refusal_changes_nothing(uninterrupted_run, shar
     assert status_of(run) == done
     for manifest in (run.run_dir / "checkpoints").glob("step_*/manifest.json"):
         manifest.write_text("{")
-    assert run.finish() == 4
+    assert run.finish() == 4, run.output[-4000:]
     failed = status_of(run)
     assert (failed["status"], failed["exit_code"]) == ("failed", 4)
     assert "every checkpoint is damaged" in failed["error"]
