@@ -6,6 +6,7 @@ start, so that one that fails early leaves no trace, and the trainer makes the s
 """
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -114,9 +115,10 @@ def _run(
                 stop=stop,
                 watchdog=watchdog,
             )
-            if not start.has_own_checkpoint:
-                trainer.begin()
-            state = trainer.fit()
+            with closing(trainer):
+                if not start.has_own_checkpoint:
+                    trainer.begin()
+                state = trainer.fit()
         is_done = state.is_done(config)
         status.ended(0 if is_done else EXIT_STOPPED, step=state.step, phase=state.phase)
     return is_done

@@ -40,7 +40,7 @@ from megabert.training.step import StepResult, train_step, validate
 
 
 class Trainer:
-    """Runs the phases that a state has left to do."""
+    """Runs the phases that a state has left to do. Close it on every way out."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Trainer:
         stop: StopSignals,
         watchdog: Watchdog,
     ) -> None:
-        """Bind the parts; nothing runs before ``fit``."""
+        """Open the run's metrics; nothing runs before ``begin`` or ``fit``."""
         config = inputs.config
         self.config, self.engine, self.optimizer = config, engine, engine.optimizer
         self.state, self.run_dir, self.world = state, run_dir, world
@@ -70,26 +70,26 @@ class Trainer:
 
     def fit(self) -> TrainerState:
         """Train to the end of the last phase, or until a signal, and return the state, which is saved."""
-        try:
-            while not self.state.is_done(self.config):
-                if self.state.is_phase_done(self.config):
-                    self.state = self._next_phase(self.state)
-                is_stopped = self._run_phase()
-                # It ends in one of three ways: a signal, numbers that went wrong, or all its steps.
-                if is_stopped:
-                    return self.state
-                if self._needs_rollback():
-                    self._roll_back()
-                else:
-                    self._checkpoints.wait()  # the end of a phase is on the disk before the next one begins
-            self.state = self._checkpoints.settle(self.state)
-        finally:
-            # After an error too: what was measured and written so far is what the next start, and the user, has.
-            self._profiler.close(self.state.step)
-            self._checkpoints.close()
-            if self._writer is not None:
-                self._writer.close()
+        while not self.state.is_done(self.config):
+            if self.state.is_phase_done(self.config):
+                self.state = self._next_phase(self.state)
+            is_stopped = self._run_phase()
+            # It ends in one of three ways: a signal, numbers that went wrong, or all its steps.
+            if is_stopped:
+                return self.state
+            if self._needs_rollback():
+                self._roll_back()
+            else:
+                self._checkpoints.wait()  # the end of a phase is on the disk before the next one begins
+        self.state = self._checkpoints.settle(self.state)
         return self.state
+
+    def close(self) -> None:
+        """Finish what is being written, after an error too: it is what the next start, and the user, has."""
+        self._profiler.close(self.state.step)
+        self._checkpoints.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def _run_phase(self) -> bool:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""

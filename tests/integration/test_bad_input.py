@@ -4,11 +4,14 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 
 import pytest
 from integration.runs import TINY, Run
 
+from megabert.checkpoints import saving
 from megabert.cli.main import main
+from megabert.errors import CheckpointError
 
 STEPS = {"phases.0.steps": 2, "phases.1.steps": 1}
 
@@ -114,6 +117,17 @@ def test_full_disk_names_the_need_and_leaves_no_checkpoint(shards, tmp_path):
         assert not list((run.run_dir / "checkpoints").glob("*"))
     finally:
         subprocess.run(["umount", "--lazy", str(small)], check=True)
+
+
+def test_first_checkpoint_that_fails_leaves_no_thread_behind(shards, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise CheckpointError("no room")
+
+    monkeypatch.setattr(saving, "_make_room", refuse)
+    before = threading.enumerate()
+    assert pretrain(shards, tmp_path / "run") == 4
+    # TensorBoard's thread is a daemon: one that still writes while the interpreter ends can abort the process.
+    assert [thread.name for thread in threading.enumerate() if thread not in before] == []
 
 
 def files_of(run_dir) -> dict[str, int]:
