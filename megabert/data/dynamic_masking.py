@@ -1,48 +1,15 @@
 """Masks drawn while loading: an instance gets new masks in each epoch, the same on every rank and after a resume."""
 
-import math
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.config.phase import PhaseConfig
-from megabert.data.packing import InstanceStatistics
 from megabert.data.row_reader import Columns
 from megabert.data.shard_set import ShardSet
 from megabert.masking import MaskingOptions, PieceTable, count_predictions, mask_instances
 from megabert.randomness.keyed import mix, string_key
-from megabert.schema import ShardMetadata
 from megabert.tokenization import load_tokenizer
 
 _MASKS_KEY = string_key("data/dynamic_masks")
-
-
-def phase_masking(phase: PhaseConfig, metadata: ShardMetadata) -> MaskingOptions | None:
-    """Return how the loader masks the instances of a phase; None where the shards hold the masks.
-
-    The shards' mask unit stays. Their cap on predictions is for their own share, so it is scaled with the phase's.
-    """
-    if metadata.masking != "dynamic":
-        return None
-    options = MaskingOptions.of(metadata)
-    if phase.masked_lm_prob is not None:
-        most = math.ceil(options.max_predictions_per_seq * phase.masked_lm_prob / options.masked_lm_prob)
-        options = replace(
-            options,
-            masked_lm_prob=phase.masked_lm_prob,
-            max_predictions_per_seq=min(most, metadata.max_seq_length),
-        )
-    return options if phase.mask_actions is None else replace(options, actions=phase.mask_actions)
-
-
-def masked_statistics(statistics: InstanceStatistics, options: MaskingOptions | None) -> InstanceStatistics:
-    """Return the totals of a split under a phase's masks, estimated from above; as they are where there are none."""
-    if options is None:
-        return statistics
-    most = options.max_predictions_per_seq
-    expected = round(options.masked_lm_prob * statistics.tokens + 0.5 * statistics.rows)
-    return replace(statistics, masked_tokens=min(most * statistics.rows, expected), max_masked=max(1, most))
 
 
 class DynamicMasker:
@@ -86,8 +53,3 @@ class DynamicMasker:
             masked_ids=masked.original_ids_M,
             masked_starts=masked.offsets,
         )
-
-
-def make_masker(shards: ShardSet, seed: int, options: MaskingOptions | None = None) -> DynamicMasker | None:
-    """Return the masker of shards whose masks are left to the loader, None where they are in the shards."""
-    return DynamicMasker(shards, seed, options) if shards.metadata.masking == "dynamic" else None

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.errors import ConfigError, DataError
+from megabert.masking import MaskingOptions
 
 if TYPE_CHECKING:
     from megabert.data.packing_loops import Bins
@@ -61,6 +62,12 @@ class InstanceStatistics:
     masked_tokens: int
     max_seq_length: int
     max_masked: int
+
+    def masked_by(self, options: MaskingOptions) -> "InstanceStatistics":
+        """Return the totals where the loader draws the masks, those of masked positions estimated from above."""
+        most = options.max_predictions_per_seq
+        expected = round(options.masked_lm_prob * self.tokens + 0.5 * self.rows)
+        return replace(self, masked_tokens=min(most * self.rows, expected), max_masked=max(1, most))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,20 @@
 """The instance shards of one split, read by global rows: their lengths ahead of time, then those that are needed."""
 
+import math
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from megabert.config.phase import PhaseConfig
 from megabert.data.packing import InstanceStatistics
 from megabert.data.row_reader import Columns, RowReader, Sizes, concatenated
 from megabert.data.shard_file import COPY_AGAIN
 from megabert.errors import DataError
+from megabert.masking import MaskingOptions
 from megabert.schema import (
     MAX_BATCH_ROWS,
     Manifest,
@@ -70,18 +74,41 @@ class ShardSet:
     @property
     def statistics(self) -> InstanceStatistics:
         """Totals of the split as the manifest states them; masks that the loader makes are estimated from above."""
-        tokens = sum(shard.tokens for shard in self.shards)
-        masked = sum(shard.masked_tokens for shard in self.shards)
-        if self.metadata.masking == "dynamic":
-            most = self.metadata.max_predictions_per_seq * self.num_rows
-            masked = min(most, round(self.metadata.masked_lm_prob * tokens + 0.5 * self.num_rows))
-        return InstanceStatistics(
+        stated = InstanceStatistics(
             rows=self.num_rows,
-            tokens=tokens,
-            masked_tokens=masked,
+            tokens=sum(shard.tokens for shard in self.shards),
+            masked_tokens=sum(shard.masked_tokens for shard in self.shards),
             max_seq_length=self.metadata.max_seq_length,
             max_masked=max(1, self.metadata.max_predictions_per_seq),
         )
+        return stated if self.has_masks else stated.masked_by(MaskingOptions.of(self.metadata))
+
+    def statistics_in(self, phase: PhaseConfig) -> InstanceStatistics:
+        """Return the totals of the split under the masks of a phase."""
+        masking = self.masking_in(phase)
+        return self.statistics if masking is None else self.statistics.masked_by(masking)
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether the shards hold the masks; else the loader makes them (`dynamic_masking`)."""
+        return self.metadata.masking != "dynamic"
+
+    def masking_in(self, phase: PhaseConfig) -> MaskingOptions | None:
+        """Return how the loader masks the instances of a phase; None where the shards hold the masks.
+
+        The shards' mask unit stays. Their cap on predictions is for their own share, so it is scaled with the phase's.
+        """
+        if self.has_masks:
+            return None
+        options = MaskingOptions.of(self.metadata)
+        if phase.masked_lm_prob is not None:
+            most = math.ceil(options.max_predictions_per_seq * phase.masked_lm_prob / options.masked_lm_prob)
+            options = replace(
+                options,
+                masked_lm_prob=phase.masked_lm_prob,
+                max_predictions_per_seq=min(most, self.metadata.max_seq_length),
+            )
+        return options if phase.mask_actions is None else replace(options, actions=phase.mask_actions)
 
     def verify(self, indices: Iterable[int] | None = None, *, with_content: bool = True) -> None:
         """Hash shards and compare with the manifest, then check what is in them.
@@ -224,7 +251,7 @@ class ShardSet:
     @property
     def _kinds(self) -> int:
         """Numbers of an instance in the lengths index."""
-        return 1 if self.metadata.masking == "dynamic" else 2
+        return 2 if self.has_masks else 1
 
     def _stored_sizes(self, index: int, begin: int, end: int) -> Sizes | None:
         """Return the lengths of a part of a shard from its index; None if there is none."""

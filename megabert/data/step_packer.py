@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.data.batch import BatchFormat, MicroBatch, assemble, instance_seeds
-from megabert.data.dynamic_masking import DynamicMasker, make_masker
+from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
 from megabert.data.packing import MicroShape, plan_packing
 from megabert.data.row_reader import Sizes, concatenated
@@ -95,7 +95,7 @@ class StepPacker:
         self.share = share
         self._seed = seed
         self._batch_size_of = global_batch_size if callable(global_batch_size) else lambda number: global_batch_size
-        self._masker = make_masker(shards, seed, masking)
+        self._masker = None if shards.has_masks else DynamicMasker(shards, seed, masking)
         self._sizes: dict[tuple[tuple[int, int], ...], Sizes] = {}
 
     @property
@@ -175,7 +175,7 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
         share: The part that this rank takes.
         max_instances: The most instances over all ranks; None takes all.
     """
-    masker = make_masker(shards, seed=0)
+    masker = None if shards.has_masks else DynamicMasker(shards, seed=0)
     stop = shards.num_rows if max_instances is None else min(max_instances, shards.num_rows)
     for first in range(0, stop, _VALIDATION_ROWS):
         end = min(first + _VALIDATION_ROWS, stop)

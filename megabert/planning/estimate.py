@@ -7,7 +7,6 @@ from megabert.config.deepspeed import deepspeed_of, value_at, zero_stage_of
 from megabert.config.loading import phase_data, phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
-from megabert.data.dynamic_masking import masked_statistics, phase_masking
 from megabert.data.packing import InstanceStatistics
 from megabert.data.shard_set import ShardSet
 from megabert.engine.buckets import DEFAULT_BUCKET_SIZE
@@ -259,8 +258,7 @@ def _statistics_and_passes(
     """Read what a phase's manifest says; where there is none, assume full sequences."""
     taken = phase.num_instances
     if shards is not None:
-        masking = phase_masking(phase, shards.metadata)
-        return masked_statistics(shards.statistics, masking), passes_over(shards, taken)
+        return shards.statistics_in(phase), passes_over(shards, taken)
     rows, length = instances or taken, phase.max_seq_length
     masked = phase.masked_lm_prob or MASKED_PER_TOKEN
     full = InstanceStatistics(

@@ -10,7 +10,6 @@ import torch
 from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
-from megabert.data.dynamic_masking import masked_statistics, phase_masking
 from megabert.data.loader import PackedLoader
 from megabert.data.order import DataPosition
 from megabert.data.packing import shape_for
@@ -33,7 +32,6 @@ from megabert.planning.memory import (
     fitting_budget,
 )
 from megabert.planning.schedule_plot import draw_schedules
-from megabert.schema import ShardMetadata
 from megabert.training.micro_batch_size import first_budget
 from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.start import RunInputs, open_inputs
@@ -160,7 +158,7 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
         f"{first_step + steps - 1:,}): {instances:,} instances, {instances / statistics.rows:.2f} passes over "
         "the data",
         f"  learning rate {rates} ({phase.decay})",
-        *_describe_masks(phase, train.metadata),
+        *_describe_masks(phase, train),
         *_describe_packing(dry_run, index),
     ]
 
@@ -174,15 +172,15 @@ def _describe_batch(phase: PhaseConfig) -> str:
     )
 
 
-def _describe_masks(phase: PhaseConfig, metadata: ShardMetadata) -> list[str]:
+def _describe_masks(phase: PhaseConfig, train: ShardSet) -> list[str]:
     """Say how the loader masks, where the phase sets something of it."""
-    masking = phase_masking(phase, metadata)
-    if masking is None or masking == MaskingOptions.of(metadata):
+    masking = train.masking_in(phase)
+    if masking is None or masking == MaskingOptions.of(train.metadata):
         return []
     shown = " / ".join(f"{share:.0%}" for share in masking.actions)
     return [
         f"  masks: {masking.masked_lm_prob:.1%} of the tokens, at most {masking.max_predictions_per_seq} of an "
-        f"instance, {shown} [MASK] / random / kept; held out {metadata.masked_lm_prob:.1%}"
+        f"instance, {shown} [MASK] / random / kept; held out {train.metadata.masked_lm_prob:.1%}"
     ]
 
 
@@ -200,16 +198,20 @@ def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
     """Pack the first global batches as rank 0 would, padded as for a GPU."""
     config, (train, _) = dry_run.inputs.config, dry_run.inputs.shards[index]
     phase, ranks = config.phases[index], dry_run.world_size
-    budget, masking = _budget(dry_run, index), phase_masking(phase, train.metadata)
+    budget = _budget(dry_run, index)
     shape = shape_for(
-        masked_statistics(train.statistics, masking),
+        train.statistics_in(phase),
         global_batch_size=phase.global_batch_size,
         world_size=ranks,
         micro_batch_tokens=budget,
     )
     share = RankShare(shape=shape, world_size=ranks, pad=True)
     packer = StepPacker(
-        train, seed=config.seed, global_batch_size=phase.global_batch_size, share=share, masking=masking
+        train,
+        seed=config.seed,
+        global_batch_size=phase.global_batch_size,
+        share=share,
+        masking=train.masking_in(phase),
     )
     with PackedLoader(packer, num_steps=SAMPLED_STEPS) as loader:
         batches = list(loader)

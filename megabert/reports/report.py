@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
-from megabert.data.dynamic_masking import make_masker
+from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, validation_batches
@@ -65,9 +65,9 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
 
 
 def _counts(shards: ShardSet, first: int, stop: int) -> NDArray[np.int64]:
-    columns, masker = shards.columns(((first, stop),)), make_masker(shards, seed=0)
-    if masker is not None:  # dynamic masking: the same masks as in a validation
-        columns = masker.mask(columns, 0)
+    columns = shards.columns(((first, stop),))
+    if not shards.has_masks:  # the same masks as in a validation
+        columns = DynamicMasker(shards, seed=0).mask(columns, 0)
     return np.bincount(columns.masked_ids, minlength=shards.metadata.vocab_size)
 
 

@@ -15,13 +15,11 @@ import torch.distributed as dist
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
-from megabert.data.dynamic_masking import masked_statistics, phase_masking
 from megabert.data.loader import PackedLoader, StepTotals
-from megabert.data.packing import MicroShape, shape_for
+from megabert.data.packing import InstanceStatistics, MicroShape, shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.process_group import World, raise_everywhere, run_on_main_rank
 from megabert.engine.engine import Engine, LossScaleFloor
-from megabert.masking import MaskingOptions
 from megabert.models.bert import BertForPreTraining
 from megabert.observability.logs import Progress, logger
 from megabert.observability.metrics import MetricWriter, Value
@@ -148,11 +146,11 @@ class Trainer:
         self.save()
         self.state = self._checkpoints.settle(self.state)
 
-    def _shape(self, masking: MaskingOptions | None) -> MicroShape:
-        """Return the greatest micro-batch of the present phase, under its own masks or those of the shards."""
+    def _shape(self, statistics: InstanceStatistics) -> MicroShape:
+        """Return the greatest micro-batch of the present phase."""
         index = self.state.phase
         return shape_for(
-            masked_statistics(self._shards[index][0].statistics, masking),
+            statistics,
             global_batch_size=self.config.phases[index].global_batch_size,
             world_size=self.world.size,
             micro_batch_tokens=self._budgets[index],
@@ -160,8 +158,7 @@ class Trainer:
 
     def _open_loader(self, phase: PhaseConfig) -> PackedLoader:
         train = self._shards[self.state.phase][0]
-        masking = phase_masking(phase, train.metadata)
-        shape = self._shape(masking)
+        shape = self._shape(train.statistics_in(phase))
         is_gpu = self.world.device.type == "cuda"
         share = RankShare(shape=shape, rank=self.world.rank, world_size=self.world.size, pad=is_gpu, pin=is_gpu)
         first = self.state.first_batch
@@ -170,7 +167,7 @@ class Trainer:
             seed=self.config.seed,
             global_batch_size=lambda number: phase.batch_size(number - first),
             share=share,
-            masking=masking,
+            masking=train.masking_in(phase),
         )
         return PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=self._agree)
 
@@ -251,7 +248,7 @@ class Trainer:
             metrics = validate(
                 self.engine,
                 self._shards[self.state.phase][1],
-                shape=self._shape(None),
+                shape=self._shape(self._shards[self.state.phase][0].statistics),
                 max_instances=self.config.validation.max_instances,
                 world=self.world,
             )

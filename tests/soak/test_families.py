@@ -11,7 +11,7 @@ from integration.conftest import CORPUS
 from integration.runs import TINY, Run, kill_everything
 from soak_table import SoakTable
 
-from megabert.data.dynamic_masking import make_masker
+from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.shard_set import ShardSet
 from megabert.reports.report import report_run
 from megabert.schema import read_manifest
@@ -94,7 +94,7 @@ def auc_without_specials(auc: float, shards: Path) -> float:
     """
     held_out = ShardSet(shards, "validation", read_manifest(shards))
     columns = held_out.columns(((0, held_out.num_rows),))
-    masked = make_masker(held_out, seed=0).mask(columns, epochs=0).masked_ids.size
+    masked = DynamicMasker(held_out, seed=0).mask(columns, epochs=0).masked_ids.size
     share = 2 * held_out.num_rows / (columns.input_ids.size - masked)
     return (auc - share) / (1 - share)
 

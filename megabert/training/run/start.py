@@ -232,7 +232,7 @@ def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ..
                 f"phases[{i}].max_seq_length={phase.max_seq_length}. Name shards of that length, or change the phase."
             )
         named = next((name for name in ("masked_lm_prob", "mask_actions") if getattr(phase, name) is not None), None)
-        if named and metadata.masking != "dynamic":
+        if named and train.has_masks:
             raise DataError(
                 f"{train.folder}: these shards hold their masks, so that phases[{i}].{named}={getattr(phase, named)} "
                 "cannot change them. Build them with --masking dynamic, or leave it out."

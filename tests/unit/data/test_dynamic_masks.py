@@ -8,7 +8,6 @@ import torch
 from unit.data.streams import SEED, loader_of, shape_of
 
 from megabert.config.phase import PhaseConfig
-from megabert.data.dynamic_masking import masked_statistics, phase_masking
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
@@ -79,13 +78,9 @@ def test_masks_of_a_phase_have_its_share_and_its_actions(unmasked, share):
     phase = PhaseConfig(
         steps=1, global_batch_size=1, learning_rate=1.0, masked_lm_prob=share, mask_actions=(0.5, 0.2, 0.3)
     )
-    masking = phase_masking(phase, unmasked.metadata)
-    shape = shape_for(
-        masked_statistics(unmasked.statistics, masking), global_batch_size=300, world_size=1, micro_batch_tokens=512
-    )
-    packer = StepPacker(
-        unmasked, seed=SEED, global_batch_size=300, share=RankShare(shape=shape, pad=True), masking=masking
-    )
+    shape = shape_for(unmasked.statistics_in(phase), global_batch_size=300, world_size=1, micro_batch_tokens=512)
+    share_of_rank, masking = RankShare(shape=shape, pad=True), unmasked.masking_in(phase)
+    packer = StepPacker(unmasked, seed=SEED, global_batch_size=300, share=share_of_rank, masking=masking)
     with PackedLoader(packer, num_steps=4) as loader:
         steps = list(loader)
     instances = masked_instances(replace(step, micro_batches=_unpadded(step)) for step in steps)
@@ -118,10 +113,10 @@ def _unpadded(step):
 
 def test_phase_that_names_no_masks_has_those_of_the_shards(unmasked, shards):
     phase = PhaseConfig(steps=1, global_batch_size=1, learning_rate=1.0)
-    assert phase_masking(phase, unmasked.metadata) == MaskingOptions.of(unmasked.metadata)
-    assert masked_statistics(unmasked.statistics, phase_masking(phase, unmasked.metadata)) == unmasked.statistics
-    assert phase_masking(phase, shards.metadata) is None
-    assert masked_statistics(shards.statistics, None) == shards.statistics
+    assert unmasked.masking_in(phase) == MaskingOptions.of(unmasked.metadata)
+    assert unmasked.statistics_in(phase) == unmasked.statistics
+    assert shards.masking_in(phase) is None
+    assert shards.statistics_in(phase) == shards.statistics
 
 
 def test_dynamic_masks_of_validation_stay(unmasked):
