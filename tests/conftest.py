@@ -13,7 +13,7 @@ from progress import Progress
 SLOWEST = (
     "integration/",
     "unit/finetuning/test_finetune.py",
-    "unit/data_prep/test_build.py",
+    "unit/data_prep/test_build_",
     "docs/test_tutorial.py",
     "distributed/",
     "bad_input/",

@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from megabert.schema import sha256_file
+from unit.data_prep.builds import hashes
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
@@ -28,11 +27,6 @@ def command(output, workers, text=CORPUS):
 def run(output, workers, text=CORPUS):
     done = subprocess.run(command(output, workers, text), cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-
-
-def hashes(folder):
-    paths = [path for part in ("instances", "documents", "tokenizer") for path in (folder / part).rglob("*")]
-    return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(paths) if path.is_file()}
 
 
 @pytest.fixture(scope="module")

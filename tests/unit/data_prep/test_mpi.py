@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from unit.data_prep.test_build import hashes
+from unit.data_prep.builds import hashes
 
 from data_prep.execution import executors as parallel
 from data_prep.execution.executors import executor_of_all_ranks

@@ -6,7 +6,7 @@ import shutil
 import time
 
 import pytest
-from unit.data_prep.test_build import hashes
+from unit.data_prep.builds import hashes
 
 from data_prep.execution import work_units
 from data_prep.execution.executors import Executor

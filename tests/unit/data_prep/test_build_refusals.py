@@ -1,0 +1,66 @@
+"""What a build does not begin with: another configuration or input, a foreign folder, a second build."""
+
+import errno
+
+import pytest
+from unit.data_prep.builds import Stopping
+from unit.data_prep.conftest import write_jsonl
+
+from data_prep.config import SourceConfig
+from data_prep.execution.executors import Executor
+from data_prep.pipeline import build
+from megabert.errors import ConfigError, DataError
+
+
+def test_other_configuration_is_refused_with_the_difference(own_copy, make_config):
+    with pytest.raises(ConfigError, match=r"(?s)seed: 12345 there, 1 now.*new folder"):
+        build(make_config(seed=1), own_copy, Executor())
+
+
+def test_changed_input_is_refused(make_config, texts, tmp_path):
+    path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
+    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, vocab_size=800)
+    build(config, tmp_path / "out", Executor())
+    path.touch()
+    build(config, tmp_path / "out", Executor())  # the same text at another time is fine
+    write_jsonl(path, texts[:39])
+    with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
+        build(config, tmp_path / "out", Executor())
+
+
+def test_changed_remote_input_is_refused(make_config, tokenizer_folder, texts, tmp_path):
+    path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
+    source = SourceConfig(input=f"file://{path}")
+    config = make_config(sources=(source,), lengths=(64,), dupe_factor=1, tokenizer=str(tokenizer_folder))
+    build(config, tmp_path / "out", Executor())
+    path.write_text(path.read_text().replace("the", "The"))  # as long as before
+    with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
+        build(config, tmp_path / "out", Executor())
+
+
+def test_foreign_folder_is_refused(make_config, tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"holds other files \(precious\.txt\)"):
+        build(make_config(), tmp_path, Executor())
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_second_build_in_a_folder_is_refused(make_config, tmp_path):
+    class Nested(Executor):
+        def run(self, function, tasks):
+            with pytest.raises(DataError, match=r"another build is at work here \(host .*, process \d+\)"):
+                build(make_config(), tmp_path / "out", Executor())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(make_config(), tmp_path / "out", Nested())
+
+
+def test_file_system_without_locks_is_told_and_used(make_config, tmp_path, monkeypatch, capsys):
+    def flock(descriptor, mode):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(KeyboardInterrupt):
+        build(make_config(), tmp_path / "out", Stopping(0))
+    assert "has no locks; do not start a second build here" in capsys.readouterr().err

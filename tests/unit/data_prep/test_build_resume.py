@@ -1,0 +1,123 @@
+"""A build that was stopped, killed or damaged is finished to the same bytes; what cannot be mended is named."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from unit.data_prep.builds import Stopping, hashes
+
+from data_prep.execution.executors import Executor
+from data_prep.pipeline import build
+from megabert.errors import DataError
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("tasks", [1, 9, 17, 30])
+def test_build_stopped_anywhere_continues_to_the_same_bytes(built, make_config, tmp_path, tasks):
+    with pytest.raises(KeyboardInterrupt):
+        build(make_config(), tmp_path / "out", Stopping(tasks))
+    assert not list((tmp_path / "out").rglob("manifest.json"))
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+    build(make_config(), tmp_path / "out", Executor())
+    assert hashes(tmp_path / "out") == hashes(built.folder)
+
+
+def test_killed_build_leaves_no_worker_and_continues_to_the_same_bytes(built, make_config, tmp_path):
+    config, output = make_config(), tmp_path / "out"
+    flags = "--vocab-size 2000 --lengths 64 128 --dupe-factor 2 --validation-share 0.1 --workers 2"
+    command = [sys.executable, "-m", "data_prep", "build", "--input", config.sources[0].input, *flags.split()]
+    process = subprocess.Popen([*command, "--output", str(output)], stderr=subprocess.DEVNULL, cwd=ROOT)
+    deadline = time.monotonic() + 180
+    try:
+        while not list((output / "work" / "records").rglob("*.jsonl")):
+            assert process.poll() is None, "the build has failed"
+            assert time.monotonic() < deadline, "no unit was finished in three minutes"
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    (output / "work" / ".rest.arrow.89abcdef.tmp").write_text("left by the killed build")
+    build(config, output, Executor())  # the lock is free: it went with its holder
+    assert not list(output.rglob("*.tmp"))
+    assert hashes(output) == hashes(built.folder)
+
+
+def test_state_file_cut_off_by_a_kill_is_no_foreign_file(make_config, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".build.json.0123abcd.tmp").write_text("{")
+    with pytest.raises(KeyboardInterrupt):
+        build(make_config(), tmp_path / "out", Stopping(0))
+    assert not list((tmp_path / "out").glob(".*.tmp"))
+
+
+def test_finished_build_is_left_as_it_is(own_copy, make_config, capsys):
+    before = {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")}
+    build(make_config(), own_copy, Executor())
+    assert {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")} == before
+    assert "done before" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["instances/64/train-00001-01.arrow", "documents/train-00001.arrow"])
+def test_damaged_file_is_made_anew(built, own_copy, make_config, part):
+    (own_copy / part).write_bytes(b"damaged")
+    build(make_config(), own_copy, Executor())
+    assert hashes(own_copy) == hashes(built.folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"name": "train-00001-00"',
+        b'{"name": "train-00001-00", "files": {}}\n',
+        b'{"name": "train-00001-00", "files": [], "counts": {}}\n',
+        b'{"name": "train-00001-00", "files": {}, "counts": {"rows": "9"}}\n',
+        b'{"name": "train-00001-00", "files": {}, "counts": {"rows": 1e99}}\n',
+        b'{"name": "train-00001-00\n\0\0\xff\n',
+    ],
+)
+def test_unit_with_a_damaged_record_is_done_again(built, own_copy, make_config, content):
+    records = own_copy / "work" / "records" / "instances-64.jsonl"
+    before = records.read_bytes().splitlines(keepends=True)
+    (line,) = (line for line in before if b"train-00001-00" in line)
+    records.write_bytes(b"".join(content if other == line else other for other in before))
+    build(make_config(), own_copy, Executor())
+    lines = [text for text in records.read_bytes().splitlines() if text.startswith(line[:24])]
+    again, before = (json.loads(text) for text in (lines[-1], line))
+    for record in (again, before):
+        for file in record["files"].values():
+            file[1] = "when the file was written"
+    assert again == before
+    assert hashes(own_copy) == hashes(built.folder)
+
+
+def test_unit_that_was_recorded_twice_is_counted_once(own_copy, make_config):
+    """A shard that was deleted is written again, and recorded again."""
+    manifest = own_copy / "instances" / "64" / "manifest.json"
+    before = manifest.read_bytes()
+    for _ in range(2):
+        (own_copy / "instances" / "64" / "train-00001-00.arrow").unlink()
+        manifest.unlink()
+        build(make_config(), own_copy, Executor())
+        assert manifest.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("work/plan.json", "{"),
+        ("work/plan.json", '{"buckets": 4}'),
+        ("work/plan.json", '{"buckets": {"train": 99999999999}, "corpus": {}, "report": [], "vocab_size": 800}'),
+        ("work/plan.json", '{"buckets": {"train": 1}, "corpus": {}, "report": [], "vocab_size": 800}'),
+        ("build.json", "["),
+        ("build.json", "{}"),
+    ],
+)
+def test_damaged_state_of_a_build_is_named_with_the_remedy(own_copy, make_config, name, content):
+    (own_copy / name).write_text(content)
+    with pytest.raises(DataError, match=rf"{name}: (its statistics are )?damaged or edited \(.*\)\. Delete"):
+        build(make_config(), own_copy, Executor())

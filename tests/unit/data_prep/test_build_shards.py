@@ -1,0 +1,112 @@
+"""What a build writes: how shards are stored, and what the manifest says of them and of the sources."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from unit.data_prep.builds import read_shard
+from unit.data_prep.conftest import write_jsonl
+
+from data_prep.checks.verify import verify
+from data_prep.config import SourceConfig
+from data_prep.execution.executors import Executor
+from data_prep.pipeline import build
+from data_prep.steps import step6_instances
+from megabert.config.loading import to_dict
+from megabert.schema import lengths_path, read_manifest
+
+
+def test_shards_of_several_buckets_hold_the_rows_of_each_one_after_the_other(built, make_config, tmp_path, monkeypatch):
+    """What a corpus of gigabytes takes, with shards of a few kilobytes."""
+    monkeypatch.setattr(step6_instances, "MIN_SHARDS", 2)
+    tokenizer = str(built.folder / "tokenizer")
+    parts, whole = (
+        build(make_config(tokenizer=tokenizer, buckets=7, shard_mib=mib), tmp_path / str(mib), Executor())
+        for mib in (0.01, 0.366)
+    )
+    before, after = (
+        [entry for entry in result.manifests[64].shards if (entry.split, entry.duplicate) == ("train", 1)]
+        for result in (parts, whole)
+    )
+    assert [(entry.bucket, entry.buckets) for entry in before] == [(bucket, 1) for bucket in range(7)]
+    assert [(entry.bucket, entry.buckets) for entry in after] == [(0, 3), (3, 3), (6, 1)]
+
+    def rows(result, entries):
+        files = [result.folder / "instances" / "64" / entry.file for entry in entries]
+        return pa.concat_tables([pa.ipc.open_file(file).read_all() for file in files])
+
+    assert rows(whole, after).equals(rows(parts, before))
+    assert whole.manifests[64].statistics == parts.manifests[64].statistics
+    assert not verify(whole.folder / "instances" / "64", Executor(), use_text=True).problems
+
+
+@pytest.mark.parametrize("sizes", [[5], [4, 4], [1, 1, 1], [3, 9, 2, 0, 4, 1], [8, 1], [0, 3]])
+def test_rows_of_several_buckets_make_even_record_batches(sizes):
+    numbers = iter(range(100))
+    schema = pa.schema([("ids", pa.list_(pa.int64()))])
+    parts = [pa.record_batch({"ids": [[next(numbers)] for _ in range(size)]}, schema=schema) for size in sizes]
+    lengths = [len(batch) for batch in step6_instances._evenly(iter(parts), 4)]
+    assert lengths == [4] * (sum(sizes) // 4) + [sum(sizes) % 4] * (sum(sizes) % 4 > 0)
+    rows = [row for batch in step6_instances._evenly(iter(parts), 4) for row in batch["ids"].to_pylist()]
+    assert rows == [[number] for number in range(sum(sizes))]
+
+
+def test_shards_are_stored_for_reading_single_rows(built):
+    for length in (64, 128):
+        for path in (built.folder / "instances" / str(length)).glob("*.arrow"):
+            rows, is_compressed, batch_rows = read_shard(path)
+            assert not is_compressed
+            assert batch_rows == min(len(rows), 32_768 // length)
+            lists = ("input_ids", "masked_lm_positions")
+            assert np.load(lengths_path(path)).tolist() == [[len(row[name]) for name in lists] for row in rows]
+
+
+def test_shards_are_read_by_datasets_schema(built):
+    """What `datasets.load_dataset("arrow")` does: open the stream or file, keep the columns."""
+    shard = next((built.folder / "instances" / "64").glob("train-*.arrow"))
+    with pa.ipc.open_file(shard) as reader:
+        assert reader.schema.names == [
+            "input_ids", "segment_b_start", "masked_lm_positions", "masked_lm_ids", "next_sentence_label",
+        ]  # fmt: skip
+        assert all(reader.get_batch(i).num_rows <= 8192 for i in range(reader.num_record_batches))
+
+
+def test_manifest_tells_what_was_built(built, make_config):
+    manifest = read_manifest(built.folder / "instances" / "128")
+    assert manifest.config == json.loads(json.dumps(to_dict(make_config())))
+    assert set(manifest.versions) == {"megabert", "numpy", "pyarrow", "sentencex", "tokenizers"}
+    assert {entry.duplicate for entry in manifest.of_split("train")} == {0, 1}
+    assert {entry.duplicate for entry in manifest.of_split("validation")} == {0}
+    assert manifest.metadata.max_predictions_per_seq == 20
+    counts = manifest.statistics["instances"]["train"]
+    assert counts["rows"] == manifest.totals()["train"]["rows"]
+    masked = counts["masked_tokens"]
+    assert abs(counts["shown_as_mask"] / masked - 0.8) < 3 * (0.8 * 0.2 / masked) ** 0.5
+    assert abs(counts["shown_as_original"] / masked - 0.1) < 3 * (0.1 * 0.9 / masked) ** 0.5
+
+
+def test_documents_are_counted_per_source(make_config, texts, tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", texts[:30])
+    (tmp_path / "b.txt").write_text("\n\n".join(text.replace("\n\n", "\n") for text in texts[30:45]), encoding="utf-8")
+    (tmp_path / "c.txt").write_text("\n\n".join(text.replace("\n\n", "\n") for text in texts[45:52]), encoding="utf-8")
+    sources = (
+        SourceConfig(input=str(tmp_path / "a.jsonl"), name="lines"),
+        SourceConfig(input=str(tmp_path / "*.txt"), name="plain"),
+    )
+    result = build(
+        make_config(sources=sources, lengths=(64,), dupe_factor=1, vocab_size=1000), tmp_path / "out", Executor()
+    )
+    corpus = result.manifests[64].statistics["corpus"]
+    assert corpus["documents_by_source"] == {"lines": 30, "plain": 22}
+    assert corpus["documents"] == 52
+
+
+def test_sources_of_one_name_are_counted_together(make_config, texts, tmp_path):
+    paths = [write_jsonl(tmp_path / f"{i}.jsonl", texts[i::3]) for i in range(3)]
+    sources = tuple(SourceConfig(input=str(path), name=name) for path, name in zip(paths, "aab", strict=True))
+    built = build(make_config(sources=sources, lengths=(64,), dupe_factor=1), tmp_path / "out", Executor())
+    corpus = built.manifests[64].statistics["corpus"]
+    assert corpus["documents_by_source"] == {"a": len(texts[::3]) + len(texts[1::3]), "b": len(texts[2::3])}
+    with pytest.raises(ValueError, match=r"sources\.1: input='.*0\.jsonl' is that of sources\.0 already"):
+        make_config(sources=(sources[0], sources[0]))
