@@ -9,10 +9,8 @@ from bad_input.material import make_material
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[CommandServer]:
-    server = CommandServer()
-    yield server
-    server.close()
+def server() -> CommandServer:
+    return CommandServer()
 
 
 @pytest.fixture(scope="session")

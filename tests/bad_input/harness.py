@@ -7,19 +7,18 @@ no traceback and no control characters, leaves the folder as it was, and stays w
 
 import fnmatch
 import hashlib
-import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parents[1]
+from forked.client import environment_of_commands, fork_server, request_of
+
+MODULES = {"megabert": "megabert", "megabert-data": "data_prep"}
 MAX_MESSAGE_CHARACTERS = 4000
 ERROR = re.compile(r"^(?:\[rank \d+\] )?megabert(?:-data)?: (?:\w+Error|interrupted)", re.MULTILINE)
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\x1b")
@@ -97,24 +96,10 @@ def _tally_line(name: str, outcomes: list[Outcome]) -> str:
 class CommandServer:
     """Runs commands through a process that has everything imported."""
 
-    def __init__(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
-        environment["PYTHONPATH"] = f"{TESTS}:{TESTS.parent}:{os.environ.get('PYTHONPATH', '')}"
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS"):
-            environment.pop(name, None)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bad_input.fork_server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-
     def run(self, command: str, folder: Path, outputs: Path, **wishes: Any) -> Outcome:
         """Run a command line in a folder; its output goes to files under ``outputs``."""
         before = snapshot(folder)
-        (reply,) = self._ask([_request(command, folder, outputs, wishes)])
+        (reply,) = fork_server().ask([_request(command, folder, outputs, wishes)])
         after = snapshot(folder)
         changed = tuple(sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)))
         return _outcome(reply, outputs, changed)
@@ -130,16 +115,8 @@ class CommandServer:
         requests = [_request(command, folder, outputs, wishes) for folder, outputs in folders]
         replies: list[dict[str, Any]] = []
         while len(replies) < len(requests):
-            replies += self._ask(requests[len(replies) :])
+            replies += fork_server().ask(requests[len(replies) :])
         return [_outcome(reply, outputs, ()) for reply, (_, outputs) in zip(replies, folders, strict=True)]
-
-    def _ask(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(requests) + "\n")
-        self._process.stdin.flush()
-        replies: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
-        return replies
 
     def run_case(self, case: Case, material: Path, scratch: Path) -> Outcome:
         """Make a case's folder under ``scratch`` and run its command there."""
@@ -150,12 +127,6 @@ class CommandServer:
         wishes = ("environment", "stdin", "stdout", "timeout_s", "memory_bytes")
         return self.run(case.command, folder, scratch / "output", **{name: getattr(case, name) for name in wishes})
 
-    def close(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(30)
-
 
 def _request(command: str, folder: Path, outputs: Path, wishes: dict[str, Any]) -> dict[str, Any]:
     """Return what the server is asked; the files for the output are new."""
@@ -164,17 +135,15 @@ def _request(command: str, folder: Path, outputs: Path, wishes: dict[str, Any]) 
     files = {name: outputs / name for name in ("stdout", "stderr", "modules")}
     for path in files.values():
         path.unlink(missing_ok=True)
-    return {
-        "program": program,
-        "words": words,
-        "folder": str(folder),
-        "environment": wishes.get("environment", {}),
-        "stdin": wishes.get("stdin", os.devnull),
-        **{name: str(path) for name, path in files.items()},
-        **({"stdout": wishes["stdout"]} if wishes.get("stdout") else {}),
-        "timeout_s": wishes.get("timeout_s", 60),
-        "memory_bytes": wishes.get("memory_bytes", 3 << 30),
-    }
+    environment = environment_of_commands()
+    for name, value in wishes.get("environment", {}).items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value
+    own = {name: value for name, value in wishes.items() if name != "environment" and value is not None}
+    surroundings = {"folder": folder, "environment": environment, "stdout": files["stdout"], "stderr": files["stderr"]}
+    bounds = {"timeout_s": 60, "memory_bytes": 3 << 30}
+    return request_of(MODULES[program], words, files["modules"], **{**surroundings, **bounds, **own})
 
 
 def _outcome(reply: dict[str, Any], outputs: Path, changed: tuple[str, ...]) -> Outcome:

@@ -3,13 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from forked.client import run_command
 from integration.runs import Run
 
 CORPUS = Path(__file__).parents[2] / "examples" / "corpus" / "public_domain.jsonl"
@@ -51,11 +50,11 @@ def corpus(tmp_path_factory) -> Path:
 
 def build_shards(corpus: Path, output: Path, *extra: str) -> Path:
     """Run ``megabert-data build`` for lengths 64 and 128."""
-    command = [sys.executable, "-m", "data_prep", "build", "--input", str(corpus), "--format", "jsonl"]
-    command += ["--output", str(output), "--vocab-size", "1000", "--lengths", "64", "128", "--workers", "1"]
-    command += ["--validation-share", "0.2"]
-    done = subprocess.run([*command, *extra], capture_output=True, text=True, timeout=200, check=False, env=os.environ)
-    assert done.returncode == 0, done.stderr
+    words = ["build", "--input", str(corpus), "--output", str(output), "--format", "jsonl", "--vocab-size", "1000"]
+    words += ["--lengths", "64", "128", "--workers", "1", "--validation-share", "0.2", *extra]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    messages = output.with_suffix(".out")
+    assert run_command("data_prep", words, messages) == 0, messages.read_text()
     return output
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from forked.client import environment_of_commands, run_command
 
 BIN = Path(sys.executable).parent
-TESTS = Path(__file__).parents[1]
 
 # Two narrow layers and a few steps; dropout on, every step logged.
 TINY = {
@@ -39,12 +39,17 @@ TINY = {
 
 @dataclass
 class Run:
-    """One command line of ``megabert pretrain`` and its folder."""
+    """One command line of ``megabert pretrain`` and its folder.
+
+    Where the launcher and the process are not what is tested, it runs in forks of a process that has imported
+    everything: torch and DeepSpeed take seconds to import, in each rank and in each launcher.
+    """
 
     run_dir: Path
     data: Path
     ranks: int = 1
-    launcher: str = "torchrun"
+    launcher: str = "forked"
+    """``forked``, ``torchrun``, ``deepspeed``, or ``none``: ``python -m``, which also starts what is ``forked``."""
     flags: dict[str, object] = field(default_factory=dict)
     recipe: str | None = "debug"
     module: str = "megabert"
@@ -53,34 +58,43 @@ class Run:
     def __post_init__(self) -> None:
         self.output_path = self.output_path or self.run_dir.with_suffix(".out")
 
-    def command(self) -> list[str]:
-        """Return the words of the command."""
+    def words(self) -> list[str]:
+        """Return the arguments of the program."""
         flags = {**TINY, "data.path": self.data, "run-dir": self.run_dir, **self.flags}
         arguments = ["pretrain", *(["--recipe", self.recipe] if self.recipe else [])]
         for name, value in flags.items():
             arguments += [f"--{name}", str(value)] if value is not None else []
+        return arguments
+
+    def command(self) -> list[str]:
+        """Return the words of the command."""
         if self.ranks == 1:
-            return [sys.executable, "-m", self.module, *arguments]
+            return [sys.executable, "-m", self.module, *self.words()]
+        assert self.launcher in ("deepspeed", "torchrun"), f"{self.ranks} ranks need a launcher, not {self.launcher}"
         if self.launcher == "deepspeed":
             port = ["--master_port", str(20000 + os.getpid() % 20000)]
             count = ["--num_accelerators", str(self.ranks)]
-            return [str(BIN / "deepspeed"), *count, *port, "--module", self.module, *arguments]
+            return [str(BIN / "deepspeed"), *count, *port, "--module", self.module, *self.words()]
         torchrun = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(self.ranks)]
-        return [sys.executable, "-m", *torchrun, "-m", self.module, *arguments]
+        return [sys.executable, "-m", *torchrun, "-m", self.module, *self.words()]
 
     def start(self) -> subprocess.Popen:
         """Start in the background, output to ``RUN.out``."""
         self.run_dir.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{BIN}:{os.environ['PATH']}"}
-        environment.update(CUDA_VISIBLE_DEVICES="", PYTHONUNBUFFERED="1")
-        environment["PYTHONPATH"] = f"{TESTS}:{TESTS.parent}:{os.environ.get('PYTHONPATH', '')}"
         with self.output_path.open("a") as output:
             return subprocess.Popen(
-                self.command(), stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+                self.command(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment_of_commands(),
+                start_new_session=True,
             )
 
     def finish(self, timeout_s: float = 240) -> int:
         """Run to the end and return the exit code."""
+        if self.launcher == "forked":
+            self.run_dir.parent.mkdir(parents=True, exist_ok=True)
+            return run_command(self.module, self.words(), self.output_path, ranks=self.ranks, timeout_s=timeout_s)
         process = self.start()
         try:
             return process.wait(timeout_s)

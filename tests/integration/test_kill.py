@@ -59,7 +59,7 @@ def resume_elsewhere(uninterrupted_run: Run, run_dir, shards, ranks: int, engine
     Returns:
         Largest relative difference of a loss.
     """
-    start_and_kill(Run(run_dir, shards, ranks=2), "in phase 1", "everything")
+    start_and_kill(Run(run_dir, shards, ranks=2, launcher="torchrun"), "in phase 1", "everything")
     moved = Run(run_dir, shards, ranks=ranks, flags={"engine": engine})
     moved.finish_well()
     assert f"changed since the last start: ZeRO stage: 1 -> {engine[-1]}" in moved.output or engine == "zero1"

@@ -1,4 +1,4 @@
-"""Real runs through the launchers: the losses are the same however the work is divided and launched."""
+"""Whole runs: the losses are the same however the work is divided and launched."""
 
 import base64
 import json
@@ -65,8 +65,8 @@ def test_done_run_says_so_and_changes_nothing(unbroken):
     ("ranks", "launcher", "flags"),
     [
         (2, "deepspeed", {"engine": "zero1"}),
-        (3, "torchrun", {"engine": "zero3"}),
-        (1, "none", {"micro_batch_tokens": 300, "engine": "zero2"}),
+        (3, "forked", {"engine": "zero3"}),
+        (1, "forked", {"micro_batch_tokens": 300, "engine": "zero2"}),
     ],
 )
 def test_ranks_stages_and_budgets_do_not_change_losses(unbroken, shards, tmp_path, ranks, launcher, flags):
@@ -164,7 +164,7 @@ def without_pairs(corpus, tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("pairless")
     data = build_shards(corpus, folder / "data", "--objective", "none", "--dupe-factor", "1")
     flags = {"phases.0.steps": 3, "phases.1.steps": 1, "engine": "zero3"}
-    run = Run(folder / "run", data, flags=flags, module="integration.programs.listing")
+    run = Run(folder / "run", data, launcher="none", flags=flags, module="integration.programs.listing")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MODULES", str(folder / "modules"))
         run.finish_well()

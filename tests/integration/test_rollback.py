@@ -13,9 +13,7 @@ from megabert.checkpoints.format import read_checkpoint_manifest
 
 def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
     flags = {"phases.0.global_batch_size": 4, "checkpoint.every_steps": 3, "checkpoint.keep_last": 9}
-    run = Run(
-        tmp_path / "run", shards, ranks=2, launcher="deepspeed", flags=flags, module="integration.programs.poisoned"
-    )
+    run = Run(tmp_path / "run", shards, ranks=2, flags=flags, module="integration.programs.poisoned")
     assert run.finish() == 2, run.output[-4000:]
 
     first = (

@@ -53,7 +53,7 @@ def unbroken(shards, recipe, tmp_path_factory):
 
 def run_of(run_dir, shards, recipe, *, ranks=1, engine="zero1") -> Run:
     flags = {**dict.fromkeys(TINY), "engine": engine}  # the recipe says the rest
-    return Run(run_dir, shards, ranks=ranks, recipe=recipe, flags=flags)
+    return Run(run_dir, shards, ranks=ranks, launcher="torchrun", recipe=recipe, flags=flags)
 
 
 def rows_of(run: Run) -> list[dict]:

@@ -4,6 +4,10 @@ It reads requests, a list of JSON objects a line, from standard input, and answe
 standard output. A child runs the commands of a list one after the other; the last one is as a shell starts it, from the
 fork to the exit code: own session, own working folder, environment and files for its output. Thousands of commands that
 read a damaged file share children, since a fork takes longer than most of them.
+
+A child may run its last command on several ranks, each a child of its own: it is the launcher then, a script that sets
+RANK and waits. What only a command line of a shell can show (torchrun, deepspeed, the order of imports, another seed of
+Python's hashes on each rank) is for tests that start one.
 """
 
 import atexit
@@ -13,14 +17,17 @@ import json
 import os
 import pkgutil
 import resource
+import runpy
 import select
 import signal
+import socket
 import sys
 import time
+import traceback
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 POLL_S = 0.02
 NOT_IMPORTABLE: set[str] = set()
@@ -34,11 +41,14 @@ def import_everything() -> None:
     import transformers
     from torch.utils import tensorboard
 
+    import data_prep.cli
     import data_prep.commands
+    import megabert.cli.main
     import megabert.commands
     import megabert.training.pretrain
 
     assert all((deepspeed, pyarrow.parquet, transformers, tensorboard, megabert.training.pretrain))
+    assert all((data_prep.cli, megabert.cli.main))
     for package in (data_prep.commands, megabert.commands):
         for module in pkgutil.iter_modules(package.__path__):
             import_module(f"{package.__name__}.{module.name}")
@@ -60,9 +70,14 @@ def become_the_commands(requests: list[dict[str, Any]], replies: IO[str]) -> Non
         if request is not requests[-1]:
             reply = {"code": code, "seconds": time.monotonic() - start, "peak_bytes": peak_bytes(), "ended": ""}
             print(json.dumps(reply), file=replies, flush=True)
-    Path(requests[-1]["modules"]).write_text("\n".join(sys.modules))
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End a forked process; taking its interpreter apart would copy every page of its parent."""
     atexit._run_exitfuncs()
-    os._exit(code)  # taking a forked interpreter apart would copy every page of its parent
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def forget() -> None:
@@ -74,22 +89,53 @@ def forget() -> None:
 
 
 def run_command(request: dict[str, Any]) -> int:
-    """Set files, folder and environment; run the command; return its exit code."""
+    """Set files, folder and environment; run the command, on its ranks if it has several; return its exit code."""
     forget()
     for name, descriptor in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
-        flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT
+        flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
         file = os.open(request[name], flags, 0o644)
         os.dup2(file, descriptor)
         os.close(file)
     os.chdir(request["folder"])
-    for name, value in request["environment"].items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-    sys.argv = [request["program"], *request["words"]]
-    main = import_module({"megabert": "megabert.cli.main", "megabert-data": "data_prep.cli"}[request["program"]]).main
-    code: int = main()
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = [request["module"], *request["words"]]
+    if request["ranks"] > 1:
+        return run_ranks(request)
+    code = run_module(request["module"])
+    Path(request["modules"]).write_text("\n".join(sys.modules))
     return code
+
+
+def run_module(name: str) -> int:
+    """Run a module as ``python -m`` does; return its exit code."""
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def run_ranks(request: dict[str, Any]) -> int:
+    """Run a command on ranks that are children; return the exit code of the first that fails."""
+    size: int = request["ranks"]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        os.environ.update(WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(probe.getsockname()[1]))
+    ranks = []
+    for rank in range(size):
+        ranks.append(os.fork())
+        if ranks[-1] == 0:
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+            code = run_module(request["module"])
+            if rank == 0:
+                Path(request["modules"]).write_text("\n".join(sys.modules))
+            leave(code)
+    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in ranks]
+    return next((code % 256 for code in codes if code), 0)
 
 
 def peak_bytes() -> int:
@@ -146,15 +192,15 @@ def watch(pid: int, requests: list[dict[str, Any]], pipe: int) -> list[dict[str,
             replies.append(json.loads(line))
             replies[-1]["peak_bytes"] = max(replies[-1]["peak_bytes"], peak)
             start, peak = time.monotonic(), 0
-        family = family_of(pid)
-        peak = max(peak, resident_bytes(family))
         bounds = requests[min(len(replies), len(requests) - 1)]
+        if bounds["memory_bytes"] is not None:
+            peak = max(peak, resident_bytes(family_of(pid)))
         if time.monotonic() - start > bounds["timeout_s"]:
             ended = "time"
-        elif peak > bounds["memory_bytes"]:
+        elif bounds["memory_bytes"] is not None and peak > bounds["memory_bytes"]:
             ended = "memory"
         if ended:
-            for member in family:
+            for member in family_of(pid):
                 with suppress(ProcessLookupError):
                     os.kill(member, signal.SIGKILL)
         if not is_done:
