@@ -174,8 +174,11 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a small function that only loops call."""
-    return numba.njit(nogil=True)(function)
+    """Compile a small function that only loops call, as a part of each of them.
+
+    numba pastes it in: called, it would count each array that it is given as used and unused again.
+    """
+    return numba.njit(nogil=True, inline="always")(function)
 
 
 def usable_in_loops(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -44,7 +44,7 @@ def text_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
             document = text[start:end]
             if document.strip():
                 yield offset, document
-            offset += _bytes(document) + following - end
+            offset += utf8_length(document) + following - end
             start = following
 
 
@@ -67,43 +67,68 @@ def book_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
 
 def jsonl_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     """Yield the text of each line's object."""
-    for offset, text in decoded_groups(chunk, problems):
-        # `_decode` yields one line at a time, or a whole group where it has carriage returns. These are gone from
-        # the text, so positions in it are too small; an error therefore counts its line from the start of the group.
-        following = offset
+    recoded, groups = _groups(chunk, problems)
+    is_utf8, field = codecs.lookup(recoded.file.encoding).name == "utf-8", chunk.file.field
+    for offset, data in groups:
+        if not is_utf8:
+            yield from _decoded_lines(chunk, _decode(recoded, offset, data, problems), problems)
+            continue
+        # The parser reads UTF-8 as it is stored. Only a line that it does not take is decoded and looked at closely.
+        for line in data.removesuffix(b"\n").split(b"\n"):
+            content = _stored_text(line, field)
+            if content is None:
+                yield from _decoded_lines(chunk, _decode(recoded, offset, line, problems), problems)
+            else:
+                yield offset, content
+            offset += len(line) + 1
+
+
+def _decoded_lines(chunk: InputChunk, decoded: Iterator[tuple[int, str]], problems: Problems) -> Iterator[Document]:
+    """Yield the texts of lines that are decoded, and count the lines that have none."""
+    for start, text in decoded:
+        # `_decode` yields one line at a time, or all where there are carriage returns. These are gone from the text, so
+        # positions in it are too small; an error therefore counts its line from the start of what was decoded.
+        following = start
         lines = text.removesuffix("\n").split("\n")
         for number, line in enumerate(lines):
             position = following
             if number + 1 < len(lines):
-                following += _bytes(line) + 1
+                following += utf8_length(line) + 1
             if not line or line.isspace():
                 continue
             problem, content = _text_of(line, chunk.file.field)
             if problem:
                 # The number is counted from the start of the file, so only for the lines that are shown.
-                where = f"line {_line_number(chunk, offset) + number}" if problems.shows("bad_lines") else "a line"
+                where = f"line {_line_number(chunk, start) + number}" if problems.shows("bad_lines") else "a line"
                 remedy = "Fix or remove the line; the key is chosen with --field, and --format text reads plain text."
                 problems.require("bad_lines", f"{chunk.file.path}: {where} {problem}", remedy)
             else:
                 yield position, content
 
 
-def _bytes(text: str) -> int:
+def utf8_length(text: str) -> int:
     """Return how many bytes a text has in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
+
+
+def _stored_text(line: bytes, field: str) -> str | None:
+    """Return the text of a line of UTF-8 that holds a JSON object with one; None for every other line."""
+    try:
+        value = from_json(line, cache_strings="keys")  # half the time of Python's parser; refuses what is no UTF-8
+    except ValueError:
+        return None
+    content = value.get(field) if isinstance(value, dict) else None
+    return content if isinstance(content, str) else None
 
 
 def _text_of(line: str, field: str) -> tuple[str, str]:
     """Return ("", text) for a line with a JSON object, (what is wrong, "") for another one."""
     try:
-        value = from_json(line, cache_strings="keys")
-    except ValueError:
-        # Half the time of Python's parser, which has the last word: it takes halves of surrogate pairs, and its errors
-        # name the column.
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            return f"is no JSON ({error})", ""
+        value = json.loads(
+            line
+        )  # has the last word: it takes halves of surrogate pairs, and its errors name the column
+    except (ValueError, RecursionError) as error:
+        return f"is no JSON ({error})", ""
     if not isinstance(value, dict):
         return f"holds a {type(value).__name__}, not a JSON object", ""
     content = value.get(field)
@@ -122,12 +147,18 @@ def _text_of(line: str, field: str) -> tuple[str, str]:
 
 def decoded_groups(chunk: InputChunk, problems: Problems) -> Iterator[tuple[int, str]]:
     """Yield (offset, text) of groups of whole documents, with line feeds as the only line ends."""
+    chunk, groups = _groups(chunk, problems)
+    for offset, data in groups:
+        yield from _decode(chunk, offset, data, problems)
+
+
+def _groups(chunk: InputChunk, problems: Problems) -> tuple[InputChunk, Iterator[tuple[int, bytes]]]:
+    """Return groups of whole documents, each with its offset, and the chunk with the encoding that they are in."""
     start, blocks = chunk_blocks(chunk, problems)
     if UNCUTTABLE.match(chunk.file.encoding):
         blocks = _recoded(chunk, blocks, problems)
         chunk = replace(chunk, file=replace(chunk.file, encoding="utf-8"))
-    for offset, data in grouped(chunk, start, blocks, problems):
-        yield from _decode(chunk, offset, data, problems)
+    return chunk, grouped(chunk, start, blocks, problems)
 
 
 def _recoded(chunk: InputChunk, blocks: Iterator[bytes], problems: Problems) -> Iterator[bytes]:

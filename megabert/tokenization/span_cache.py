@@ -179,7 +179,7 @@ class SpanCache:
 
     def _encode_batch(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return all ids of a batch and how many each text has."""
-        from megabert.tokenization.span_loops import count_looked_up
+        from megabert.tokenization.span_loops import REMEMBERED_IDS, count_looked_up
 
         _, borders, data = texts.buffers()
         offsets = np.frombuffer(borders, np.int32)[texts.offset : texts.offset + len(texts) + 1]
@@ -188,7 +188,7 @@ class SpanCache:
         slots = np.empty(count_looked_up(text, offsets, self._options), np.int32)
         self._find(text, offsets, slots)
         room = int(offsets[-1] - offsets[0]) + int(np.diff(self._starts)[slots].sum())
-        ids, lengths = np.empty(room + 1, np.int32), np.empty(len(texts), np.int64)
+        ids, lengths = np.empty(room + REMEMBERED_IDS - 1, np.int32), np.empty(len(texts), np.int64)
         pieces, spans = (self._words, *self._pieces), (slots, self._starts, self._ids)
         count = self._pieces.loop()(text, offsets, self._options.has_words, pieces, spans, ids, lengths)
         return ids[:count], lengths

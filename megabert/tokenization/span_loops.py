@@ -131,7 +131,8 @@ def find_spans(text, offsets, options, table, known, fresh, slots):
                     number = count[0]
                     table[slot] = number
                     ends[number + 1] = ends[number] + end - start
-                    held[ends[number] : ends[number + 1]] = text[start:end]
+                    for position in range(start, end):  # a slice would bring in numba's error messages, seconds of work
+                        held[ends[number] + position - start] = text[position]
                     count[0] += 1
                     fresh[num_new, 0], fresh[num_new, 1] = start, end
                     num_new += 1
@@ -176,16 +177,14 @@ def slot_of(remembered, first, second):
 
 @inlined
 def recall(remembered, slot, ids, made):
-    """Write the ids of an entry; return ``made``, counted on by their number."""
-    # Two ids in each number. Both are written unconditionally, and counted only if they are there.
-    both = remembered[slot, 2]
-    ids[made], ids[made + 1] = np.int32(both & _LOW), np.int32(both >> _32)
-    made += 1 + (both >> _32 != _LOW)
-    if both >> _32 != _LOW and remembered[slot, 3] != _NO_IDS:
-        both = remembered[slot, 3]
-        ids[made], ids[made + 1] = np.int32(both & _LOW), np.int32(both >> _32)
-        made += 1 + (both >> _32 != _LOW)
-    return made
+    """Write the ids of an entry; return ``made``, counted on by their number.
+
+    All four places are written, and only those counted that hold an id: a branch would cost more, for each word.
+    """
+    low, high = remembered[slot, 2], remembered[slot, 3]
+    ids[made], ids[made + 1] = np.int32(low & _LOW), np.int32(low >> _32)
+    ids[made + 2], ids[made + 3] = np.int32(high & _LOW), np.int32(high >> _32)
+    return made + 1 + (low >> _32 != _LOW) + (high & _LOW != _LOW) + (high >> _32 != _LOW)
 
 
 @inlined

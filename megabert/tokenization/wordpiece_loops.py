@@ -89,7 +89,7 @@ def encode(text, offsets, has_words, pieces, spans, ids, lengths):
         pieces: The table of recent words, and the fields of `megabert.tokenization.span_cache.AsciiPieces`.
         spans: Numbers of the spans that are looked up, from `megabert.tokenization.span_loops.find_spans`; where the
             ids of each number start; all ids.
-        ids: Written. It has room for an id a byte, for the ids of the spans that are looked up, and for one more.
+        ids: Written. It has room for an id a byte, for the ids of the spans that are looked up, and for three more.
         lengths: Written: how many ids each text has.
 
     Returns:

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import sentencex
 
 from data_prep.clean.cleaner import paragraphs_of
 from data_prep.config import SourceConfig
@@ -8,7 +9,7 @@ from data_prep.extract import inputs, opening
 from data_prep.extract import text as text_module
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import Problems
-from data_prep.steps.step1_extract import READERS
+from data_prep.steps.step1_extract import READERS, split_sentences
 from megabert.errors import DataError
 from megabert.tokenization import compose
 
@@ -126,7 +127,7 @@ def test_bad_json_lines_are_named(tmp_path, line, message):
     ],
 )
 def test_lines_are_read_as_by_pythons_parser(tmp_path, line):
-    assert text_module._text_of(line, "text") == ("", json.loads(line)["text"])
+    assert text_module._stored_text(line.encode(), "text") == json.loads(line)["text"]
 
 
 def test_glob_without_match_is_refused(tmp_path):
@@ -142,3 +143,22 @@ def test_unknown_format_and_encoding_are_refused(tmp_path):
         find_files((SourceConfig(input=str(tmp_path / "a.xyz")),))
     with pytest.raises(DataError, match="unknown encoding 'utf-9'"):
         find_files((SourceConfig(input=str(tmp_path / "a.xyz"), format="text", encoding="utf-9"),))
+
+
+@pytest.mark.parametrize("language", ["en", "de", "ja", "hi", "xx"])
+def test_sentences_do_not_reach_over_the_end_of_a_paragraph(language):
+    long = (
+        "He said: \u201cIt is so. " * 600
+    )  # beyond the size at which sentencex looks at parts of a text by themselves
+    paragraphs = [
+        "An \u201copen quotation. It never",
+        "ends. 1) One. 2) Two",
+        "\u662f\u3002\u5426\u3002",
+        long,
+        "(",
+        ". . .",
+        "No.",
+    ]
+    alone = [sentence for paragraph in paragraphs for sentence in sentencex.segment(language, paragraph)]
+    assert split_sentences(paragraphs, language) == alone
+    assert "".join(alone) == "".join(paragraphs)
