@@ -76,7 +76,7 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
 
     def fill() -> CheckpointManifest:
         manifest = read_checkpoint_manifest(folder)
-        _check_same_model(folder, manifest, engine)
+        _check_same_model(manifest, engine)
         # Padding between fragments keeps its values: nobody reads it.
         reader = SliceReader(folder, manifest)
         for fragment in engine.fragments:
@@ -208,7 +208,7 @@ def _newest_good(checkpoints_dir: Path, steps: list[int], *, falls_back: bool) -
     )
 
 
-def _check_same_model(folder: Path, manifest: CheckpointManifest, engine: Engine) -> None:
+def _check_same_model(manifest: CheckpointManifest, engine: Engine) -> None:
     ours = {name: list(shape) for name, shape in engine.shapes.items()}
     theirs = {name: stored.shape for name, stored in manifest.parameters.items()}
     if ours != theirs:

@@ -33,6 +33,14 @@ class Scores:
         self.sums[name] = self.sums.get(name, 0.0) + products.sum(dtype=torch.float64).item()
         self.numbers[name] = self.numbers.get(name, 0) + products.numel()
 
+    def add_instance(self, drop, p, before, *, rows, columns, another):
+        """Add the rate, the sums of rows and columns, and products with what was drawn before, under these names."""
+        self.add("rate", drop)
+        self.add_sums(rows, drop, 1, p)
+        self.add_sums(columns, drop, 0, p)
+        if before is not None:
+            self.add(f"next {another}", drop * before)
+
     def add_neighbours(self, drop, pairs):
         """Add products of neighbours in rows and columns, the last two dimensions."""
         rows, columns = drop.shape[-2:]
@@ -84,14 +92,10 @@ def test_hidden_states(layer, site, other, probability):
     for seed in range(INSTANCES):
         stream = stream_of(seed, LENGTH)
         drop, p = drops(stream, layer, site, probability)
-        scores.add("rate", drop)
+        scores.add_instance(drop, p, before, rows="tokens", columns="columns", another="instance")
         scores.add_neighbours(drop, NEIGHBOURS)
         scores.add("another site or layer", drop * drops(stream, *other, probability)[0])
-        if before is not None:
-            scores.add("next instance", drop * before)
         before = drop
-        scores.add_sums("tokens", drop, 1, p)
-        scores.add_sums("columns", drop, 0, p)
     scores.check()
 
 
@@ -108,14 +112,10 @@ def test_local_attention(probability):
         p, before = site.level / 2**16, None
         for key in site.keys_BN()[0]:
             drop = centred(keep_elements(site, key[None, None], query_S1, key_SX), p)
-            scores.add("rate", drop)
+            scores.add_instance(drop, p, before, rows="queries", columns="distances", another="head")
             for number, part in enumerate(parts):
                 scores.add(f"rate of position {number}", drop[part])
             # Columns are distances: (8, 0) is the element 8 queries and 8 keys on, (8, -8) of the same key.
             scores.add_neighbours(drop, [*NEIGHBOURS[:-2], (8, -8), (8, 8), (16, -16)])
-            if before is not None:
-                scores.add("next head", drop * before)
             before = drop
-            scores.add_sums("queries", drop, 1, p)
-            scores.add_sums("distances", drop, 0, p)
     scores.check()

@@ -10,18 +10,15 @@ import torch
 import triton
 from torch import Tensor
 
-from megabert.errors import KernelError
 from megabert.ops.attention.api import AttentionBlocks
 from megabert.ops.attention.backward_kernels import attention_backward, attention_delta, attention_sum_tiles
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.kernels import attention_forward
 from megabert.ops.dropout import threshold_and_scale
 from megabert.ops.triton_support.column_sums import column_sums
-from megabert.ops.triton_support.input_checks import require
+from megabert.ops.triton_support.input_checks import require_heads
 from megabert.ops.triton_support.tile_sizes import attention_tiles, capability_of, fills_card, power_of_two
 
-WIDEST_HEAD = 128
-"""Columns of a head that a program can hold."""
 LOG2_E = 1.4426950408889634
 
 
@@ -39,13 +36,7 @@ def attention_triton(
 
     ``blocks`` is the layout of the CPU backend and not read here.
     """
-    require("attention", qkv_TC)
-    head_width = qkv_TC.shape[1] // (3 * num_heads)
-    if head_width > WIDEST_HEAD:
-        raise KernelError(
-            f"ops.attention=triton: heads are {head_width} wide; its kernels take up to {WIDEST_HEAD}. "
-            "Use ops.attention=torch or more heads."
-        )
+    require_heads(qkv_TC, num_heads)
     return _Attention.apply(qkv_TC, bias_C, cu_seqlens, max_seqlen, num_heads, dropout)
 
 

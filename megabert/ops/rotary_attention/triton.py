@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.errors import KernelError
 from megabert.ops.attention.dropout import AttentionDropout
-from megabert.ops.attention.triton import LOG2_E, WIDEST_HEAD, seeds_and_constants
+from megabert.ops.attention.triton import LOG2_E, seeds_and_constants
 from megabert.ops.dropout import threshold_and_scale
 from megabert.ops.rotary_attention.api import RotarySequences
 from megabert.ops.rotary_attention.backward_kernels import (
@@ -19,7 +18,7 @@ from megabert.ops.rotary_attention.backward_kernels import (
     rotary_attention_backward_queries,
 )
 from megabert.ops.rotary_attention.kernels import rotary_attention_forward, rotary_turn
-from megabert.ops.triton_support.input_checks import require
+from megabert.ops.triton_support.input_checks import require_heads
 from megabert.ops.triton_support.tile_sizes import Tiles, capability_of, power_of_two, rotary_tiles
 
 
@@ -33,13 +32,7 @@ def rotary_attention_triton(
     dropout: AttentionDropout | None = None,
 ) -> Tensor:
     """Run ``api.rotary_attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32."""
-    require("attention", qkv_TC)
-    head_width = qkv_TC.shape[1] // (3 * num_heads)
-    if head_width > WIDEST_HEAD:
-        raise KernelError(
-            f"ops.attention=triton: heads are {head_width} wide; its kernels take up to {WIDEST_HEAD}. "
-            "Use ops.attention=torch or more heads."
-        )
+    require_heads(qkv_TC, num_heads)
     return _RotaryAttention.apply(qkv_TC, turns_S2E, sequences.cu_seqlens, reach or 0, num_heads, dropout)
 
 

@@ -6,6 +6,8 @@ from torch import Tensor
 from megabert.errors import KernelError
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+WIDEST_HEAD = 128
+"""Greatest width of a head that the kernels of attention hold in registers."""
 
 
 def require(op: str, *tensors: Tensor | None, dtypes: tuple[torch.dtype, ...] = DTYPES) -> None:
@@ -30,3 +32,22 @@ def require(op: str, *tensors: Tensor | None, dtypes: tuple[torch.dtype, ...] = 
     devices = {str(tensor.device) for tensor in present}
     if len(devices) > 1:
         raise KernelError(f"ops.{op}=triton: its tensors are on {sorted(devices)}. Move them to one device.")
+
+
+def require_heads(qkv_TC: Tensor, num_heads: int) -> None:
+    """Refuse what the kernels of attention do not take.
+
+    Args:
+        qkv_TC: Queries, keys and values of shape (T, 3 * D).
+        num_heads: Heads that D is divided into.
+
+    Raises:
+        KernelError: The dtype is another one, or the heads are too wide.
+    """
+    require("attention", qkv_TC)
+    head_width = qkv_TC.shape[1] // (3 * num_heads)
+    if head_width > WIDEST_HEAD:
+        raise KernelError(
+            f"ops.attention=triton: heads are {head_width} wide; its kernels take up to {WIDEST_HEAD}. "
+            "Use ops.attention=torch or more heads."
+        )

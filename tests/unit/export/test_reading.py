@@ -1,6 +1,7 @@
 """Folders of others that are read: which models and files are taken, and what is said of those that are not."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,20 @@ def test_other_models_are_refused(changes, message, exported):
 
 
 @pytest.fixture
-def deberta_folder(tokenizer_dir, tmp_path) -> Path:
-    config = ModelConfig(family="deberta-v2", vocab_size=69, preset="tiny")
-    write(tmp_path / "deberta", model_of(config, "none"), tokenizer_dir)
-    return tmp_path / "deberta"
+def folder_of(tokenizer_dir, tmp_path) -> Callable[[str], Path]:
+    """Exports a small model of a family."""
+
+    def export(family: str) -> Path:
+        config = ModelConfig(family=family, vocab_size=69, preset="tiny")
+        write(tmp_path / family, model_of(config, "none"), tokenizer_dir)
+        return tmp_path / family
+
+    return export
+
+
+@pytest.fixture
+def deberta_folder(folder_of) -> Path:
+    return folder_of("deberta-v2")
 
 
 @pytest.mark.parametrize(
@@ -75,10 +86,8 @@ def test_the_other_generation_of_deberta_is_refused(deberta_folder):
 
 
 @pytest.fixture
-def modernbert_folder(tokenizer_dir, tmp_path) -> Path:
-    config = ModelConfig(family="modernbert", vocab_size=69, preset="tiny")
-    write(tmp_path / "modernbert", model_of(config, "none"), tokenizer_dir)
-    return tmp_path / "modernbert"
+def modernbert_folder(folder_of) -> Path:
+    return folder_of("modernbert")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""What each family with layers of its own keeps: sequences apart, packing without effect, recomputation, 16 bits."""
+
+import pytest
+import torch
+from unit.models.test_bert import gradients, loss_of, model_of
+from unit.models.test_disentangled import CONFIGS
+from unit.models.test_modern import DROPPING
+
+from megabert.config.model import ModelConfig
+
+FAMILIES = {**{f"deberta, {name}": config for name, config in CONFIGS.items()}, "modernbert": DROPPING}
+OPTIONS = {"objective": "none"}
+
+
+@pytest.fixture(params=FAMILIES)
+def config(request) -> ModelConfig:
+    return FAMILIES[request.param]
+
+
+@pytest.mark.parametrize("lengths", [[20, 7], []])
+def test_every_parameter_gets_a_gradient(config, lengths, make_batch):
+    parameter_gradients = gradients(model_of(config, **OPTIONS), make_batch(lengths, vocab_size=70, padding=3))
+    for name, gradient in parameter_gradients.items():
+        assert gradient is not None, name
+        assert gradient.isfinite().all(), name
+        assert bool(lengths) == bool(gradient.abs().sum() > 0), name
+
+
+def test_tokens_attend_within_their_sequence_and_its_order_matters(config, make_batch):
+    model = model_of(config, **OPTIONS).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    batch = make_batch([20, 7], vocab_size=70)
+    before, _ = model.bert(batch)
+    batch.input_ids_T[20:] = batch.input_ids_T[20:].flip(0)
+    after, _ = model.bert(batch)
+    torch.testing.assert_close(after[:20], before[:20], rtol=0, atol=0)
+    assert (after[20:].flip(0) - before[20:]).abs().max() > 0.1
+
+
+def test_padding_and_packing_change_neither_losses_nor_gradients(config, make_batch):
+    """Two micro-batches, one of them padded, equal one, dropout on: masks are keyed by instance."""
+    whole, parts = make_batch([20, 7, 13], vocab_size=70), []
+    for first, last, start, stop, padding in ((0, 1, 0, 20, 0), (1, 3, 20, 40, 4)):
+        part = make_batch([20, 7, 13][first:last], vocab_size=70, padding=padding)
+        is_here = (whole.masked_positions_M >= start) & (whole.masked_positions_M < stop)
+        part.input_ids_T[: stop - start] = whole.input_ids_T[start:stop]
+        part.masked_positions_M = whole.masked_positions_M[is_here] - start
+        part.masked_ids_M = whole.masked_ids_M[is_here]
+        part.instance_seeds_B[: last - first] = whole.instance_seeds_B[first:last]
+        parts.append(part)
+    together = gradients(model_of(config, **OPTIONS), whole)
+    apart = gradients(model_of(config, **OPTIONS), *parts)
+    for name, gradient in together.items():
+        torch.testing.assert_close(apart[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_activation_checkpointing_gives_equal_losses_and_gradients(config, make_batch):
+    batch = make_batch([20, 7], vocab_size=70)
+    plain, recomputing = model_of(config, **OPTIONS), model_of(config, activation_checkpointing=True, **OPTIONS)
+    assert torch.equal(loss_of(plain, batch), loss_of(recomputing, batch))
+    expected = gradients(plain, batch)
+    for name, gradient in gradients(recomputing, batch).items():
+        assert torch.equal(gradient, expected[name]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_losses_are_near(dtype, config, make_batch):
+    batch = make_batch([20, 7, 13], vocab_size=70)
+    expected = loss_of(model_of(config, **OPTIONS), batch)
+    loss = loss_of(model_of(config, **OPTIONS).to(dtype), batch)
+    torch.testing.assert_close(loss, expected, rtol=2e-2, atol=0)
