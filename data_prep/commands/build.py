@@ -150,6 +150,8 @@ def _warnings(corpus: Counts) -> Iterator[str]:
     if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * tokens_read(corpus):
         share_text = share(corpus["unknown_tokens"], tokens_read(corpus))
         yield f"{share_text} of the tokens are [UNK]: the tokenizer does not fit the text"
+    if not corpus["validation_documents"]:
+        yield "no document is held out, and `megabert pretrain` needs some: raise --validation-share"
 
 
 def _label_warnings(built: Built) -> Iterator[str]:

@@ -112,7 +112,8 @@ class Progress:
                 self._print_after(QUIET_S, now)
 
     def _print_after(self, seconds: float, now: float) -> None:
-        if self._bar.disable and now - self._shown >= seconds:
+        is_last = self._done == self._units  # which `close` prints
+        if self._bar.disable and not is_last and now - self._shown >= seconds:
             self._shown = now
             print(self._text(now), file=sys.stderr, flush=True)
 

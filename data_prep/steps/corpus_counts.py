@@ -162,7 +162,8 @@ def require_pairs(config: BuildConfig, corpus: Counts) -> None:
         raise DataError(
             f"{single:,} of {documents:,} documents have one sentence, which gives no pair; objective={objective} "
             f"allows {MAX_ONE_SENTENCE_SHARE:.0%}. Use objective: none (--objective none), or "
-            "fix the document borders: plain text parts documents by blank lines, and --language decides sentences."
+            "fix the document borders: blank lines part documents, where --format book takes a file as one; and "
+            "--language decides sentences."
         )
     validation = corpus["validation_documents"]
     for split, number in (("training", documents - validation), ("validation", validation)):

@@ -55,9 +55,9 @@ class ShardSet:
         """
         shard_set = cls(Path(folder), split, read_manifest(folder))
         if not shard_set.num_rows:
+            or_more = ", or with a larger --validation-share" if split == "validation" else ""
             raise DataError(
-                f"{folder}: the manifest lists no instances of split {split!r}. Build shards from more text, or with "
-                "a larger held-out share if this is the validation split."
+                f"{folder}: the manifest lists no instances of split {split!r}. Build shards from more text{or_more}."
             )
         return shard_set
 

@@ -73,6 +73,7 @@ def test_build_prints_a_summary_on_stdout_and_progress_on_stderr(texts, tmp_path
         assert word in captured.out
     assert "extract: " in captured.err
     assert "MB/s" in captured.err
+    assert captured.err.count("warning: no document is held out") == 1
     assert main(["stats", str(tmp_path / "out")]) == 0
     assert "dropped: nothing" in capsys.readouterr().out
 

@@ -28,6 +28,14 @@ def test_lines_tell_units_rate_and_time_left(clock, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_last_line_is_printed_once_however_long_its_unit_took(clock, capsys):
+    progress = Progress("vocabulary", 1)
+    clock[0] += 30.0
+    progress.advance({})
+    progress.close()
+    assert capsys.readouterr().err == "vocabulary: 1/1 units, 30.0 s\n"
+
+
 def test_units_done_before_are_counted_apart(clock, capsys):
     progress = Progress("index", 3)
     progress.skip(2)
