@@ -7,8 +7,13 @@ from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
 
 
-def contradictions(config: RunConfig) -> list[str]:
-    """Return what is wrong between sections, a line for each."""
+def contradictions(config: RunConfig, *, positions_from: str | None = None) -> list[str]:
+    """Return what is wrong between sections, a line for each.
+
+    Args:
+        config: The whole run.
+        positions_from: Source of weights that ``model.max_position_embeddings`` comes from; None where it was said.
+    """
     problems = []
     if config.init_tiling and config.init_from is None and config.fork is None:
         problems.append("  init_tiling: there is nothing to tile; set init_from to a smaller model, or leave it out.")
@@ -22,12 +27,8 @@ def contradictions(config: RunConfig) -> list[str]:
             "validation.weights trained."
         )
     for i, phase in enumerate(config.phases):
-        limit = config.model.max_position_embeddings
-        if phase.max_seq_length > limit:
-            problems.append(
-                f"  phases[{i}].max_seq_length={phase.max_seq_length} is above model.max_position_embeddings={limit}. "
-                f"Build shards of length {limit} or less, or raise model.max_position_embeddings."
-            )
+        if phase.max_seq_length > config.model.max_position_embeddings:
+            problems.append(_too_long(i, config, positions_from))
         if phase.global_rope_theta is not None and not config.model.traits.is_pre_norm:
             problems.append(
                 f"  phases[{i}].global_rope_theta={phase.global_rope_theta:g} goes with model.family=modernbert, not "
@@ -40,6 +41,24 @@ def contradictions(config: RunConfig) -> list[str]:
                 f"one instance would not fit. Raise it to {phase.max_seq_length} or more."
             )
     return problems
+
+
+def _too_long(index: int, config: RunConfig, source: str | None) -> str:
+    """Return what is said of a phase longer than the positions; a source may have fewer of these than the recipe."""
+    limit, lengths = config.model.max_position_embeddings, [phase.max_seq_length for phase in config.phases]
+    found = f"  phases[{index}].max_seq_length={lengths[index]} is above "
+    if source is None:
+        return (
+            f"{found}model.max_position_embeddings={limit}. Build shards of length {limit} or less, or raise "
+            "model.max_position_embeddings."
+        )
+    found += (
+        f"the {limit} positions of init_from={source}. Build shards of length {limit} or less and set "
+        f"--phases.{index}.max-seq-length {limit}, or "
+    )
+    if not config.model.traits.is_pre_norm:
+        return f"{found}take weights with more positions."
+    return f"{found}add --model.max-position-embeddings {max(lengths)}: rotary positions have no weights."
 
 
 def check_family(recipe: str, layers: Sequence[Mapping[str, Any]], model: Mapping[str, Any], source: str) -> None:

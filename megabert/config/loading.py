@@ -202,6 +202,7 @@ def load_run_config(
     sources = [layer["init_from"] for layer in layers if layer.get("init_from")]
     is_tiled = bool([False, *(layer["init_tiling"] for layer in layers if "init_tiling" in layer)][-1])
     is_transferred = "transfer" in [layer["init_vocabulary"] for layer in layers if "init_vocabulary" in layer][-1:]
+    positions_from = None
     if sources and model_of is not None:
         if not is_tiled and any((layer.get("model") or {}).get("preset") for layer in layers[1:]):
             raise ConfigError(
@@ -211,12 +212,15 @@ def load_run_config(
         check_family(recipe, [layer.get("model") or {} for layer in layers], model, str(sources[-1]))
         if is_transferred:  # the shards say it
             model = {name: value for name, value in model.items() if name != "vocab_size"}
+        if not is_tiled and not any("max_position_embeddings" in (layer.get("model") or {}) for layer in layers[1:]):
+            positions_from = str(sources[-1])
         kept_sizes = {name: value for name, value in model.items() if name not in TILED_SIZES}
         layers.insert(1, {"model": kept_sizes if is_tiled else {**model, "preset": None}})
     config = build(RunConfig, {"name": Path(recipe).stem}, *layers)
-    problems = contradictions(config)
+    problems = contradictions(config, positions_from=positions_from)
     if problems:
-        raise ConfigError("\n".join([f"Recipe {recipe} contradicts itself:", *problems]))
+        what = f"Recipe {recipe}" + (f" from the weights of {sources[-1]}" if sources else "")
+        raise ConfigError("\n".join([f"{what} contradicts itself:", *problems]))
     return config
 
 

@@ -188,6 +188,28 @@ def test_source_of_another_family_is_refused(flags, is_fit):
 
 
 @pytest.mark.parametrize(
+    ("family", "remedy"),
+    [("modernbert", "add --model.max-position-embeddings 512: rotary"), ("roberta", "or take weights with more")],
+)
+def test_phase_above_the_positions_of_the_source_names_the_source(family, remedy):
+    def load(**flags):
+        source = {"family": family, "max_position_embeddings": 128}
+        flags = {"init_from": "folder", "model": {"family": family, **flags}}
+        return load_run_config("debug", flags=flags, model_of=lambda _: source)
+
+    with pytest.raises(ConfigError) as error:
+        load()
+    headline, problem = str(error.value).splitlines()
+    assert headline == "Recipe debug from the weights of folder contradicts itself:"
+    assert "phases[1].max_seq_length=512 is above the 128 positions of init_from=folder" in problem
+    assert "set --phases.1.max-seq-length 128" in problem
+    assert remedy in problem
+    assert load(max_position_embeddings=512).model.max_position_embeddings == 512
+    with pytest.raises(ConfigError, match=r"is above model.max_position_embeddings=256"):
+        load(max_position_embeddings=256)
+
+
+@pytest.mark.parametrize(
     ("name", "variant"),
     [("bert_base", "apex"), ("bert_large", "apex"), ("albert_base", "paper"), ("debug", "nvlamb")],
 )
