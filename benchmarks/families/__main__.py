@@ -98,6 +98,7 @@ def draw(results: list[Result], corpora: list[str], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "families"})  # the same bytes each time
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(
@@ -121,7 +122,7 @@ def draw(results: list[Result], corpora: list[str], path: Path) -> None:
     panels[0][0].set_ylim(bottom=-0.3)
     panels[0][0].legend()
     figure.tight_layout()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
 
 
@@ -131,11 +132,11 @@ def main() -> None:
     names = [candidate.name for candidate in CANDIDATES]
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--rates", nargs="+", type=float, default=[2e-3], help="peaks that the first seed tries")
+    parser.add_argument("--rates", nargs="+", type=float, default=[2e-3, 4e-3], help="peaks that the first seed tries")
     parser.add_argument("--candidates", nargs="+", choices=names, default=names)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "families", help="shards and unfinished runs")
     parser.add_argument("--results", type=Path, default=HERE / "results.jsonl", help="finished cells, JSON Lines")
-    parser.add_argument("--png", type=Path, help="draw the curves into this file")
+    parser.add_argument("--plot", type=Path, help="draw the curves into this file, SVG or PNG by its name")
     parser.add_argument("--report", action="store_true", help="run nothing")
     options = parser.parse_args()
     options.work = options.work.resolve()  # cells run in the folder of the repository
@@ -155,8 +156,8 @@ def main() -> None:
             f"\n{corpus}: nats below the unigram at held-out [MASK], mean (least to greatest) of the seeds; thousands"
         )
         print(f"of tokens until it is {CLEARLY:g}; CPU seconds of a run\n{table(results, corpus)}")
-    if options.png:
-        draw(results, options.corpora, options.png)
+    if options.plot:
+        draw(results, options.corpora, options.plot)
 
 
 if __name__ == "__main__":
