@@ -26,8 +26,12 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.extending import register_jitable
 from numba.np import linalg
 
+from megabert.loops_compiler import compile_elsewhere, is_compiler
+
 logger = logging.getLogger(__name__)
 
+COMPILE_S = 120.0
+"""How long a process waits for another one that has a loop compiled, before it compiles the loop itself."""
 _ROOT = Path(__file__).parents[1]
 _OUR_IMPORT = re.compile(r"^\s*from ((?:megabert|data_prep)[\w.]*) import", re.MULTILINE)
 
@@ -150,6 +154,20 @@ class _Cache(FunctionCache):
             filename_base=self._impl.filename_base,
             source_stamp=self._impl.locator.get_source_stamp(),
         )
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return machine code from the disk; what is not there is compiled by a process of its own first."""
+        code = super().load_overload(sig, target_context)
+        if code is None and not is_compiler():
+            with suppress(OSError):  # then this process compiles it
+                Path(self.cache_path).mkdir(parents=True, exist_ok=True)
+                # Of several processes that need the loop, one has it compiled.
+                with FileLock(Path(self.cache_path) / "compiling", timeout=COMPILE_S):
+                    code = super().load_overload(sig, target_context)
+                    if code is None:
+                        compile_elsewhere(self._py_func, sig)
+                        code = super().load_overload(sig, target_context)
+        return code
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep machine code; where that fails, this process still has it."""

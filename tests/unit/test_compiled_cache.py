@@ -35,6 +35,18 @@ def test_a_full_disk_is_said_once(tmp_path):
     assert result.stderr.count("compiled loops cannot be kept (File too large)") == 1
 
 
+def test_a_loop_is_compiled_by_a_process_of_its_own(tmp_path):
+    script = "from a_loop import increase\nprint(increase(1), sum(increase.stats.cache_misses.values()))"
+    assert run(script, tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache")).stdout == "2 0\n"
+
+
+def test_a_loop_that_another_process_cannot_import_is_compiled_here(tmp_path):
+    script = "import a_loop, types\nclone = types.ModuleType('clone')\n"
+    script += "exec(compile(open(a_loop.__file__).read(), a_loop.__file__, 'exec'), vars(clone))\n"
+    script += "print(clone.increase(1), sum(clone.increase.stats.cache_misses.values()))"
+    assert run(script, tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache")).stdout == "2 1\n"
+
+
 def test_loops_run_without_a_home(tmp_path):
     script = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nfrom a_loop import increase\nprint(increase(1))"
     assert run(script, tmp_path).stdout == "2\n"
