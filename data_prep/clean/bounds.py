@@ -34,11 +34,14 @@ def excess_of(text: str) -> str:
     """Return what makes a document too slow to process; "" for every other one."""
     if not text.isascii() and _has_long_run_of_marks(text):
         return f"more than {MAX_COMBINING} combining characters in a row"
-    # Each mark of a paragraph may be searched for to the end of it, so short ones need no closer look.
+    # Each mark of a paragraph may be searched for to the end of it, so short ones need no closer look. Nor do long ones
+    # with few marks, which nearly all are.
     longest = math.isqrt(MAX_QUOTE_STEPS)
-    if _has_long_line(text, longest) and max(map(len, text.splitlines())) > longest:
-        steps = sum(map(_quote_steps, text.splitlines()))
-        if steps > MAX_QUOTE_STEPS:
+    if _has_long_line(text, longest):
+        lines = text.splitlines()
+        length = max(map(len, lines))
+        is_suspect = length > longest and length * _marks(text) > MAX_QUOTE_STEPS
+        if is_suspect and sum(map(_quote_steps, lines)) > MAX_QUOTE_STEPS:
             return "quotation marks that open again and again and never close"
     return ""
 
@@ -63,6 +66,12 @@ def _has_long_line(text: str, length: int) -> bool:
             return True
         start = end + 1
     return False
+
+
+def _marks(text: str) -> int:
+    """Return how many marks `_quote_steps` counts in a text, at most."""
+    # The typewriter's marks count by themselves and, at most once more, as parts of a run.
+    return sum(text.count(opening) for opening, _ in QUOTES) + 2 * (text.count("`") + text.count("'"))
 
 
 def _quote_steps(paragraph: str) -> int:
