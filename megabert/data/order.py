@@ -4,8 +4,8 @@ The position is (epoch, offset, skipped ranges) and saved with every checkpoint.
 shards, so a run can be resumed with another number of ranks or another batch size.
 
 The order is a keyed permutation with constant memory and constant-time seek. A full permutation of a billion rows would
-need a table of 8 GB on every rank, and reading rows in that order would decompress one record batch (up to 8,192 rows)
-for each single row. So the order has two levels:
+need a table of 8 GB on every rank, and each row that is planned or read would be on another page of the index and of
+the shards. So the order has two levels:
 
 1. The rows are cut into blocks of ``BLOCK_ROWS``. The blocks are permuted by a Feistel network with cycle walking
    (Black & Rogaway 2002, "Ciphers with arbitrary finite domains"), a formula that needs no table.
@@ -32,7 +32,7 @@ from megabert.errors import DataError
 from megabert.randomness.keyed import mix, mix_before, string_key
 
 BLOCK_ROWS = 8192
-"""Rows of a block, as many as in a full record batch. A change changes the order of every run."""
+"""Rows of a block, as many as record batches of shards first had. A change changes the order of every run."""
 WINDOW_BLOCKS = 8
 """Blocks whose rows are mixed. A change changes the order of every run."""
 

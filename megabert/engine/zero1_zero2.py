@@ -92,7 +92,7 @@ class Scattering(Partitioned):
         self._masters.step()
 
     def finish_update(self) -> None:
-        """Begin a new step."""
+        """End a step whose update was made: forget its sums, and let the loss scale grow when it is due."""
         self._reduction.forget()
         if getattr(self.optimizer, "dynamic_loss_scale", False):
             self.optimizer.loss_scaler.update_scale(False)

@@ -119,11 +119,12 @@ class Unsharded:
         for name, reduced in self._reduced.items():
             parameters[name].grad = reduced.view_as(parameters[name])
         self.optimizer.step()
-        for name in self._reduced:  # until it is known that all are finite
+        # Back to the rank's own: should an element not be finite, these tell which ranks it came from.
+        for name in self._reduced:
             parameters[name].grad = own[name]
 
     def finish_update(self) -> None:
-        """Drop the gradients of an update that is known to be one."""
+        """End a step: its update was made, since all gradients turned out to be finite."""
         self.discard()
 
     def discard(self) -> None:
