@@ -22,6 +22,7 @@ from data_prep.execution.work_units import Unit
 from data_prep.extract.inputs import chunk_size
 from data_prep.extract.opening import InputChunk, InputFile
 from data_prep.steps.step1_extract import PART_CHARACTERS, DocumentReader, ExtractTask
+from data_prep.steps.step2_vocabulary import counting_units
 from data_prep.steps.step4_merge_chunks import MAX_FILES, plan_levels
 from data_prep.steps.step5_bucket import count_buckets
 from data_prep.steps.step6_instances import BYTES_A_TOKEN, count_buckets_a_shard
@@ -143,7 +144,7 @@ def estimate(
 
     stages = [
         stage("extract", "extract", chunks, chunks, texts, EXTRACTED),
-        Stage("vocabulary", 1, texts, 1, 0, 0 if config.tokenizer else VOCABULARY_S),
+        _vocabulary_stage(config, texts),
         stage("tokenize", "tokens", texts, texts, texts, TOKENIZED),
     ]
     for before, after in pairwise(levels):
@@ -164,6 +165,15 @@ def estimate(
     most = max(most, *(min(before.files, MAX_FILES) for before in levels[:-1]), 1)
     end = stages[-1].bytes + stages[-2].bytes
     return Estimate(text_bytes, ranks, stages, work, end, shards, memory, most)
+
+
+def _vocabulary_stage(config: BuildConfig, texts: int) -> Stage:
+    """Return the step that counts words and trains, where no tokenizer is given."""
+    if config.tokenizer:
+        return Stage("vocabulary", 1, 1, 1, 0, 0)
+    # Each unit that counts writes the words and the documents that it held out, which the one that trains reads.
+    counting = counting_units(texts)
+    return Stage("vocabulary", counting + 1, texts + 2 * counting, 2 * counting + 1, 0, VOCABULARY_S)
 
 
 def _require_small_buckets(config: BuildConfig, tokens: int, buckets: int) -> None:

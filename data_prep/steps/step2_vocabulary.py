@@ -70,10 +70,15 @@ def train_or_copy_vocabulary(build: Build, texts: Sequence[Path], characters: in
     return build.run("vocabulary", [vocabulary_unit(build, task)]).counts["report"]
 
 
+def counting_units(texts: int) -> int:
+    """Return how many units count the words of so many files of documents, of which each unit takes as many."""
+    return -(-texts // -(-texts // COUNT_UNITS))
+
+
 def _count_words(build: Build, texts: Sequence[Path], share: float) -> tuple[Path, ...]:
     """Have the words of the sample counted; return what the files of counts are named after."""
     files, folder, options = -(-len(texts) // COUNT_UNITS), build.path("work", "words"), _options(build.config)
-    names = [f"{number:05d}" for number in range(-(-len(texts) // files))]
+    names = [f"{number:05d}" for number in range(counting_units(len(texts)))]
 
     def unit(number: int) -> Unit:
         sources = tuple(texts[number * files : (number + 1) * files])

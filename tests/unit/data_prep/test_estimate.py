@@ -36,6 +36,7 @@ def test_estimated_units_are_those_of_the_plan(built, make_config, corpus):
     plan = estimate(make_config(), files, 2)
     units = {stage.title: stage.units for stage in plan.stages}
     assert units["extract"] == len(plan_chunks(files, make_config().chunk_bytes))
+    assert units["vocabulary"] == units["extract"] + 1  # a chunk gives one file, whose words one unit counts
     instances = [entry for manifest in built.manifests.values() for entry in manifest.shards]
     assert units["instances"] == len(instances)
 
