@@ -54,6 +54,12 @@ def chosen(results: list[Result], corpus: str, candidate: str) -> list[Result]:
     return [result for result in own if result["rate"] == best_rate(candidate, results)]
 
 
+def below_half_way(result: Result) -> float:
+    """Return the margin where about half of the tokens have been read."""
+    half = result["steps"][-1] / 2
+    return min(zip(result["steps"], below(result), strict=True), key=lambda scored: abs(scored[0] - half))[1]
+
+
 def first_read(result: Result) -> float | None:
     """Return after how many thousand tokens a run was clearly below the unigram; None if it never was."""
     for step, margin in zip(result["steps"], below(result), strict=True):
@@ -70,7 +76,7 @@ def table(results: list[Result], corpus: str) -> str:
         if not own:
             continue
         last = [below(result)[-1] for result in own]
-        half = [below(result)[len(result["steps"]) // 2] for result in own]
+        half = [below_half_way(result) for result in own]
         reads = [first_read(result) for result in own]
         seconds = [result["cpu_s"] for result in own if result["cpu_s"]]
         row = (
