@@ -1,66 +1,59 @@
 """Worlds of real processes: alone, with one rank that fails, with all ranks failing."""
 
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
-from worker_group import free_port
+import small_worlds
+from worker_group import CONTEXT, free_port
 
 from megabert.distributed.process_group import FAILURE_BARRIER_S
 
-ALONE_TWICE = """
-import os
-from megabert.distributed.process_group import distributed_world
-for _ in range(2):
-    with distributed_world("cpu") as world:
-        assert (world.rank, world.size, world.is_main) == (0, 1, True)
-        assert world.gather("a") == ["a"]
-assert "RANK" not in os.environ
-"""
-RANK_1_FAILS = """
-import torch, torch.distributed as dist
-from megabert.distributed.process_group import distributed_world
-with distributed_world("cpu") as world:
-    if world.rank == 1:
-        raise SystemExit(7)
-    dist.all_reduce(torch.ones(1))  # rank 1 never joins
-"""
-ALL_FAIL = """
-from megabert.distributed.process_group import distributed_world
-with distributed_world("cpu") as world:
-    raise SystemExit(7)
-"""
+
+def start(program, errors: Path, **variables: object):
+    texts = {name: str(value) for name, value in variables.items()}
+    process = CONTEXT.Process(target=small_worlds.run, args=(program, errors, texts), daemon=True)
+    process.start()
+    return process
 
 
-def start(script: str, rank: int, size: int, port: int) -> subprocess.Popen:
-    environment = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True
-    )
+def start_world(program, folder: Path) -> list:
+    """Start two ranks; standard error of each goes to a file of its name."""
+    port = free_port()
+    return [
+        start(
+            program,
+            folder / f"{program.__name__}.{rank}",
+            RANK=rank,
+            WORLD_SIZE=2,
+            LOCAL_RANK=rank,
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=port,
+        )
+        for rank in range(2)
+    ]
 
 
-def test_world_of_one_needs_no_launcher_and_may_be_entered_again():
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    }
-    subprocess.run([sys.executable, "-c", ALONE_TWICE], env=environment, check=True, timeout=60)
+def test_world_of_one_needs_no_launcher_and_may_be_entered_again(tmp_path):
+    process = start(small_worlds.enter_twice_alone, tmp_path / "errors")
+    process.join(60)
+    assert process.exitcode == 0, (tmp_path / "errors").read_text()
 
 
 @pytest.fixture(scope="module")
-def failing_worlds():
+def failing_worlds(tmp_path_factory):
     """(exit code, stderr) of the rank that fails alone, and of both ranks of a world in which all fail."""
-    ports = free_port(), free_port()
-    stuck, *processes = [start(RANK_1_FAILS, rank, 2, ports[0]) for rank in range(2)]
-    processes += [start(ALL_FAIL, rank, 2, ports[1]) for rank in range(2)]
+    folder = tmp_path_factory.mktemp("worlds")
+    stuck, *processes = start_world(small_worlds.fail_on_rank_1, folder)
+    processes += start_world(small_worlds.fail_on_all, folder)
+    errors = [folder / name for name in ("fail_on_rank_1.1", "fail_on_all.0", "fail_on_all.1")]
     try:
-        errors = [process.communicate(timeout=60 + FAILURE_BARRIER_S)[1] for process in processes]
-        yield [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
+        for process in processes:
+            process.join(60 + FAILURE_BARRIER_S)
+        yield [(process.exitcode, path.read_text()) for process, path in zip(processes, errors, strict=True)]
     finally:
         for process in (stuck, *processes):
             process.kill()
-            process.communicate(timeout=10)
+            process.join(10)
 
 
 def test_failing_rank_does_not_wait_for_ranks_that_are_stuck(failing_worlds):

@@ -4,31 +4,32 @@ import lamb_reference
 import pytest
 import toy_training
 
-# Relative error of each parameter after 100 float32 steps; a step rounds at 6e-8.
+# Relative error of each parameter after 100 float32 steps, which `make soak` makes; a step rounds at 6e-8.
 TOLERANCE = 1e-6
+STEPS = 30
 
 
 @pytest.mark.parametrize("engine", ["zero1", "zero2", "zero3", "bf16_zero1"])
 def test_lamb_under_zero_equals_float64_reference(workers, engine):
-    errors = workers(2).run(lamb_reference.lamb_errors, engine)[0]
+    errors = workers(2).run(lamb_reference.lamb_errors, engine, steps=STEPS)[0]
     assert max(errors.values()) <= TOLERANCE, errors
 
 
 @pytest.mark.parametrize("variant", ["apex", "paper", "deepspeed"])
 def test_lamb_variant_equals_float64_reference(workers, variant):
-    errors = workers(2).run(lamb_reference.lamb_errors, "zero1", variant=variant, steps=40)[0]
+    errors = workers(2).run(lamb_reference.lamb_errors, "zero1", variant=variant, steps=STEPS)[0]
     assert max(errors.values()) <= TOLERANCE, errors
 
 
 @pytest.mark.parametrize("engine", ["zero0", "zero1"])
 def test_clipping_before_lamb_equals_apexs_inside(workers, engine):
     # Ours divides by (norm + 1e-6) / clip, apex by norm / clip.
-    errors = workers(1).run(lamb_reference.clipping_errors, engine, clip=0.1, steps=40)[0]
+    errors = workers(1).run(lamb_reference.clipping_errors, engine, clip=0.1, steps=STEPS)[0]
     assert max(errors.values()) <= TOLERANCE, errors
 
 
 def test_lamb_over_three_ranks_equals_float64_reference(workers):
-    errors = workers(3).run(lamb_reference.lamb_errors, "zero1", steps=60)[0]
+    errors = workers(3).run(lamb_reference.lamb_errors, "zero1", steps=STEPS)[0]
     assert max(errors.values()) <= TOLERANCE, errors
 
 
