@@ -4,9 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
-
 from integration.conftest import CORPUS
 from integration.runs import TINY, Run, kill_everything
 from soak_table import SoakTable

@@ -1,14 +1,8 @@
 """Exchange of fine-tuned models with transformers: largest differences, every encoder under every head."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import transformers
 from parity_heads import CASES, export_difference, import_difference
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
-
 from soak_table import SoakTable
 
 pytestmark = pytest.mark.soak

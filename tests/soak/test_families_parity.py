@@ -26,9 +26,6 @@ from parity_models import (
     run_theirs,
     write,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
-
 from soak_table import ROOT, SoakTable
 
 from megabert.export.huggingface import read_huggingface

@@ -1,15 +1,10 @@
 """256 micro-steps against one, on every stage, precision and world size."""
 
 import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
-
 from soak_table import SoakTable
-from worker_group import WorkerGroups
 
 pytestmark = pytest.mark.soak
 
@@ -30,13 +25,6 @@ def table():
         "bar 256 * 2**-24 = 1.5e-5, the rounding of float32 sums; accumulating in bfloat16 would give 2.5e-3",
         f"{'world':>5} {'engine':<11} {'worst':>8}",
     )
-
-
-@pytest.fixture(scope="module")
-def workers():
-    groups = WorkerGroups()
-    yield groups
-    groups.close()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

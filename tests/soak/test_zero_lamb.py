@@ -1,13 +1,7 @@
 """LAMB under every ZeRO stage and world size against a float64 reference fed the gradients that the optimizer saw."""
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
-
 import lamb_reference
+import pytest
 from soak_table import SoakTable
 from worker_group import WorkerGroups
 
@@ -30,13 +24,6 @@ def table():
         "stock LAMB is the negative control (20 steps)",
         f"{'world':>5} {'engine':<11} {'variant':<10} {'worst':>8}  parameter",
     )
-
-
-@pytest.fixture(scope="module")
-def workers():
-    groups = WorkerGroups()
-    yield groups
-    groups.close()
 
 
 def only(workers: WorkerGroups, size: int):

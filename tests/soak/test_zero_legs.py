@@ -1,15 +1,8 @@
 """Two legs on 2 and 4 ranks: how far sums, weights and losses are from those of one collective of all ranks."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
-
 import two_legs
 from soak_table import SoakTable
-from worker_group import WorkerGroups
 
 pytestmark = pytest.mark.soak
 
@@ -25,13 +18,6 @@ def table():
         "parameter's, and of the losses of the next two steps",
         f"{'world':>5} {'a node':>6} {'engine':<11} {'across':<6} {'gradient':>9} {'parameter':>9} {'loss':>9}",
     )
-
-
-@pytest.fixture(scope="module")
-def workers():
-    groups = WorkerGroups()
-    yield groups
-    groups.close()
 
 
 @pytest.mark.parametrize("dtype", MOST)

@@ -1,17 +1,12 @@
 """Resume from every ZeRO stage on 2 ranks to every stage on 1 to 4: losses of the unbroken run."""
 
 import itertools
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
-
 from saving import save_checkpoint
 from soak_table import SoakTable
 from toy_training import make_engine, train_step
-from worker_group import WorkerGroups
 
 from megabert.checkpoints.loading import find_checkpoint, load_checkpoint
 
@@ -29,13 +24,6 @@ def table():
         "bar 1e-6 in fp32; new processes on the same stage and world: 0",
         f"{'from':<11} {'to':<11} {'world':>5} {'worst':>8}",
     )
-
-
-@pytest.fixture(scope="module")
-def workers():
-    groups = WorkerGroups()
-    yield groups
-    groups.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,8 @@
 """What a step sends at every stage on 2, 4 and 8 ranks, and how often the host waits."""
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
-
 import counted_training
+import pytest
 from soak_table import SoakTable
-from worker_group import WorkerGroups
 
 pytestmark = pytest.mark.soak
 
@@ -32,13 +25,6 @@ def table():
         "of at least 1% of the parameters; waits of the host for a GPU",
         f"{'world':>5} {'engine':<11} {'micro-steps':>11} {'bytes':>6} {'many':>6} calls large waits",
     )
-
-
-@pytest.fixture(scope="module")
-def workers():
-    groups = WorkerGroups()
-    yield groups
-    groups.close()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
