@@ -39,7 +39,7 @@ fails; 75: a SIGTERM or SIGUSR1 came in between.
 
 
 def run(options: Namespace) -> int:
-    """Examine, print, judge."""
+    """Examine, print, and tell by the exit code."""
     with StopSignals() as stop:
         from megabert.doctor.examination import examine
         from megabert.doctor.finding import is_fit, render

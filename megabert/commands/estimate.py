@@ -45,7 +45,7 @@ fitted number, the share of the peak while computing; docs/scaling.md compares t
 
 
 def run(options: Namespace) -> int:
-    """Estimate, print."""
+    """Estimate and print."""
     config = load_run_config(options.recipe, options.config, options.fields)
     gpu = gpu_by_name(options.gpu)
     for flag in ("nodes", "gpus", "hours", "instances"):

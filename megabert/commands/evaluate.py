@@ -28,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Score, print."""
+    """Score and print."""
     from megabert.finetuning.evaluate import rescore
 
     metrics = rescore(

@@ -47,7 +47,7 @@ task of GLUE that --data holds, each in a process of its own, and prints the tab
 
 
 def run(options: Namespace) -> int:
-    """Train, print."""
+    """Train and print the scores."""
     with before_ranks_meet():
         if options.task != "glue":
             find_task(options.task)  # before the settings: without a task their errors say little
