@@ -11,7 +11,10 @@ import torch
 from progress import Progress
 
 SLOWEST = (
+    "integration/slurm/",
     "integration/",
+    "unit/ops/test_interpreted_kernels.py",
+    "unit/ops/test_compiled_kernels.py",
     "unit/finetuning/test_finetune.py",
     "unit/data_prep/test_build_",
     "docs/test_tutorial.py",

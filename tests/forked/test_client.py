@@ -29,7 +29,7 @@ def test_ranks_are_processes_and_the_one_that_fails_gives_the_code(tmp_path):
 def test_command_that_takes_too_long_is_killed_with_its_ranks(tmp_path, monkeypatch):
     monkeypatch.setenv("SLEEP", "yes")
     with pytest.raises(subprocess.TimeoutExpired):
-        run(tmp_path / "out", ranks=2, timeout_s=2)
+        run(tmp_path / "out", ranks=2, timeout_s=4)
     pids = [int(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert len(pids) == 2
     killed = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from integration.runs import Run, assert_equal_runs, kill_everything, ranks_of
@@ -34,21 +35,24 @@ def start_and_kill(run: Run, moment: str, victim: str) -> None:
         kill_everything(process)
 
 
-def check_killed_run_equals(uninterrupted_run: Run, run: Run, moment: str, victim: str) -> None:
-    """Kill a run, start it again by the same command, and compare two complete runs."""
+def check_killed_run_equals(
+    uninterrupted_run: Run, run: Run, moment: str, victim: str, *, resumed_by: str | None = None
+) -> None:
+    """Kill a run, start it again by the same command or another launcher, and compare two complete runs."""
     start_and_kill(run, moment, victim)
     assert len(run.losses()) < 13, "it ended before it was killed"
-    run.finish_well()
+    replace(run, launcher=resumed_by or run.launcher).finish_well()
     assert_equal_runs(run, uninterrupted_run)
 
 
 @pytest.mark.parametrize(
-    ("moment", "victim"),
-    [("before the first checkpoint", "one rank"), ("in phase 2", "launcher")],  # the next test kills everything
+    ("moment", "victim", "resumed_by"),
+    [("before the first checkpoint", "one rank", "deepspeed"), ("in phase 2", "launcher", "forked")],
 )
-def test_killed_run_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path, moment, victim):
+def test_killed_run_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path, moment, victim, resumed_by):
+    """The next test kills everything; all launchers, moments and victims are those of ``make soak``."""
     run = Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed")
-    check_killed_run_equals(uninterrupted_run, run, moment, victim)
+    check_killed_run_equals(uninterrupted_run, run, moment, victim, resumed_by=resumed_by)
 
 
 def resume_elsewhere(uninterrupted_run: Run, run_dir, shards, ranks: int, engine: str) -> float:

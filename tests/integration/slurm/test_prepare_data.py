@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forked.client import run_command
 from integration.conftest import small_corpus
 
 from megabert.schema import read_manifest
@@ -55,8 +56,8 @@ def run_job(environment: dict[str, str], log: Path) -> str:
 def test_ranks_on_two_nodes_make_the_bytes_of_one_process(cluster, tmp_path):
     corpus = small_corpus(tmp_path)
     alone, together = tmp_path / "alone", tmp_path / "together"
-    command = [sys.executable, "-m", "data_prep", "build", "--input", str(corpus), "--output", str(alone), *FLAGS]
-    subprocess.run([*command, "--workers", "1"], cwd=ROOT, check=True, capture_output=True, timeout=240)
+    words = ["build", "--input", str(corpus), "--output", str(alone), *FLAGS, "--workers", "1"]
+    assert run_command("data_prep", words, tmp_path / "alone.out") == 0, (tmp_path / "alone.out").read_text()
     own = {"INPUT": str(corpus), "OUTPUT": str(together), "DATA_FLAGS": " ".join(FLAGS)}
     environment = {**cluster, **own, "VENV": str(virtualenv(tmp_path))}
     for attempt in range(ATTEMPTS):
