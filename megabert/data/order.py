@@ -158,14 +158,14 @@ class Window:
     Attributes:
         spans: Row ranges (first, stop), ascending. Equal spans mean equal rows, so they can key a cache.
         start: Position in the epoch of the window's first instance.
-        order: Int64; ``order[i]`` is the index, in the concatenated spans, of the instance at ``start + i``.
+        order: Int32; ``order[i]`` is the index, in the concatenated spans, of the instance at ``start + i``.
     """
 
     spans: tuple[tuple[int, int], ...]
     start: int
-    order: NDArray[np.int64]
+    order: NDArray[np.int32]
 
-    def rows_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows_at(self, indices: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return the rows with these indices in the concatenated spans."""
         # All spans are full but the last one, which may be the corpus's short block.
         starts = np.array([first for first, _ in self.spans])
@@ -195,7 +195,7 @@ class EpochOrder:
             index += 1
         return _window(self, index)
 
-    def parts(self, start: int, stop: int) -> Iterator[tuple[Window, NDArray[np.int64]]]:
+    def parts(self, start: int, stop: int) -> Iterator[tuple[Window, NDArray[np.int32]]]:
         """Yield the windows that hold positions ``start`` to ``stop - 1``, each with its ``order`` cut to these."""
         while start < stop:
             window = self.window_at(start)

@@ -107,6 +107,8 @@ class PackingPlan:
         bin_of_instance: Int32, where each instance of the global batch went: rank r takes bin ``s * world_size + r`` in
             micro-step s.
         bin_counts: Instances of each bin.
+        num_tokens: Tokens of the global batch.
+        num_masked: Its masked positions.
         max_tokens: Tokens of the fullest bin.
         max_masked: Masked positions of the bin that has most.
     """
@@ -115,6 +117,8 @@ class PackingPlan:
     world_size: int
     bin_of_instance: NDArray[np.int32]
     bin_counts: NDArray[np.int64]
+    num_tokens: int
+    num_masked: int
     max_tokens: int
     max_masked: int
 
@@ -141,11 +145,22 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
     Raises:
         DataError: If a single instance is larger than ``shape``.
     """
-    steps = _fewest_micro_steps(lengths, masked_counts, shape, world_size)
-    # Usually the fewest micro-steps are enough. Where the bins come out uneven, one more is tried until all bins fit;
-    # that ends, because with a bin for each instance everything fits.
+    from megabert.data.packing_loops import longest_first, total_sizes
+
+    tokens, masked, longest, most_masked = total_sizes(lengths, masked_counts)
+    if longest > shape.tokens or most_masked > shape.masked:
+        raise DataError(
+            f"an instance has {longest} tokens and {most_masked} masked positions, a micro-batch holds {shape.tokens} "
+            f"and {shape.masked}. The shards contradict their manifest: run `megabert-data verify`."
+        )
+    # How many micro-steps the totals need at least, if every micro-batch were full. Usually these are enough. Where the
+    # bins come out uneven, one more is tried until all bins fit; that ends, because with a bin for each instance
+    # everything fits.
+    totals = (tokens, shape.tokens), (masked, shape.masked), (lengths.size, shape.sequences)
+    steps = max(1, *(_divide_up(total, most * world_size) for total, most in totals))
+    order = longest_first(lengths, longest)
     while True:
-        bins = _distribute(lengths, masked_counts, steps * world_size)
+        bins = _distribute(order, lengths, masked_counts, num_bins=steps * world_size)
         sizes = (bins.tokens, shape.tokens), (bins.masked, shape.masked), (bins.counts, shape.sequences)
         if all(values.max() <= most for values, most in sizes):
             break
@@ -155,29 +170,10 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
         world_size=world_size,
         bin_of_instance=bins.of_instance,
         bin_counts=bins.counts,
+        num_tokens=tokens,
+        num_masked=masked,
         max_tokens=int(bins.tokens.max()),
         max_masked=int(bins.masked.max()),
-    )
-
-
-def _fewest_micro_steps(
-    lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], shape: MicroShape, world_size: int
-) -> int:
-    """Return how many micro-steps the totals need at least, if every micro-batch were full.
-
-    Raises:
-        DataError: If a single instance is larger than ``shape``.
-    """
-    if lengths.size and (lengths.max() > shape.tokens or masked_counts.max() > shape.masked):
-        raise DataError(
-            f"an instance has {lengths.max()} tokens and {masked_counts.max()} masked positions, a micro-batch holds "
-            f"{shape.tokens} and {shape.masked}. The shards contradict their manifest: run `megabert-data verify`."
-        )
-    return max(
-        1,
-        _divide_up(int(lengths.sum()), shape.tokens * world_size),
-        _divide_up(int(masked_counts.sum()), shape.masked * world_size),
-        _divide_up(lengths.size, shape.sequences * world_size),
     )
 
 
@@ -237,7 +233,9 @@ def _tile(size: int) -> int:
     return _TILE if size >= _TILE * _SIZES else _SHORT_TILE
 
 
-def _distribute(lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], num_bins: int) -> "Bins":
+def _distribute(
+    order: NDArray[np.int32], lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], *, num_bins: int
+) -> "Bins":
     """Choose a bin for each instance so that the bins' sums of tokens are nearly equal.
 
     Most rounds are a plain zigzag (bins 0, 1, ..., n - 1, n - 1, ..., 1, 0, 0, ...). It leaves the sums apart by about
@@ -246,6 +244,7 @@ def _distribute(lengths: NDArray[np.integer], masked_counts: NDArray[np.integer]
     time).
 
     Args:
+        order: The instances, longest first.
         lengths: Tokens of each instance.
         masked_counts: Masked positions of each instance.
         num_bins: Number of bins.
@@ -253,8 +252,9 @@ def _distribute(lengths: NDArray[np.integer], masked_counts: NDArray[np.integer]
     from megabert.data.packing_loops import Bins, deal_evening, deal_zigzag
 
     bins = Bins(np.empty(lengths.size, np.int32), *(np.zeros(num_bins, np.int64) for _ in range(3)))
-    late = deal_zigzag(lengths, masked_counts, max(0, lengths.size // num_bins - _EVENING_ROUNDS), bins)
-    deal_evening(late, lengths, masked_counts, lengths.sum() / num_bins, bins)
+    rounds = max(0, lengths.size // num_bins - _EVENING_ROUNDS)
+    deal_zigzag(order, lengths, masked_counts, rounds, bins)
+    deal_evening(order[rounds * num_bins :], lengths, masked_counts, bins)
     return bins
 
 

@@ -1,4 +1,4 @@
-"""The loops that deal a global batch to the bins of a packing plan, and pick the bins of a rank."""
+"""The loops that gather a global batch's lengths, deal it to the bins of a plan, and pick the bins of a rank."""
 
 from typing import Any, NamedTuple
 
@@ -24,81 +24,119 @@ class Bins(NamedTuple):
 
 
 @compiled
-def deal_zigzag(lengths, masked_counts, rounds, bins):
-    """Deal instances, longest first: to bins 0, 1, ..., n - 1, then n - 1, ..., 1, 0, and again.
+def gather_sizes(sizes, indices, filled, gathered):
+    """Copy how long instances are, in the order of their indices.
 
     Args:
-        lengths: Tokens of each instance of the global batch.
-        masked_counts: Masked positions of each.
-        rounds: Rounds to deal, in each of which every bin gets one instance.
-        bins: ``Bins``, empty; written.
+        sizes: ``Sizes``.
+        indices: Int32.
+        filled: How many are in ``gathered`` already.
+        gathered: ``Sizes``, written from there on.
+    """
+    lengths, masked_counts = sizes
+    gathered_lengths, gathered_masked_counts = gathered
+    for place, index in enumerate(indices):
+        gathered_lengths[filled + place] = lengths[index]
+        gathered_masked_counts[filled + place] = masked_counts[index]
+
+
+@compiled
+def total_sizes(lengths, masked_counts):
+    """Return the sums of both, and the greatest of each."""
+    tokens = masked = longest = most_masked = 0
+    for index in range(len(lengths)):
+        tokens += lengths[index]
+        masked += masked_counts[index]
+        longest = max(longest, lengths[index])
+        most_masked = max(most_masked, masked_counts[index])
+    return tokens, masked, longest, most_masked
+
+
+@compiled
+def longest_first(lengths, longest):
+    """Return the instances of a batch in descending order of their lengths, equal ones in the order of the batch.
+
+    A counting sort. The batch is gone through in parts, one instance of each in turns, because most have the same
+    length, and a counter that has just been written would have to be waited for.
+
+    Args:
+        lengths: Tokens of each instance.
+        longest: The greatest of them.
 
     Returns:
-        The instances that these rounds have left over, longest first, equal ones in the order of the batch.
+        Int32.
     """
-    num_bins, part = len(bins.tokens), len(lengths) // _PARTS
-    places = _first_places(lengths, part)
-    # The bin of each place; -1 behind these rounds.
-    bin_of = np.full(len(lengths), -1, np.int32)
-    for turn in range(rounds):
-        for number in range(num_bins):
-            bin_of[turn * num_bins + number] = num_bins - 1 - number if turn % 2 else number
-
-    late = np.empty(len(lengths) - rounds * num_bins, np.int64)
-    of_instance, tokens, masked, counts = bins
-    for step in range(len(lengths)):
-        # The parts in turns, then the few instances behind the last one, which belong to it.
-        column = step % _PARTS if step < _PARTS * part else _PARTS - 1
-        instance = column * part + step // _PARTS if step < _PARTS * part else step
-        length = lengths[instance]
-        place = places[length, column]
-        places[length, column] += 1
-        number = bin_of[place]
-        if number < 0:
-            late[place - rounds * num_bins] = instance
-        else:
-            of_instance[instance] = number
-            tokens[number] += length
-            masked[number] += masked_counts[instance]
-    counts[:] = rounds
-    return late
-
-
-@inlined
-def _first_places(lengths, part):
-    """Return where, among all instances in descending order, the first one of each length and part of the batch is.
-
-    The batch is counted in parts, one instance of each in turns, because most have the same length, and a counter that
-    has just been written would have to be waited for.
-    """
-    longest = 0
-    for length in lengths:
-        longest = max(longest, length)
-    places, longer = np.zeros((longest + 1, _PARTS), np.int64), 0
+    part = len(lengths) // _PARTS
+    # How many instances of each length each part has; the few behind the last part belong to it.
+    places = np.zeros((longest + 1, _PARTS), np.int32)
     for offset in range(part):
         for column in range(_PARTS):
             places[lengths[column * part + offset], column] += 1
     for length in lengths[_PARTS * part :]:
         places[length, _PARTS - 1] += 1
+    # From that, the place of the next one.
+    longer = 0
     for length in range(longest, -1, -1):
         for column in range(_PARTS):
             places[length, column], longer = longer, longer + places[length, column]
-    return places
+
+    order = np.empty(len(lengths), np.int32)
+    for offset in range(part):
+        for column in range(_PARTS):
+            _put(order, places, lengths, column * part + offset, column)
+    for instance in range(_PARTS * part, len(lengths)):
+        _put(order, places, lengths, instance, _PARTS - 1)
+    return order
+
+
+@inlined
+def _put(order, places, lengths, instance, column):
+    """Put an instance at its place, and move the place of the next one."""
+    length = lengths[instance]
+    order[places[length, column]] = instance
+    places[length, column] += 1
 
 
 @compiled
-def deal_evening(late, lengths, masked_counts, share, bins):
+def deal_zigzag(order, lengths, masked_counts, rounds, bins):
+    """Deal instances to bins 0, 1, ..., n - 1, then n - 1, ..., 1, 0, and again.
+
+    Args:
+        order: The instances of the global batch, longest first.
+        lengths: Tokens of each.
+        masked_counts: Masked positions of each.
+        rounds: Rounds to deal, in each of which every bin gets one instance.
+        bins: ``Bins``, empty; written.
+    """
+    of_instance, tokens, masked, counts = bins
+    num_bins = len(tokens)
+    for turn in range(rounds):
+        part = order[turn * num_bins : (turn + 1) * num_bins]
+        if turn % 2:
+            part = part[::-1]
+        for number in range(num_bins):
+            instance = part[number]
+            of_instance[instance] = number
+            tokens[number] += lengths[instance]
+            masked[number] += masked_counts[instance]
+    counts[:] = rounds
+
+
+@compiled
+def deal_evening(late, lengths, masked_counts, bins):
     """Deal instances round by round, in each to the bins that have room for at least half of the next one.
 
     Args:
         late: The instances, longest first.
         lengths: Tokens of each instance of the global batch.
         masked_counts: Masked positions of each.
-        share: Tokens that a bin should have.
         bins: ``Bins``; written.
     """
     of_instance, tokens, masked, counts = bins
-    done = 0
+    total = tokens.sum()
+    for instance in late:
+        total += lengths[instance]
+    share, done = total / len(tokens), 0
     while done < len(late):
         emptiest, half = order_of(tokens - tokens.min()), lengths[late[done]] / 2
         round_size = min(len(tokens), len(late) - done)

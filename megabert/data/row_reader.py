@@ -14,8 +14,8 @@ from megabert.errors import DataError
 from megabert.schema import FlatBatch, ShardEntry, ShardMetadata, find_nonsense, token_type
 
 Result = TypeVar("Result")
-_OPEN_SHARDS = 64
-"""Memory maps that are held open at once."""
+_OPEN_SHARDS = 256
+"""Memory maps, and descriptors of files, that are held open at once; opening a shard costs more than reading a row."""
 _OPEN_BATCHES = 4096
 """Record batches that are kept open; opening one costs more than copying a row from it."""
 _HELD_BYTES = 384 * 2**20
@@ -70,11 +70,6 @@ class Sizes(NamedTuple):
     """Tokens of each."""
     masked_counts: NDArray[np.uint16]
     """Positions to predict in each; 0 where the loader makes the masks."""
-
-
-def concatenated(parts: list[Sizes]) -> Sizes:
-    """Return the sizes of several parts as one."""
-    return parts[0] if len(parts) == 1 else Sizes(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
 class RowReader:

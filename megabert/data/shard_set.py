@@ -11,18 +11,19 @@ from numpy.typing import NDArray
 
 from megabert.config.phase import PhaseConfig
 from megabert.data.packing import InstanceStatistics
-from megabert.data.row_reader import Columns, RowReader, Sizes, concatenated
+from megabert.data.row_reader import Columns, RowReader, Sizes
 from megabert.data.shard_file import COPY_AGAIN
 from megabert.errors import DataError
 from megabert.masking import MaskingOptions
 from megabert.schema import (
     MAX_BATCH_ROWS,
+    LengthsSpan,
     Manifest,
     ShardEntry,
     ShardMetadata,
     lengths_path,
-    prefetch_lengths,
     publish_folder,
+    read_length_spans,
     read_lengths,
     read_manifest,
     sha256_file,
@@ -150,10 +151,9 @@ class ShardSet:
             totals = [shard.tokens, shard.masked_tokens][: self._kinds]
             if stored is not None and stored.sum(axis=1, dtype=np.int64).tolist() == totals:
                 continue
-            with self._lock:
-                sizes = self._reader.sizes(index, 0, shard.rows)
+            sizes = self._measured(index, 0, shard.rows)
             try:
-                write_lengths(path, *sizes[: self._kinds])
+                write_lengths(path, *sizes.T[: self._kinds])
             except (OSError, DataError) as error:
                 if lengths_path(path).exists():
                     raise DataError(
@@ -218,10 +218,21 @@ class ShardSet:
             DataError: If there is no index, and a shard cannot be read or contradicts the manifest.
         """
         places = [place for span in spans for place in self._reader.by_shard(*span)]
-        for index, *part in places:
-            prefetch_lengths(self._reader.paths[index], self.shards[index].rows, self._kinds, (part[0], part[1]))
+        paths, shards, kinds = self._reader.paths, self.shards, self._kinds
+        stored = read_length_spans(
+            [LengthsSpan(paths[index], shards[index].rows, begin, end) for index, begin, end in places], kinds
+        )
+        values, first = np.zeros((sum(end - begin for _, begin, end in places), 2), np.uint16), 0
+        for place, part in zip(places, stored, strict=True):
+            stop = first + place[2] - place[1]
+            values[first:stop, :kinds] = self._measured(*place)[:, :kinds] if part is None else part
+            first = stop
+        return Sizes(values[:, 0], values[:, 1])
+
+    def _measured(self, index: int, begin: int, end: int) -> NDArray[np.uint16]:
+        """Return the lengths of a part of a shard from the shard itself."""
         with self._lock:
-            return concatenated([self._stored_sizes(*place) or self._reader.sizes(*place) for place in places])
+            return np.stack(self._reader.sizes(index, begin, end), axis=1)
 
     def columns(self, spans: tuple[tuple[int, int], ...]) -> Columns:
         """Read ranges of global rows (first, stop), in the given order; they may run over the ends of shards.
@@ -252,13 +263,6 @@ class ShardSet:
     def _kinds(self) -> int:
         """Numbers of an instance in the lengths index."""
         return 2 if self.has_masks else 1
-
-    def _stored_sizes(self, index: int, begin: int, end: int) -> Sizes | None:
-        """Return the lengths of a part of a shard from its index; None if there is none."""
-        stored = read_lengths(self._reader.paths[index], self.shards[index].rows, self._kinds, (begin, end))
-        if stored is None:
-            return None
-        return Sizes(stored[0], stored[1] if self._kinds == 2 else np.zeros_like(stored[0]))
 
     def _compare(self, columns: Columns, sizes: Sizes) -> None:
         """Raise a DataError if instances are not as long as their index said, which the packing was planned with."""

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from megabert.data.batch import BatchFormat, MicroBatch, assemble, instance_seeds
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
-from megabert.data.packing import MicroShape, plan_packing
-from megabert.data.row_reader import Sizes, concatenated
+from megabert.data.packing import MicroShape, PackingPlan, plan_packing
+from megabert.data.row_reader import Sizes
 from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
 from megabert.masking import MaskingOptions
@@ -112,14 +112,15 @@ class StepPacker:
         """
         ranges, position_after = position.take(self._batch_size_of(number), self.shards.num_rows)
         batch = self._look_up(ranges)
-        micro_batches = list(_pack_share(batch, self.shards, self.share, self._masker, key=(self._seed, number)))
+        plan = _plan(batch, self.share, self._masker)
+        micro_batches = list(_pack_share(batch, plan, self.shards, self.share, self._masker, key=(self._seed, number)))
         mine = sum(micro_batch.num_masked for micro_batch in micro_batches)
         return StepBatch(
             number=number,
             micro_batches=micro_batches,
-            num_masked=int(batch.sizes.masked_counts.sum()) if self._masker is None else mine,
+            num_masked=plan.num_masked if self._masker is None else mine,
             num_instances=batch.sizes.lengths.size,
-            num_tokens=int(batch.sizes.lengths.sum()),
+            num_tokens=plan.num_tokens,
             position_after=position_after,
         )
 
@@ -130,8 +131,7 @@ class StepPacker:
             for epoch, start, stop in ranges
             for window, indices in EpochOrder(self.shards.num_rows, self._seed, epoch).parts(start, stop)
         ]
-        sizes = [Sizes(*(values.take(indices) for values in self._sizes_of(window))) for _, window, indices in parts]
-        return _GlobalBatch(parts, concatenated(sizes))
+        return _GlobalBatch(parts, _gathered([(self._sizes_of(window), indices) for _, window, indices in parts]))
 
     def _sizes_of(self, window: Window) -> Sizes:
         """Return how long the rows of a window are, which many steps in succession may ask for."""
@@ -151,7 +151,7 @@ class _GlobalBatch:
         sizes: How long the instances are, in the order of the batch.
     """
 
-    parts: list[tuple[int, Window, NDArray[np.int64]]]
+    parts: list[tuple[int, Window, NDArray[np.int32]]]
     sizes: Sizes
 
     def find(self, ordinals: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -162,6 +162,18 @@ class _GlobalBatch:
             rows[here], epochs[here] = window.rows_at(indices[ordinals[here] - start]), epoch
             start += indices.size
         return rows, epochs
+
+
+def _gathered(parts: list[tuple[Sizes, NDArray[np.int32]]]) -> Sizes:
+    """Return how long the instances are that have some indices in each part."""
+    from megabert.data.packing_loops import gather_sizes
+
+    count = sum(indices.size for _, indices in parts)
+    gathered, filled = Sizes(np.empty(count, np.uint16), np.empty(count, np.uint16)), 0
+    for sizes, indices in parts:
+        gather_sizes(sizes, indices, filled, gathered)
+        filled += indices.size
+    return gathered
 
 
 def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int | None = None) -> Iterator[MicroBatch]:
@@ -181,13 +193,23 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
         end = min(first + _VALIDATION_ROWS, stop)
         spans = tuple((block, min(block + BLOCK_ROWS, end)) for block in range(first, end, BLOCK_ROWS))
         # Epoch 0: the same masks in every validation.
-        rows = Window(spans, first, np.arange(end - first))
-        batch = _GlobalBatch([(0, rows, rows.order)], shards.sizes(spans))
-        yield from _pack_share(batch, shards, share, masker, key=(0, 0), first=first)
+        rows = Window(spans, first, np.arange(end - first, dtype=np.int32))
+        batch = _GlobalBatch([(0, rows, rows.order)], _gathered([(shards.sizes(spans), rows.order)]))
+        plan = _plan(batch, share, masker)
+        yield from _pack_share(batch, plan, shards, share, masker, key=(0, 0), first=first)
+
+
+def _plan(batch: _GlobalBatch, share: RankShare, masker: DynamicMasker | None) -> PackingPlan:
+    """Distribute a global batch over the ranks' micro-batches."""
+    # How many masks an instance gets is not known before it is read: the plan leaves room for the most.
+    lengths, masked_counts = batch.sizes
+    most_masked = masked_counts if masker is None else masker.most_predictions(lengths)
+    return plan_packing(lengths, most_masked, share.shape, share.world_size)
 
 
 def _pack_share(
     batch: _GlobalBatch,
+    plan: PackingPlan,
     shards: ShardSet,
     share: RankShare,
     masker: DynamicMasker | None,
@@ -195,20 +217,18 @@ def _pack_share(
     key: tuple[int, int],
     first: int = 0,
 ) -> Iterator[MicroBatch]:
-    """Plan a global batch, and read and assemble the micro-batches that a rank takes.
+    """Read and assemble the micro-batches of a global batch that a rank takes.
 
     Args:
         batch: The global batch.
+        plan: Where its instances go.
         shards: Where its rows are.
         share: The part that this rank takes.
         masker: Makes the masks where they are not in the shards.
         key: Seed and number of the batch, which key the dropout.
         first: Number of the batch's first instance, among those that the key counts.
     """
-    # How many masks an instance gets is not known before it is read: the plan leaves room for the most.
     lengths, masked_counts = batch.sizes
-    most_masked = masked_counts if masker is None else masker.most_predictions(lengths)
-    plan = plan_packing(lengths, most_masked, share.shape, share.world_size)
     bins = plan.micro_batches(share.rank)
     ordinals = np.concatenate(bins)
     rows, epochs = batch.find(ordinals)

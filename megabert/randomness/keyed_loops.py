@@ -126,17 +126,18 @@ def shuffled(key, size):
 
     Args:
         key: Uint64, from `mix_before`: the hash of a number is ``extend(key, number)``.
-        size: How many numbers.
+        size: How many numbers, below 2**31.
+
+    Returns:
+        Int32.
     """
-    words, others = np.empty(size, np.uint64), np.empty(size, np.uint64)
-    low, high = np.zeros(1 << _SMALL_DIGIT_BITS, np.int32), np.zeros(1 << _SMALL_DIGIT_BITS, np.int32)
+    # One array for both: malloc would give the memory of two back to the system each time, and take it page by page.
+    words, others = np.empty((2, size), np.uint64)
+    # Nothing but the hash in this loop, so that the compiler makes several at a time.
     for number in range(size):
-        word = extend(key, np.uint64(number))
-        words[number] = (word & ~_NUMBER) | np.uint64(number)
-        low[(word >> _LOW) & _SMALL_DIGIT_MASK] += 1
-        high[word >> _HIGH] += 1
-    _sort_by_digit(words, others, _LOW, low)
-    _sort_by_digit(others, words, _HIGH, high)
+        words[number] = (extend(key, np.uint64(number)) & ~_NUMBER) | np.uint64(number)
+    _sort_by_digit(words, others, _LOW)
+    _sort_by_digit(others, words, _HIGH)
     for index in range(1, size):
         word, slot = words[index], index
         while slot > 0 and words[slot - 1] > word:
@@ -145,7 +146,7 @@ def shuffled(key, size):
         words[slot] = word
 
     # Where two hashes agree in 48 bits, once in a hundred thousand windows, the lower 16 decide.
-    order, is_equal, before = np.empty(size, np.int64), size > _MOST_NUMBERS, ~np.uint64(0)
+    order, is_equal, before = np.empty(size, np.int32), size > _MOST_NUMBERS, ~np.uint64(0)
     for index, word in enumerate(words):
         order[index] = word & _NUMBER
         is_equal |= index > 0 and (word ^ before) <= _NUMBER
@@ -153,27 +154,31 @@ def shuffled(key, size):
     if is_equal:
         for number in range(size):
             words[number] = extend(key, np.uint64(number))
-        return order_of(words)
+        order[:] = order_of(words)
     return order
 
 
 @inlined
-def _sort_by_digit(words, others, shift, counts):
+def _sort_by_digit(words, others, shift):
     """Copy words to others in the order of a digit, equal ones in the order in which they are.
 
     Args:
         words: Uint64.
         others: Uint64, written.
         shift: Bits below the digit.
-        counts: How many words have each digit; written.
     """
+    # Where the next word with each digit goes.
+    slots = np.zeros(1 << _SMALL_DIGIT_BITS, np.uint32)
+    for word in words:
+        slots[(word >> shift) & _SMALL_DIGIT_MASK] += 1
     total = 0
-    for digit in range(len(counts)):
-        counts[digit], total = total, total + counts[digit]
+    for digit in range(len(slots)):
+        slots[digit], total = total, total + slots[digit]
     for word in words:
         digit = (word >> shift) & _SMALL_DIGIT_MASK
-        others[counts[digit]] = word
-        counts[digit] += 1
+        slot = slots[digit]
+        others[slot] = word
+        slots[digit] = slot + 1
 
 
 @compiled

@@ -5,16 +5,17 @@ values makes a reader take foreign memory, and an id behind the vocabulary ends 
 Any program may have written a shard.
 
 The *lengths index* next to a shard says how long each instance is, for a loader that plans without reading instances.
-``train-00000-00.arrow`` has its index in ``train-00000-00.lengths.npy``: an array of numpy with a row an instance, its
-length and, where masks are in the shards, its number of positions to predict. 2 or 4 bytes an instance, and those of a
-range of instances are next to each other, so that a loader reads them in one go. It says nothing that the shard does
-not say, so it is written again where it is missing or does not fit.
+``train-00000-00.arrow`` has its index in ``train-00000-00.row_lengths.npy``: an array of numpy with a row an instance,
+its length and, where masks are in the shards, its number of positions to predict. 2 or 4 bytes an instance, and those
+of a range of instances are next to each other, so that a loader reads them in one go. It says nothing that the shard
+does not say, so it is written again where it is missing or does not fit.
 """
 
 # T tokens, M predictions, R rows
 
 import io
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +30,21 @@ from megabert.schema.files import atomic_path
 from megabert.schema.shards import ShardMetadata
 
 _LENGTH_TYPE = np.dtype("<u2")
+_INDEX_SUFFIX = ".row_lengths.npy"
+"""Another layout gets another suffix, and a file of the earlier one is not looked at: it may have the same size. Under
+``.lengths.npy`` earlier versions had this layout, or all lengths and then all numbers of positions."""
+
+
+class LengthsSpan(NamedTuple):
+    """A part of a lengths index."""
+
+    shard: Path
+    rows: int
+    """Instances of the shard."""
+    first: int
+    """First instance of the part, counted from the shard's first."""
+    stop: int
+    """The instance behind its last."""
 
 
 def read_batch(reader: pa.RecordBatchFileReader, number: int) -> pa.RecordBatch:
@@ -179,53 +195,89 @@ def write_lengths(shard: Path, *kinds: NDArray[np.integer]) -> Path:
     return path
 
 
-def read_lengths(shard: Path, rows: int, kinds: int, span: tuple[int, int] | None = None) -> NDArray[np.uint16] | None:
-    """Return a shard's index or a part of it; None where there is no index, or none of such a shard.
+def read_lengths(shard: Path, rows: int, kinds: int) -> NDArray[np.uint16] | None:
+    """Return a shard's whole index; None where there is no index, or none of such a shard.
 
     Args:
         shard: The shard.
         rows: Its instances.
         kinds: 1 where the loader draws the masks, 2 where they are in the shard.
-        span: First instance, and the one behind the last. None is all of them, and looks at the file's header as well:
-            of a part the file's size has to tell, because the header would be a second read of the disk.
 
     Returns:
         Shape (kinds, instances): tokens, then positions to predict.
     """
-    header, (first, stop), width = _npy_header(rows, kinds), span or (0, rows), kinds * _LENGTH_TYPE.itemsize
-    try:
-        descriptor = os.open(_index_path(shard), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    header, whole = _npy_header(rows, kinds), LengthsSpan(shard, rows, 0, rows)
+    descriptor = _open_index(whole, kinds)
+    if descriptor is None:
         return None
     try:
-        # Read, and not mapped: of a file that someone truncates a mapping would end the process.
-        if os.fstat(descriptor).st_size != len(header) + rows * width:
-            return None
-        if span is None and os.pread(descriptor, len(header), 0) != header:
-            return None
-        values = np.frombuffer(os.pread(descriptor, (stop - first) * width, len(header) + first * width), _LENGTH_TYPE)
-        return values.reshape(stop - first, kinds).T.copy()
-    except (OSError, ValueError):  # a ValueError: it became shorter meanwhile
+        values = _read_index(descriptor, whole, kinds)
+        return None if values is None or os.pread(descriptor, len(header), 0) != header else values.T
+    except OSError:
         return None
     finally:
         os.close(descriptor)
 
 
-def prefetch_lengths(shard: Path, rows: int, kinds: int, span: tuple[int, int]) -> None:
-    """Ask the system for what `read_lengths` will read, so that it reads many at a time; returns at once."""
-    width = kinds * _LENGTH_TYPE.itemsize
+def read_length_spans(spans: Sequence[LengthsSpan], kinds: int) -> list[NDArray[np.uint16] | None]:
+    """Return parts of indices; None for one whose index is missing, or none of such a shard.
+
+    The system is asked for all of them before the first one is read, so that it reads many at a time. The size of a
+    file has to tell whether it is such an index, because its header would be a second read of the disk.
+
+    Args:
+        spans: The parts.
+        kinds: 1 where the loader draws the masks, 2 where they are in the shard.
+
+    Returns:
+        For each part, shape (instances, kinds): tokens, then positions to predict.
+    """
+    descriptors: list[int | None] = []
+    try:
+        for span in spans:
+            descriptors.append(_open_index(span, kinds))
+        parts = zip(descriptors, spans, strict=True)
+        return [None if descriptor is None else _read_index(descriptor, span, kinds) for descriptor, span in parts]
+    finally:
+        for descriptor in descriptors:
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def _open_index(span: LengthsSpan, kinds: int) -> int | None:
+    """Open an index and ask the system for a part of it; None where there is no index, or none of such a shard."""
+    try:
+        descriptor = os.open(_index_path(span.shard), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    start, size, file_size = _bytes_of(span, kinds)
     with suppress(OSError):
-        descriptor = os.open(_index_path(shard), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            start = len(_npy_header(rows, kinds)) + span[0] * width
-            os.posix_fadvise(descriptor, start, (span[1] - span[0]) * width, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(descriptor)
+        if os.fstat(descriptor).st_size == file_size:
+            os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_WILLNEED)
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _read_index(descriptor: int, span: LengthsSpan, kinds: int) -> NDArray[np.uint16] | None:
+    """Read a part of an index; None where it cannot be read, or became shorter meanwhile."""
+    # Read, and not mapped: of a file that someone truncates a mapping would end the process.
+    start, size, _ = _bytes_of(span, kinds)
+    try:
+        return np.frombuffer(os.pread(descriptor, size, start), _LENGTH_TYPE).reshape(span.stop - span.first, kinds)
+    except (OSError, ValueError):
+        return None
+
+
+def _bytes_of(span: LengthsSpan, kinds: int) -> tuple[int, int, int]:
+    """Return where a part of an index starts, how many bytes it has, and how many the whole file has."""
+    width, start = kinds * _LENGTH_TYPE.itemsize, len(_npy_header(span.rows, kinds))
+    return start + span.first * width, (span.stop - span.first) * width, start + span.rows * width
 
 
 def _index_path(shard: Path) -> str:
     """Return where the index of a shard is; a loader asks so often that a Path would cost as much as the reading."""
-    return os.path.splitext(shard)[0] + ".lengths.npy"
+    return os.path.splitext(shard)[0] + _INDEX_SUFFIX
 
 
 @lru_cache(maxsize=1024)

@@ -199,6 +199,22 @@ def test_lengths_without_an_index_come_from_the_shards(shard_folder, indexed):
     assert all(np.array_equal(a, b) for a, b in zip(with_index, without, strict=True))
 
 
+def test_index_of_the_earlier_layout_is_not_looked_at(indexed, train_instances):
+    spans = ((0, 1111),)
+    earlier = [path.with_name(path.name.replace(".row_lengths.", ".lengths.")) for path in indexed.glob("train-*.npy")]
+    for path in earlier:
+        index = path.with_name(path.name.replace(".lengths.", ".row_lengths."))
+        np.save(path, np.load(index).T.copy())
+        index.unlink()
+    before = [path.read_bytes() for path in earlier]
+    shards = ShardSet.open(indexed)
+    assert shards.sizes(spans).lengths.tolist() == [len(row.input_ids) for row in train_instances]
+    shards.complete_index()
+    assert all(lengths_path(indexed / shard.file).exists() for shard in shards.shards)
+    assert shards.sizes(spans).lengths.tolist() == [len(row.input_ids) for row in train_instances]
+    assert [path.read_bytes() for path in earlier] == before
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[:-7])
 
@@ -227,7 +243,7 @@ def test_index_that_says_other_lengths_than_the_shard_is_an_error(indexed):
     shards = ShardSet.open(indexed)
     first = shards.shards[0].rows
     rows = np.arange(first, first + 60)
-    with pytest.raises(DataError, match=r"train-00001\.lengths\.npy: says another length of row \d+ .*Delete it"):
+    with pytest.raises(DataError, match=r"train-00001\.row_lengths\.npy: says another length of row \d+ .*Delete it"):
         shards.rows(rows, shards.sizes(((first, first + 60),)))
 
 
@@ -239,7 +255,7 @@ def test_wrong_index_that_cannot_be_replaced_is_an_error_and_a_missing_one_is_no
     lengths_path(indexed / "train-00000.arrow").unlink()
     ShardSet.open(indexed).complete_index()
     cut(lengths_path(indexed / "train-00001.arrow"))
-    with pytest.raises(DataError, match=r"train-00001\.lengths\.npy: .*Delete it"):
+    with pytest.raises(DataError, match=r"train-00001\.row_lengths\.npy: .*Delete it"):
         ShardSet.open(indexed).complete_index()
 
 
