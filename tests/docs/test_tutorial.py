@@ -3,11 +3,8 @@
 import io
 import itertools
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -15,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from forked.client import run_command
 
 from data_prep.cli import main as data_main
 from megabert.cli.main import main
@@ -72,9 +70,8 @@ def run(line: str) -> None:
     if program == "megabert-data":
         assert data_main([verb, *words]) == 0, line
     elif verb in ("pretrain", "finetune"):
-        command = [sys.executable, "-m", program, verb, *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        assert done.returncode == 0, f"{line}\n{done.stderr[-4000:]}"
+        output = Path(f"{verb}.out").absolute()
+        assert run_command(program, [verb, *words], output) == 0, f"{line}\n{output.read_text()[-4000:]}"
     else:
         assert program == "megabert"
         assert main([verb, *words]) == 0, line
@@ -82,8 +79,6 @@ def run(line: str) -> None:
 
 def test_tutorial_runs_from_text_to_classifier(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     write_packages(tmp_path / "packages")
     names: dict = {}
     for language, text in blocks_of("tutorial.md"):

@@ -87,7 +87,7 @@ def run_command(module: str, words: list[str], output: Path, **wishes: Any) -> i
     """
     listing = output.with_suffix(".modules")
     listing.unlink(missing_ok=True)
-    request = request_of(module, words, listing, stdout=output, stderr=output, **wishes)
+    request = request_of(module, words, listing, **{"stdout": output, "stderr": output, **wishes})
     (reply,) = fork_server().ask([request])
     if reply["ended"]:
         raise subprocess.TimeoutExpired([module, *words], request["timeout_s"])

@@ -3,31 +3,26 @@
 import contextlib
 import io
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from forked.client import run_command
 from unit.finetuning.conftest import sentence
 
 from megabert.cli.main import main
 from megabert.finetuning.finetune import has_finished
 
-ROOT = Path(__file__).parents[3]
 FLAGS = "--epochs 3 --learning-rate 3e-3 --max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu".split()  # noqa: SIM905
 
 
 @pytest.fixture(autouse=True, scope="module")
 def here():
-    """Child processes import this checkout, on one thread; this process is alone whatever the environment said."""
+    """This process is alone whatever the environment said."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
-        patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
             patch.delenv(name, raising=False)
@@ -62,12 +57,13 @@ def finished(glue, model_dir, tmp_path_factory) -> tuple[Path, str]:
     return out / "rte", printed.getvalue()
 
 
-def start(glue, model_dir, out: Path, *flags: str, launcher: tuple[str, ...] = ()) -> str:
+def start(glue, model_dir, out: Path, *flags: str, ranks: int = 1) -> str:
+    """Fine-tune in processes of its own; return what it printed."""
     words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), "--output-dir", str(out)]
-    command = [sys.executable, "-m", *launcher, "megabert", *words, *FLAGS, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+    printed, log = out.with_suffix(".out"), out.with_suffix(".log")
+    code = run_command("megabert", [*words, *FLAGS, *flags], printed, stderr=log, ranks=ranks)
+    assert code == 0, log.read_text()[-4000:]
+    return printed.read_text()
 
 
 def losses(folder: Path) -> list[float]:
@@ -150,8 +146,7 @@ def test_seed_whose_model_is_gone_is_trained_again(finished, tmp_path, monkeypat
 
 
 def test_two_ranks_under_zero_train_like_one(finished, glue, model_dir, tmp_path):
-    launcher = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m")
-    printed = start(glue, model_dir, tmp_path / "out", "--engine", "zero1", launcher=launcher)
+    printed = start(glue, model_dir, tmp_path / "out", "--engine", "zero1", ranks=2)
     assert printed.count("accuracy") == 1
     assert losses(tmp_path / "out" / "seed_5") == pytest.approx(losses(finished[0] / "seed_5"), abs=2e-3)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "seed_5" / "model")

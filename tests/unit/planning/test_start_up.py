@@ -1,24 +1,21 @@
 """What ranks read to meet, against the count of a real group, and how start-up grows."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from forked.client import run_command
 
 from megabert.distributed.process_group import MESH_RANKS
 from megabert.observability.gpus import GPUS
 from megabert.planning.start_up import GLOO_GROUPS, start_up
 from megabert.planning.step_time import Cluster
 
-ROOT = Path(__file__).resolve().parents[3]
 RANKS = 16
 
 
 @pytest.mark.parametrize("world", [RANKS, MESH_RANKS + 1])
-def test_reads_are_those_of_a_group(world):
-    command = [sys.executable, ROOT / "tests" / "distributed" / "store_reads.py", str(RANKS), str(world)]
-    counted = int(subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout)
+def test_reads_are_those_of_a_group(world, tmp_path):
+    printed = tmp_path / "reads"
+    assert run_command("distributed.store_reads", [str(RANKS), str(world)], printed) == 0, printed.read_text()
+    counted = int(printed.read_text())
     cluster = Cluster(gpu=GPUS["h200"], nodes=RANKS // 8, gpus_per_node=8)
     assert counted * GLOO_GROUPS == start_up(cluster, as_needed=world > MESH_RANKS).store_reads
 
