@@ -3,7 +3,6 @@
 import os
 
 import pytest
-import torch
 
 
 def _patch_for_numpy_2_4():
@@ -21,13 +20,6 @@ def _patch_for_numpy_2_4():
 
 if os.environ.get("TRITON_INTERPRET") == "1":  # pytest reads this file in other processes, too
     _patch_for_numpy_2_4()
-
-
-@pytest.fixture
-def generator() -> torch.Generator:
-    generator = torch.Generator()
-    print("inputs of seed", generator.seed())  # fresh each run; a failure shows it
-    return generator
 
 
 @pytest.fixture
