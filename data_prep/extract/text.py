@@ -124,9 +124,8 @@ def _stored_text(line: bytes, field: str) -> str | None:
 def _text_of(line: str, field: str) -> tuple[str, str]:
     """Return ("", text) for a line with a JSON object, (what is wrong, "") for another one."""
     try:
-        value = json.loads(
-            line
-        )  # has the last word: it takes halves of surrogate pairs, and its errors name the column
+        # Python's parser has the last word: it takes halves of surrogate pairs, and its errors name the column.
+        value = json.loads(line)
     except (ValueError, RecursionError) as error:
         return f"is no JSON ({error})", ""
     if not isinstance(value, dict):
