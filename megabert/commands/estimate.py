@@ -28,10 +28,10 @@ fitted number, the share of the peak while computing; docs/scaling.md compares t
         "--recipe",
         default="bert_large",
         metavar="NAME|FILE",
-        help=f"{', '.join(shipped_names('recipe'))}, or a file (default: bert_large)",
+        help=f"what to train: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)",
     )
     parser.add_config_files(under="the recipe")
-    parser.add_argument("--gpu", default="h200", metavar="KIND", help=f"{', '.join(GPUS)} (default: h200)")
+    parser.add_argument("--gpu", default="h200", metavar="KIND", help=f"GPU: {', '.join(GPUS)} (default: h200)")
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (default: 1)")
     parser.add_argument("--gpus", type=int, metavar="M", help="GPUs a node (default: 8; v100: 16)")
     parser.add_argument("--hours", type=float, metavar="H", help="also say how many steps fit into H hours")

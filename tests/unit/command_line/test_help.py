@@ -9,7 +9,9 @@ from megabert.cli.main import PROGRAM as MEGABERT
 from megabert.command_line.help import render_help
 from megabert.command_line.program import Parser
 from megabert.config.fields import field_table
+from megabert.config.loading import shipped_names
 from megabert.config.run import RunConfig
+from megabert.observability.gpus import GPUS
 
 
 def flags(text: str) -> dict[str, str]:
@@ -44,6 +46,12 @@ def test_every_command_has_help_with_an_example(program, name, shown):
         everything = flags(shown(program, name, "--help-all"))
         assert flags(text).keys() <= everything.keys()
         assert len(everything) > 20
+
+
+def test_names_to_choose_from_stand_as_they_are_typed(shown):
+    about = flags(shown(MEGABERT, "estimate", "--help"))
+    for flag, names in (("--recipe", shipped_names("recipe")), ("--gpu", GPUS)):
+        assert f" {', '.join(names)}" in about[flag]
 
 
 def test_short_help_takes_the_first_sentence(monkeypatch):
