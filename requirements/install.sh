@@ -64,8 +64,9 @@ if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
     fi
   fi
 fi
-# Whatever torch is there stays: later steps may not exchange it.
-"$venv/bin/python" -c 'import torch; print("torch==" + torch.__version__)' >>"$pins"
+# Whatever torch is there stays: later steps may not exchange it. pip knows a CUDA build from PyPI as 2.13.0, where torch
+# itself says 2.13.0+cu130.
+"$venv/bin/python" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >>"$pins"
 say "installing deepspeed and the rest"
 # deepspeed comes as source only; its setup needs torch importable, and no op is compiled here.
 DS_BUILD_OPS=0 pip install -c "$pins" --no-build-isolation "$(grep '^deepspeed==' "$constraints")"

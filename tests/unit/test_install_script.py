@@ -19,7 +19,8 @@ case "$*" in
       echo "ERROR: No matching distribution found" >&2
       exit 1 ;;
     esac ;;
-  *"import torch; print("*) echo "torch==$(cat "$WORK/torch")" ;;
+  *'version("torch")'*) echo "torch==$(cat "$WORK/torch")" ;;
+  *"import torch; print("*) echo "torch==$(cat "$WORK/torch")+cu130" ;;
   *"import torch"*) [ -e "$WORK/torch" ] ;;
 esac
 """
