@@ -41,7 +41,7 @@ fi
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "${site[@]}" "$venv"
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@" -q; }
 pins=$venv/constraints.txt
-grep -v '^torch==' "$constraints" >"$pins"
+grep -vE '^(torch|triton)==' "$constraints" >"$pins"
 
 say "making $venv"
 pip install -c "$pins" pip setuptools wheel ninja packaging numpy
@@ -56,8 +56,6 @@ if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
       ! pip install -c "$pins" --retries 2 --timeout 15 --extra-index-url "$torch_index" "$torch" 2>/dev/null; then
       say "no CPU build $torch in the configured sources or at $torch_index: taking the default build." \
         "It brings CUDA: 2.7 GB to download, and more than that on disk. To avoid it, name an index: make TORCH_INDEX=..."
-      # It needs a Triton of its own, which the pins of the CPU build would refuse.
-      grep -v '^torch==' "$here/cuda.txt" >"$pins"
       pip install -c "$pins" "$(grep '^torch==' "$here/cuda.txt")" ||
         fail "torch cannot be installed from the configured sources (pip says why above)." \
           "Name an index that has it: make TORCH_INDEX=... ; or install torch yourself and keep it importable."
@@ -65,8 +63,10 @@ if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
   fi
 fi
 # Whatever torch is there stays: later steps may not exchange it. pip knows a CUDA build from PyPI as 2.13.0, where torch
-# itself says 2.13.0+cu130.
-"$venv/bin/python" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >>"$pins"
+# itself says 2.13.0+cu130. Such builds bring the Triton that they need; a CPU build brings none, and tests take one.
+installed=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("torch"))')
+echo "torch==$installed" >>"$pins"
+case $installed in *+cpu) grep '^triton==' "$here/cpu.txt" >>"$pins" ;; esac
 say "installing deepspeed and the rest"
 # deepspeed comes as source only; its setup needs torch importable, and no op is compiled here.
 DS_BUILD_OPS=0 pip install -c "$pins" --no-build-isolation "$(grep '^deepspeed==' "$constraints")"
