@@ -235,6 +235,7 @@ def truncate_pairs(pairs, longest, has_random, text):
 def _truncate(a, a_end, b, b_end, target, longest, tokens, first_token, is_subword):
     """Cut A at its front, to the start of a word, and B at its back; return A's start and B's end."""
     from_a, from_b = excess_by_side(a_end - a, b_end - b, target)
+    first = a
     if from_a:
         a += from_a
         # Inside a word: continue to the next one, ...
@@ -243,8 +244,10 @@ def _truncate(a, a_end, b, b_end, target, longest, tokens, first_token, is_subwo
             onward += 1
         if onward < a_end:
             a = onward
-        else:  # ... or back to the start of this one, if it is A's last.
-            while is_subword[tokens[a - first_token]]:
+        else:
+            # ... or back to the start of this one, if it is A's last. In byte-level BPE a document's first word has no
+            # space before it, so no piece tells where it begins.
+            while a > first and is_subword[tokens[a - first_token]]:
                 a -= 1
     # Going back made A longer. If that word is so long that it fills the instance, B is cut further, or to nothing.
     return a, b + min(b_end - b - from_b, longest - (a_end - a))

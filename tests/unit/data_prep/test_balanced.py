@@ -12,7 +12,7 @@ from data_prep.execution.executors import Executor
 from data_prep.instances import balanced
 from data_prep.instances.assemble import in_order
 from data_prep.instances.balanced import pair_balanced
-from data_prep.instances.balanced_loops import LABEL_DELAY, deal, excess_by_side, new_owed
+from data_prep.instances.balanced_loops import LABEL_DELAY, PairColumns, deal, excess_by_side, new_owed, truncate_pairs
 from data_prep.instances.pairs import Bucket
 from data_prep.pipeline import build
 from data_prep.steps.step6_instances import make_pairs
@@ -187,6 +187,15 @@ def test_closed_form_of_truncation_equals_the_loop():
             else:
                 right -= 1
         assert (a[row] - from_a[row], b[row] - from_b[row]) == (left, right)
+
+
+def test_first_word_of_a_document_is_not_extended_into_the_one_before():
+    # Byte-level BPE of a script without spaces: id 0 begins a word, but no piece tells where a document's first begins.
+    tokens = np.repeat([0, 1], [1, 34])
+    ends = {"a_start": 5, "a_end": 25, "b_start": 25, "b_end": 35, "target": 20}
+    pairs = PairColumns(*(np.array([ends.get(name, 0)]) for name in PairColumns._fields))
+    truncate_pairs(pairs, 40, True, (tokens, 0, np.array([False, True])))
+    assert [pairs.a_start[0], pairs.a_end[0], pairs.b_start[0], pairs.b_end[0]] == [5, 25, 25, 35]
 
 
 def test_labels_dealt_are_even_within_lengths_and_over_all():
