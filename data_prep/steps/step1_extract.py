@@ -4,8 +4,10 @@ With the cleaning rule ``duplicate_paragraphs`` the chunks are read twice: befor
 finds the paragraphs that occur in several chunks.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
 DOCUMENTS_A_BATCH = 4096
 PARAGRAPH_BREAK = "\n\n"
 """What ends a paragraph for sentencex."""
+WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
+"""White space that takes several bytes."""
 PART_CHARACTERS = 16 << 20
 """Text that a file holds at most, about, so that a huge compressed input does not become one huge file."""
 
@@ -172,7 +176,15 @@ def split_sentences(paragraphs: list[str], language: str) -> list[str]:
     """
     # All paragraphs in one call, which costs less than one each: blank lines part them, and come back as such.
     text = PARAGRAPH_BREAK.join(paragraphs)
-    return [sentence for sentence in sentencex.segment(language, text) if sentence != PARAGRAPH_BREAK]
+    try:
+        sentences = sentencex.segment(language, text)
+    except BaseException as error:  # as which Rust's panics come
+        if type(error).__name__ != "PanicException":
+            raise
+        # It takes any white space before a full stop for one byte: "plan B\u00a0." So it cuts a text with plain spaces.
+        ends = accumulate(map(len, sentencex.segment(language, WIDE_SPACE.sub(" ", text))), initial=0)
+        sentences = [text[start:end] for start, end in pairwise(ends)]
+    return [sentence for sentence in sentences if sentence != PARAGRAPH_BREAK]
 
 
 class DocumentReader:

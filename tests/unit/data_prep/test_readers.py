@@ -162,3 +162,13 @@ def test_sentences_do_not_reach_over_the_end_of_a_paragraph(language):
     alone = [sentence for paragraph in paragraphs for sentence in sentencex.segment(language, paragraph)]
     assert split_sentences(paragraphs, language) == alone
     assert "".join(alone) == "".join(paragraphs)
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u3000", " \u2009"])
+def test_text_on_which_the_splitter_breaks_down_is_split(space):
+    paragraphs = [f"So they made plan\u00a0B{space}. It worked.", "Vitamin\u00a0C it was. Yes."]
+    plain = [sentence for p in paragraphs for sentence in sentencex.segment("en", p.replace(space[-1], " "))]
+    sentences = split_sentences(paragraphs, "en")
+    assert "".join(sentences) == "".join(paragraphs)
+    assert list(map(len, sentences)) == list(map(len, plain))
+    assert len(sentences) > 2
