@@ -162,7 +162,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_checkpoint(self) -> None:
         """Add ``--checkpoint``."""
-        text = "last, best (lowest held-out loss in a run's last phase) or a step of a run folder (default: last)"
+        text = "of a run folder: last, best (lowest held-out loss of its last phase) or a step (default: last)"
         self.add_argument("--checkpoint", default="last", metavar="WHICH", help=text)
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:

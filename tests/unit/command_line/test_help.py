@@ -42,6 +42,8 @@ def test_every_command_has_help_with_an_example(program, name, shown):
     text = shown(program, name, "--help")
     assert f"{program.name} {name}" in text.split("example")[-1]
     assert len(flags(text)) <= 14, "the flags that most runs set"
+    # Texts begin with a capital letter, which a list of values must not be given.
+    assert not [about for about in flags(text).values() if re.search(r"(^|[A-Z}] )[A-Z][a-z0-9_-]+,", about)]
     if "--help-all" in text:
         everything = flags(shown(program, name, "--help-all"))
         assert flags(text).keys() <= everything.keys()
