@@ -1,5 +1,6 @@
 """Arrow IPC files: write one whole or not at all, open one mapped, view a list column as numpy arrays."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,15 +28,21 @@ def write_batches(
     """
     codec = pa.Codec("zstd", 1) if compression == "zstd" else compression
     options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
-    # Arrow's own files: to one of Python's it would hand each buffer as a copy, by a call.
-    with (
-        atomic_path(path) as temporary,
-        pa.OSFile(str(temporary), "wb") as file,
-        pa.BufferedOutputStream(file, WRITE_BYTES) as stream,
-        pa.ipc.new_file(stream, schema, options=options) as writer,
-    ):
-        for batch in batches:
-            writer.write_batch(batch)
+    with atomic_path(path) as temporary:
+        try:
+            # Arrow's own files: to one of Python's it would hand each buffer as a copy, by a call.
+            with (
+                pa.OSFile(str(temporary), "wb") as file,
+                pa.BufferedOutputStream(file, WRITE_BYTES) as stream,
+                pa.ipc.new_file(stream, schema, options=options) as writer,
+            ):
+                for batch in batches:
+                    writer.write_batch(batch)
+        except OSError as error:
+            # Arrow's errors name no file, or the temporary one in their text.
+            if error.errno is None or error.filename is not None:
+                raise
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 def open_mapped(path: Path) -> pa.ipc.RecordBatchFileReader:

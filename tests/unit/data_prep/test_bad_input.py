@@ -1,6 +1,7 @@
 import errno
 import gzip
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -8,14 +9,17 @@ import sys
 import textwrap
 import time
 
+import pyarrow as pa
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
+from data_prep.arrow_files import write_batches
 from data_prep.cli import main
 from data_prep.config import SourceConfig
 from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.pipeline import build
 from data_prep.vocabulary_training import VocabularyOptions, train_vocabulary
+from megabert.command_line.failures import as_user_error
 from megabert.errors import DataError
 from megabert.tokenization import save_huggingface, train_byte_bpe
 
@@ -307,6 +311,17 @@ def test_full_disk_error_names_the_folder(make_config, tmp_path, monkeypatch, ca
     assert code == 3
     assert "no space left" in message
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_write_that_fails_names_the_file(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            write_batches(tmp_path / "a.arrow", pa.schema([("ids", pa.int64())]), [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(as_user_error(caught.value)).startswith(f"{tmp_path / 'a.arrow'}: File too large.")
 
 
 @pytest.mark.parametrize("place", ["/proc/nothing", "a.jsonl/out"])
