@@ -283,8 +283,8 @@ def _member_blocks(
         read += len(block)
         while data:
             if not is_open:
-                # Between members; tapes fill the rest of a block with zeros.
-                data = data.lstrip(b"\0") if compression == "gz" else data
+                # Between members; tapes fill the rest of a block with zeros, and xz pads its streams.
+                data = data if compression == "bz2" else data.lstrip(b"\0")
                 member, is_open = _MEMBERS[compression](), bool(data)
                 continue
             try:

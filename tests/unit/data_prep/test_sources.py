@@ -53,6 +53,13 @@ def test_compressed_files_hold_what_the_plain_one_holds(tmp_path, compression):
     assert read_all(tmp_path / f"b.jsonl.{compression}") == TEXTS
 
 
+@pytest.mark.parametrize("compression", ["gz", "xz"])
+def test_zeros_between_and_behind_members_are_padding(tmp_path, compression):
+    packed = [COMPRESS[compression](part.encode()) + bytes(512) for part in ("\n\n".join(TEXTS[:9]), "\n\n" + TEXTS[9])]
+    (tmp_path / f"a.txt.{compression}").write_bytes(b"".join(packed))
+    assert read_all(tmp_path / f"a.txt.{compression}") == TEXTS[:10]
+
+
 @pytest.mark.parametrize("compression", COMPRESS)
 def test_cut_compressed_file_is_reported_and_its_whole_documents_kept(tmp_path, compression):
     texts = [f"\u00e9{os.urandom(600).hex()} number {i}." for i in range(1800)]
