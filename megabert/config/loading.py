@@ -204,15 +204,17 @@ def load_run_config(
     is_transferred = "transfer" in [layer["init_vocabulary"] for layer in layers if "init_vocabulary" in layer][-1:]
     positions_from = None
     if sources and model_of is not None:
-        if not is_tiled and any((layer.get("model") or {}).get("preset") for layer in layers[1:]):
+        # `build` says what is wrong with a model that is no mapping.
+        models = [found if isinstance(found := layer.get("model"), Mapping) else {} for layer in layers]
+        if not is_tiled and any(fields.get("preset") for fields in models[1:]):
             raise ConfigError(
                 f"model.preset and init_from={sources[-1]}: the sizes come from there. Leave one of the two out."
             )
         model = model_of(str(sources[-1]))
-        check_family(recipe, [layer.get("model") or {} for layer in layers], model, str(sources[-1]))
+        check_family(recipe, models, model, str(sources[-1]))
         if is_transferred:  # the shards say it
             model = {name: value for name, value in model.items() if name != "vocab_size"}
-        if not is_tiled and not any("max_position_embeddings" in (layer.get("model") or {}) for layer in layers[1:]):
+        if not is_tiled and not any("max_position_embeddings" in fields for fields in models[1:]):
             positions_from = str(sources[-1])
         kept_sizes = {name: value for name, value in model.items() if name not in TILED_SIZES}
         layers.insert(1, {"model": kept_sizes if is_tiled else {**model, "preset": None}})

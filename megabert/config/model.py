@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
 
 from megabert.config.families import FAMILIES, Family, FamilyName
 from megabert.config.fields import STRICT
@@ -127,6 +128,8 @@ class ModelConfig:
     @model_validator(mode="before")
     @classmethod
     def _fill_in_defaults(cls, values: Any) -> Any:
+        if not isinstance(values, dict | ArgsKwargs):  # pydantic says what is wrong with it
+            return values
         given = values if isinstance(values, dict) else dict(values.kwargs or {})
         family = FAMILIES.get(str(given.get("family")), FAMILIES["bert"])
         preset = str(given.get("preset"))

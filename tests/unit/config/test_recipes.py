@@ -187,6 +187,13 @@ def test_source_of_another_family_is_refused(flags, is_fit):
             load()
 
 
+@pytest.mark.parametrize("model", ["big", [3], 5])
+@pytest.mark.parametrize("source", [{}, {"init_from": "folder"}])
+def test_model_that_is_no_mapping_is_named(model, source):
+    with pytest.raises(ConfigError, match=r"\n  model: "):
+        load_run_config("debug", flags={**source, "model": model}, model_of=lambda _: {})
+
+
 @pytest.mark.parametrize(
     ("family", "remedy"),
     [("modernbert", "add --model.max-position-embeddings 512: rotary"), ("roberta", "or take weights with more")],
