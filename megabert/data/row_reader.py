@@ -1,5 +1,6 @@
 """Instances by global row: which shard and record batch each is in, which of these are open, and copies of rows."""
 
+import resource
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,8 +15,20 @@ from megabert.errors import DataError
 from megabert.schema import FlatBatch, ShardEntry, ShardMetadata, find_nonsense, token_type
 
 Result = TypeVar("Result")
-_OPEN_SHARDS = 256
-"""Memory maps, and descriptors of files, that are held open at once; opening a shard costs more than reading a row."""
+
+
+def _most_open_shards(descriptors: int) -> int:
+    """Return how many shards are held open at once: opening one costs more than reading a row.
+
+    Args:
+        descriptors: How many a process may have. Each shard takes one, and so do the sockets of all other ranks; a run
+            of two phases has four sets of shards, which together get a quarter.
+    """
+    return 256 if descriptors == resource.RLIM_INFINITY else max(1, min(256, descriptors // 16))
+
+
+OPEN_SHARDS = _most_open_shards(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""Shards of a set that are held open at once."""
 _OPEN_BATCHES = 4096
 """Record batches that are kept open; opening one costs more than copying a row from it."""
 _HELD_BYTES = 384 * 2**20
@@ -206,7 +219,7 @@ class RowReader:
             file = ShardFile(self.paths[index], shard, self._metadata, self._schema)
             self._schema = self._schema or file.schema
             self._files[index] = file
-            if len(self._files) > _OPEN_SHARDS:
+            if len(self._files) > OPEN_SHARDS:
                 closed, _ = self._files.popitem(last=False)
                 for key in [key for key in self._batches if key[0] == closed]:
                     self._close_batch(key)

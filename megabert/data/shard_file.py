@@ -6,6 +6,7 @@ read of its batch. Shards of earlier versions are compressed in batches of 8,192
 else is not laid out as a build does it.
 """
 
+import errno
 import math
 import mmap
 import os
@@ -137,6 +138,8 @@ class ShardFile:
         try:
             yield
         except (pa.ArrowException, OSError, SystemError, ValueError) as error:  # a ValueError: the file is empty
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:  # nothing is wrong with the file
+                raise
             raise self.damaged(f"it cannot be read as an Arrow file ({str(error).splitlines()[0]})") from error
 
     def _check_metadata(self, expected: ShardMetadata) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from megabert.config.phase import PhaseConfig
 from megabert.data.packing import InstanceStatistics
-from megabert.data.row_reader import Columns, RowReader, Sizes
+from megabert.data.row_reader import OPEN_SHARDS, Columns, RowReader, Sizes
 from megabert.data.shard_file import COPY_AGAIN
 from megabert.errors import DataError
 from megabert.masking import MaskingOptions
@@ -219,9 +219,10 @@ class ShardSet:
         """
         places = [place for span in spans for place in self._reader.by_shard(*span)]
         paths, shards, kinds = self._reader.paths, self.shards, self._kinds
-        stored = read_length_spans(
-            [LengthsSpan(paths[index], shards[index].rows, begin, end) for index, begin, end in places], kinds
-        )
+        wanted = [LengthsSpan(paths[index], shards[index].rows, begin, end) for index, begin, end in places]
+        # Those that are read together are open together.
+        groups = (wanted[start : start + OPEN_SHARDS] for start in range(0, len(wanted), OPEN_SHARDS))
+        stored = [part for group in groups for part in read_length_spans(group, kinds)]
         values, first = np.zeros((sum(end - begin for _, begin, end in places), 2), np.uint16), 0
         for place, part in zip(places, stored, strict=True):
             stop = first + place[2] - place[1]

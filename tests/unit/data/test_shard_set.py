@@ -1,6 +1,10 @@
 """Rows read from shards, and shards that are damaged."""
 
+import errno
+import os
+import resource
 import shutil
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from megabert.command_line.failures import as_user_error
 from megabert.data import row_reader, shard_file, shard_set
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
@@ -190,6 +195,47 @@ def test_lengths_come_from_the_index_alone_and_equal_those_of_the_shards(indexed
     rows = [*range(640, 900), *range(70), 1110]
     assert sizes.lengths.tolist() == [len(train_instances[row].input_ids) for row in rows]
     assert sizes.masked_counts.tolist() == [len(train_instances[row].masked_lm_ids) for row in rows]
+
+
+@contextmanager
+def few_descriptors():
+    """Let this process open ten files more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as file:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (file.fileno() + 10, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_lengths_of_more_shards_than_may_be_open_come_from_the_index(make, tmp_path, monkeypatch):
+    instances = make.instances(60, 32, 1000, seed=3)
+    folder = make.shards(tmp_path, {"train": [[instance] for instance in instances]})
+    ShardSet.open(folder).complete_index()
+    shards = ShardSet.open(folder)
+    monkeypatch.setattr(shard_set, "OPEN_SHARDS", 4)
+    monkeypatch.setattr(row_reader, "ShardFile", None)  # no shard can be opened
+    with few_descriptors():
+        sizes = shards.sizes(((0, 60),))
+    assert sizes.lengths.tolist() == [len(instance.input_ids) for instance in instances]
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "most"), [(1024, 64), (4096, 256), (65_536, 256), (resource.RLIM_INFINITY, 256), (8, 1)]
+)
+def test_open_shards_leave_descriptors_to_others(descriptors, most):
+    assert row_reader._most_open_shards(descriptors) == most
+
+
+def test_too_many_open_files_are_not_blamed_on_the_shard(shard_folder, monkeypatch):
+    def refuse(path):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr(shard_file, "_map", refuse)
+    with pytest.raises(OSError, match="Too many open files") as error:
+        ShardSet.open(shard_folder).rows(np.array([0]))
+    assert "ulimit -n" in str(as_user_error(error.value))
 
 
 def test_lengths_without_an_index_come_from_the_shards(shard_folder, indexed):
