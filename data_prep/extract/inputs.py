@@ -114,9 +114,15 @@ def plan_chunks(files: list[InputFile], chunk_bytes: int) -> list[InputChunk]:
 
     The plan depends on the files alone, never on the number of workers. Compressed files are one chunk each, except
     multistream dumps.
+
+    Raises:
+        DataError: All files are tables without a row.
     """
     size = chunk_size(sum(file.bytes for file in files), chunk_bytes)
-    return [chunk for file in files for chunk in _chunks_of(file, size)]
+    chunks = [chunk for file in files for chunk in _chunks_of(file, size)]
+    if not chunks:
+        raise DataError(f"The corpus is empty: no row in {files[0].path}. Give --input files that hold text.")
+    return chunks
 
 
 def _chunks_of(file: InputFile, size: int) -> Iterator[InputChunk]:

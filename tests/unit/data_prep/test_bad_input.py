@@ -313,6 +313,13 @@ def test_full_disk_error_names_the_folder(make_config, tmp_path, monkeypatch, ca
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+def test_table_without_a_row_is_an_empty_corpus(tmp_path, capsys):
+    with pa.ipc.new_file(tmp_path / "a.arrow", pa.schema([("text", pa.string())])):
+        pass
+    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.arrow"))
+    assert (code, "The corpus is empty: no row in" in message, "a.arrow" in message) == (3, True, True)
+
+
 def test_write_that_fails_names_the_file(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
