@@ -233,10 +233,11 @@ def _start(rank: int, size: int, device: torch.device) -> dist.Store:
     )
     with without_compiler():
         import deepspeed  # seconds: only where training starts
-        from deepspeed.ops import __compatible_ops__
 
-    # DeepSpeed would build its shared-memory collectives with a C++ compiler at first use; gloo needs none.
-    __compatible_ops__["deepspeed_shm_comm"] = False
+    # DeepSpeed would build its shared-memory collectives with a C++ compiler at first use; gloo needs none. Its table
+    # of ops is given empty: to fill it, DeepSpeed tries compilers, and without nvcc a machine with a GPU gets a warning
+    # on stdout for each CUDA op.
+    deepspeed.ops.__compatible_ops__ = {}
     deepspeed.utils.logger.setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\..* is deprecated", category=FutureWarning)
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
