@@ -13,7 +13,11 @@ from benchmarks.gpu.clock import COMPILED_IN_WINDOWS, is_broken, synchronize
 
 Row = dict[str, Any]
 BROKEN = 77
-"""Exit code of a part whose device no longer answers: a new process measures what is left."""
+"""Exit code of a part whose process can measure nothing more: a new one measures what is left."""
+
+
+class SpoiltProcess(RuntimeError):
+    """What failed leaves its process unable to measure more, though the device still answers."""
 
 
 class Rows:
@@ -58,12 +62,13 @@ class Rows:
         if self.remaining_s() <= 0:
             self.left_out.append(name)
             return None
-        started = time.monotonic()
+        started, is_spoilt = time.monotonic(), False
         COMPILED_IN_WINDOWS.clear()
         try:
             row = function()
             synchronize(self.device)  # a fault belongs to the row whose kernel made it
         except Exception as error:  # one failed row must not cost the others
+            is_spoilt = isinstance(error, SpoiltProcess)
             # The first sentence says what is missing; what torch adds about builds and backends fills a table.
             reason = f"{type(error).__name__}: {error!s}".splitlines()[0].split(". ")[0]
             row = {"not_run" if is_peer else "error": reason[:300]}
@@ -73,7 +78,7 @@ class Rows:
         self.rows[name] = row
         self.save()
         print(f"{self.path.stem} | {name} | " + json.dumps(row), flush=True)
-        if is_broken(self.device):
+        if is_spoilt or is_broken(self.device):
             raise SystemExit(BROKEN)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

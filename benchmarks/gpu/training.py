@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu.batches import Batch, batches, cycle, random_batch
 from benchmarks.gpu.clock import synchronize, timed_window
-from benchmarks.gpu.rows import Row, Rows
+from benchmarks.gpu.rows import Row, Rows, SpoiltProcess
 from benchmarks.gpu.sizes import Sizes
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
@@ -131,8 +131,13 @@ class MegabertStep:
                 self.eager()
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.eager()
+        try:
+            with torch.cuda.graph(self.graph):
+                self.eager()
+        except RuntimeError as error:
+            # torch 2.11 never frees the memory of a capture that failed, and takes it to be under way for ever. What
+            # broke it is the context of the error that ended it.
+            raise SpoiltProcess(str(error.__context__ or error)) from error
 
     def __call__(self, batch: Batch) -> None:
         """Train on a batch in pinned memory."""

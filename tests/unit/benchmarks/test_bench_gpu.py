@@ -1,12 +1,14 @@
 """The GPU runbook on a CPU: rows are saved, resumed and merged; one part runs end to end on tiny shapes."""
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -57,6 +59,47 @@ def test_device_that_no_longer_answers_ends_the_process_and_keeps_the_row(rows_o
     after = module.Rows(rows_of({}).path, {}, seconds=60.0, keep_failed=True)
     assert "illegal memory access" in after.measure("bad", lambda: {"ms": 1.0})["error"]  # it would break it again
     assert after.measure("good", lambda: {"ms": 1.0})["ms"] == 1.0
+
+
+def test_capture_that_failed_ends_the_process_and_says_what_broke_it(rows_of, monkeypatch):
+    from benchmarks.gpu import rows as module
+    from benchmarks.gpu.batches import random_batch
+    from benchmarks.gpu.sizes import TINY
+    from benchmarks.gpu.training import MegabertStep, model_config
+
+    @contextlib.contextmanager
+    def graph(_):
+        try:
+            yield
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    for name in ("Stream", "current_stream", "stream", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, mock.MagicMock())
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    example, options = random_batch(48, 16, 90, seed=3), {"backend": "auto", "dtype": torch.float32}
+    step = MegabertStep(model_config(TINY), example, device=torch.device("cpu"), **options)
+    waiting = RuntimeError("operation not permitted when stream is capturing")
+    monkeypatch.setattr(step, "eager", mock.Mock(side_effect=[None, None, None, waiting]))
+    rows = rows_of({})
+    with pytest.raises(SystemExit) as ended:
+        rows.measure("graph", step.capture)
+    assert ended.value.code == module.BROKEN
+    assert "operation not permitted when stream is capturing" in rows.rows["graph"]["error"]
+
+
+def test_peers_mask_is_made_once_and_not_in_its_time(rows_of, monkeypatch):
+    from benchmarks.gpu import ops
+    from benchmarks.gpu.sizes import TINY
+
+    masks = []
+    monkeypatch.setattr(ops, "create_block_mask", lambda *_, **__: masks.append(0))
+    monkeypatch.setattr(ops, "flex_attention", lambda q, k, v, block_mask: q + k + v)
+    monkeypatch.setattr(torch, "compile", lambda op, **_: op)
+    rows = rows_of({})
+    ops.Ops(rows, torch.device("cpu"), TINY).rotary_attention(TINY.rotary_lengths[0])
+    assert [("ms" in row) for name, row in rows.rows.items() if "flex_attention" in name] == [True, True]
+    assert len(masks) == 1
 
 
 def test_reversed_batch_holds_the_same_sequences(monkeypatch):
