@@ -19,6 +19,8 @@ PHASES = (
     ("length 512 megabert pretrain, 8 micro-steps a step", 5),
 )
 """The phases of the recipe: name, and steps at its beginning that are not counted (compilation, clocks, allocator)."""
+ROWS_S = 5.0
+"""Seconds that are kept for the phases' rows, so that a run that is cut short still has them."""
 TINY_FLAGS = {
     "model__hidden_size": 32,
     "model__num_attention_heads": 2,
@@ -67,7 +69,7 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     """Fill the rows of part (d)."""
     run_dir = rows.path.parents[1] / "runs" / "large"
     flags = TINY_FLAGS if sizes is TINY else {}
-    trained = rows.measure("all phases", lambda: train(run_dir, rows.remaining_s(), flags))
+    trained = rows.measure("all phases", lambda: train(run_dir, rows.remaining_s() - ROWS_S, flags))
     # A run that was cut short has still logged what it did.
     if trained is None or not metrics(run_dir):
         return

@@ -283,6 +283,32 @@ def test_trainers_phases_leave_out_their_warm_up_and_name_late_compilations(monk
     assert (row["tokens_per_s"], row["steps"], row["compiled_in_window"]) == (240, 2, 3)
 
 
+def test_training_that_is_cut_short_still_has_the_rows_of_its_phases(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu import trainer
+    from benchmarks.gpu.rows import Rows
+    from benchmarks.gpu.sizes import TINY
+
+    (tmp_path / "rows").mkdir()
+    rows = Rows(tmp_path / "rows" / "trainer.json", {}, seconds=60.0)
+
+    def run_until_it_is_ended(command, log, limit_s):
+        logged = {"step": 25, "phase": 1, "phase_step": 25, "perf/tokens_per_s": 100.0, "train/loss": 1.0}
+        logged |= {"perf/data_wait_pct": 0.0, "memory/max_allocated_gib": 1.0}
+        log.with_suffix("").mkdir(parents=True)
+        (log.with_suffix("") / "metrics.jsonl").write_text(json.dumps(logged) + "\n")
+        rows.deadline -= limit_s
+        raise subprocess.TimeoutExpired(command, limit_s)
+
+    monkeypatch.setattr(trainer, "run", run_until_it_is_ended)
+    monkeypatch.setattr(trainer, "data_of", lambda: tmp_path)
+    trainer.measure(rows, torch.device("cpu"), TINY)
+    assert "TimeoutExpired" in rows.rows["all phases"]["error"]
+    assert rows.rows[trainer.PHASES[0][0]]["tokens_per_s"] == 100
+    assert "logged nothing" in rows.rows[trainer.PHASES[3][0]]["error"]
+    assert rows.left_out == []
+
+
 def test_wheels_are_of_the_versions_here_and_small(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu import wheels
