@@ -252,9 +252,9 @@ def main() -> int:
     for library in ("NCCL", "GLOO"):  # one machine: where it has no network, looking for one fails
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     use_sites(arguments)
-    due, started = 0.0, time.monotonic()
     outcomes: dict[str, str] = {}
     described, folder = settings(arguments.tiny), rows_folder(arguments)
+    due, started = 0.0, time.monotonic()  # a fresh machine has taken half a minute to import torch by now
 
     def report() -> list[str]:
         return write_report(arguments.output, folder, described, outcomes, list(PARTS))

@@ -150,6 +150,28 @@ def test_part_without_its_packages_says_what_is_lacking(runbook, monkeypatch):
     assert "not importable here: no_such_package (wheels.py" in outcome
 
 
+def test_first_import_of_torch_costs_the_first_part_nothing(runbook, monkeypatch, tmp_path):
+    module, _ = runbook
+    now, given = [100.0], {}
+
+    def import_torch(is_tiny):
+        now[0] += 25.0
+        return {}
+
+    def start(part, arguments, seconds, report):
+        given[part] = seconds
+        return "done"
+
+    monkeypatch.setattr(module, "time", argparse.Namespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(module, "settings", import_torch)
+    monkeypatch.setattr(module, "start_part", start)
+    monkeypatch.setattr(module, "use_sites", lambda arguments: None)
+    command = ["benchmarks.gpu", "--parts", "products", "--output", str(tmp_path), "--work", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", command)
+    module.main()
+    assert given == {"products": module.PARTS["products"].limit_s}
+
+
 def test_part_that_outlasts_its_time_is_ended_and_reported(runbook, monkeypatch):
     module, arguments = runbook
     monkeypatch.setattr(module, "GRACE_S", -0.9)  # of a second: too short for Python's start
