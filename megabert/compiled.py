@@ -14,13 +14,14 @@ import logging
 import os
 import pickle
 import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numba
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from numba.core import config
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.extending import register_jitable
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 COMPILE_S = 120.0
 """How long a process waits for another one that has a loop compiled, before it compiles the loop itself."""
+_LOOK_S = 0.5
+"""How often it looks meanwhile whether the loop is there."""
 _ROOT = Path(__file__).parents[1]
 _OUR_IMPORT = re.compile(r"^\s*from ((?:megabert|data_prep)[\w.]*) import", re.MULTILINE)
 
@@ -159,14 +162,20 @@ class _Cache(FunctionCache):
         """Return machine code from the disk; what is not there is compiled by a process of its own first."""
         code = super().load_overload(sig, target_context)
         if code is None and not is_compiler():
+            deadline = time.monotonic() + COMPILE_S
             with suppress(OSError):  # then this process compiles it
                 Path(self.cache_path).mkdir(parents=True, exist_ok=True)
-                # Of several processes that need the loop, one has it compiled.
-                with FileLock(Path(self.cache_path) / "compiling", timeout=COMPILE_S):
-                    code = super().load_overload(sig, target_context)
-                    if code is None:
-                        compile_elsewhere(self._py_func, sig)
+                lock = FileLock(Path(self.cache_path) / "compiling")
+                while code is None and time.monotonic() < deadline:
+                    # Of several processes that need the loop, one has it compiled. The others take it from the disk as
+                    # soon as it is there, all at once: each needs a quarter of a second for its first one.
+                    with suppress(Timeout), lock.acquire(timeout=_LOOK_S):
                         code = super().load_overload(sig, target_context)
+                        if code is None:
+                            compile_elsewhere(self._py_func, sig)
+                            code = super().load_overload(sig, target_context)
+                        break
+                    code = super().load_overload(sig, target_context)
         return code
 
     def save_overload(self, sig: Any, data: Any) -> None:

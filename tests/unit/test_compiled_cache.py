@@ -22,6 +22,24 @@ print(increase(1), increase(1.5))
 """
 
 
+COMPILED_BY_ANOTHER = """
+import subprocess, sys, threading
+from pathlib import Path
+from filelock import FileLock
+from megabert import compiled
+import a_loop
+fill = "import a_loop; a_loop.increase(1)"
+subprocess.run([sys.executable, "-c", fill], check=True)
+cache = Path(a_loop.increase._cache.cache_path)
+kept = [path.rename(path.with_suffix(path.suffix + ".kept")) for path in cache.glob("*.nb?")]
+put_back = threading.Timer(1.0, lambda: [path.rename(path.with_suffix("")) for path in sorted(kept)])
+compiled.COMPILE_S = 20.0
+with FileLock(cache / "compiling"):
+    put_back.start()
+    print(len(kept), a_loop.increase(1), sum(a_loop.increase.stats.cache_misses.values()))
+"""
+
+
 def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     (folder / "a_loop.py").write_text(LOOP)
     inherited = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "HOME")}
@@ -38,6 +56,10 @@ def test_a_full_disk_is_said_once(tmp_path):
 def test_a_loop_is_compiled_by_a_process_of_its_own(tmp_path):
     script = "from a_loop import increase\nprint(increase(1), sum(increase.stats.cache_misses.values()))"
     assert run(script, tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache")).stdout == "2 0\n"
+
+
+def test_a_loop_that_another_process_has_compiled_is_taken_while_others_hold_the_lock(tmp_path):
+    assert run(COMPILED_BY_ANOTHER, tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache")).stdout == "2 2 0\n"
 
 
 def test_a_loop_that_another_process_cannot_import_is_compiled_here(tmp_path):
