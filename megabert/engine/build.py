@@ -4,6 +4,7 @@ import contextlib
 import io
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -63,8 +64,8 @@ def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: di
     modules = list(model.modules()) if stage == 3 else []
     for module in modules:
         module.register_forward_hook(to_fields)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), _no_memory_reports(), without_compiler():  # stdout is for results
+    printed = io.StringIO()  # stdout is for results
+    with contextlib.redirect_stdout(printed), _no_memory_reports(), _no_compile_passes(), without_compiler():
         deepspeed_engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=complete)
     for line in printed.getvalue().splitlines():
         deepspeed.utils.logger.info(line)
@@ -93,6 +94,18 @@ def _no_memory_reports() -> Iterator[None]:
         yield
     finally:
         bf16_optimizer.see_memory_usage = reported
+
+
+@contextlib.contextmanager
+def _no_compile_passes() -> Iterator[None]:
+    """Keep DeepSpeed from registering passes for torch's compiler, which it does on GPUs alone.
+
+    It would load the compiler for that: seconds of every start.
+    """
+    from deepspeed.runtime import engine
+
+    with patch.object(engine, "is_deepcompile_supported", lambda: False):
+        yield
 
 
 def _check(ds_config: dict[str, Any]) -> None:

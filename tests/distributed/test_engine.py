@@ -70,6 +70,21 @@ def evaluate_between(world, engine_name):
     return losses, [train_step(clean, world, step) for step in (1, 2)], modes, output.loss_sum.requires_grad
 
 
+def test_engine_on_a_gpu_loads_no_compiler(workers):
+    assert workers(2).run(compile_passes_on_a_gpu) == [0, 0]
+
+
+def compile_passes_on_a_gpu(world):
+    from deepspeed.runtime import engine
+
+    with (
+        mock.patch.object(engine, "is_deepcompile_supported", return_value=True),
+        mock.patch.object(engine.DeepSpeedEngine, "register_compile_pass") as register,
+    ):
+        make_engine(world, "bf16_zero1")
+    return register.call_count
+
+
 @pytest.mark.parametrize("engine", ["bf16_zero1", "bf16_zero2", "bf16_zero3"])
 def test_16_bit_masters_keep_the_digits_of_the_model(workers, engine):
     assert workers(2).run(master_error, engine)[0] == 0.0

@@ -168,6 +168,7 @@ def test_first_import_of_torch_costs_the_first_part_nothing(runbook, monkeypatch
     monkeypatch.setattr(module, "use_sites", lambda arguments: None)
     command = ["benchmarks.gpu", "--parts", "products", "--output", str(tmp_path), "--work", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(module.os, "environ", dict(module.os.environ))
     module.main()
     assert given == {"products": module.PARTS["products"].limit_s}
 
