@@ -109,7 +109,12 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     module = importlib.import_module(f"benchmarks.gpu.{part}")
-    module.measure(rows, device, TINY if arguments.tiny else GPU)
+    try:
+        module.measure(rows, device, TINY if arguments.tiny else GPU)
+    except SystemExit as ended:  # the exit code says that a new process is to go on
+        # Freeing memory of a device that no longer answers aborts a process, with another code.
+        sys.stderr.flush()
+        os._exit(int(ended.code or 0))
     rows.finish()
 
 

@@ -192,6 +192,25 @@ def test_part_whose_device_broke_goes_on_in_a_new_process_without_what_failed(ru
     assert more == [[], ["--keep-failed"], ["--keep-failed"]]
 
 
+def test_process_whose_device_broke_frees_nothing_and_keeps_its_code(tmp_path):
+    program = """
+import atexit, os, sys
+import benchmarks.gpu.__main__ as runbook
+from benchmarks.gpu import products
+from benchmarks.gpu.rows import BROKEN
+
+def measure(*_):
+    raise SystemExit(BROKEN)
+
+products.measure = measure
+atexit.register(os.abort)  # as torch may, where memory of the device is freed
+sys.argv[1:] = ["--in-this-process", "products", "--tiny", "--seconds", "60", "--work", sys.argv[1]]
+runbook.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=False, timeout=100)
+    assert done.returncode == 77
+
+
 def test_wheels_are_unpacked_once_each_folder_beside_the_others(runbook, monkeypatch, tmp_path):
     module, _ = runbook
     wheels, work = tmp_path / "wheels", tmp_path / "work"
