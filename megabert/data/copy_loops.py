@@ -190,9 +190,13 @@ def _find_buffers(shard, number, places):
         The rows of the batch; -1 where it is compressed, has nulls, or is not laid out in this way.
     """
     words, longs, block = shard.words, shard.longs, shard.blocks[number]
-    begin, body = block.offset, block.offset + block.metadata
+    begin = block.offset
+    # Before anything is added to it: the compiler takes it that no sum overflows, and drops what would see that.
+    if not 0 <= begin <= len(shard.octets) or begin % 8:
+        return -1
+    body = begin + block.metadata
     room = min(block.body, len(shard.octets) - body)
-    if min(begin, room, block.metadata - 16) < 0 or begin % 8 or body % 8 or words[begin // 4] != _CONTINUATION:
+    if min(room, block.metadata - 16) < 0 or body % 8 or words[begin // 4] != _CONTINUATION:
         return -1
     message = _follow(words, begin + 8, begin, body)
     kind = _field(shard, message, _HEADER_TYPE, begin, body)

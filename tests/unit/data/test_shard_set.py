@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from megabert.command_line.failures import as_user_error
-from megabert.data import row_reader, shard_file, shard_set
+from megabert.data import copy_loops, row_reader, shard_file, shard_set
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
 from megabert.schema import lengths_path, sha256_file
@@ -325,6 +325,21 @@ def test_record_batches_of_any_size_are_read(shard_folder, train_instances, tmp_
     assert shards.sizes(((700, 1111),)).lengths.tolist() == [len(row.input_ids) for row in train_instances[700:]]
     columns = ShardSet.open(folder).columns(((700, 1111),))
     assert [_row(columns, i) for i in range(411)] == [_expected(instance) for instance in train_instances[700:]]
+
+
+@pytest.mark.parametrize(
+    ("offset", "metadata"), [(2**63 - 8, 2**31 - 8), (2**63 - 2**20, 2**31 - 8), (2**40, 48), (-8, 16)]
+)
+def test_footer_that_leads_outside_is_named(make, tmp_path, offset, metadata):
+    folder = make.shards(tmp_path, {"train": [make.instances(9, 32, 1000, seed=5)]}, compression=None)
+    path = folder / "train-00000.arrow"
+    content, (_, footer) = path.read_bytes(), shard_file._map(path)
+    blocks, _ = shard_file._blocks(footer, copy_loops.BLOCK)
+    block = np.array([(offset, metadata, 0, blocks[0]["body"])], copy_loops.BLOCK)
+    assert content.count(blocks.tobytes()) == 1
+    path.write_bytes(content.replace(blocks.tobytes(), block.tobytes()))
+    with pytest.raises(DataError, match=r"train-00000\.arrow: record batch 0 cannot be read"):
+        ShardSet.open(folder).rows(np.array([0]))
 
 
 @pytest.mark.parametrize(
