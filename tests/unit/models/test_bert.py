@@ -222,6 +222,11 @@ def test_initial_values_are_a_truncated_normal():
     assert value.abs().max() <= 0.04
 
 
+def test_initial_values_are_those_of_every_version_of_torch():
+    value = initial_value("any.weight", torch.Size([4]), seed=3, config=CONFIG)
+    torch.testing.assert_close(value, torch.tensor([-0.0259631928, 0.0064014513, -0.0075512999, 0.0065636556]))
+
+
 def test_configured_backend_reaches_the_op(make_batch):
     model = model_of(ops=OpsConfig(attention="triton"))
     with pytest.raises(KernelError, match=r"ops\.attention=triton"):
