@@ -46,7 +46,7 @@ class Problem:
 def relative_error(value: Tensor, expected: Tensor) -> float:
     """Return ||value - expected|| / ||expected||; NaN in ``value`` gives NaN, which no bound admits."""
     expected = expected.double()
-    return float((value.double() - expected).norm() / expected.norm().clamp(min=1e-30))
+    return float((value.detach().double() - expected).norm() / expected.norm().clamp(min=1e-30))
 
 
 @contextlib.contextmanager
