@@ -194,10 +194,16 @@ def unpack(wheels: Path, work: Path) -> None:
 
 
 def use_sites(arguments: argparse.Namespace) -> None:
-    """Let this process and the parts import what was unpacked, now or by an earlier call."""
+    """Let this process and the parts import what was unpacked, now or by an earlier call.
+
+    Wheels of another Python cost the parts that need them, which say so, and no other part.
+    """
     wheels = arguments.wheels or (WHEELS if WHEELS.exists() else None)
     if wheels:
-        unpack(wheels, arguments.work)
+        try:
+            unpack(wheels, arguments.work)
+        except subprocess.CalledProcessError:  # pip has said why
+            print(f"{wheels}: not installed; Python here is {platform.python_version()}", flush=True)
     sites = sorted(mark.parent for mark in arguments.work.glob("sites/*/.complete"))
     paths = [*map(str, (ROOT, *sites))]
     sys.path[:0] = paths

@@ -379,6 +379,19 @@ def test_a_part_without_the_wheels_finds_their_folder(runbook, monkeypatch, tmp_
     assert unpacked == [tmp_path]
 
 
+def test_wheels_of_another_python_cost_no_part_that_needs_none(runbook, monkeypatch, tmp_path, capfd):
+    module, arguments = runbook
+    arguments.wheels, arguments.work = tmp_path / "wheels", tmp_path / "work"
+    arguments.wheels.mkdir()
+    (arguments.wheels / "probe-1.0-cp27-cp27m-manylinux2014_x86_64.whl").touch()
+    monkeypatch.setenv("PYTHONPATH", "")
+    module.use_sites(arguments)
+    said = capfd.readouterr()
+    assert "not a supported wheel" in said.err
+    assert "not installed; Python here is" in said.out
+    assert not list(arguments.work.glob("sites/*/.complete"))
+
+
 def write_run(folder, losses, weights):
     (folder / "checkpoints" / "step_00000002").mkdir(parents=True)
     (folder / "checkpoints" / "step_00000002" / "rank_00000.safetensors").write_text(weights)
