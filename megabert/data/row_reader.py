@@ -103,6 +103,9 @@ class RowReader:
         self._shards, self._metadata = shards, metadata
         self._files: OrderedDict[int, ShardFile] = OrderedDict()
         self._batches: OrderedDict[tuple[int, int], OpenBatch] = OrderedDict()
+        self._batch_starts: dict[int, NDArray[np.int64]] = {}
+        """Where record batches start in shards that were uneven. It outlives the open file: one read may need more
+        shards than stay open, and would never end if it found that out again each time."""
         self._held_bytes = 0
         self._schema: bytes | None = None
 
@@ -216,7 +219,7 @@ class RowReader:
         """Return an open shard; the one that was used longest ago is closed for it."""
         if index not in self._files:
             shard = self._shards[index]
-            file = ShardFile(self.paths[index], shard, self._metadata, self._schema)
+            file = ShardFile(self.paths[index], shard, self._metadata, self._schema, self._batch_starts.get(index))
             self._schema = self._schema or file.schema
             self._files[index] = file
             if len(self._files) > OPEN_SHARDS:
@@ -230,7 +233,12 @@ class RowReader:
         """Return an open record batch; those used longest ago are closed where there are too many or too large ones."""
         key = index, number
         if key not in self._batches:
-            self._batches[key] = batch = self._open(index).read(number)
+            file = self._open(index)
+            try:
+                self._batches[key] = batch = file.read(number)
+            except UnevenBatchesError:
+                self._batch_starts[index] = file.batch_starts
+                raise
             self._held_bytes += batch.held_bytes
             while len(self._batches) > _OPEN_BATCHES or (
                 self._held_bytes > _HELD_BYTES and len(self._batches) > _FEWEST_HELD

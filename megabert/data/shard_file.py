@@ -47,7 +47,14 @@ class OpenBatch(NamedTuple):
 class ShardFile:
     """A shard that is open for reading."""
 
-    def __init__(self, path: Path, entry: ShardEntry, metadata: ShardMetadata, schema: bytes | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        entry: ShardEntry,
+        metadata: ShardMetadata,
+        schema: bytes | None,
+        batch_starts: NDArray[np.int64] | None = None,
+    ) -> None:
         """Map the file and check what it says of itself against the manifest.
 
         Args:
@@ -55,6 +62,7 @@ class ShardFile:
             entry: What the manifest says of it.
             metadata: What the manifest says of all shards.
             schema: The ``schema`` of a shard that was found to agree with the manifest; one that equals it agrees, too.
+            batch_starts: The ``batch_starts`` that it was found to have before.
 
         Raises:
             DataError: It is no such shard.
@@ -70,7 +78,7 @@ class ShardFile:
             """The schema as bytes; None where the footer is not laid out as usual."""
             if self.schema is None or self.schema != schema:
                 self._check_metadata(metadata)
-            self.batch_starts = self._starts(metadata, entry.rows, len(blocks))
+            self.batch_starts = self._starts(metadata, entry.rows, len(blocks)) if batch_starts is None else batch_starts
             """The rows, within the shard, at which its record batches start, and the end."""
         if self.batch_starts[-1] != entry.rows:
             raise self.damaged(f"it has {self.batch_starts[-1]} rows, the manifest says {entry.rows}")

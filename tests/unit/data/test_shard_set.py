@@ -312,8 +312,10 @@ def test_rows_are_read_in_any_order_and_more_than_once(shard_folder, train_insta
 
 
 @pytest.mark.parametrize("cuts", [(0, 10, 200, 201, 478), (0, 100, 110, 300, 400, 478), (0, 478)])
-def test_record_batches_of_any_size_are_read(shard_folder, train_instances, tmp_path, cuts, monkeypatch):
+@pytest.mark.parametrize("open_shards", [256, 1])
+def test_record_batches_of_any_size_are_read(shard_folder, train_instances, tmp_path, cuts, open_shards, monkeypatch):
     monkeypatch.setattr(shard_file, "rows_per_batch", lambda _: 100)
+    monkeypatch.setattr(row_reader, "OPEN_SHARDS", open_shards)
     folder = shutil.copytree(shard_folder, tmp_path / "copy")
     path = folder / "train-00003.arrow"
     with pa.ipc.open_file(path.read_bytes()) as reader:
@@ -323,8 +325,8 @@ def test_record_batches_of_any_size_are_read(shard_folder, train_instances, tmp_
             writer.write_table(table.slice(first, stop - first))
     shards = ShardSet.open(folder)
     assert shards.sizes(((700, 1111),)).lengths.tolist() == [len(row.input_ids) for row in train_instances[700:]]
-    columns = ShardSet.open(folder).columns(((700, 1111),))
-    assert [_row(columns, i) for i in range(411)] == [_expected(instance) for instance in train_instances[700:]]
+    columns = ShardSet.open(folder).columns(((300, 1111),))
+    assert [_row(columns, i) for i in range(811)] == [_expected(instance) for instance in train_instances[300:]]
 
 
 @pytest.mark.parametrize(
