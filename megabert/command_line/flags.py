@@ -4,13 +4,13 @@ The table of fields comes from the configuration's dataclass, so a flag cannot d
 choices or default. Hyphens and underscores are both read, in every part of the path.
 """
 
+import difflib
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from megabert.config.fields import FieldRow
-from megabert.config.loading import nearest
 from megabert.config.yaml_text import parse_yaml
 from megabert.errors import ConfigError
 
@@ -36,32 +36,38 @@ def flag_name(word: str) -> str | None:
     return word[2:].partition("=")[0].replace("-", "_")
 
 
-def take_flag(words: deque[str], fields: Mapping[str, FieldRow]) -> Flag:
+def take_flag(words: deque[str], fields: Mapping[str, FieldRow], others: Collection[str] = ()) -> Flag:
     """Take one flag and its value off the front of the command line.
 
     Args:
         words: The remaining words; the first one is a flag.
         fields: The fields that flags may set, by path; elements of a list are numbered N.
+        others: Flags that set no field, as they are typed.
 
     Raises:
-        ConfigError: The value is missing or is no YAML.
+        ConfigError: The value is missing or is no YAML, or the flag is none but looks like one of ``others``. Other
+            unknown fields are left to the configuration, which names all problems at once.
     """
     word = words.popleft()
     name, equals, text = word[2:].partition("=")
     path = name.replace("-", "_")
     row = fields.get(_pattern(path))
-    if equals:
-        return Flag(path, _value(row, word, [text]), (word,))
     # --no-NAME and --NAME alone set a field that is true or false; a word that is no truth value is not its value.
     negated = fields.get(_pattern(path.removeprefix("no_")))
-    if row is None and negated is not None and negated.is_boolean:
+    if row is None and negated is not None and negated.is_boolean and not equals:
         return Flag(path.removeprefix("no_"), False, (word,))
+    if row is None:
+        known = [*others, *(f"--{field.replace('_', '-')}" for field in fields)]
+        meant = next(iter(difflib.get_close_matches(f"--{name}", known, n=1)), None)
+        has_value = bool(equals or (words and not words[0].startswith("--")))
+        if meant in others or not has_value:
+            raise ConfigError(f"--{name}: no such flag; {f'did you mean {meant}?' if meant else 'see --help-all'}")
+    if equals:
+        return Flag(path, _value(row, word, [text]), (word,))
     if row is not None and row.is_boolean and not (words and words[0].lower() in _BOOLEANS):
         return Flag(path, True, (word,))
     values = _take_values(words, several=row is not None and row.is_list)
     if not values:
-        if row is None:
-            raise ConfigError(f"{word}: no such flag{nearest(path, list(fields))}")
         raise ConfigError(f"{word}: a value is missing. Write {word} VALUE.")
     return Flag(path, _value(row, word, values), (word, *values))
 

@@ -193,9 +193,9 @@ class Parser(argparse.ArgumentParser):
                 _, equals, value = rest.popleft().partition("=")
                 own.append(f"{names[name]}{equals}{value}")
             elif self.fields:
-                flags.append(take_flag(rest, self.fields))
+                flags.append(take_flag(rest, self.fields, names.values()))
             else:
-                raise ConfigError(f"{rest[0]}: no such flag{nearest(name, list(names))}. More: {self.prog} --help")
+                raise ConfigError(f"{rest[0]}: no such flag{nearest(rest[0], list(names.values()))}")
         options = self.parse_args(own)
         options.fields, options.field_flags = nest(flags), flags
         return options

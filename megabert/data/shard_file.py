@@ -78,7 +78,9 @@ class ShardFile:
             """The schema as bytes; None where the footer is not laid out as usual."""
             if self.schema is None or self.schema != schema:
                 self._check_metadata(metadata)
-            self.batch_starts = self._starts(metadata, entry.rows, len(blocks)) if batch_starts is None else batch_starts
+            self.batch_starts = (
+                self._starts(metadata, entry.rows, len(blocks)) if batch_starts is None else batch_starts
+            )
             """The rows, within the shard, at which its record batches start, and the end."""
         if self.batch_starts[-1] != entry.rows:
             raise self.damaged(f"it has {self.batch_starts[-1]} rows, the manifest says {entry.rows}")

@@ -72,7 +72,8 @@ def test_text_is_taken_as_it_is_written():
         (["--seed"], "a value is missing"),
         (["--seed", "--name", "x"], "a value is missing"),
         (["--seed", "[1"], "is no YAML value"),
-        (["--dry-rnu"], "no such flag"),
+        (["--micro-batch-tokns"], "no such flag; did you mean --micro-batch-tokens[?]$"),
+        (["--micro-batch-tokns=9", "--xyzzy"], "--xyzzy: no such flag; see --help-all$"),
         (["--a", "1", "--a.b", "2"], "a value of its own"),
     ],
 )
