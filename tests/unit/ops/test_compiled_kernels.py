@@ -4,10 +4,12 @@ The budget is of six cards. Compiling for them all takes minutes, which is a soa
 for two: the one whose inner loops are counted, and one of those with the least shared memory.
 """
 
+import functools
 import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,7 @@ LOOP_LIMIT = {
 """Instructions an element of the scores that the prediction of benchmarks/notes.md allows."""
 
 
+@functools.cache
 def compiled(*options):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     command = [sys.executable, str(HERE / "compiled_resources.py"), *options]
@@ -71,16 +74,29 @@ def over_budget_in_the_loop(table, loops):
     return problems
 
 
-@pytest.mark.parametrize(
+CARDS = pytest.mark.parametrize(
     "cards", [pytest.param(ALWAYS, id="two"), pytest.param(tuple(SHARED_LIMIT_KIB), id="six", marks=pytest.mark.soak)]
 )
-def test_kernels_keep_to_each_cards_limit_and_to_their_budget(cards):
-    table, budget = compiled("--cards", ",".join(cards)), json.loads((HERE / "kernel_budget.json").read_text())
+
+
+@CARDS
+def test_kernels_keep_to_each_cards_limit_without_spills(cards):
+    table = compiled("--cards", ",".join(cards))
     assert {card for cards in table.values() for card in cards} == set(cards)
-    assert loops_of(table).keys() == budget["loops"].keys()
-    assert over_budget_in_the_loop(table, budget["loops"]) == [], f"recorded with triton {budget['triton']}"
     assert over_the_limit(table) == []
-    assert over_budget(table, budget["kernels"]) == [], f"the budget was recorded with triton {budget['triton']}"
+    assert [name for name, cards in table.items() if any(taken["stack"] for taken in cards.values())] == []
+
+
+@CARDS
+def test_kernels_keep_to_their_budget(cards):
+    budget = json.loads((HERE / "kernel_budget.json").read_text())
+    installed = version("triton")
+    if installed != budget["triton"]:
+        pytest.skip(f"the budget is of triton {budget['triton']}, and {installed} is installed")
+    table = compiled("--cards", ",".join(cards))
+    assert loops_of(table).keys() == budget["loops"].keys()
+    assert over_budget_in_the_loop(table, budget["loops"]) == []
+    assert over_budget(table, budget["kernels"]) == []
 
 
 def test_budget_admits_no_spill_on_any_card():
