@@ -4,13 +4,13 @@ The table of fields comes from the configuration's dataclass, so a flag cannot d
 choices or default. Hyphens and underscores are both read, in every part of the path.
 """
 
-import difflib
 import re
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from megabert.config.fields import FieldRow
+from megabert.config.loading import closest
 from megabert.config.yaml_text import parse_yaml
 from megabert.errors import ConfigError
 
@@ -58,7 +58,7 @@ def take_flag(words: deque[str], fields: Mapping[str, FieldRow], others: Collect
         return Flag(path.removeprefix("no_"), False, (word,))
     if row is None:
         known = [*others, *(f"--{field.replace('_', '-')}" for field in fields)]
-        meant = next(iter(difflib.get_close_matches(f"--{name}", known, n=1)), None)
+        meant = closest(f"--{name}", known)
         has_value = bool(equals or (words and not words[0].startswith("--")))
         if meant in others or not has_value:
             raise ConfigError(f"--{name}: no such flag; {f'did you mean {meant}?' if meant else 'see --help-all'}")

@@ -140,10 +140,15 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
     return different
 
 
+def closest(name: str, known: Sequence[str]) -> str | None:
+    """Return the known name that a mistyped one is likely to mean; None where none is like it."""
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
     """Return ``; did you mean X?`` for the closest known name, or the list of known names."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
+    meant = closest(name, known)
+    return f"; did you mean {meant}?" if meant else f"; known are {', '.join(sorted(known))}"
 
 
 SHIPPED = {

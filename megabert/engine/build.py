@@ -65,7 +65,7 @@ def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: di
     for module in modules:
         module.register_forward_hook(to_fields)
     printed = io.StringIO()  # stdout is for results
-    with contextlib.redirect_stdout(printed), _no_memory_reports(), _no_compile_passes(), without_compiler():
+    with contextlib.redirect_stdout(printed), _no_idle_work(), without_compiler():
         deepspeed_engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=complete)
     for line in printed.getvalue().splitlines():
         deepspeed.utils.logger.info(line)
@@ -81,30 +81,19 @@ def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: di
 
 
 @contextlib.contextmanager
-def _no_memory_reports() -> Iterator[None]:
-    """Keep BF16_Optimizer from collecting garbage twice for each parameter group, only to print its memory use.
+def _no_idle_work() -> Iterator[None]:
+    """Keep DeepSpeed from work whose result nobody takes.
 
-    That is half a second each in a large process, and a bucket is a group.
+    BF16_Optimizer collects garbage twice for each parameter group, only to print its memory use: half a second each in
+    a large process, and a bucket is a group. On GPUs alone, passes for torch's compiler are registered, for which the
+    compiler is loaded: seconds of every start.
     """
-    from deepspeed.runtime import bf16_optimizer
+    from deepspeed.runtime import bf16_optimizer, engine
 
-    reported = bf16_optimizer.see_memory_usage
-    bf16_optimizer.see_memory_usage = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        bf16_optimizer.see_memory_usage = reported
-
-
-@contextlib.contextmanager
-def _no_compile_passes() -> Iterator[None]:
-    """Keep DeepSpeed from registering passes for torch's compiler, which it does on GPUs alone.
-
-    It would load the compiler for that: seconds of every start.
-    """
-    from deepspeed.runtime import engine
-
-    with patch.object(engine, "is_deepcompile_supported", lambda: False):
+    with (
+        patch.object(bf16_optimizer, "see_memory_usage", lambda *_, **__: None),
+        patch.object(engine, "is_deepcompile_supported", lambda: False),
+    ):
         yield
 
 

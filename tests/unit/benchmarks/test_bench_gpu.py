@@ -1,12 +1,9 @@
-"""The GPU runbook on a CPU: rows are saved, resumed and merged; one part runs end to end on tiny shapes."""
+"""Parts of the GPU runbook on a CPU: rows are saved, resumed and held against bars; one part runs on tiny shapes."""
 
-import argparse
 import contextlib
-import importlib.metadata
 import json
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from unittest import mock
 
@@ -125,130 +122,6 @@ def test_every_row_trains_the_same_weights(monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
-@pytest.fixture
-def runbook(monkeypatch, tmp_path):
-    """The program as a module, and its arguments."""
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import __main__ as module
-
-    return module, argparse.Namespace(output=tmp_path, work=tmp_path, tiny=True)
-
-
-def report_of(module, arguments, outcomes):
-    """Write the report of what the work folder holds, and return it and the problems."""
-    from benchmarks.gpu.report import write_report
-
-    settings = module.settings(arguments.tiny)
-    problems = write_report(arguments.output, module.rows_folder(arguments), settings, outcomes, list(module.PARTS))
-    return json.loads((arguments.output / "bench_gpu.json").read_text()), problems
-
-
-def test_part_without_its_packages_says_what_is_lacking(runbook, monkeypatch):
-    module, arguments = runbook
-    monkeypatch.setitem(module.PARTS, "parity", module.Part(60, ("no_such_package",)))
-    outcome = module.start_part("parity", arguments, 60.0, lambda: None)
-    assert "not importable here: no_such_package (wheels.py" in outcome
-
-
-def test_first_import_of_torch_costs_the_first_part_nothing(runbook, monkeypatch, tmp_path):
-    module, _ = runbook
-    now, given = [100.0], {}
-
-    def import_torch(is_tiny):
-        now[0] += 25.0
-        return {}
-
-    def start(part, arguments, seconds, report):
-        given[part] = seconds
-        return "done"
-
-    monkeypatch.setattr(module, "time", argparse.Namespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(module, "settings", import_torch)
-    monkeypatch.setattr(module, "start_part", start)
-    monkeypatch.setattr(module, "use_sites", lambda arguments: None)
-    command = ["benchmarks.gpu", "--parts", "products", "--output", str(tmp_path), "--work", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", command)
-    monkeypatch.setattr(module.os, "environ", dict(module.os.environ))
-    module.main()
-    assert given == {"products": module.PARTS["products"].limit_s}
-
-
-def test_part_that_outlasts_its_time_is_ended_and_reported(runbook, monkeypatch):
-    module, arguments = runbook
-    monkeypatch.setattr(module, "GRACE_S", -0.9)  # of a second: too short for Python's start
-    outcome = module.start_part("parity", arguments, 1.0, lambda: None)
-    assert outcome.startswith("stopped after")
-    report, problems = report_of(module, arguments, {"parity": outcome})
-    assert report["parts"]["parity"] == {"outcome": outcome, "is_complete": False, "rows": {}}
-    assert problems == ["parity: not complete"]
-    assert outcome in (arguments.output / "bench_gpu.md").read_text()
-
-
-def test_part_whose_device_broke_goes_on_in_a_new_process_without_what_failed(runbook, monkeypatch):
-    module, arguments = runbook
-    codes, more = iter([77, 77, 0]), []
-    monkeypatch.setattr(module, "wait_for", lambda *given: more.append(given[3]) or next(codes))
-    assert module.start_part("parity", arguments, 60.0, lambda: None) == "done"
-    assert more == [[], ["--keep-failed"], ["--keep-failed"]]
-
-
-def test_process_whose_device_broke_frees_nothing_and_keeps_its_code(tmp_path):
-    program = """
-import atexit, os, sys
-import benchmarks.gpu.__main__ as runbook
-from benchmarks.gpu import products
-from benchmarks.gpu.rows import BROKEN
-
-def measure(*_):
-    raise SystemExit(BROKEN)
-
-products.measure = measure
-atexit.register(os.abort)  # as torch may, where memory of the device is freed
-sys.argv[1:] = ["--in-this-process", "products", "--tiny", "--seconds", "60", "--work", sys.argv[1]]
-runbook.main()
-"""
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=False, timeout=100)
-    assert done.returncode == 77
-
-
-def test_wheels_are_unpacked_once_each_folder_beside_the_others(runbook, monkeypatch, tmp_path):
-    module, _ = runbook
-    wheels, work = tmp_path / "wheels", tmp_path / "work"
-    wheels.mkdir()
-    (wheels / "one-1-py3-none-any.whl").touch()
-    (tmp_path / "two.py").write_text("")
-    with tarfile.open(wheels / "two.tar.xz", "w:xz") as archive:
-        archive.add(tmp_path / "two.py", "two.py")
-    installed = []
-
-    def pip(command, *, check):
-        installed.append(command[-1])
-        Path(command[command.index("--target") + 1]).mkdir(parents=True)
-
-    monkeypatch.setattr(module.subprocess, "run", pip)
-    for _ in range(2):
-        module.unpack(wheels, work)
-    assert installed == [str(wheels / "one-1-py3-none-any.whl")]
-    assert (work / "sites" / "wheels" / "two.py").exists()
-    (wheels / "three-1-py3-none-any.whl").touch()
-    module.unpack(wheels, work)
-    assert len(installed) == 2
-
-
-def test_rows_of_other_settings_are_not_reported(runbook):
-    module, arguments = runbook
-    other = {"settings": {"device": "another"}, "is_complete": True, "rows": {"row": {"ms": 1.0}}}
-    (module.rows_folder(arguments) / "ops.json").write_text(json.dumps(other))
-    assert report_of(module, arguments, {})[0]["parts"] == {}
-
-
-def test_every_part_is_in_a_command_that_fits_nine_minutes(runbook):
-    module, _ = runbook
-    assert sorted(part for parts in module.COMMANDS.values() for part in parts) == sorted(module.PARTS)
-    for parts in module.COMMANDS.values():
-        assert sum(module.PARTS[part].limit_s for part in parts) + module.GRACE_S <= 540
-
-
 def test_figures_are_held_against_their_bars(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu.bars import held_against_bars
@@ -349,47 +222,6 @@ def test_training_that_is_cut_short_still_has_the_rows_of_its_phases(monkeypatch
     assert rows.rows[trainer.PHASES[0][0]]["tokens_per_s"] == 100
     assert "logged nothing" in rows.rows[trainer.PHASES[3][0]]["error"]
     assert rows.left_out == []
-
-
-def test_wheels_are_of_the_versions_here_and_small(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import wheels
-
-    commands = []
-
-    def pip(command, *, check, env=None):
-        commands.append(command)
-        (tmp_path / "wheels" / f"{len(commands)}.whl").write_bytes(b"0" * 500_000)
-
-    monkeypatch.setattr(wheels.subprocess, "run", pip)
-    assert wheels.collect(tmp_path / "wheels", "3.12") == 1.0
-    assert f"pydantic=={importlib.metadata.version('pydantic')}" in commands[0]
-    assert commands[0][commands[0].index("--python-version") + 1] == "3.12"
-    assert f"deepspeed=={importlib.metadata.version('deepspeed')}" in commands[1]
-
-
-def test_a_part_without_the_wheels_finds_their_folder(runbook, monkeypatch, tmp_path):
-    module, arguments = runbook
-    unpacked = []
-    monkeypatch.setattr(module, "WHEELS", tmp_path)
-    monkeypatch.setattr(module, "unpack", lambda wheels, work: unpacked.append(wheels))
-    monkeypatch.setenv("PYTHONPATH", "")
-    arguments.wheels = None
-    module.use_sites(arguments)
-    assert unpacked == [tmp_path]
-
-
-def test_wheels_of_another_python_cost_no_part_that_needs_none(runbook, monkeypatch, tmp_path, capfd):
-    module, arguments = runbook
-    arguments.wheels, arguments.work = tmp_path / "wheels", tmp_path / "work"
-    arguments.wheels.mkdir()
-    (arguments.wheels / "probe-1.0-cp27-cp27m-manylinux2014_x86_64.whl").touch()
-    monkeypatch.setenv("PYTHONPATH", "")
-    module.use_sites(arguments)
-    said = capfd.readouterr()
-    assert "not a supported wheel" in said.err
-    assert "not installed; Python here is" in said.out
-    assert not list(arguments.work.glob("sites/*/.complete"))
 
 
 def write_run(folder, losses, weights):

@@ -4,7 +4,6 @@ import errno
 import os
 import resource
 import shutil
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from megabert.command_line.failures import as_user_error
-from megabert.data import copy_loops, row_reader, shard_file, shard_set
+from megabert.data import copy_loops, row_reader, shard_file
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
-from megabert.schema import lengths_path, sha256_file
+from megabert.schema import sha256_file
 
 
 def _row(columns, i):
@@ -178,49 +177,6 @@ def test_tokenizer_has_to_be_that_of_the_shards(shard_folder, with_tokenizer):
         ShardSet.open(with_tokenizer).check_tokenizer()
 
 
-@pytest.fixture
-def indexed(shard_folder, tmp_path):
-    """A copy of the shards that have their lengths indices."""
-    folder = shutil.copytree(shard_folder, tmp_path / "indexed")
-    ShardSet.open(folder).complete_index()
-    return folder
-
-
-def test_lengths_come_from_the_index_alone_and_equal_those_of_the_shards(indexed, train_instances, monkeypatch):
-    assert {path.stat().st_size - 128 for path in indexed.glob("train-*.npy")} == {
-        4 * shard.rows for shard in ShardSet.open(indexed).shards
-    }
-    monkeypatch.setattr(row_reader, "ShardFile", None)  # no shard can be opened
-    sizes = ShardSet.open(indexed).sizes(((640, 900), (0, 70), (1110, 1111)))
-    rows = [*range(640, 900), *range(70), 1110]
-    assert sizes.lengths.tolist() == [len(train_instances[row].input_ids) for row in rows]
-    assert sizes.masked_counts.tolist() == [len(train_instances[row].masked_lm_ids) for row in rows]
-
-
-@contextmanager
-def few_descriptors():
-    """Let this process open ten files more."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with open(os.devnull) as file:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (file.fileno() + 10, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_lengths_of_more_shards_than_may_be_open_come_from_the_index(make, tmp_path, monkeypatch):
-    instances = make.instances(60, 32, 1000, seed=3)
-    folder = make.shards(tmp_path, {"train": [[instance] for instance in instances]})
-    ShardSet.open(folder).complete_index()
-    shards = ShardSet.open(folder)
-    monkeypatch.setattr(shard_set, "OPEN_SHARDS", 4)
-    monkeypatch.setattr(row_reader, "ShardFile", None)  # no shard can be opened
-    with few_descriptors():
-        sizes = shards.sizes(((0, 60),))
-    assert sizes.lengths.tolist() == [len(instance.input_ids) for instance in instances]
-
-
 @pytest.mark.parametrize(
     ("descriptors", "most"), [(1024, 64), (4096, 256), (65_536, 256), (resource.RLIM_INFINITY, 256), (8, 1)]
 )
@@ -236,73 +192,6 @@ def test_too_many_open_files_are_not_blamed_on_the_shard(shard_folder, monkeypat
     with pytest.raises(OSError, match="Too many open files") as error:
         ShardSet.open(shard_folder).rows(np.array([0]))
     assert "ulimit -n" in str(as_user_error(error.value))
-
-
-def test_lengths_without_an_index_come_from_the_shards(shard_folder, indexed):
-    spans = ((5, 1111), (3, 9))
-    with_index, without = (ShardSet.open(folder).sizes(spans) for folder in (indexed, shard_folder))
-    assert not list(shard_folder.glob("*.npy"))
-    assert all(np.array_equal(a, b) for a, b in zip(with_index, without, strict=True))
-
-
-def test_index_of_the_earlier_layout_is_not_looked_at(indexed, train_instances):
-    spans = ((0, 1111),)
-    earlier = [path.with_name(path.name.replace(".row_lengths.", ".lengths.")) for path in indexed.glob("train-*.npy")]
-    for path in earlier:
-        index = path.with_name(path.name.replace(".lengths.", ".row_lengths."))
-        np.save(path, np.load(index).T.copy())
-        index.unlink()
-    before = [path.read_bytes() for path in earlier]
-    shards = ShardSet.open(indexed)
-    assert shards.sizes(spans).lengths.tolist() == [len(row.input_ids) for row in train_instances]
-    shards.complete_index()
-    assert all(lengths_path(indexed / shard.file).exists() for shard in shards.shards)
-    assert shards.sizes(spans).lengths.tolist() == [len(row.input_ids) for row in train_instances]
-    assert [path.read_bytes() for path in earlier] == before
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def change_a_length(path):
-    np.save(path, np.load(path) + np.array([1, 0], "<u2"))
-
-
-@pytest.mark.parametrize(
-    "damage", [cut, change_a_length, lambda path: path.unlink(), lambda path: path.write_bytes(b"")]
-)
-def test_unfit_index_is_written_again(indexed, damage):
-    path = lengths_path(indexed / "train-00002.arrow")
-    content = path.read_bytes()
-    damage(path)
-    ShardSet.open(indexed).complete_index([0, 1])
-    assert not path.exists() or path.read_bytes() != content
-    ShardSet.open(indexed).complete_index()
-    assert path.read_bytes() == content
-
-
-def test_index_that_says_other_lengths_than_the_shard_is_an_error(indexed):
-    path = lengths_path(indexed / "train-00001.arrow")
-    values = np.load(path)
-    np.save(path, values[::-1].copy())  # the sums are right
-    shards = ShardSet.open(indexed)
-    first = shards.shards[0].rows
-    rows = np.arange(first, first + 60)
-    with pytest.raises(DataError, match=r"train-00001\.row_lengths\.npy: says another length of row \d+ .*Delete it"):
-        shards.rows(rows, shards.sizes(((first, first + 60),)))
-
-
-def test_wrong_index_that_cannot_be_replaced_is_an_error_and_a_missing_one_is_not(indexed, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(shard_set, "write_lengths", refuse)
-    lengths_path(indexed / "train-00000.arrow").unlink()
-    ShardSet.open(indexed).complete_index()
-    cut(lengths_path(indexed / "train-00001.arrow"))
-    with pytest.raises(DataError, match=r"train-00001\.row_lengths\.npy: .*Delete it"):
-        ShardSet.open(indexed).complete_index()
 
 
 def test_rows_are_read_in_any_order_and_more_than_once(shard_folder, train_instances):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from data_prep.arrow_files import offsets_of
+from data_prep.cli import main
 from data_prep.config import BuildConfig, SourceConfig
 from data_prep.document_set import DocumentSet, TokenizedDocuments, bucket_path, document_schema, index_path
 from data_prep.execution.executors import Executor
@@ -19,6 +20,17 @@ from megabert.schema.shards import SPECIAL_TOKENS
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"
 NUM_DOCUMENTS = 60
+SENTENCES = "The first sentence is here. The second one follows it. A third one ends the text."
+FLAGS = ["--vocab-size", "200", "--lengths", "32", "--dupe-factor", "1", "--workers", "1", "--validation-share", "0"]
+
+
+def run_build(tmp_path, capsys, *flags):
+    code = main(["build", "--output", str(tmp_path / "out"), *FLAGS, *flags])
+    return code, capsys.readouterr().err
+
+
+def files_of(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def write_jsonl(path, texts):

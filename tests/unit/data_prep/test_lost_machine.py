@@ -1,0 +1,129 @@
+"""Builds whose workers die, that are interrupted, or whose disk is full."""
+
+import errno
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pyarrow as pa
+import pytest
+from unit.data_prep.conftest import FLAGS, SENTENCES, files_of, run_build, write_jsonl
+
+from data_prep.arrow_files import write_batches
+from data_prep.cli import main
+from data_prep.execution.executors import ProcessExecutor
+from megabert.command_line.failures import as_user_error
+from megabert.errors import DataError
+
+
+def die(task):
+    os.kill(os.getpid(), 9)
+
+
+def die_at_three(task):
+    if task == "file three":
+        die(task)
+    time.sleep(0.2)
+
+
+def test_dead_worker_is_reported_with_its_task():
+    tasks = ["file one", "file two", "file three", "file four"]
+    with (
+        pytest.raises(
+            DataError, match=r"died at file three \(killed; out of memory\?\)\. .*run the same command again"
+        ),
+        ProcessExecutor(2) as executor,
+    ):
+        list(executor.run(die_at_three, tasks))
+
+
+def test_workers_end_at_ctrl_c_in_the_middle_of_a_task():
+    code = "import signal, time\nfrom data_prep.execution.executors import ProcessExecutor\n" + textwrap.dedent("""
+        if __name__ == "__main__":
+            # A script that runs the tests in the background has them ignore Ctrl-C, and so would this process.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            with ProcessExecutor(2) as executor:
+                print(*[pid for _, pid in executor.run(eval, ["__import__('os').getpid()"] * 9)], flush=True)
+                list(executor.run(time.sleep, [60] * 2))
+        """)
+    command = [sys.executable, "-X", "faulthandler", "-c", code]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    workers = {int(pid) for pid in child.stdout.readline().split()}
+    time.sleep(0.5)
+    child.send_signal(signal.SIGINT)
+    try:
+        _, message = child.communicate(timeout=30)  # below the task's minute
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGABRT)  # faulthandler then writes where each thread stands
+        pytest.fail(f"Ctrl-C did not end it: {child.communicate()[1]}")
+    assert message.count("KeyboardInterrupt") == 1
+    assert workers
+    assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}")]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 300 KiB; unmounted lazily, for readers of this process may hold mapped files."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() or not shutil.which("mount"):
+        pytest.skip("mounting a small tmpfs needs root")
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(place)], capture_output=True)
+    if made.returncode:
+        pytest.skip(f"mounting a tmpfs is not allowed here: {made.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_full_disk_keeps_finished_units_and_a_second_run_completes(small_disk, corpus, capsys):
+    arguments = ["build", "--input", str(corpus), "--output", str(small_disk / "out"), *FLAGS]
+    assert main(arguments) == 3
+    assert "the build will take" in capsys.readouterr().err
+    arguments.append("--ignore-disk-space")
+    assert main(arguments) == 3
+    message = capsys.readouterr().err
+    assert "no space left" in message
+    assert "MiB free" in message
+    assert str(small_disk) in message
+    finished = [name for name in files_of(small_disk) if "records" in name]
+    assert finished
+    assert not [name for name in files_of(small_disk) if name.endswith(".tmp")]
+    subprocess.run(["mount", "-o", "remount,size=60m", str(small_disk)], check=True)
+    assert main(arguments) == 0
+    assert "done before" in capsys.readouterr().err
+    assert main(["verify", str(small_disk / "out"), "--workers", "1"]) == 0
+
+
+def test_full_disk_error_names_the_folder(make_config, tmp_path, monkeypatch, capsys):
+    """The same without a mount: the fourth write finds no space."""
+    from megabert.schema import files
+
+    calls = []
+
+    def sync(path):
+        calls.append(path)
+        if len(calls) == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "sync_file", sync)
+    write_jsonl(tmp_path / "a.jsonl", [SENTENCES] * 9)
+    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))
+    assert code == 3
+    assert "no space left" in message
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_write_that_fails_names_the_file(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            write_batches(tmp_path / "a.arrow", pa.schema([("ids", pa.int64())]), [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(as_user_error(caught.value)).startswith(f"{tmp_path / 'a.arrow'}: File too large.")
