@@ -25,13 +25,13 @@ from megabert.data.order import DataPosition
 from megabert.data.packing import shape_for
 from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepPacker
+from megabert.files import sha256_file
 from megabert.schema import (
     Manifest,
     ShardEntry,
     ShardMetadata,
     instance_schema,
     rows_per_batch,
-    sha256_file,
     token_type,
     write_manifest,
 )

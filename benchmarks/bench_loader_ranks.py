@@ -30,15 +30,8 @@ SHARD_ROWS = 50_000
 def copy_shards(source: Path, folder: Path, gib: float, *, is_old: bool) -> None:
     """Fill a folder with shards as large as a build's: the training rows of another one, again and again."""
     from megabert.data.shard_set import ShardSet
-    from megabert.schema import (
-        MAX_BATCH_ROWS,
-        ShardEntry,
-        lengths_path,
-        read_manifest,
-        rows_per_batch,
-        sha256_file,
-        write_manifest,
-    )
+    from megabert.files import sha256_file
+    from megabert.schema import MAX_BATCH_ROWS, ShardEntry, lengths_path, read_manifest, rows_per_batch, write_manifest
 
     manifest = read_manifest(source)
     tables = [pa.ipc.open_file(source / entry.file).read_all() for entry in manifest.of_split("train")]

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
-from megabert.schema import atomic_path
+from megabert.files import atomic_path
 
 WRITE_BYTES = 1 << 20
 """Bytes that are gathered before they are written to a file; a record batch of a shard has about 80 KiB."""

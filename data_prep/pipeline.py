@@ -32,7 +32,9 @@ from data_prep.steps.step3_tokenize import tokenize_documents
 from data_prep.steps.step4_merge_chunks import merge_chunks
 from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
-from megabert.schema import Manifest, atomic_write, read_json
+from megabert.files import atomic_write
+from megabert.json_files import read_json
+from megabert.schema import Manifest
 
 INTERMEDIATE = ("paragraphs", "extract", "words", "tokens", "spread")
 """Folders below ``work`` that are not needed when the documents are made."""

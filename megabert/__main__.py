@@ -9,7 +9,7 @@ leave_out_working_folder()
 if is_launched():  # before the seconds of imports in which the launcher may be killed
     die_with_launcher()
 
-from megabert.cli.main import main  # noqa: E402
+from megabert.cli import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,7 +9,7 @@ import torch
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.runs import data_of, metrics, run, start_and_kill, words
 from benchmarks.gpu.sizes import TINY, Sizes
-from megabert.schema import sha256_file
+from megabert.files import sha256_file
 
 FLAGS = {
     "model__hidden_dropout_prob": 0.1,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from data_prep.document_set import hash_range, hash_text, rows_in_range
 from data_prep.execution.records import Counts
-from megabert.schema import atomic_path
+from megabert.files import atomic_path
 
 HASHES_A_RANGE = 1 << 21
 """Hashes that a unit holds at most, about."""

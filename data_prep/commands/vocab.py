@@ -17,7 +17,7 @@ from data_prep.vocabulary_quality import require_bars
 from data_prep.vocabulary_training import VocabularyOptions, train_vocabulary
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
-from megabert.schema import publish_folder
+from megabert.files import publish_folder
 from megabert.tokenization import save_huggingface
 
 

@@ -24,7 +24,8 @@ from data_prep.execution.executors import Executor
 from data_prep.extract.opening import InputFile, input_sha256
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError, MegabertError
-from megabert.schema import atomic_write, is_temporary, open_lock, read_json, try_lock
+from megabert.files import atomic_write, is_temporary, open_lock, try_lock
+from megabert.json_files import read_json
 
 STATE_NAME = "build.json"
 REFUSED = Path("work", "refused")

@@ -24,8 +24,8 @@ from pydantic import AfterValidator, NonNegativeInt
 
 from data_prep.extract.opening import EXAMPLES
 from megabert.errors import DataError
-from megabert.schema import atomic_path, parse_json, read_json, sha256_file
-from megabert.schema.files import NO_SPACE, disk_full
+from megabert.files import NO_SPACE, atomic_path, disk_full, sha256_file
+from megabert.json_files import parse_json, read_json
 
 SYNC_S = 2.0
 """Between two moments at which the records of a step are made durable."""

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from megabert.errors import ConfigError, DataError
-from megabert.schema import sha256_file
+from megabert.files import sha256_file
 
 BLOCK_BYTES = 1 << 20
 MAX_DOCUMENT_BYTES = 32 << 20

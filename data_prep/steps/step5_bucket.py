@@ -21,8 +21,8 @@ from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.token_files import TokenFile, TokenFiles, TokenReader
+from megabert.files import atomic_write
 from megabert.randomness.keyed import mix, string_key, uniform
-from megabert.schema import atomic_write
 
 BUCKET_TOKENS = 5_000_000
 MAX_BUCKET_TOKENS = 10_000_000

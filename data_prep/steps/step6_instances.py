@@ -29,6 +29,7 @@ from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import Bucket, PairOptions, Pairs, full_sentences, require_latest
 from megabert.config.loading import to_dict
 from megabert.errors import DataError
+from megabert.files import publish_folder
 from megabert.randomness.keyed import mix
 from megabert.schema import (
     MAX_BATCH_ROWS,
@@ -37,7 +38,6 @@ from megabert.schema import (
     ShardMetadata,
     flat_list,
     instance_schema,
-    publish_folder,
     read_manifest,
     rows_per_batch,
     write_lengths,

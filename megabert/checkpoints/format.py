@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from megabert.errors import CheckpointError, DataError
-from megabert.schema import parse_json, read_json, sha256_file, write_durably
+from megabert.files import sha256_file, write_durably
+from megabert.json_files import parse_json, read_json
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"

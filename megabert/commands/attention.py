@@ -24,9 +24,9 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Load the model, record its attention, write the page."""
     from megabert.export.sources import open_source
+    from megabert.files import atomic_write
     from megabert.inspection.attention import record_attention
     from megabert.inspection.attention_page import render_page
-    from megabert.schema.files import atomic_write
 
     source = open_source(options.model, options.checkpoint)
     tokenizer = source.load_tokenizer()

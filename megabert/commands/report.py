@@ -31,10 +31,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the table and the fill-mask examples, write the loss curve and the page."""
+    from megabert.files import atomic_write
     from megabert.inspection.fill_mask import compare_guesses
     from megabert.reports.curves import draw_losses, draw_page, render_page
     from megabert.reports.report import render_positions, render_reports, report_run, score_positions
-    from megabert.schema import atomic_write
 
     run_dir = options.run_dir
     reports = report_run(run_dir)

@@ -14,6 +14,7 @@ from megabert.data.packing import InstanceStatistics
 from megabert.data.row_reader import OPEN_SHARDS, Columns, RowReader, Sizes
 from megabert.data.shard_file import COPY_AGAIN
 from megabert.errors import DataError
+from megabert.files import publish_folder, sha256_file
 from megabert.masking import MaskingOptions
 from megabert.schema import (
     MAX_BATCH_ROWS,
@@ -22,11 +23,9 @@ from megabert.schema import (
     ShardEntry,
     ShardMetadata,
     lengths_path,
-    publish_folder,
     read_length_spans,
     read_lengths,
     read_manifest,
-    sha256_file,
     write_lengths,
 )
 from megabert.tokenization.huggingface import copy_tokenizer, load_tokenizer

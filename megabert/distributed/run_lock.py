@@ -20,7 +20,8 @@ from typing import Any
 
 from megabert.distributed.process_group import World, run_on_all_ranks
 from megabert.errors import CheckpointError, DataError
-from megabert.schema import open_lock, parse_json, to_json, try_lock
+from megabert.files import open_lock, try_lock
+from megabert.json_files import parse_json, to_json
 
 logger = logging.getLogger(__name__)
 

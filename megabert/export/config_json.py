@@ -15,8 +15,8 @@ from megabert.config.families import FAMILIES, Objective
 from megabert.config.loading import build
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError
+from megabert.json_files import read_json
 from megabert.models.convert import unused_positions
-from megabert.schema import read_json
 from megabert.tokenization import SpecialIds
 
 OURS = "megabert_version"

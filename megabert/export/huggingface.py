@@ -28,6 +28,8 @@ from megabert.export.config_json import (
     read_object,
 )
 from megabert.export.model_card import ModelCard, render_card
+from megabert.files import publish_folder
+from megabert.json_files import read_json
 from megabert.models.convert import (
     ENCODER,
     UNREAD_POSITIONS,
@@ -39,7 +41,6 @@ from megabert.models.convert import (
     to_huggingface,
 )
 from megabert.models.key_maps import to_ours, to_theirs
-from megabert.schema import publish_folder, read_json
 from megabert.tokenization import SpecialIds, Tokenizer, load_tokenizer
 from megabert.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
 

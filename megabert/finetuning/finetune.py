@@ -25,19 +25,19 @@ from megabert.engine.build import build_engine, resolve_precision
 from megabert.engine.engine import Engine
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.errors import CheckpointError
+from megabert.files import atomic_write
 from megabert.finetuning.evaluate import EvaluationSet
 from megabert.finetuning.model import TaskModel
 from megabert.finetuning.saved_model import write_model
 from megabert.finetuning.setup import Prepared, prepare
 from megabert.finetuning.tasks import Task
 from megabert.finetuning.trainer import TaskTrainer
+from megabert.json_files import read_json
 from megabert.models.build import InitialWeights, initial_value, initialize, load_initial_weights
 from megabert.models.convert import UNREAD_POSITIONS
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer
-from megabert.schema import read_json
-from megabert.schema.files import atomic_write
 
 SETTINGS_NAME = "finetune.json"
 RESULT_NAME = "result.json"

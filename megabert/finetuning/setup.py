@@ -11,13 +11,13 @@ from megabert.config.finetune import FinetuneConfig
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError, DataError
 from megabert.export.sources import Source, open_source
+from megabert.files import sha256_file
 from megabert.finetuning.batches import Features
 from megabert.finetuning.families import FAMILIES, Example, Family
 from megabert.finetuning.model import architecture_of
 from megabert.finetuning.tables import SUFFIXES
 from megabert.finetuning.tasks import Task
 from megabert.models.build import InitialWeights
-from megabert.schema.files import sha256_file
 from megabert.tokenization import Tokenizer
 from megabert.tokenization.huggingface import check_links
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from megabert.errors import DataError
+from megabert.json_files import parse_json
 from megabert.observability.logs import logger
-from megabert.schema import parse_json
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".txt")
 """Suffixes of tables, in the order in which a folder is searched for them."""

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError, DataError
+from megabert.files import atomic_path
 from megabert.inspection.encode_text import check_outputs, evaluating
 from megabert.models.build import PretrainingModel
-from megabert.schema.files import atomic_path
 from megabert.tokenization import Tokenizer
 
 Pooling = Literal["cls", "mean", "tokens"]

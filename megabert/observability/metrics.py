@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from megabert.errors import CheckpointError, MegabertError
+from megabert.files import atomic_write
+from megabert.json_files import parse_json
 from megabert.observability.logs import logger
-from megabert.schema import atomic_write, parse_json
 
 Histogram = list[float]
 Value = float | int | Histogram

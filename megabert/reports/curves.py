@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 
 from megabert.command_line.terminal import printable
 from megabert.config.run import RunConfig
+from megabert.files import atomic_path
 from megabert.observability.metrics import read_metrics
 from megabert.optim.schedules import planned_steps
 from megabert.reports.report import PhaseReport
 from megabert.reports.watch import render_snapshot, take_snapshot
-from megabert.schema import atomic_path
 from megabert.training.run.folder import read_config
 
 CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (

@@ -26,7 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
-from megabert.schema.files import atomic_path
+from megabert.files import atomic_path
 from megabert.schema.shards import ShardMetadata
 
 _LENGTH_TYPE = np.dtype("<u2")

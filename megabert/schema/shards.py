@@ -14,7 +14,8 @@ import pyarrow as pa
 from pydantic import NonNegativeInt
 
 from megabert.errors import DataError
-from megabert.schema.files import atomic_write, parse_json, read_json
+from megabert.files import atomic_write
+from megabert.json_files import parse_json, read_json
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1

@@ -23,11 +23,12 @@ from megabert.engine.build import build_engine
 from megabert.engine.engine import Engine
 from megabert.engine.weight_average import WeightAverage
 from megabert.errors import EXIT_STOPPED, DataError
+from megabert.files import atomic_write
+from megabert.json_files import read_json
 from megabert.models.build import InitialWeights, initialize, load_initial_weights
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
-from megabert.schema import atomic_write, read_json
 from megabert.training.micro_batch_size import choose_micro_batch_tokens
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog

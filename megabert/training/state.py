@@ -10,7 +10,7 @@ from megabert.config.phase import DataStart
 from megabert.config.run import RollbackConfig, RunConfig
 from megabert.data.order import BEGINNING, DataPosition, PositionRange
 from megabert.errors import CheckpointError
-from megabert.schema import parse_json, to_json
+from megabert.json_files import parse_json, to_json
 
 Ranges = tuple[PositionRange, ...]
 _LATER = {"left_at": None, "phase_skipped": 0}

@@ -8,7 +8,7 @@ import pytest
 
 from data_prep.cli import PROGRAM as DATA_PROGRAM
 from data_prep.config import BuildConfig
-from megabert.cli.main import PROGRAM, main
+from megabert.cli import PROGRAM, main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "README.ko.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -15,7 +15,7 @@ import pytest
 from forked.client import run_command
 
 from data_prep.cli import main as data_main
-from megabert.cli.main import main
+from megabert.cli import main
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(

@@ -43,12 +43,12 @@ def import_everything() -> None:
 
     import data_prep.cli
     import data_prep.commands
-    import megabert.cli.main
+    import megabert.cli
     import megabert.commands
     import megabert.training.pretrain
 
     assert all((deepspeed, pyarrow.parquet, transformers, tensorboard, megabert.training.pretrain))
-    assert all((data_prep.cli, megabert.cli.main))
+    assert all((data_prep.cli, megabert.cli))
     for package in (data_prep.commands, megabert.commands):
         for module in pkgutil.iter_modules(package.__path__):
             import_module(f"{package.__name__}.{module.name}")

@@ -10,7 +10,7 @@ import pytest
 from integration.runs import TINY, Run
 
 from megabert.checkpoints import saving
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.errors import CheckpointError
 
 STEPS = {"phases.0.steps": 2, "phases.1.steps": 1}

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from integration.runs import TINY
 
-from megabert.cli.main import main
+from megabert.cli import main
 
 
 def dry_run(data, *flags: str, run_dir="runs/none") -> int:

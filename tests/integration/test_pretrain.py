@@ -11,7 +11,7 @@ import torch
 from integration.conftest import build_shards
 from integration.runs import Run
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.data.batch import pack_sequences
 from megabert.data.shard_set import ShardSet
 from megabert.export.sources import open_source

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.errors import DataError
+from megabert.files import atomic_write
 from megabert.finetuning.batches import Batcher, Features, Sequences, TaskBatch
 from megabert.finetuning.tasks import Task
 from megabert.ops.cross_entropy.api import cross_entropy
-from megabert.schema.files import atomic_write
 from megabert.tokenization import Tokenizer
 
 

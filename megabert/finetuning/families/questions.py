@@ -10,7 +10,7 @@ from megabert.errors import DataError
 from megabert.finetuning.families.base import Example
 from megabert.finetuning.tables import read_table, reading
 from megabert.finetuning.tasks import Task, refuse_columns
-from megabert.schema import parse_json
+from megabert.json_files import parse_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from megabert.files import atomic_write
 from megabert.finetuning.batches import Features, TaskBatch
 from megabert.finetuning.families.base import Family, Head, Logits, Prediction
 from megabert.finetuning.families.questions import SpanQuestion, read_questions
 from megabert.finetuning.metrics import Gold, best_null_threshold, score_answers
 from megabert.finetuning.tasks import Task
 from megabert.ops.cross_entropy.api import cross_entropy
-from megabert.schema import atomic_write
 
 _Scores = tuple[float, float, float]
 """Sum of the two logits of an answer, that of its start, that of its end."""

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
+from megabert.files import atomic_write
 from megabert.finetuning.batches import Features
 from megabert.finetuning.families.base import Example, Family, Head, Logits, Prediction
 from megabert.finetuning.metrics import OUTSIDE, score_tags
 from megabert.finetuning.tables import as_text, read_table, reading
 from megabert.finetuning.tasks import Task, refuse_columns
 from megabert.observability.logs import logger
-from megabert.schema.files import atomic_write
 
 DOCUMENT = "-DOCSTART-"
 """First column of the lines between documents in CoNLL files."""

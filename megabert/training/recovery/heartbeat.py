@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from megabert.errors import DataError
-from megabert.schema import read_json
+from megabert.json_files import read_json
 
 FOLDER = "heartbeats"
 PERIOD_S = 10.0

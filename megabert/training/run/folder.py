@@ -14,8 +14,9 @@ from megabert.config.loading import build, differences, phase_data, to_dict, to_
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig, is_science
 from megabert.errors import CheckpointError, DataError
+from megabert.files import atomic_write, is_temporary
+from megabert.json_files import read_json
 from megabert.observability.environment import command_line, describe_environment
-from megabert.schema import atomic_write, is_temporary, read_json
 
 CONFIG_NAME = "config.yaml"
 ENVIRONMENT_NAME = "environment.json"

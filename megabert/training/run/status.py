@@ -15,8 +15,9 @@ from megabert.command_line.failures import exit_code_of
 from megabert.distributed.failure_propagation import RankFailed
 from megabert.distributed.process_group import World
 from megabert.errors import EXIT_HOPELESS, EXIT_HUNG, CheckpointError, DataError, Echo
+from megabert.files import atomic_write
+from megabert.json_files import read_json, to_json
 from megabert.observability.logs import logger
-from megabert.schema import atomic_write, read_json, to_json
 
 STATUS_NAME = "status.json"
 Verdict = Literal["not started", "running", "stopped", "done", "failed"]

@@ -6,7 +6,7 @@ Tests start it in place of ``python -m megabert``.
 import os
 import sys
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.errors import DataError
 from megabert.training import trainer
 

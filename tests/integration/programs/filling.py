@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.training import trainer
 
 

@@ -6,7 +6,7 @@ Tests start it in place of ``python -m megabert``.
 import sys
 import time
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.training import trainer
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from megabert.cli.main import main
+from megabert.cli import main
 
 if __name__ == "__main__":
     code = main()

@@ -6,7 +6,7 @@ have 4 instances, and all instances in phase 2, whose batches have 7: there no r
 
 import sys
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.training import trainer
 
 FIRST, LAST = 16, 59

@@ -7,7 +7,7 @@ phase 1, whose batches have 4 instances.
 import sys
 from dataclasses import replace
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.training import trainer
 
 FIRST, LAST = 20, 31

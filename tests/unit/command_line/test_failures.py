@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from data_prep.cli import main as megabert_data
-from megabert.cli.main import main as megabert
+from megabert.cli import main as megabert
 from megabert.command_line.failures import exit_code_of
 from megabert.errors import CheckpointError, DataError
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from data_prep.cli import PROGRAM as DATA
-from megabert.cli.main import PROGRAM as MEGABERT
+from megabert.cli import PROGRAM as MEGABERT
 from megabert.command_line.help import render_help
 from megabert.command_line.program import Parser
 from megabert.config.fields import field_table

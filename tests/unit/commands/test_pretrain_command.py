@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.commands.pretrain import _initial
 from megabert.config.loading import load_run_config, to_yaml
 from megabert.errors import MegabertError

@@ -9,15 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from megabert.schema import (
-    Manifest,
-    ShardEntry,
-    ShardMetadata,
-    instance_schema,
-    sha256_file,
-    token_type,
-    write_manifest,
-)
+from megabert.files import sha256_file
+from megabert.schema import Manifest, ShardEntry, ShardMetadata, instance_schema, token_type, write_manifest
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 

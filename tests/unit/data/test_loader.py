@@ -15,7 +15,7 @@ from megabert.data.packing import MicroShape
 from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepPacker, validation_batches
 from megabert.errors import ConfigError
-from megabert.schema import parse_json, to_json
+from megabert.json_files import parse_json, to_json
 
 
 def _sequences(micro_batch):

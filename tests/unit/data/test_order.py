@@ -8,9 +8,9 @@ import pytest
 from megabert.data import order as data_order
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, FeistelPermutation, PositionRange
 from megabert.errors import CheckpointError, DataError
+from megabert.json_files import parse_json, to_json
 from megabert.randomness.keyed import mix, mix_before
 from megabert.randomness.keyed_loops import shuffled
-from megabert.schema import parse_json, to_json
 
 BLOCK = data_order.BLOCK_ROWS
 WINDOW = BLOCK * data_order.WINDOW_BLOCKS

@@ -15,7 +15,7 @@ from megabert.command_line.failures import as_user_error
 from megabert.data import copy_loops, row_reader, shard_file
 from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
-from megabert.schema import sha256_file
+from megabert.files import sha256_file
 
 
 def _row(columns, i):

@@ -12,7 +12,7 @@ from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.extract import inputs
 from data_prep.pipeline import build
 from data_prep.steps import step2_vocabulary, step4_merge_chunks
-from megabert.schema import sha256_file
+from megabert.files import sha256_file
 
 
 @pytest.mark.parametrize("workers", [2, 3])

@@ -101,7 +101,7 @@ def test_full_disk_keeps_finished_units_and_a_second_run_completes(small_disk, c
 
 def test_full_disk_error_names_the_folder(make_config, tmp_path, monkeypatch, capsys):
     """The same without a mount: the fourth write finds no space."""
-    from megabert.schema import files
+    from megabert import files
 
     calls = []
 

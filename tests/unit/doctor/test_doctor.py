@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.doctor.devices import check_devices, check_ops, explain
 from megabert.doctor.examination import SHARED, judge
 from megabert.doctor.finding import Finding, is_fit, merge, render
@@ -50,7 +50,7 @@ def start_rank(rank: int, size: int, port: int, run_dir: Path, *flags: str) -> s
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from megabert.cli.main import main; sys.exit(main())"
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from megabert.cli import main; sys.exit(main())"
 """To Python such a module is one that cannot be found."""
 
 

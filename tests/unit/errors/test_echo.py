@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.distributed.environments import before_ranks_meet
 from megabert.errors import CheckpointError, ConfigError, Echo, cause_of
 

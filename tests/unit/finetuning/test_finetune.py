@@ -13,7 +13,7 @@ import transformers
 from forked.client import run_command
 from unit.finetuning.conftest import sentence
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.finetuning.finetune import has_finished
 
 FLAGS = "--epochs 3 --learning-rate 3e-3 --max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu".split()  # noqa: SIM905

@@ -2,7 +2,7 @@
 
 import pytest
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.errors import ConfigError, DataError
 from megabert.finetuning.families import FAMILIES
 from megabert.finetuning.finetune import Summary

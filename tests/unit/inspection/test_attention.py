@@ -8,7 +8,7 @@ import torch
 import transformers
 from unit.inspection.chromium import dump_dom
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError
 from megabert.export.config_json import config_json

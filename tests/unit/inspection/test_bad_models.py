@@ -5,7 +5,7 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from megabert.cli.main import main
+from megabert.cli import main
 
 COMMANDS = {
     "fill-mask": lambda folder, tmp_path: ["fill-mask", "--model", folder, "the [MASK] sat"],

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError, DataError
 from megabert.inspection import embed

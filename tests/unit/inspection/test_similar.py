@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.errors import ConfigError
 from megabert.inspection.similar import nearest, parse_queries, render_neighbours
 

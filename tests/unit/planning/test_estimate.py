@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.config.loading import load_run_config
 from megabert.config.model import ModelConfig
 from megabert.data.batch import probe_batch

@@ -3,7 +3,7 @@ import json
 import pytest
 from unit.reports.run_folders import eval_row, train_row, write_run
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.reports.compare import compare_runs, relative_difference
 
 TROUBLE = {"a": {}, "b": {"train/failed_checkpoints": 3}}

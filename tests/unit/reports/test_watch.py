@@ -7,7 +7,7 @@ import pytest
 import yaml
 from unit.reports.run_folders import eval_row, train_row, write_run
 
-from megabert.cli.main import main
+from megabert.cli import main
 from megabert.reports.watch import render_snapshot, take_snapshot
 from megabert.training.recovery.heartbeat import Beat
 

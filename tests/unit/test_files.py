@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 
 from megabert.errors import CheckpointError, DataError
-from megabert.schema import (
+from megabert.files import (
     atomic_path,
     atomic_write,
     is_temporary,
     open_lock,
-    parse_json,
     publish_folder,
-    read_json,
     sha256_file,
-    to_json,
+    sync_file,
+    sync_folder,
     write_durably,
 )
-from megabert.schema.files import sync_file, sync_folder
+from megabert.json_files import parse_json, read_json, to_json
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,4 @@
-"""Files and folders that appear whole or not at all; locks, the SHA-256 of files, and JSON files with checked types.
-
-Whole: a temporary name, fsync, rename. JSON: a file that was cut, edited by hand or written by another program must end
-in a sentence that names the file, the field and the remedy. pydantic does the checking, so that a dataclass's
-annotations are the description of the format.
-"""
+"""Files and folders that appear whole or not at all (a temporary name, fsync, rename), locks, and hashes of files."""
 
 import errno
 import fcntl
@@ -15,15 +10,11 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
-from pydantic import TypeAdapter, ValidationError
+from megabert.errors import DataError
 
-from megabert.errors import DataError, MegabertError
-
-Content = TypeVar("Content")
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 UNFINISHED = ".unfinished"
 """Marks a temporary folder as ours, and is locked for as long as its process lives."""
@@ -263,59 +254,3 @@ def atomic_write(path: Path | str, content: bytes | str) -> None:
     data = content.encode() if isinstance(content, str) else content
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
-
-
-@cache
-def _adapter(cls: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
-
-
-def read_json(path: Path, cls: type[Content], *, remedy: str, error: type[MegabertError] = DataError) -> Content:
-    """Read a JSON file into a dataclass, or into any other type that pydantic understands.
-
-    Args:
-        path: The file.
-        cls: Type of the content. Unknown keys are ignored unless the class forbids them in ``__pydantic_config__``.
-        remedy: What the user can do about a file that is missing or damaged; a sentence or two.
-        error: Class of the error that is raised.
-
-    Raises:
-        MegabertError: An ``error`` that names the file, the first field that is wrong, and the remedy.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as failure:
-        raise error(f"{path}: cannot be read ({failure.strerror}). {remedy}") from None
-    return parse_json(content, cls, where=str(path), remedy=remedy, error=error)
-
-
-def parse_json(
-    content: bytes | str, cls: type[Content], *, where: str, remedy: str, error: type[MegabertError] = DataError
-) -> Content:
-    """Parse JSON text as `read_json` does.
-
-    Args:
-        content: The text.
-        cls: Type of the content.
-        where: Where the text comes from, for errors: a file, or a field of one.
-        remedy: What the user can do about damage.
-        error: Class of the error that is raised.
-
-    Raises:
-        MegabertError: As in `read_json`.
-    """
-    adapter = _adapter(cls)  # type: ignore[arg-type]  # types are hashable, which mypy does not know of Content
-    try:
-        # Strict: a number that is written as a word is damage here, not a value to convert.
-        value: Content = adapter.validate_json(content, strict=True)
-    except ValidationError as failure:
-        problem = failure.errors(include_url=False)[0]
-        field = ".".join(map(str, problem["loc"]))
-        what = f"{field}: {problem['msg']}" if field else problem["msg"]
-        raise error(f"{where}: damaged or edited ({what}). {remedy}") from None
-    return value
-
-
-def to_json(value: Any) -> Any:
-    """Return a dataclass (or any other value) as plain JSON values, as `read_json` reads them back."""
-    return _adapter(type(value)).dump_python(value, mode="json")  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from megabert.cli.main import PROGRAM, main
+from megabert.cli import PROGRAM, main
 
 
 def test_help_lists_every_command(capsys):
@@ -67,7 +67,7 @@ def test_help_imports_no_torch(verb):
     words = [word for word in (verb, "--help") if word]
     code = f"""
 import atexit, sys
-from megabert.cli.main import main
+from megabert.cli import main
 atexit.register(lambda: print("torch" in sys.modules))
 main({words})
 """

@@ -1,1 +1,0 @@
-"""The program ``megabert``."""
