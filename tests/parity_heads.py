@@ -13,9 +13,9 @@ from torch import Tensor
 from megabert.config.model import ModelConfig
 from megabert.export.huggingface import TaskHead, write_huggingface
 from megabert.export.model_card import ModelCard
-from megabert.finetuning.families import FAMILIES, Head
 from megabert.finetuning.model import NO_CLASS, TaskModel, architecture_of, take_head
 from megabert.finetuning.saved_model import read_saved_model
+from megabert.finetuning.task_kinds import TASK_KINDS, Head
 from megabert.finetuning.tasks import Task, find_task
 
 ENCODERS = {
@@ -29,7 +29,7 @@ ENCODERS = {
     "modernbert, mean": {"local_attention": 6, "classifier_pooling": "mean"},
 }
 OUTPUTS = {"classification": 3, "regression": 1, "squad": 2, "swag": 1, "tagging": 5}
-"""A task of each family, and how wide its head is."""
+"""A task of each kind, and how wide its head is."""
 GROUP = 4
 """Sequences of a batch, and endings of a SWAG question."""
 LENGTH = 9
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def head(self) -> Head:
-        return FAMILIES[self.task.family].head
+        return TASK_KINDS[self.task.kind].head
 
     @property
     def outputs(self) -> int:

@@ -35,8 +35,8 @@ CLASSES = {
 class Rows(torch.utils.data.Dataset):
     """Our encoded sequences, one a row."""
 
-    def __init__(self, features: Features, family: str) -> None:
-        self.features, self.family = features, family
+    def __init__(self, features: Features, kind: str) -> None:
+        self.features, self.kind = features, kind
 
     def __len__(self) -> int:
         return len(self.features)
@@ -49,7 +49,7 @@ class Rows(torch.utils.data.Dataset):
             "input_ids": columns.input_ids[start:stop].tolist(),
             "token_type_ids": (np.arange(length) >= columns.segment_b_starts[index]).astype(int).tolist(),
         }
-        if self.family == "span":
+        if self.kind == "span":
             first, last = self.features.labels[index].tolist()
             return row | {"start_positions": first, "end_positions": last}
         return row | {"labels": self.features.labels[index].item()}
@@ -101,11 +101,11 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     prepared = prepare(task, config)
     set_seed(config.seed)
     options = {}
-    if task.family != "span":
-        options = {"num_labels": prepared.family.num_outputs}
-    if task.family == "regression":
+    if task.kind != "span":
+        options = {"num_labels": prepared.kind.num_outputs}
+    if task.kind == "regression":
         options["problem_type"] = "regression"
-    model = CLASSES[task.family].from_pretrained(
+    model = CLASSES[task.kind].from_pretrained(
         config.model,
         hidden_dropout_prob=config.hidden_dropout_prob,
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
@@ -115,7 +115,7 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     trainer = Trainer(
         model=model,
         args=arguments(config, steps, Path(settings["folder"])),
-        train_dataset=Rows(prepared.train, task.family),
+        train_dataset=Rows(prepared.train, task.kind),
         data_collator=collate,
     )
     cpu, wall = time.process_time(), time.perf_counter()
@@ -123,17 +123,17 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     metrics = {}
     for name, examples, features in prepared.evaluation:
-        rows = Rows(features, task.family)
+        rows = Rows(features, task.kind)
         order = np.argsort(features.columns.lengths, kind="stable")  # not timed: less padding, the same logits
         found = trainer.predict(torch.utils.data.Subset(rows, order.tolist())).predictions
         logits: list[Any] = [None] * len(rows)
         for place, index in enumerate(order):
-            if task.family == "span":
+            if task.kind == "span":
                 n = features.columns.lengths[index]
                 logits[index] = np.stack([found[0][place, :n], found[1][place, :n]], 1)
             else:
                 logits[index] = found[place].reshape(1, -1)
-        metrics[name] = prepared.family.score(prepared.family.predict(logits, examples, features), examples)
+        metrics[name] = prepared.kind.score(prepared.kind.predict(logits, examples, features), examples)
     examples_seen = config.epochs * len(prepared.train)
     return {"metrics": metrics, "examples_per_s": examples_seen / wall, "examples_per_cpu_s": examples_seen / cpu}
 

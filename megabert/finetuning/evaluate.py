@@ -16,9 +16,9 @@ from megabert.data.batch import MicroBatch
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.huggingface import load_fitting_tokenizer
 from megabert.finetuning.batches import Batcher
-from megabert.finetuning.families import FAMILIES, Example, Family, Prediction
 from megabert.finetuning.saved_model import KEY, SCORING_SETTINGS, SavedModel, read_saved_model
-from megabert.finetuning.setup import bind_family, find_file, subset
+from megabert.finetuning.setup import bind_kind, find_file, subset
+from megabert.finetuning.task_kinds import TASK_KINDS, Example, Prediction, TaskKind
 from megabert.finetuning.tasks import find_task
 
 CHANGEABLE = (*SCORING_SETTINGS, "max_eval_examples", "micro_batch_tokens")
@@ -52,7 +52,7 @@ Gather = Callable[[Any], list[Any]]
 
 def evaluate(
     forward: Forward,
-    family: Family,
+    kind: TaskKind,
     data: EvaluationSet,
     *,
     device: torch.device,
@@ -78,8 +78,8 @@ def evaluate(
             f"{data.name}: the model's outputs are NaN or infinite: its weights are damaged, or have diverged. Take "
             "another model, or a lower learning_rate."
         )
-    predictions = family.predict(logits_of_items, data.examples, features)
-    return Evaluation(predictions=predictions, metrics=family.score(predictions, data.examples))
+    predictions = kind.predict(logits_of_items, data.examples, features)
+    return Evaluation(predictions=predictions, metrics=kind.score(predictions, data.examples))
 
 
 def rescore(
@@ -116,18 +116,18 @@ def rescore(
     config = _settings(saved, changes)
     task = find_task(name, config)
     path = data if data.is_file() else find_file(data, task.evaluation)
-    reader = FAMILIES[task.family]
+    reader = TASK_KINDS[task.kind]
     examples = subset(reader.read(task, path), config.max_eval_examples)
     labels = saved.labels or task.labels or reader.labels_of(examples)
-    family = bind_family(task, config, saved.model, load_fitting_tokenizer(folder, saved.model), labels)
+    kind = bind_kind(task, config, saved.model, load_fitting_tokenizer(folder, saved.model), labels)
     torch_device = _find_device(device)
-    model = saved.build_model(task, family.num_outputs).to(torch_device)
-    batcher = family.batcher(family.encode(examples, is_training=False))
+    model = saved.build_model(task, kind.num_outputs).to(torch_device)
+    batcher = kind.batcher(kind.encode(examples, is_training=False))
     with torch.no_grad():
         labelled = EvaluationSet(name=path.stem, examples=examples, batcher=batcher)
-        evaluation = evaluate(model, family, labelled, device=torch_device)
+        evaluation = evaluate(model, kind, labelled, device=torch_device)
     if predictions is not None:
-        family.write(evaluation.predictions, evaluation.metrics, predictions)
+        kind.write(evaluation.predictions, evaluation.metrics, predictions)
     return evaluation.metrics
 
 

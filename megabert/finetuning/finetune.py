@@ -123,7 +123,7 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
     Raises:
         CheckpointError: The folder holds another fine-tuning, or something else.
     """
-    task, config = prepared.family.task, prepared.family.config
+    task, config = prepared.kind.task, prepared.kind.config
     fixed = {name: value for name, value in to_dict(config).items() if name not in FREE_FIELDS}
     mine = Settings(
         task=task.name,
@@ -169,22 +169,22 @@ def has_finished(output_dir: Path, seed: int) -> bool:
 
 def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: World) -> None:
     """Build model and engine once, and train one seed after the other with them."""
-    family, config = prepared.family, prepared.family.config
+    kind, config = prepared.kind, prepared.kind.config
     share_host(world)
     model, given, kept = _build_model(prepared, world)
     # Each seed starts from these weights and from the optimizer and loss scale of a new engine.
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _build_engine(model, config, world)
     first_state = engine.state()
-    sizes = f"{len(prepared.train)} training items, {len(family.labels)} labels, {world.size} rank(s)"
-    logger.info("%s: %s on %s, ZeRO-%d", family.task.name, sizes, world.device.type, engine.zero_stage)
+    sizes = f"{len(prepared.train)} training items, {len(kind.labels)} labels, {world.size} rank(s)"
+    logger.info("%s: %s on %s, ZeRO-%d", kind.task.name, sizes, world.device.type, engine.zero_stage)
     attention = prepared.model.attention_kind
     backends = describe_choices(vars(config.ops), world.device.type, has_lamb=False, attention=attention)
     logger.info(backends)
-    batcher = partial(family.batcher, rank=world.rank, world_size=world.size)
+    batcher = partial(kind.batcher, rank=world.rank, world_size=world.size)
     trainer = TaskTrainer(
         engine=engine,
-        family=family,
+        kind=kind,
         train=batcher(prepared.train),
         evaluation=[
             EvaluationSet(name=name, examples=examples, batcher=batcher(features))
@@ -211,7 +211,7 @@ def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Pat
         metrics[data.name] = evaluation.metrics
         if world.is_main:
             stem = folder / f"predictions_{data.name}"
-            files += [path.name for path in prepared.family.write(evaluation.predictions, evaluation.metrics, stem)]
+            files += [path.name for path in prepared.kind.write(evaluation.predictions, evaluation.metrics, stem)]
     state = {**whole_masters(trainer.engine, world), **kept}
 
     def write() -> None:
@@ -226,11 +226,11 @@ def _build_model(prepared: Prepared, world: World) -> tuple[TaskModel, set[str],
     """Return the model, the names of the weights that it was given, which do not depend on the seed, and the weights
     that no text reaches, which are written as they were.
     """
-    family, config = prepared.family, prepared.family.config
+    kind, config = prepared.kind, prepared.kind.config
     model = TaskModel(
         prepared.model,
-        head=family.head,
-        num_outputs=family.num_outputs,
+        head=kind.head,
+        num_outputs=kind.num_outputs,
         ops=config.ops,
         activation_checkpointing=config.activation_checkpointing,
     )

@@ -11,7 +11,7 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.data.batch import MicroBatch
 from megabert.errors import ConfigError
-from megabert.finetuning.families import Head
+from megabert.finetuning.task_kinds import Head
 from megabert.models.bert import BertModel
 from megabert.models.key_maps import to_ours
 from megabert.models.layers import MaskedLmTransform

@@ -14,8 +14,8 @@ from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import read_object
 from megabert.export.huggingface import TaskHead, read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard
-from megabert.finetuning.families import FAMILIES
 from megabert.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
+from megabert.finetuning.task_kinds import TASK_KINDS
 from megabert.finetuning.tasks import Task
 from megabert.models.convert import load_parameters
 from megabert.observability.environment import describe_environment
@@ -57,7 +57,7 @@ def write_model(
         metrics: Metrics of each evaluation set.
         summary: How the training went.
     """
-    head, family = prepared.family.head, prepared.model.family
+    head, family = prepared.kind.head, prepared.model.family
     encoder, weights = take_head(state, family, head.architecture)
     write_huggingface(
         folder,
@@ -71,23 +71,23 @@ def write_model(
 
 def _fields(prepared: "Prepared", metrics: "Metrics") -> dict[str, Any]:
     """Return the fields of config.json: what ``megabert evaluate`` needs, and what transformers calls the labels."""
-    family, config = prepared.family, to_dict(prepared.family.config)
-    settings = {name: config[name] for name in SCORING_SETTINGS} | {"max_seq_length": family.max_seq_length}
+    kind, config = prepared.kind, to_dict(prepared.kind.config)
+    settings = {name: config[name] for name in SCORING_SETTINGS} | {"max_seq_length": kind.max_seq_length}
     threshold = next(iter(metrics.values())).get("null_threshold")
     if threshold is not None:  # the one that was best on the evaluation set, in place of "auto"
         settings["null_threshold"] = threshold
-    fields: dict[str, Any] = {KEY: {"task": family.task.name, **settings}}
-    if family.task.family in ("sequence", "tagging", "regression"):
-        fields["id2label"] = {str(index): label for index, label in enumerate(family.labels)}
-        fields["label2id"] = family.ids
-    if family.task.family in ("sequence", "regression"):
-        is_regression = family.task.family == "regression"
+    fields: dict[str, Any] = {KEY: {"task": kind.task.name, **settings}}
+    if kind.task.kind in ("sequence", "tagging", "regression"):
+        fields["id2label"] = {str(index): label for index, label in enumerate(kind.labels)}
+        fields["label2id"] = kind.ids
+    if kind.task.kind in ("sequence", "regression"):
+        is_regression = kind.task.kind == "regression"
         fields["problem_type"] = "regression" if is_regression else "single_label_classification"
     return fields
 
 
 def _card(prepared: "Prepared", metrics: "Metrics", summary: "TrainingSummary") -> ModelCard:
-    family, task, config = prepared.family, prepared.family.task, prepared.family.config
+    kind, task, config = prepared.kind, prepared.kind.task, prepared.kind.config
     first = next(iter(metrics))
     return ModelCard(
         name=f"{task.name}, fine-tuned",
@@ -102,14 +102,14 @@ def _card(prepared: "Prepared", metrics: "Metrics", summary: "TrainingSummary") 
             "learning rate": f"{config.learning_rate:g}, warm-up {config.warmup_ratio:.0%}, then linear decay",
             "weight decay": config.weight_decay,
             "dropout": f"{config.hidden_dropout_prob:g}, of attention {config.attention_probs_dropout_prob:g}",
-            "longest sequence": family.max_seq_length,
-            "labels": ", ".join(family.labels),
+            "longest sequence": kind.max_seq_length,
+            "labels": ", ".join(kind.labels),
         },
         checkpoint={"chosen as": f"best on {first}", "step": f"{summary.best_step:,} of {summary.steps:,}"},
         metrics={f"{name}/{metric}": value for name, scores in metrics.items() for metric, value in scores.items()},
         software=describe_environment()["packages"],
-        pipeline=family.head.pipeline,
-        usage=_usage(family.head.architecture, architecture_of(prepared.model.family, family.head.architecture)),
+        pipeline=kind.head.pipeline,
+        usage=_usage(kind.head.architecture, architecture_of(prepared.model.family, kind.head.architecture)),
         metrics_of=("evaluation", first),
     )
 
@@ -146,7 +146,7 @@ class SavedModel:
         Raises:
             CheckpointError: The folder has no head for this task, or one of another width.
         """
-        head = FAMILIES[task.family].head
+        head = TASK_KINDS[task.kind].head
         given = head_by_our_names(self.head, self.model.family, head.architecture)
         weight, bias = f"{head.module}.weight", f"{head.module}.bias"
         if not {weight, bias} <= given.keys():

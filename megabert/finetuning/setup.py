@@ -13,9 +13,9 @@ from megabert.errors import ConfigError, DataError
 from megabert.export.sources import Source, open_source
 from megabert.files import sha256_file
 from megabert.finetuning.batches import Features
-from megabert.finetuning.families import FAMILIES, Example, Family
 from megabert.finetuning.model import architecture_of
 from megabert.finetuning.tables import SUFFIXES
+from megabert.finetuning.task_kinds import TASK_KINDS, Example, TaskKind
 from megabert.finetuning.tasks import Task
 from megabert.models.build import InitialWeights
 from megabert.tokenization import Tokenizer
@@ -24,7 +24,7 @@ from megabert.tokenization.huggingface import check_links
 MORE_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 """Suffixes of files with CoNLL columns."""
 USUAL_LENGTHS = {"span": 384}
-"""What ``max_seq_length=auto`` means for a family of tasks; other families take 128."""
+"""What ``max_seq_length=auto`` means for a kind of task; other kinds take 128."""
 
 
 Item = TypeVar("Item")
@@ -39,7 +39,7 @@ class Prepared:
     source: Source
     model: ModelConfig
     """The source's shape with the dropout of the fine-tuning."""
-    family: Family
+    kind: TaskKind
     """The task, bound to its settings."""
     train: Features
     evaluation: tuple[tuple[str, Sequence[Example], Features], ...]
@@ -58,16 +58,16 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     """
     source = open_source(config.model, config.checkpoint)
     # Refuses, before hours of training, a model whose result transformers could not load.
-    architecture_of(source.model.family, FAMILIES[task.family].head.architecture)
+    architecture_of(source.model.family, TASK_KINDS[task.kind].head.architecture)
     tokenizer = source.load_tokenizer()
     check_links(source.tokenizer_dir)  # now, since the result gets a copy of it
     train_path, evaluation_paths = find_files(task, config)
     train, evaluation = _read_examples(task, config, train_path, evaluation_paths)
     # Read even where the task names its labels: examples with a single label are refused, there is nothing to learn.
-    labels = FAMILIES[task.family].labels_of(train)
-    family = bind_family(task, config, source.model, tokenizer, task.labels or labels)
-    encoded = family.encode(train, is_training=True)
-    evaluated = tuple((name, examples, family.encode(examples, is_training=False)) for name, examples in evaluation)
+    labels = TASK_KINDS[task.kind].labels_of(train)
+    kind = bind_kind(task, config, source.model, tokenizer, task.labels or labels)
+    encoded = kind.encode(train, is_training=True)
+    evaluated = tuple((name, examples, kind.encode(examples, is_training=False)) for name, examples in evaluation)
     return Prepared(
         source=source if config.random_weights else replace(source, weights=_read_now(source.weights)),
         model=replace(
@@ -76,7 +76,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
             attention_probs_dropout_prob=config.attention_probs_dropout_prob,
             generator_size=None,  # of an ELECTRA only the discriminator is fine-tuned
         ),
-        family=family,
+        kind=kind,
         train=encoded,
         evaluation=evaluated,
         identity={
@@ -97,7 +97,7 @@ def _read_examples(
     task: Task, config: FinetuneConfig, train_path: Path, evaluation_paths: Sequence[Path]
 ) -> tuple[list[Example], list[NamedSet]]:
     """Return the training examples, and name and examples of each evaluation set."""
-    reader = FAMILIES[task.family]
+    reader = TASK_KINDS[task.kind]
     train = reader.read(task, train_path)
     evaluation = [(path.stem, reader.read(task, path)) for path in evaluation_paths]
     if not evaluation:
@@ -107,15 +107,15 @@ def _read_examples(
     return train, [(name, subset(examples, config.max_eval_examples)) for name, examples in evaluation]
 
 
-def bind_family(
+def bind_kind(
     task: Task, config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer, labels: tuple[str, ...]
-) -> Family:
-    """Return the task's family, bound to settings, labels and a model.
+) -> TaskKind:
+    """Return the task's kind, bound to settings, labels and a model.
 
     Raises:
         ConfigError: The model has fewer positions than sequences may have tokens.
     """
-    limit, usual = model.max_position_embeddings, USUAL_LENGTHS.get(task.family, 128)
+    limit, usual = model.max_position_embeddings, USUAL_LENGTHS.get(task.kind, 128)
     length = min(usual, limit) if config.max_seq_length == "auto" else config.max_seq_length
     if length > limit:
         raise ConfigError(
@@ -123,7 +123,7 @@ def bind_family(
             "or less."
         )
     has_segments = model.type_vocab_size > 1
-    return FAMILIES[task.family](
+    return TASK_KINDS[task.kind](
         task, config, tokenizer, labels=labels, max_seq_length=length, has_segments=has_segments
     )
 

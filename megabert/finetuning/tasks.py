@@ -1,4 +1,4 @@
-"""The tasks, as a table: family, files, columns, labels, metrics."""
+"""The tasks, as a table: kind, files, columns, labels, metrics."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from megabert.errors import ConfigError
 
 COLUMNS = ("text", "pair", "label")
 """Fields of a task that name columns; a configuration has ``text_column`` and so on."""
-TaskFamily = Literal["sequence", "regression", "choice", "span", "tagging"]
+TaskKindName = Literal["sequence", "regression", "choice", "span", "tagging"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Task:
 
     name: str
     """Name of the task on the command line."""
-    family: TaskFamily = "sequence"
+    kind: TaskKindName = "sequence"
     about: str
     """A few words for help texts and model cards."""
     text: str = "text"
@@ -97,7 +97,7 @@ _TABLE = [
         name="stsb",
         glue_folder="STS-B",
         about="similarity, 0 to 5",
-        family="regression",
+        kind="regression",
         label="score",
         metrics=("pearson", "spearman"),
         **_SENTENCES,
@@ -130,11 +130,11 @@ _TABLE = [
         label="answer",
         labels=("false", "true"),
     ),
-    Task(name="swag", family="choice", about="four endings (Zellers et al. 2018), its CSV", text="sent1", pair="sent2"),
-    Task(name="squad", family="span", about="answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)", **_SPANS),
+    Task(name="swag", kind="choice", about="four endings (Zellers et al. 2018), its CSV", text="sent1", pair="sent2"),
+    Task(name="squad", kind="span", about="answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)", **_SPANS),
     Task(
         name="squad2",
-        family="span",
+        kind="span",
         about="answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)",
         may_be_unanswerable=True,
         **_SPANS,
@@ -144,10 +144,10 @@ _TABLE = [
         name="classification",
         about="a label for a text or a pair, out of any TSV, CSV, JSON Lines or Parquet",
     ),
-    Task(name="regression", family="regression", about="a number instead of a label", metrics=("pearson", "spearman")),
+    Task(name="regression", kind="regression", about="a number instead of a label", metrics=("pearson", "spearman")),
     Task(
         name="tagging",
-        family="tagging",
+        kind="tagging",
         about="tags of tokens in BIO: CoNLL columns, or JSON Lines with lists",
         text="tokens",
         label="tags",

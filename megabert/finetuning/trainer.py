@@ -16,8 +16,8 @@ from megabert.engine.master_weights import copy_masters, put_back_masters
 from megabert.errors import DataError
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.evaluate import Evaluation, EvaluationSet, evaluate
-from megabert.finetuning.families import Family
 from megabert.finetuning.model import empty_loss
+from megabert.finetuning.task_kinds import TaskKind
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter
 from megabert.optim import linear_warmup_decay
@@ -58,7 +58,7 @@ class TaskTrainer:
     """Trains a task's model. ``run`` starts from the engine's present weights and leaves the best ones there."""
 
     engine: Engine
-    family: Family
+    kind: TaskKind
     train: Batcher
     evaluation: Sequence[EvaluationSet]
     """Sets to score; the first one picks the best weights."""
@@ -72,7 +72,7 @@ class TaskTrainer:
         Returns:
             How it went, and the evaluation of the first set with the best weights.
         """
-        config = self.family.config
+        config = self.kind.config
         an_epoch = self.train.steps_an_epoch(config.global_batch_size)
         steps = max(1, math.ceil(config.epochs * an_epoch))
         every = config.evaluate_every_steps or an_epoch
@@ -103,13 +103,13 @@ class TaskTrainer:
     def evaluate(self, data: EvaluationSet) -> Evaluation:
         """Score a set with the present weights; every rank calls it and gets the result."""
         with self.engine.evaluating():
-            return evaluate(self.engine.forward, self.family, data, device=self.world.device, gather=self.world.gather)
+            return evaluate(self.engine.forward, self.kind, data, device=self.world.device, gather=self.world.gather)
 
     def _is_best(self, summary: TrainingSummary, evaluation: Evaluation) -> bool:
         """Record an evaluation after the current step; return whether it is the best one so far."""
         summary.history.append({"step": summary.steps, **evaluation.metrics})
         # The mean of the task's metrics; tags that are not BIO have their accuracy alone.
-        scores = [evaluation.metrics[name] for name in self.family.task.metrics if name in evaluation.metrics]
+        scores = [evaluation.metrics[name] for name in self.kind.task.metrics if name in evaluation.metrics]
         scores = scores or [evaluation.metrics["accuracy"]]
         score = sum(scores) / len(scores)
         if summary.best_step and not score > summary.score:
@@ -119,7 +119,7 @@ class TaskTrainer:
 
     def _timed_step(self, summary: TrainingSummary, seed: int, steps: int) -> dict[str, float]:
         """Make one step, add its time and its examples to the summary, and return its metrics."""
-        config = self.family.config
+        config = self.kind.config
         started, cpu_started = time.perf_counter(), time.process_time()
         rate = linear_warmup_decay(
             summary.steps, steps=steps, warmup_ratio=config.warmup_ratio, peak=config.learning_rate
@@ -135,12 +135,12 @@ class TaskTrainer:
 
     def _step(self, step: int, seed: int, rate: float) -> tuple[float, float]:
         """Make a step and return the mean loss and the gradient norm before clipping."""
-        batches, terms = self.train.step(step, seed=seed, global_batch_size=self.family.config.global_batch_size)
+        batches, terms = self.train.step(step, seed=seed, global_batch_size=self.kind.config.global_batch_size)
         loss_sum = torch.zeros(1, dtype=torch.float64, device=self.world.device)
         for number, batch in enumerate(batches, start=1):
             batch = batch.to(self.world.device)
             logits = self.engine.forward(batch.inputs, batch.label_positions_M)
-            loss = self.family.loss(logits, batch) if batch.inputs.num_instances else empty_loss(logits)
+            loss = self.kind.loss(logits, batch) if batch.inputs.num_instances else empty_loss(logits)
             # The engine averages gradients over the ranks: times their number, divided by the terms of all of them,
             # that is the gradient of the mean over all terms, however these are spread over ranks and micro-steps.
             self.engine.backward(loss * (self.world.size / max(terms, 1)), is_last=number == len(batches))

@@ -13,8 +13,8 @@ from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.evaluate import EvaluationSet, evaluate
-from megabert.finetuning.families import FAMILIES
 from megabert.finetuning.model import TaskModel
+from megabert.finetuning.task_kinds import TASK_KINDS
 from megabert.finetuning.tasks import find_task
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
@@ -76,13 +76,13 @@ def model_dir(tokenizer_dir, model_config, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def make_family(tokenizer):
-    """Return a function that binds a task: ``make_family("squad", labels, max_seq_length=..., **settings)``."""
+def make_kind(tokenizer):
+    """Return a function that binds a task: ``make_kind("squad", labels, max_seq_length=..., **settings)``."""
 
     def make(name: str, labels=(), *, max_seq_length: int = 32, **settings):
         task = find_task(name)
         config = FinetuneConfig(model="m", data="d", **settings)
-        return FAMILIES[task.family](task, config, tokenizer, labels=tuple(labels), max_seq_length=max_seq_length)
+        return TASK_KINDS[task.kind](task, config, tokenizer, labels=tuple(labels), max_seq_length=max_seq_length)
 
     return make
 
@@ -93,23 +93,23 @@ def batcher_of(features, *, tokens: int = 512, rank: int = 0, world_size: int = 
 
 @pytest.fixture
 def learn(model_config):
-    """Return a function that trains a family's head and encoder, and scores it on the training examples."""
+    """Return a function that trains a kind's head and encoder, and scores it on the training examples."""
 
-    def train(family, examples, *, steps: int = 60, rate: float = 3e-3):
-        features = family.encode(examples, is_training=True)
-        model = TaskModel(model_config, head=family.head, num_outputs=family.num_outputs)
+    def train(kind, examples, *, steps: int = 60, rate: float = 3e-3):
+        features = kind.encode(examples, is_training=True)
+        model = TaskModel(model_config, head=kind.head, num_outputs=kind.num_outputs)
         initialize(model, 1)
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
         for step in range(1, steps + 1):
             batches, terms = batcher_of(features).step(step, seed=1, global_batch_size=16)
             optimizer.zero_grad()
             for batch in batches:
-                (family.loss(model(batch.inputs, batch.label_positions_M), batch) / terms).backward()
+                (kind.loss(model(batch.inputs, batch.label_positions_M), batch) / terms).backward()
             optimizer.step()
         model.eval()
         data = EvaluationSet(name="train", examples=examples, batcher=batcher_of(features))
         with torch.no_grad():
-            return model, evaluate(model, family, data, device=torch.device("cpu"))
+            return model, evaluate(model, kind, data, device=torch.device("cpu"))
 
     return train
 

@@ -8,9 +8,9 @@ from unit.finetuning.conftest import WORDS
 from unit.finetuning.test_span import gold_logits, question
 
 from megabert.config.finetune import FinetuneConfig
-from megabert.finetuning.families import FAMILIES
-from megabert.finetuning.families.sequence import LabelledText
-from megabert.finetuning.families.tagging import TaggedSentence
+from megabert.finetuning.task_kinds import TASK_KINDS
+from megabert.finetuning.task_kinds.sequence import LabelledText
+from megabert.finetuning.task_kinds.tagging import TaggedSentence
 from megabert.finetuning.tasks import find_task
 from megabert.tokenization import load_tokenizer, save_huggingface, train_byte_bpe
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 def make(folder):
     def make(name: str, labels=()):
         task, config = find_task(name), FinetuneConfig(model="m", data="d", doc_stride=7)
-        return FAMILIES[task.family](
+        return TASK_KINDS[task.kind](
             task, config, load_tokenizer(folder), labels=tuple(labels), max_seq_length=24, has_segments=False
         )
 
@@ -43,9 +43,9 @@ def test_pairs_are_those_of_transformers(make, folder):
 
 
 def test_tags_stand_on_words_as_in_running_text(make, folder):
-    family = make("tagging", ("O", "B-A"))
+    kind = make("tagging", ("O", "B-A"))
     example = TaggedSentence(where="t:1", tokens=("the", "cat", "sat"), tags=("O", "B-A", "O"))
-    features = family.encode([example], is_training=True)
+    features = kind.encode([example], is_training=True)
     inside = features.columns.input_ids[1:-1].tolist()
     assert inside == load_tokenizer(folder).encode(" the cat sat").tolist()
     assert features.labels.tolist() == [0, 1, 0]
@@ -58,7 +58,7 @@ def test_answers_come_back_without_the_space_before_them(make):
         words = rng.choices(WORDS, k=25)
         words[start] = f"x{start}" if (start := rng.randrange(25)) else "x0"
         examples.append(question(" ".join(words), words[start], str(index)))
-    family = make("squad")
-    features = family.encode(examples, is_training=True)
-    predictions = family.predict(gold_logits(features), examples, features)
-    assert family.score(predictions, examples)["exact"] == 1
+    kind = make("squad")
+    features = kind.encode(examples, is_training=True)
+    predictions = kind.predict(gold_logits(features), examples, features)
+    assert kind.score(predictions, examples)["exact"] == 1

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from unit.finetuning.conftest import batcher_of, sentence
 
 from megabert.finetuning.batches import Sequences
-from megabert.finetuning.families.sequence import LabelledText
+from megabert.finetuning.task_kinds.sequence import LabelledText
 
 
 def examples(rng, count=40):
@@ -31,9 +31,9 @@ def rng():
     return random.Random(5)
 
 
-def test_pairs_are_encoded_and_cut_as_by_transformers(rng, make_family, tokenizer_dir):
-    family = make_family("rte", ("0", "1"), max_seq_length=24)
-    columns = family.encode(pairs := examples(rng), is_training=True).columns
+def test_pairs_are_encoded_and_cut_as_by_transformers(rng, make_kind, tokenizer_dir):
+    kind = make_kind("rte", ("0", "1"), max_seq_length=24)
+    columns = kind.encode(pairs := examples(rng), is_training=True).columns
     theirs = AutoTokenizer.from_pretrained(tokenizer_dir)
     for index, example in enumerate(pairs):
         expected = theirs(example.text, example.pair)
@@ -57,8 +57,8 @@ def test_the_longer_text_loses_its_end_first(tokenizer, a, b):
     assert len(sequences.ids[0]) == kept_a + kept_b + 3
 
 
-def test_an_epoch_holds_every_item_once_on_any_number_of_ranks(rng, make_family):
-    features = make_family("rte", ("0", "1")).encode(examples(rng, 37), is_training=True)
+def test_an_epoch_holds_every_item_once_on_any_number_of_ranks(rng, make_kind):
+    features = make_kind("rte", ("0", "1")).encode(examples(rng, 37), is_training=True)
     alone = [items_of(features, step, 1) for step in range(1, 6)]
     assert sorted(np.concatenate(alone).tolist()) == sorted([*range(37)])
     for step, items in enumerate(alone, 1):
@@ -78,8 +78,8 @@ def items_of(features, step, ranks) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def test_dropout_keys_do_not_depend_on_ranks(rng, make_family):
-    features = make_family("rte", ("0", "1")).encode(examples(rng), is_training=True)
+def test_dropout_keys_do_not_depend_on_ranks(rng, make_kind):
+    features = make_kind("rte", ("0", "1")).encode(examples(rng), is_training=True)
 
     def keys(ranks: int) -> dict[int, int]:
         key_of_item = {}
@@ -92,10 +92,10 @@ def test_dropout_keys_do_not_depend_on_ranks(rng, make_family):
     assert len(set(keys(1).values())) == 16
 
 
-def test_sequences_of_a_choice_stay_together(make_family, rng):
-    from unit.finetuning.test_families import swag_questions
+def test_sequences_of_a_choice_stay_together(make_kind, rng):
+    from unit.finetuning.test_task_kinds import swag_questions
 
-    features = make_family("swag").encode(questions := swag_questions(rng, 10), is_training=True)
+    features = make_kind("swag").encode(questions := swag_questions(rng, 10), is_training=True)
     for batch in batcher_of(features, tokens=128).step(1, seed=1, global_batch_size=10)[0]:
         assert batch.labels.tolist() == [questions[item].label for item in batch.items]
         for number, item in enumerate(batch.items):
@@ -104,13 +104,13 @@ def test_sequences_of_a_choice_stay_together(make_family, rng):
             assert batch.inputs.input_ids_T[first:stop].tolist() == features.columns.input_ids[a:b].tolist()
 
 
-def test_labels_of_tags_follow_their_items(make_family, rng):
-    from unit.finetuning.test_families import tagged
+def test_labels_of_tags_follow_their_items(make_kind, rng):
+    from unit.finetuning.test_task_kinds import tagged
 
-    family = make_family("tagging", ("O", "B-ANIMAL", "B-THING"))
-    features = family.encode(sentences := tagged(rng, 20), is_training=True)
+    kind = make_kind("tagging", ("O", "B-ANIMAL", "B-THING"))
+    features = kind.encode(sentences := tagged(rng, 20), is_training=True)
     for batch in batcher_of(features, tokens=64).step(1, seed=1, global_batch_size=20)[0]:
-        tags = [family.labels[index] for index in batch.labels]
+        tags = [kind.labels[index] for index in batch.labels]
         assert tags == [tag for item in batch.items for tag in sentences[item].tags]
         starts = batch.inputs.cu_seqlens
         inside = [

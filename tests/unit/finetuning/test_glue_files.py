@@ -4,10 +4,10 @@ import pytest
 
 from megabert.cli import main
 from megabert.errors import ConfigError, DataError
-from megabert.finetuning.families import FAMILIES
 from megabert.finetuning.finetune import Summary
 from megabert.finetuning.glue import glue_table, run_glue
 from megabert.finetuning.setup import find_file
+from megabert.finetuning.task_kinds import TASK_KINDS
 from megabert.finetuning.tasks import GLUE, find_task
 
 # Header (none for CoLA) and one row of each file, the texts being "one" and "two".
@@ -36,7 +36,7 @@ SINGLE = ("cola", "sst2")
 def test_task_reads_its_file(task, tmp_path):
     header, row = FILES[task.name]
     (tmp_path / "train.tsv").write_text("".join(f"{line}\n" for line in (header, row) if line is not None))
-    (example,) = FAMILIES[task.family].read(task, find_file(tmp_path, (task.train,)))
+    (example,) = TASK_KINDS[task.kind].read(task, find_file(tmp_path, (task.train,)))
     assert example.text == "one"
     assert example.pair == (None if task.name in SINGLE else "two")
     assert task.labels is None or example.label in task.labels

@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 from unit.finetuning.conftest import batcher_of, sentence
-from unit.finetuning.test_families import labelled, rated
 from unit.finetuning.test_span import question
+from unit.finetuning.test_task_kinds import labelled, rated
 
 from megabert.config.run import OptimizerConfig
 from megabert.finetuning.model import TaskModel, architecture_of, take_head
@@ -46,13 +46,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_losses_are_those_of_transformers(name, make_family, model_config):
+def test_losses_are_those_of_transformers(name, make_kind, model_config):
     make, labels, label_row, options = CASES[name]
-    family = make_family(name, labels)
+    kind = make_kind(name, labels)
     without_dropout = replace(model_config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    ours = TaskModel(without_dropout, head=family.head, num_outputs=family.num_outputs)
+    ours = TaskModel(without_dropout, head=kind.head, num_outputs=kind.num_outputs)
     initialize(ours, 1)
-    features = family.encode(make(random.Random(1)), is_training=True)
+    features = kind.encode(make(random.Random(1)), is_training=True)
     batcher = batcher_of(features, tokens=64)
     config = transformers.BertConfig(
         vocab_size=ours.config.vocab_size,
@@ -65,9 +65,9 @@ def test_losses_are_those_of_transformers(name, make_family, model_config):
         attention_probs_dropout_prob=0.0,
         **options,
     )
-    theirs = getattr(transformers, architecture_of("bert", family.head.architecture))(config)
+    theirs = getattr(transformers, architecture_of("bert", kind.head.architecture))(config)
     encoder, head = take_head(
-        {n: p.detach().clone() for n, p in ours.named_parameters()}, "bert", family.head.architecture
+        {n: p.detach().clone() for n, p in ours.named_parameters()}, "bert", kind.head.architecture
     )
     theirs.load_state_dict({**to_huggingface(encoder, ours.config), **head})
     named = list(theirs.named_parameters())
@@ -79,7 +79,7 @@ def test_losses_are_those_of_transformers(name, make_family, model_config):
     our_optimizer = build_optimizer(ours.named_parameters(), OptimizerConfig(name="adamw", weight_decay=DECAY))
     for step in range(1, STEPS + 1):
         batches, terms = batcher.step(step, seed=1, global_batch_size=16)
-        our_loss = sum(family.loss(ours(batch.inputs), batch) for batch in batches) / terms
+        our_loss = sum(kind.loss(ours(batch.inputs), batch) for batch in batches) / terms
         our_optimizer.zero_grad()
         our_loss.backward()
         torch.nn.utils.clip_grad_norm_(ours.parameters(), 1.0)

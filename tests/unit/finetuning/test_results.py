@@ -11,8 +11,8 @@ from megabert.finetuning.finetune import claim_folder, read_summary, summarize
 
 
 def prepared(**settings):
-    family = SimpleNamespace(task=SimpleNamespace(name="rte"), config=FinetuneConfig(model="m", data="d", **settings))
-    return SimpleNamespace(family=family, identity={"tokenizer": "0" * 64})
+    kind = SimpleNamespace(task=SimpleNamespace(name="rte"), config=FinetuneConfig(model="m", data="d", **settings))
+    return SimpleNamespace(kind=kind, identity={"tokenizer": "0" * 64})
 
 
 def write_result(folder, seed, score, **fields):

@@ -43,8 +43,8 @@ def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_d
     write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
     prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data)))
     assert prepared.model.family == family
-    assert prepared.family.has_segments is (config.type_vocab_size > 1)
-    model = TaskModel(prepared.model, head=prepared.family.head, num_outputs=2)
+    assert prepared.kind.has_segments is (config.type_vocab_size > 1)
+    model = TaskModel(prepared.model, head=prepared.kind.head, num_outputs=2)
     given = set(_load_weights(model, prepared.source.weights))
     new = {name for name, _ in model.named_parameters()} - given
     has_pooler = family in ("bert", "albert", "modernbert")  # the last one's is the dense layer of its masked LM
@@ -73,7 +73,7 @@ def test_weights_without_a_layer_are_refused(model_config):
 
 
 def _head():
-    from megabert.finetuning.families.sequence import Classification
+    from megabert.finetuning.task_kinds.sequence import Classification
 
     return Classification.head
 

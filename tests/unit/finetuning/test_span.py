@@ -9,7 +9,7 @@ from unit.finetuning.conftest import random_logits, sentence
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.errors import DataError
-from megabert.finetuning.families.span import Span, SpanQuestion
+from megabert.finetuning.task_kinds.span import Span, SpanQuestion
 from megabert.finetuning.tasks import find_task
 
 
@@ -29,20 +29,20 @@ def gold_logits(features, scale: float = 9.0) -> list[np.ndarray]:
     return logits
 
 
-def test_span_learns(make_family, learn):
+def test_span_learns(make_kind, learn):
     rng = random.Random(1)
     examples = [
         question(sentence(rng, ("cat", "ship", "dog")[i % 3], length=8), ("cat", "ship", "dog")[i % 3], str(i))
         for i in range(48)
     ]
-    _, evaluation = learn(make_family("squad", ("start", "end")), examples, steps=120)
+    _, evaluation = learn(make_kind("squad", ("start", "end")), examples, steps=120)
     assert evaluation.metrics["exact"] > 0.9
 
 
 @pytest.mark.parametrize("stride", [1, 4, 9, 100])
-def test_known_answers_come_back_from_any_window(make_family, stride):
+def test_known_answers_come_back_from_any_window(make_kind, stride):
     rng = random.Random(stride)
-    family = make_family("squad", max_seq_length=24, doc_stride=stride)
+    kind = make_kind("squad", max_seq_length=24, doc_stride=stride)
     examples = []
     for index in range(30):
         words = sentence(rng, length=rng.randint(1, 40)).split()
@@ -50,8 +50,8 @@ def test_known_answers_come_back_from_any_window(make_family, stride):
         stop = min(len(words), start + rng.randint(1, 3))
         words[start] = f"w{start}"  # several pieces, and nowhere else
         examples.append(question("  ".join(words), "  ".join(words[start:stop]), str(index)))
-    features = family.encode(examples, is_training=True)
-    predictions = family.predict(gold_logits(features), examples, features)
+    features = kind.encode(examples, is_training=True)
+    predictions = kind.predict(gold_logits(features), examples, features)
     held = {w.question for i, w in enumerate(features.windows) if features.labels[i, 0] > 0}
     assert len(held) > 20
     for index in held:
@@ -68,16 +68,16 @@ def test_known_answers_come_back_from_any_window(make_family, stride):
         ("the\r\n cat\tsat", "cat\tsat"),
     ],
 )
-def test_answers_are_the_contexts_own_characters(make_family, context, answer):
-    family, example = make_family("squad"), question(context, answer)
-    features = family.encode([example], is_training=True)
-    (prediction,) = family.predict(gold_logits(features), [example], features)
+def test_answers_are_the_contexts_own_characters(make_kind, context, answer):
+    kind, example = make_kind("squad"), question(context, answer)
+    features = kind.encode([example], is_training=True)
+    (prediction,) = kind.predict(gold_logits(features), [example], features)
     assert prediction["answer"] == answer
 
 
-def test_windows_cover_every_token_and_one_is_best_for_each(make_family):
-    family = make_family("squad", max_seq_length=20, doc_stride=5)
-    windows = list(family._windows(47, 4))
+def test_windows_cover_every_token_and_one_is_best_for_each(make_kind):
+    kind = make_kind("squad", max_seq_length=20, doc_stride=5)
+    windows = list(kind._windows(47, 4))
     room = 20 - 4 - 3
     assert [first for first, _, _ in windows] == [*range(0, 36, 5)]
     assert windows[-1][1] == 47
@@ -89,9 +89,9 @@ def test_windows_cover_every_token_and_one_is_best_for_each(make_family):
 
 
 @pytest.mark.parametrize(("tokens", "stride"), [(0, 5), (1, 5), (13, 5), (47, 5), (100, 1), (100, 50)])
-def test_best_window_is_that_of_the_whole_table(make_family, tokens, stride):
-    family = make_family("squad", max_seq_length=20, doc_stride=stride)
-    windows = list(family._windows(tokens, 4))
+def test_best_window_is_that_of_the_whole_table(make_kind, tokens, stride):
+    kind = make_kind("squad", max_seq_length=20, doc_stride=stride)
+    windows = list(kind._windows(tokens, 4))
     index = np.arange(tokens)
     table = [
         np.where(
@@ -104,12 +104,12 @@ def test_best_window_is_that_of_the_whole_table(make_family, tokens, stride):
         assert is_best.tolist() == (best[first:stop] == number).tolist()
 
 
-def test_answers_are_the_best_valid_pairs(make_family):
-    family = make_family("squad", max_answer_length=3, n_best=50)
+def test_answers_are_the_best_valid_pairs(make_kind):
+    kind = make_kind("squad", max_answer_length=3, n_best=50)
     example = question("the cat sat on a mat .", "cat")
-    features = family.encode([example], is_training=False)
+    features = kind.encode([example], is_training=False)
     (logits,) = random_logits(features, 2)
-    (prediction,) = family.predict([logits], [example], features)
+    (prediction,) = kind.predict([logits], [example], features)
     window = features.windows[0]
     shift = window.start
     expected = {}
@@ -123,26 +123,26 @@ def test_answers_are_the_best_valid_pairs(make_family):
     assert sum(row["probability"] for row in prediction["n_best"]) == pytest.approx(1)
 
 
-def test_threshold_decides_whether_there_is_an_answer(make_family, tmp_path):
+def test_threshold_decides_whether_there_is_an_answer(make_kind, tmp_path):
     examples = [question("the cat sat .", "cat", "yes"), question("the dog sat .", "", "no")]
-    family = make_family("squad2")
-    features = family.encode(examples, is_training=True)
-    predictions = family.predict(gold_logits(features), examples, features)
-    metrics = family.score(predictions, examples)
+    kind = make_kind("squad2")
+    features = kind.encode(examples, is_training=True)
+    predictions = kind.predict(gold_logits(features), examples, features)
+    metrics = kind.score(predictions, examples)
     assert (metrics["exact"], metrics["answerable_exact"], metrics["unanswerable_exact"]) == (1, 1, 1)
-    family.write(predictions, metrics, tmp_path / "p")
+    kind.write(predictions, metrics, tmp_path / "p")
     assert json.loads((tmp_path / "p.json").read_text()) == {"yes": "cat", "no": ""}
     assert set(json.loads((tmp_path / "p_null_odds.json").read_text())) == {"yes", "no"}
-    strict = make_family("squad2", null_threshold=-1e9)
+    strict = make_kind("squad2", null_threshold=-1e9)
     assert strict.score(predictions, examples)["exact"] == 0.5
 
 
-def test_no_answer_stands_among_the_best_answers(make_family):
-    family, plain = make_family("squad2", n_best=12), make_family("squad", n_best=12)
+def test_no_answer_stands_among_the_best_answers(make_kind):
+    kind, plain = make_kind("squad2", n_best=12), make_kind("squad", n_best=12)
     example = question("the cat sat on a mat .", "cat")
-    features = family.encode([example], is_training=False)
+    features = kind.encode([example], is_training=False)
     logits = random_logits(features, 2)
-    (prediction,), (expected,) = (each.predict(logits, [example], features) for each in (family, plain))
+    (prediction,), (expected,) = (each.predict(logits, [example], features) for each in (kind, plain))
     assert {name: prediction[name] for name in ("answer", "null_odds")} == {
         name: expected[name] for name in ("answer", "null_odds")
     }

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from unit.finetuning.conftest import batcher_of
-from unit.finetuning.test_families import labelled
+from unit.finetuning.test_task_kinds import labelled
 
 from megabert.config.run import OptimizerConfig
 from megabert.distributed.process_group import distributed_world
@@ -60,19 +60,19 @@ def world():
 
 
 @pytest.fixture
-def fitting(make_family, model_config, world, monkeypatch):
+def fitting(make_kind, model_config, world, monkeypatch):
     """Return a function that makes a fitting whose evaluations score as told."""
 
     def make(scores, **settings):
-        family = make_family("rte", ("no", "yes"), global_batch_size=16, **settings)
-        features = family.encode(labelled(random.Random(1)), is_training=True)
-        model = TaskModel(model_config, head=family.head, num_outputs=2)
+        kind = make_kind("rte", ("no", "yes"), global_batch_size=16, **settings)
+        features = kind.encode(labelled(random.Random(1)), is_training=True)
+        model = TaskModel(model_config, head=kind.head, num_outputs=2)
         initialize(model, 1)
         engine = PlainEngine(model)
         data = SimpleNamespace(name="dev")
         fitting = TaskTrainer(
             engine=engine,
-            family=family,
+            kind=kind,
             train=batcher_of(features),
             evaluation=[data],
             world=world,

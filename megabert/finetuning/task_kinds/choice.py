@@ -12,9 +12,9 @@ from torch import Tensor
 
 from megabert.errors import DataError
 from megabert.finetuning.batches import Features, TaskBatch
-from megabert.finetuning.families.base import Example, Family, Head, Logits, Prediction
 from megabert.finetuning.metrics import METRICS
 from megabert.finetuning.tables import read_table
+from megabert.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
 from megabert.finetuning.tasks import Task
 
 ENDINGS = ("ending0", "ending1", "ending2", "ending3")
@@ -31,7 +31,7 @@ class ChoiceQuestion(Example):
     label: int
 
 
-class Choice(Family[ChoiceQuestion]):
+class Choice(TaskKind[ChoiceQuestion]):
     """Four sequences a question: the first text is the context, the second the start with one of the endings."""
 
     head = Head("MultipleChoice", "classifier", "pooled", "multiple-choice")

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from megabert.errors import DataError
 from megabert.finetuning.batches import Features, TaskBatch
-from megabert.finetuning.families.base import Example, Family, Head, Logits, Prediction
 from megabert.finetuning.metrics import METRICS
 from megabert.finetuning.tables import read_table
+from megabert.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
 from megabert.finetuning.tasks import Task
 
 
@@ -29,7 +29,7 @@ class LabelledText(Example):
     label: str
 
 
-class _SequenceFamily(Family[LabelledText]):
+class _SequenceKind(TaskKind[LabelledText]):
     """What classification and regression share: the pooled first token is read."""
 
     head = Head("SequenceClassification", "classifier", "pooled", "text-classification")
@@ -68,7 +68,7 @@ class _SequenceFamily(Family[LabelledText]):
         return Features(columns=sequences.columns(), labels=labels, rows=np.ones(len(examples), np.int64))
 
 
-class Classification(_SequenceFamily):
+class Classification(_SequenceKind):
     """A text, or a pair of texts, has one of several labels."""
 
     @classmethod
@@ -108,7 +108,7 @@ class Classification(_SequenceFamily):
         return {name: METRICS[name](gold, predicted) for name in names}
 
 
-class Regression(_SequenceFamily):
+class Regression(_SequenceKind):
     """A text, or a pair of texts, has a number."""
 
     outputs = 1

@@ -1,4 +1,4 @@
-"""Every family learns a small set; what is wrong with examples is named."""
+"""Every kind of task learns a small set; what is wrong with examples is named."""
 
 import json
 import random
@@ -9,10 +9,10 @@ from unit.finetuning.conftest import FILLERS, random_logits, sentence
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.errors import ConfigError, DataError
-from megabert.finetuning.families.choice import ChoiceQuestion
-from megabert.finetuning.families.sequence import LabelledText
-from megabert.finetuning.families.span import Span
-from megabert.finetuning.families.tagging import TaggedSentence, Tagging
+from megabert.finetuning.task_kinds.choice import ChoiceQuestion
+from megabert.finetuning.task_kinds.sequence import LabelledText
+from megabert.finetuning.task_kinds.span import Span
+from megabert.finetuning.task_kinds.tagging import TaggedSentence, Tagging
 from megabert.finetuning.tasks import find_task
 
 
@@ -63,30 +63,30 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_family_learns(name, make_family, learn):
+def test_kind_learns(name, make_kind, learn):
     make, labels, metric = CASES[name]
     examples = make(random.Random(1))
-    _, evaluation = learn(make_family(name, labels), examples, steps=90)
+    _, evaluation = learn(make_kind(name, labels), examples, steps=90)
     assert evaluation.metrics[metric] > 0.95
     assert len(evaluation.predictions) == len(examples)
 
 
-def test_label_that_training_did_not_have_is_named(make_family):
-    family = make_family("classification", ("no", "yes"))
+def test_label_that_training_did_not_have_is_named(make_kind):
+    kind = make_kind("classification", ("no", "yes"))
     example = LabelledText(where="dev.tsv:7", text="a", pair=None, label="maybe")
     with pytest.raises(DataError, match=r"dev.tsv:7: label 'maybe' is not one of those trained on: no, yes"):
-        family.encode([example], is_training=False)
+        kind.encode([example], is_training=False)
 
 
-def test_number_that_is_none_is_named(make_family):
-    family = make_family("stsb", ("score",))
+def test_number_that_is_none_is_named(make_kind):
+    kind = make_kind("stsb", ("score",))
     example = LabelledText(where="dev.tsv:7", text="a", pair="b", label="high")
     with pytest.raises(DataError, match=r"dev.tsv:7: 'high' is not a number"):
-        family.encode([example], is_training=False)
+        kind.encode([example], is_training=False)
 
 
 def test_labels_are_sorted_as_numbers_where_they_are():
-    from megabert.finetuning.families.sequence import Classification
+    from megabert.finetuning.task_kinds.sequence import Classification
 
     rows = [LabelledText(where="t:1", text="", pair=None, label=label) for label in ("10", "9", "-1")]
     assert Classification.labels_of(rows) == ("-1", "9", "10")
@@ -111,11 +111,11 @@ def test_conll_columns_and_lists_give_the_same(tmp_path):
     assert Tagging.labels_of(columns) == ("O", "B-ANIMAL")
 
 
-@pytest.mark.parametrize(("name", "family", "file"), [("tagging", Tagging, "t.conll"), ("squad", Span, "t.json")])
-def test_columns_of_a_file_without_names_are_refused(tmp_path, name, family, file):
+@pytest.mark.parametrize(("name", "kind", "file"), [("tagging", Tagging, "t.conll"), ("squad", Span, "t.json")])
+def test_columns_of_a_file_without_names_are_refused(tmp_path, name, kind, file):
     (tmp_path / file).write_text(CONLL)
     with pytest.raises(ConfigError, match=rf"{file}: has no named columns, so --label-column ner means nothing"):
-        family.read(find_task(name, FinetuneConfig(model="m", data="d", label_column="ner")), tmp_path / file)
+        kind.read(find_task(name, FinetuneConfig(model="m", data="d", label_column="ner")), tmp_path / file)
 
 
 @pytest.mark.parametrize(
@@ -143,38 +143,38 @@ def test_conll_columns_end_at_spaces_and_tabs_alone(tmp_path):
         Tagging.labels_of([second])
 
 
-def test_words_beyond_the_longest_sequence_are_predicted_outside(make_family, tmp_path):
-    family = make_family("tagging", ("O", "B-A"), max_seq_length=8)
+def test_words_beyond_the_longest_sequence_are_predicted_outside(make_kind, tmp_path):
+    kind = make_kind("tagging", ("O", "B-A"), max_seq_length=8)
     example = TaggedSentence(where="t:1", tokens=("cat",) * 9, tags=("B-A",) * 9)
-    features = family.encode([example], is_training=False)
+    features = kind.encode([example], is_training=False)
     assert features.rows.tolist() == [6]
     logits = [np.tile(np.float32([0, 1]), (6, 1))]
-    (row,) = family.predict(logits, [example], features)
+    (row,) = kind.predict(logits, [example], features)
     assert row["prediction"] == ["B-A"] * 6 + ["O"] * 3
-    family.write([row], {}, tmp_path / "p")
+    kind.write([row], {}, tmp_path / "p")
     assert (tmp_path / "p.conll").read_text().splitlines()[0] == "cat B-A B-A"
 
 
-def test_a_tag_stands_on_the_words_first_piece(make_family, tokenizer):
-    family = make_family("tagging", ("O", "B-A"))
+def test_a_tag_stands_on_the_words_first_piece(make_kind, tokenizer):
+    kind = make_kind("tagging", ("O", "B-A"))
     example = TaggedSentence(where="t:1", tokens=("catx", "\x00", "cat"), tags=("O", "O", "B-A"))
-    features = family.encode([example], is_training=True)
+    features = kind.encode([example], is_training=True)
     pieces = [tokenizer.pieces[features.columns.input_ids[p]] for p in features.label_positions]
     assert pieces == ["cat", "[UNK]", "cat"]
     assert features.labels.tolist() == [0, 0, 1]
 
 
 def test_swag_label_that_is_no_ending_is_named(tmp_path):
-    from megabert.finetuning.families.choice import Choice
+    from megabert.finetuning.task_kinds.choice import Choice
 
     (tmp_path / "t.csv").write_text("sent1,sent2,ending0,ending1,ending2,ending3,label\na,b,c,d,e,f,4\n")
     with pytest.raises(DataError, match=r"t.csv:2: label '4' is not the number of an ending"):
         Choice.read(find_task("swag"), tmp_path / "t.csv")
 
 
-def test_choice_probabilities_add_up(make_family):
+def test_choice_probabilities_add_up(make_kind):
     questions = swag_questions(random.Random(1), 5)
-    family = make_family("swag")
-    features = family.encode(questions, is_training=False)
-    for row in family.predict(random_logits(features, 1), questions, features):
+    kind = make_kind("swag")
+    features = kind.encode(questions, is_training=False)
+    for row in kind.predict(random_logits(features, 1), questions, features):
         assert sum(row["probabilities"]) == pytest.approx(1, abs=1e-5)

@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from megabert.errors import DataError
-from megabert.finetuning.families.base import Example
 from megabert.finetuning.tables import read_table, reading
+from megabert.finetuning.task_kinds.base import Example
 from megabert.finetuning.tasks import Task, refuse_columns
 from megabert.json_files import parse_json
 

@@ -1,4 +1,4 @@
-"""What a family of tasks has to define."""
+"""What a kind of task has to define."""
 
 # T packed tokens, B sequences, M labelled positions, C outputs, R rows of logits
 
@@ -48,12 +48,12 @@ E = TypeVar("E", bound=Example)
 Logits = Sequence[NDArray]
 """The logits of each item, of shape (rows, outputs)."""
 Prediction = dict[str, Any]
-"""What is predicted for one example, ready for JSON; the keys are those of the family."""
+"""What is predicted for one example, ready for JSON; the keys depend on the kind of task."""
 
 
 @dataclass(eq=False)
-class Family(ABC, Generic[E]):
-    """A task of this family, bound to its settings, its tokenizer and its labels."""
+class TaskKind(ABC, Generic[E]):
+    """A task of this kind, bound to its settings, its tokenizer and its labels."""
 
     head: ClassVar[Head]
     outputs: ClassVar[int | None] = None

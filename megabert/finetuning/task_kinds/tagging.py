@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from megabert.errors import DataError
 from megabert.files import atomic_write
 from megabert.finetuning.batches import Features
-from megabert.finetuning.families.base import Example, Family, Head, Logits, Prediction
 from megabert.finetuning.metrics import OUTSIDE, score_tags
 from megabert.finetuning.tables import as_text, read_table, reading
+from megabert.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
 from megabert.finetuning.tasks import Task, refuse_columns
 from megabert.observability.logs import logger
 
@@ -37,7 +37,7 @@ class TaggedSentence(Example):
     tags: tuple[str, ...]
 
 
-class Tagging(Family[TaggedSentence]):
+class Tagging(TaskKind[TaggedSentence]):
     """Tags the words of sentences; words beyond ``max_seq_length`` are predicted as O, and the log counts them."""
 
     head = Head("TokenClassification", "classifier", "labelled", "token-classification")

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from megabert.files import atomic_write
 from megabert.finetuning.batches import Features, TaskBatch
-from megabert.finetuning.families.base import Family, Head, Logits, Prediction
-from megabert.finetuning.families.questions import SpanQuestion, read_questions
 from megabert.finetuning.metrics import Gold, best_null_threshold, score_answers
+from megabert.finetuning.task_kinds.base import Head, Logits, Prediction, TaskKind
+from megabert.finetuning.task_kinds.questions import SpanQuestion, read_questions
 from megabert.finetuning.tasks import Task
 from megabert.ops.cross_entropy.api import cross_entropy
 
@@ -52,7 +52,7 @@ class WindowFeatures(Features):
     windows: tuple[Window, ...]
 
 
-class Span(Family[SpanQuestion]):
+class Span(TaskKind[SpanQuestion]):
     """Finds the likeliest pair of start and end."""
 
     head = Head("QuestionAnswering", "qa_outputs", "tokens", "question-answering")
