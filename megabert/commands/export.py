@@ -18,16 +18,17 @@ def add_arguments(parser: Parser) -> None:
         "--to", type=Path, required=True, metavar="DIR", help="folder to write, new or an earlier export"
     )
     parser.add_checkpoint()
-    text = "weights as they were trained, or their moving average (average.decay)"
-    parser.add_argument(
-        "--weights", choices=("trained", "average"), default="trained", help=f"{text} (default: trained)"
+    text = (
+        "weights as they were trained, or their moving average (average.decay); default: trained, but with "
+        "--checkpoint best those that were scored (validation.weights)"
     )
+    parser.add_argument("--weights", choices=("trained", "average"), help=text)
 
 
 def run(options: Namespace) -> int:
     """Read the checkpoint, write the folder."""
     from megabert.export.run_folder import export_run
 
-    export_run(options.run_dir, options.to, checkpoint=options.checkpoint, average=options.weights == "average")
+    export_run(options.run_dir, options.to, checkpoint=options.checkpoint, weights=options.weights)
     print(f"exported to {options.to}")
     return 0

@@ -10,6 +10,8 @@ from megabert.config.fields import STRICT
 from megabert.config.model import DecayRate, ModelConfig
 from megabert.config.phase import PhaseConfig
 
+Weights = Literal["trained", "average"]
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DataConfig:
@@ -61,8 +63,9 @@ class ValidationConfig:
     """Steps between validations on the held-out split; one also ends each phase."""
     max_instances: PositiveInt = 4096
     """Most held-out instances that a validation scores; they are the same ones each time."""
-    weights: Literal["trained", "average"] = "trained"
-    """Which weights are scored, and so make a checkpoint the best: those that are trained, or their moving average."""
+    weights: Weights = "trained"
+    """Which weights are scored, and so make a checkpoint the best: those that are trained, or their moving average.
+    ``--checkpoint best`` takes these."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -189,6 +192,10 @@ class RunConfig:
         base = self.phases[index].global_rope_theta
         return self.model if base is None else replace(self.model, global_rope_theta=base)
 
+    def weights_of(self, checkpoint: str) -> Weights:
+        """Return which weights of a checkpoint are meant: of ``best`` those whose score made it the best."""
+        return self.validation.weights if checkpoint == "best" else "trained"
+
     @property
     def most_checkpoints(self) -> int:
         """How many checkpoints a run has on its disk at most: those kept, and one that is being written."""
@@ -207,7 +214,8 @@ ENGINE_FIELDS = (
     "micro_batch_tokens",
     "activation_checkpointing",
     "checkpoint",
-    "validation",
+    "validation.every_steps",
+    "validation.max_instances",
     "logging",
     "watchdog",
     "rollback",

@@ -7,7 +7,7 @@ from megabert.checkpoints.format import RunSummary, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.loading import phase_name, to_dict
 from megabert.config.phase import PhaseConfig
-from megabert.config.run import RunConfig
+from megabert.config.run import RunConfig, Weights
 from megabert.data.shard_set import ShardSet
 from megabert.errors import MegabertError
 from megabert.export.huggingface import write_huggingface
@@ -16,14 +16,15 @@ from megabert.observability.environment import describe_environment
 from megabert.training.run.folder import checkpoints_dir, read_config, run_data, tokenizer_dir
 
 
-def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last", average: bool = False) -> int:
+def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last", weights: Weights | None = None) -> int:
     """Write a run's checkpoint in Hugging Face form.
 
     Args:
         run_dir: The run folder.
         folder: Where to write: a new or empty folder, or an earlier export.
         checkpoint: ``last``, ``best`` (the lowest held-out loss of the last phase) or a step.
-        average: Whether to write the moving average of the weights in place of those that were trained.
+        weights: Whether to write the weights as they were trained, or their moving average. By default those whose
+            held-out loss made the checkpoint the best, if that is asked for, else those that were trained.
 
     Returns:
         The step of the checkpoint.
@@ -33,7 +34,7 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last", average
     """
     config = read_config(run_dir)
     path = find_checkpoint(checkpoints_dir(run_dir), checkpoint, falls_back=False)
-    run = read_checkpoint_manifest(path).run
+    run, average = read_checkpoint_manifest(path).run, (weights or config.weights_of(checkpoint)) == "average"
     write_huggingface(
         folder,
         state=read_masters(path, average=average),

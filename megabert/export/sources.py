@@ -95,7 +95,8 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
 
     def read() -> dict[str, Tensor]:
         if is_run:
-            return read_masters(find_checkpoint(checkpoints_dir(folder), checkpoint, falls_back=False))
+            path = find_checkpoint(checkpoints_dir(folder), checkpoint, falls_back=False)
+            return read_masters(path, average=run.weights_of(checkpoint) == "average")
         content = read_huggingface(folder)
         if content.unused:
             logger.warning("%s: these weights are not used here: %s", folder, ", ".join(content.unused))

@@ -1,11 +1,17 @@
 """Resumed from an earlier checkpoint a run has the losses of the first time, bit for bit, with dropout on."""
 
 import shutil
+from pathlib import Path
 
 import pytest
+import torch
 from integration.runs import Run
 
 from megabert.checkpoints.format import steps_in
+from megabert.checkpoints.loading import find_checkpoint, read_masters
+from megabert.export.huggingface import read_huggingface
+from megabert.export.run_folder import export_run
+from megabert.export.sources import open_source
 
 
 def check_continuation(run: Run, step: int) -> int:
@@ -43,6 +49,19 @@ def test_bfloat16_with_every_schedule_resumes_bit_for_bit(shards, tmp_path):
     rows = [row for row in run.rows() if "train/loss" in row]
     assert [row["train/global_batch_size"] for row in rows] == [10, 12, 7, 7, 7, 7, 7]
     assert rows[-1]["progress/samples"] == 3 + 4 + 5 + 6 + 8 + 9 + 10 + 12 + 5 * 7
+    check_best_is_the_average(run.run_dir, tmp_path / "model")
+
+
+def check_best_is_the_average(run_dir: Path, folder: Path) -> None:
+    """The best checkpoint was chosen by the average's score, so the average is what is exported and opened as best."""
+    export_run(run_dir, folder, checkpoint="best")
+    checkpoint, name = find_checkpoint(run_dir / "checkpoints", "best"), "bert.embeddings.position_embeddings.weight"
+    average, trained = (read_masters(checkpoint, average=is_average)[name] for is_average in (True, False))
+    assert torch.equal(read_huggingface(folder).state[name], average)
+    assert torch.equal(open_source(str(run_dir), "best").weights.read()[name], average)
+    assert not torch.equal(average, trained)
+    export_run(run_dir, folder, checkpoint="best", weights="trained")
+    assert torch.equal(read_huggingface(folder).state[name], trained)
 
 
 @pytest.mark.soak
