@@ -33,7 +33,7 @@ from megabert.data.step_packer import RankShare, StepPacker, validation_batches
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.models.encoder import DensePacking, EncoderLayer
-from megabert.ops.attention.api import attention, plan_attention
+from megabert.ops.attention.dense.api import attention, plan_attention
 
 ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.api import attention
+from megabert.ops.attention.dense.api import attention
+from megabert.ops.attention.dense.reference import attention_reference
 from megabert.ops.attention.dropout import attention_dropout
-from megabert.ops.attention.reference import attention_reference
+from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
+from megabert.ops.attention.rotary.reference import rotary_attention_reference
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.bias_gelu.reference import bias_gelu_reference
 from megabert.ops.cross_entropy.api import cross_entropy
@@ -24,8 +26,6 @@ from megabert.ops.cross_entropy.reference import cross_entropy_reference
 from megabert.ops.dropout import ATTENTION_OUTPUT, DropoutStream
 from megabert.ops.layer_norm.api import layer_norm_twice
 from megabert.ops.layer_norm.reference import layer_norm_reference
-from megabert.ops.rotary_attention.api import plan_rotary_attention, rotary_attention, turns_of
-from megabert.ops.rotary_attention.reference import rotary_attention_reference
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 Op = Callable[..., Tensor]

@@ -17,14 +17,15 @@ from benchmarks.gpu.clock import copy_gb_per_s, matmul_tflop_per_s, median_ms
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.ops_problems import boundaries, dropout_stream, positions_of
-from megabert.ops.attention.api import attention
+from megabert.ops.attention.dense.api import attention
 from megabert.ops.attention.dropout import attention_dropout
+from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
+from megabert.ops.attention.rotary.cpu import turn
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.ops.layer_norm.api import layer_norm
-from megabert.ops.rotary_attention.api import plan_rotary_attention, rotary_attention, turn, turns_of
 
 Op = Callable[..., Tensor]
 

@@ -22,12 +22,12 @@ from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.warm import compile_beside
 from benchmarks.ops_problems import boundaries, dropout_stream, positions_of
+from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.ops.layer_norm.api import layer_norm
-from megabert.ops.rotary_attention.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.triton_support import tile_sizes as tiles
 from megabert.ops.triton_support.tile_sizes import Tiles
 
@@ -146,7 +146,7 @@ def family() -> int:
 
 @contextlib.contextmanager
 def replaced(module: str, **values: Any) -> Iterator[None]:
-    """Give names of an op's module other values, where the op has kernels."""
+    """Give names of an op's module other values, if the op has kernels."""
     with contextlib.ExitStack() as stack:
         for name, value in values.items():
             stack.enter_context(mock.patch(f"megabert.ops.{module}.triton.{name}", value))

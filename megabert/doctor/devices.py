@@ -1,6 +1,5 @@
 """What this host computes with: its CPU, or its GPUs, each of which multiplies a matrix; and the fused ops there."""
 
-import importlib
 import os
 import shutil
 from pathlib import Path
@@ -8,9 +7,8 @@ from pathlib import Path
 import torch
 
 from megabert.doctor.finding import Finding, Level, failure, verdict_on
-from megabert.ops.backend import Backend, apex_status
+from megabert.ops.backend import BACKEND_TABLES, Backend, apex_status, backends_of
 
-OPS = ("layer_norm", "attention", "rotary_attention", "bias_gelu", "cross_entropy", "lamb")
 _NVIDIA = Path("/proc/driver/nvidia/version")
 
 
@@ -59,9 +57,8 @@ def check_ops(device: str) -> list[Finding]:
         device: ``cpu`` or ``cuda``.
     """
     chosen: dict[tuple[str, str], list[str]] = {}
-    for op in OPS:
-        table: tuple[Backend, ...] = importlib.import_module(f"megabert.ops.{op}.api").BACKENDS
-        chosen.setdefault(explain(table, device), []).append(op)
+    for op in BACKEND_TABLES:
+        chosen.setdefault(explain(backends_of(op), device), []).append(op)
     remedy = "Without Triton a GPU trains slowly: pip install triton"
     return [
         verdict_on("ops", (device, name) != ("cuda", "torch"), f"{', '.join(ops)}: {name} on {device} ({why})", remedy)

@@ -23,8 +23,8 @@ from megabert.models.build import PretrainingModel
 from megabert.models.deberta import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
 from megabert.models.modern import RotarySelfAttention
-from megabert.ops.disentangled import RelativePositions, position_parts, score_divisor
-from megabert.ops.rotary_attention.api import turn
+from megabert.ops.attention.disentangled import RelativePositions, position_parts, score_divisor
+from megabert.ops.attention.rotary.cpu import turn
 from megabert.tokenization import Tokenizer
 from megabert.tokenization.written import readable_pieces
 

@@ -17,10 +17,11 @@ from megabert.config.run import OpsConfig
 from megabert.models.deberta import Convolution, DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
 from megabert.models.layers import BiasGelu, Dense, LayerNorm, PackedBatch, SubLayerNorm, Twice
 from megabert.models.modern import PreNormLayer, RotaryPacking, plan_rotary
-from megabert.ops.attention.api import AttentionBlocks, attention, plan_attention
+from megabert.ops.attention.dense.api import attention, plan_attention
+from megabert.ops.attention.dense.cpu import AttentionBlocks
+from megabert.ops.attention.disentangled import plan_groups
 from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
 from megabert.ops.dense import dense
-from megabert.ops.disentangled import plan_groups
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
 
 

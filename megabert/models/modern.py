@@ -16,8 +16,9 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.layers import Dense, LayerNorm, PackedBatch, Twice
 from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
+from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
+from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream, dropout
-from megabert.ops.rotary_attention.api import RotarySequences, plan_rotary_attention, rotary_attention, turns_of
 
 
 @dataclass(frozen=True)

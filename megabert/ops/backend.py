@@ -74,12 +74,24 @@ def choose(op: str, requested: str, table: tuple[Backend, ...], device: str) -> 
     return run
 
 
-ATTENTION_MODULES = {
-    "dense": {},
-    "disentangled": {"attention": "megabert.ops.disentangled"},
-    "windowed": {"attention": "megabert.ops.rotary_attention.api"},
+BACKEND_TABLES = {
+    "layer_norm": "megabert.ops.layer_norm.api",
+    "attention": "megabert.ops.attention.dense.api",
+    "rotary_attention": "megabert.ops.attention.rotary.api",
+    "disentangled_attention": "megabert.ops.attention.disentangled",
+    "bias_gelu": "megabert.ops.bias_gelu.api",
+    "cross_entropy": "megabert.ops.cross_entropy.api",
+    "lamb": "megabert.ops.lamb.api",
 }
-"""For each kind of attention the modules of ops that ``ops.attention`` chooses the backends of, other than its own."""
+"""For each op the module whose ``BACKENDS`` is its table of backends."""
+ATTENTION_OPS = {"dense": "attention", "disentangled": "disentangled_attention", "windowed": "rotary_attention"}
+"""For each kind of attention the op that does it; the setting ``ops.attention`` chooses the backend of all three."""
+
+
+def backends_of(op: str) -> tuple[Backend, ...]:
+    """Return the table of backends of an op in ``BACKEND_TABLES``."""
+    table: tuple[Backend, ...] = importlib.import_module(BACKEND_TABLES[op]).BACKENDS
+    return table
 
 
 def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: bool, attention: str) -> str:
@@ -90,17 +102,16 @@ def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: boo
         device: Device type.
         has_lamb: Whether the optimizer is LAMB; else its op does not run.
         attention: Kind of the model's attention: BERT's (``dense``), DeBERTa's (``disentangled``) or ModernBERT's
-            (``windowed``); the last two have tables of backends of their own.
+            (``windowed``).
     """
     chosen: dict[str, list[str]] = {}
-    modules = {op: f"megabert.ops.{op}.api" for op in requested if has_lamb or op != "lamb"}
-    modules |= ATTENTION_MODULES[attention]
-    for op, module in modules.items():
-        name = requested.get(op, requested["attention"])
+    for setting, name in requested.items():
+        if setting == "lamb" and not has_lamb:
+            continue
         if name == "auto":
-            table: tuple[Backend, ...] = importlib.import_module(module).BACKENDS
+            table = backends_of(ATTENTION_OPS[attention] if setting == "attention" else setting)
             name = next(backend.name for backend in table if backend.obstacle(device) is None)
-        chosen.setdefault(name, []).append(op)
+        chosen.setdefault(name, []).append(setting)
     choices = "; ".join(f"{name} ({', '.join(ops)})" for name, ops in chosen.items())
     return f"ops on {device}: {choices}"
 

@@ -1,1 +1,5 @@
-"""Attention within packed sequences of unequal lengths."""
+"""Attention within packed sequences of unequal lengths.
+
+``dense`` is BERT's, ``rotary`` ModernBERT's, with ``windowed`` for its layers that see near tokens only, and
+``disentangled`` DeBERTa's. ``dropout`` is the dropout of the probabilities of all of them.
+"""

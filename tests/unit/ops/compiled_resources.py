@@ -112,8 +112,8 @@ def bias_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
 def attention(
     dtype: torch.dtype, max_seqlen: int, heads: int, head_width: int, dropout: bool, sequences: int = 128
 ) -> None:
+    from megabert.ops.attention.dense.triton import attention_triton
     from megabert.ops.attention.dropout import AttentionDropout
-    from megabert.ops.attention.triton import attention_triton
 
     seeds, constants = meta(sequences, dtype=torch.int32), meta(heads, dtype=torch.int32)
     site = AttentionDropout(0.1, seeds, constants) if dropout else None
@@ -130,8 +130,8 @@ def attention(
 
 def rotary_attention(dtype: torch.dtype, reach: int | None, heads: int, head_width: int, dropout: bool) -> None:
     from megabert.ops.attention.dropout import AttentionDropout
-    from megabert.ops.rotary_attention.api import RotarySequences
-    from megabert.ops.rotary_attention.triton import rotary_attention_triton
+    from megabert.ops.attention.rotary.cpu import RotarySequences
+    from megabert.ops.attention.rotary.triton import rotary_attention_triton
 
     seeds, constants = meta(32, dtype=torch.int32), meta(heads, dtype=torch.int32)
     sequences = RotarySequences(meta(33, dtype=torch.int32), 8192, meta(8192, dtype=torch.int64))

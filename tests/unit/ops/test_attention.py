@@ -5,9 +5,10 @@ import torch
 from torch.nn import functional
 
 from benchmarks.ops_problems import relative_error
-from megabert.ops.attention.api import attention, padded_attention, plan_attention
+from megabert.ops.attention.dense.api import attention, plan_attention
+from megabert.ops.attention.dense.cpu import padded_attention
+from megabert.ops.attention.dense.reference import attention_reference
 from megabert.ops.attention.dropout import attention_dropout
-from megabert.ops.attention.reference import attention_reference
 from megabert.ops.dropout import DropoutStream
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
@@ -91,7 +92,7 @@ def test_attention_small_blocks_change_nothing(boundaries, monkeypatch):
     cu_seqlens, qkv, grad = boundaries([6] * 9), torch.randn(54, 3 * 8), torch.randn(54, 8)
     options = {"num_heads": 2, "dropout": site_of(cu_seqlens, 54, 2)}
     whole = run(attention, qkv, cu_seqlens, grad, **options)
-    monkeypatch.setattr("megabert.ops.attention.api.BLOCK", 200)
+    monkeypatch.setattr("megabert.ops.attention.dense.cpu.BLOCK", 200)
     for value, expected in zip(run(attention, qkv, cu_seqlens, grad, **options), whole, strict=True):
         torch.testing.assert_close(value, expected)
 

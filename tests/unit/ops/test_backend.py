@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megabert.errors import KernelError
-from megabert.ops.attention.api import attention
+from megabert.ops.attention.dense.api import attention
 from megabert.ops.backend import Backend, choose, describe_choices, no_obstacle, triton_obstacle
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy

@@ -8,14 +8,14 @@ import torch
 from unit.ops.test_attention import LENGTHS, TOLERANCE, relative_error, site_of
 
 from megabert.errors import KernelError
-from megabert.ops.attention.dropout import keep_mask
-from megabert.ops.disentangled import (
+from megabert.ops.attention.disentangled import (
     RelativePositions,
     disentangled_attention,
     groups_of_equal_length,
     padded_groups,
     plan_groups,
 )
+from megabert.ops.attention.dropout import keep_mask
 
 HEADS, WIDTH, SPAN = 2, 6, 9
 
@@ -115,8 +115,8 @@ def test_groups_of_a_few_sequences_change_nothing(layout, boundaries, generator,
     tensors, position_E = inputs([6] * 9, 0, generator, torch.float32)
     contexts = []
     for block in (1 << 19, 200):
-        monkeypatch.setattr("megabert.ops.disentangled.BLOCK", block)
-        monkeypatch.setattr("megabert.ops.disentangled.PADDED_BLOCK", block)
+        monkeypatch.setattr("megabert.ops.attention.disentangled.BLOCK", block)
+        monkeypatch.setattr("megabert.ops.attention.disentangled.PADDED_BLOCK", block)
         groups = groups_of(layout, cu_seqlens, 54)
         positions = RelativePositions(tensors[1], tensors[2], position_E)
         contexts.append(disentangled_attention(tensors[0], positions, groups=groups, num_heads=HEADS))

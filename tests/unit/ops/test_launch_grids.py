@@ -7,14 +7,14 @@ pytest.importorskip("triton")
 
 from triton.runtime.jit import JITFunction
 
+from megabert.ops.attention.dense.triton import attention_triton
 from megabert.ops.attention.dropout import AttentionDropout
-from megabert.ops.attention.triton import attention_triton
+from megabert.ops.attention.rotary.cpu import RotarySequences
+from megabert.ops.attention.rotary.triton import rotary_attention_triton
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
 from megabert.ops.cross_entropy.triton import cross_entropy_triton
 from megabert.ops.dropout import Dropout
 from megabert.ops.layer_norm.triton import layer_norm_triton
-from megabert.ops.rotary_attention.api import RotarySequences
-from megabert.ops.rotary_attention.triton import rotary_attention_triton
 from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 
 TOKENS, HEADS = 1_200_000, 16

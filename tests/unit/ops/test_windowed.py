@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from megabert.ops.attention.dropout import attention_dropout, keep_mask
+from megabert.ops.attention.windowed import plan_band, windowed_attention
 from megabert.ops.dropout import DropoutStream
-from megabert.ops.windowed import plan_band, windowed_attention
 
 HEADS, WIDTH = 2, 6
 

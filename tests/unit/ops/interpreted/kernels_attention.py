@@ -5,8 +5,8 @@ import torch
 
 from benchmarks.ops_problems import attention_problem, boundaries, dropout_stream
 from megabert.errors import KernelError
+from megabert.ops.attention.dense.triton import attention_triton
 from megabert.ops.attention.dropout import attention_dropout, keep_mask
-from megabert.ops.attention.triton import attention_triton
 from megabert.ops.triton_support.tile_sizes import attention_tiles
 
 LENGTHS = {"one": ([1], 0), "odd": ([5, 37, 1, 33], 3), "empty": ([9, 0, 4, 0], 70)}
@@ -37,7 +37,7 @@ def test_attention_of_long_sequences_matches_reference(lengths, generator, asser
     problem = attention_problem(lengths, generator, heads=1, head_width=64, padding=5)
     is_whole = attention_tiles((9, 0), head_width=64, max_seqlen=max(lengths), itemsize=2).is_whole
     assert is_whole == (max(lengths) <= 128)
-    monkeypatch.setattr("megabert.ops.attention.triton.fills_card", lambda programs, device: lengths[0] > 128)
+    monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda programs, device: lengths[0] > 128)
     assert_close(problem, torch.float16)
 
 
@@ -51,7 +51,7 @@ def test_one_program_a_head_sums_as_one_program_a_tile_bit_for_bit(generator, mo
     problem = attention_problem([131, 9, 260], generator, heads=1, head_width=64)
     gradients = []
     for is_running in (True, False):
-        monkeypatch.setattr("megabert.ops.attention.triton.fills_card", lambda *_, value=is_running: value)
+        monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda *_, value=is_running: value)
         gradients.append(gradient_of(problem, torch.float16))
     assert torch.equal(*gradients)
 

@@ -13,8 +13,8 @@ from benchmarks.ops_problems import (
 )
 from megabert.errors import KernelError
 from megabert.ops.attention.dropout import attention_dropout, keep_mask
-from megabert.ops.rotary_attention.api import plan_rotary_attention, turns_of
-from megabert.ops.rotary_attention.triton import rotary_attention_triton
+from megabert.ops.attention.rotary.api import plan_rotary_attention, turns_of
+from megabert.ops.attention.rotary.triton import rotary_attention_triton
 from megabert.ops.triton_support import tile_sizes
 
 ODD, EMPTY = ([5, 37, 1], 3), ([9, 0, 4, 0], 40)

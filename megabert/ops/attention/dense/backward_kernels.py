@@ -27,7 +27,7 @@ Without IS_WHOLE, delta = rowsum(dO * O) / c comes from ``attention_delta``.
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.kernels import bounds, dropout_keys, first_query, write_zeros
+from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_query, write_zeros
 from megabert.ops.triton_support.device_functions import drop_pairs, exp2
 
 

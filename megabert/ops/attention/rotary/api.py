@@ -1,39 +1,21 @@
-"""The public ``rotary_attention``, its choice of backend, and the backend in plain torch.
+"""The public ``rotary_attention``: ModernBERT's.
 
 Queries and keys are turned by angles that grow with the position (Su et al. 2021, section 3.2.2), so that a score
 depends on the distance of its two tokens; then each query attends to its whole sequence, or to the tokens of it that
-are near (Beltagy et al. 2020). In plain torch that is two steps, with a turned copy in between: ``attention``, or
-``windowed_attention`` where a query sees near tokens only.
+are near (Beltagy et al. 2020).
 """
 
 # T packed tokens, B sequences, N heads, H head width, E = H / 2 pairs of a head, D = N * H, C = 3 * D,
 # P rows of a table of turns: T tokens, or as many as the longest sequence has positions
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.api import AttentionBlocks, attention_torch, plan_blocks
+from megabert.ops.attention.dense.cpu import plan_blocks
 from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.rotary.cpu import RotarySequences, rotary_attention_torch
+from megabert.ops.attention.windowed import plan_band
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
-from megabert.ops.windowed import Band, plan_band, windowed_attention
-
-
-@dataclass(frozen=True)
-class RotarySequences:
-    """What the op needs to know of the sequences of a micro-batch; the same for every layer."""
-
-    cu_seqlens: Tensor
-    """Int32 of shape (B + 1,), where each sequence starts."""
-    max_seqlen: int
-    """At least the longest length."""
-    positions_P: Tensor
-    """Positions that the table of turns has rows for: each token's, or 0, 1, 2 and so on where kernels read it."""
-    blocks: AttentionBlocks | None = None
-    """Layout of the plain torch on a CPU where queries see the whole sequence."""
-    band: Band | None = None
-    """Which tokens see each other in plain torch where they see near ones."""
 
 
 def plan_rotary_attention(
@@ -112,47 +94,7 @@ def rotary_attention(
     return run(qkv_TC, turns_P2E, sequences, reach=reach, num_heads=num_heads, dropout=dropout)
 
 
-def rotary_attention_torch(
-    qkv_TC: Tensor,
-    turns_T2E: Tensor,
-    sequences: RotarySequences,
-    *,
-    reach: int | None,
-    num_heads: int,
-    dropout: AttentionDropout | None = None,
-) -> Tensor:
-    """Run ``rotary_attention`` on any device."""
-    turned_TC = turn(qkv_TC, turns_T2E, num_heads=num_heads)
-    if reach is not None:
-        assert sequences.band is not None
-        return windowed_attention(turned_TC, band=sequences.band, num_heads=num_heads, dropout=dropout)
-    return attention_torch(
-        turned_TC,
-        sequences.cu_seqlens,
-        max_seqlen=sequences.max_seqlen,
-        num_heads=num_heads,
-        dropout=dropout,
-        blocks=sequences.blocks,
-    )
-
-
-def turn(qkv_TC: Tensor, turns_T2E: Tensor, *, num_heads: int) -> Tensor:
-    """Return queries, keys and values with queries and keys turned, in float32 or better, then rounded as before."""
-    parts_T3N2E = qkv_TC.unflatten(-1, (3, num_heads, 2, -1))
-    single = torch.promote_types(qkv_TC.dtype, torch.float32)
-    first_T2NE, second_T2NE = parts_T3N2E[:, :2].to(single).unbind(3)
-    cos_T11E, sin_T11E = turns_T2E[:, None, None].unbind(3)
-    turned_T2N2E = torch.stack(
-        [
-            first_T2NE * cos_T11E - second_T2NE * sin_T11E,
-            second_T2NE * cos_T11E + first_T2NE * sin_T11E,
-        ],
-        3,
-    )
-    return torch.cat([turned_T2N2E.to(qkv_TC.dtype), parts_T3N2E[:, 2:]], 1).flatten(1)
-
-
 BACKENDS = (
-    Backend("triton", "megabert.ops.rotary_attention.triton:rotary_attention_triton", triton_obstacle),
+    Backend("triton", "megabert.ops.attention.rotary.triton:rotary_attention_triton", triton_obstacle),
     Backend("torch", rotary_attention_torch, no_obstacle),
 )

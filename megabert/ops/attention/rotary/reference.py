@@ -5,9 +5,9 @@
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.api import padded_attention
+from megabert.ops.attention.dense.cpu import padded_attention
 from megabert.ops.attention.dropout import AttentionDropout
-from megabert.ops.rotary_attention.api import turn
+from megabert.ops.attention.rotary.cpu import turn
 
 
 def rotary_attention_reference(

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megabert.ops.attention.dense.triton import LOG2_E, seeds_and_constants
 from megabert.ops.attention.dropout import AttentionDropout
-from megabert.ops.attention.triton import LOG2_E, seeds_and_constants
-from megabert.ops.dropout import threshold_and_scale
-from megabert.ops.rotary_attention.api import RotarySequences
-from megabert.ops.rotary_attention.backward_kernels import (
+from megabert.ops.attention.rotary.backward_kernels import (
     rotary_attention_backward_keys,
     rotary_attention_backward_queries,
 )
-from megabert.ops.rotary_attention.kernels import rotary_attention_forward, rotary_turn
+from megabert.ops.attention.rotary.cpu import RotarySequences
+from megabert.ops.attention.rotary.kernels import rotary_attention_forward, rotary_turn
+from megabert.ops.dropout import threshold_and_scale
 from megabert.ops.triton_support.input_checks import require_heads
 from megabert.ops.triton_support.tile_sizes import Tiles, capability_of, power_of_two, rotary_tiles
 

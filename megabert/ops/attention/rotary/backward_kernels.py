@@ -5,7 +5,7 @@ With P = exp2(S - lse), A = keep * P, c = dropout scale, over the pairs of a que
     delta = rowsum(dO * O) / c, dP = dO V^T, dS = A * dP - P * delta,
     dQ = c dS K / sqrt(H), dV = c A^T dO, dK = c dS^T Q / sqrt(H)
 
-BERT's kernel (``megabert.ops.attention.backward_kernels``) computes P once for all three and keeps parts of dQ in
+BERT's kernel (``megabert.ops.attention.dense.backward_kernels``) computes P once for all three and keeps parts of dQ in
 float32 scratch: 512 bytes, written and read, a query, head and tile of 128 keys. With a window that is as much as all
 else that is moved; with 8,192 keys it is 13 GB a layer of 32,768 tokens and 12 heads. Here P is computed twice, without
 scratch. No kernel has atomics, so results repeat. Gradients of turned queries and keys are turned back at the end.
@@ -16,8 +16,8 @@ scratch. No kernel has atomics, so results repeat. Gradients of turned queries a
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.kernels import dropout_keys, write_zeros
-from megabert.ops.rotary_attention.kernels import (
+from megabert.ops.attention.dense.kernels import dropout_keys, write_zeros
+from megabert.ops.attention.rotary.kernels import (
     first_key,
     is_seen,
     last_key,

@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.api import padded_attention
+from megabert.ops.attention.dense.cpu import padded_attention
 from megabert.ops.attention.dropout import AttentionDropout
 
 

@@ -1,7 +1,7 @@
 """Triton kernel of ``rotary_attention``'s forward pass, and what it shares with the backward pass's.
 
-As in ``megabert.ops.attention.kernels`` a program owns ROWS queries of one head and walks over keys with a running
-maximum. What differs:
+As in ``megabert.ops.attention.dense.kernels`` a program owns ROWS queries of one head and walks over keys with a
+running maximum. What differs:
 
 - Element e of a head's first half and element e of its second half are a pair that turns with the position, so a head
   is held in halves: S = Q1 K1^T + Q2 K2^T.
@@ -19,7 +19,7 @@ Numbers a query (lse, delta) have buffers in the layout of those tiles: whole ti
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.kernels import bounds, dropout_keys, weigh, write_zeros
+from megabert.ops.attention.dense.kernels import bounds, dropout_keys, weigh, write_zeros
 from megabert.ops.triton_support.device_functions import drop_pairs
 
 

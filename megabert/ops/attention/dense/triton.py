@@ -10,10 +10,10 @@ import torch
 import triton
 from torch import Tensor
 
-from megabert.ops.attention.api import AttentionBlocks
-from megabert.ops.attention.backward_kernels import attention_backward, attention_delta, attention_sum_tiles
+from megabert.ops.attention.dense.backward_kernels import attention_backward, attention_delta, attention_sum_tiles
+from megabert.ops.attention.dense.cpu import AttentionBlocks
+from megabert.ops.attention.dense.kernels import attention_forward
 from megabert.ops.attention.dropout import AttentionDropout
-from megabert.ops.attention.kernels import attention_forward
 from megabert.ops.dropout import threshold_and_scale
 from megabert.ops.triton_support.column_sums import column_sums
 from megabert.ops.triton_support.input_checks import require_heads

@@ -1,9 +1,9 @@
-"""The public ``attention``, its choice of backend, and the backend in plain torch.
+"""The backend of ``attention`` in plain torch, fast on a CPU.
 
-On a CPU sequences of one length share batched products, and nothing is padded. Rows of one head (H numbers) are
-gathered from packed QKV into slots, so that sequences of equal length are next to each other and a block of them is one
-batched matrix product, small enough for the cache. The layout is worked out once a micro-batch (``plan_attention``) and
-serves every layer.
+Sequences of one length share batched products, and nothing is padded. Rows of one head (H numbers) are
+gathered from packed QKV into slots, so that sequences of equal length are next to each other and a block of them is
+one batched matrix product, small enough for the cache. ``plan_attention`` works the layout out once per
+micro-batch, and it serves every layer.
 
 The gradient is written out because torch's own would keep two more copies of the probabilities and pad slices with
 zeros. Derivation: with P = softmax(S), A = keep * scale * P, O = A V,
@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.dropout import AttentionDropout, keep_bits, keep_mask
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 from megabert.ops.dropout import select_
 
 BLOCK = 1 << 17
@@ -48,60 +47,6 @@ class AttentionBlocks:
     """Int64 of shape (T * N,): the inverse; tokens of no sequence point to row R."""
     order_Z: Tensor
     """Int64: for each sequence * head, in the order of slots, its number in dropout's keys seen as (B * N,)."""
-
-
-def plan_attention(cu_seqlens: Tensor, *, tokens: int, num_heads: int, backend: str = "auto") -> AttentionBlocks | None:
-    """Work out once for all layers of a micro-batch how a CPU lays out its tokens.
-
-    Args:
-        cu_seqlens: Int32 of shape (B + 1,), where each sequence starts.
-        tokens: T, padding included.
-        num_heads: N.
-        backend: The same as for ``attention``.
-
-    Returns:
-        The layout, or None where the backend that runs needs none.
-    """
-    run = choose("attention", backend, BACKENDS, cu_seqlens.device.type)
-    if run is attention_torch and cu_seqlens.device.type == "cpu":
-        return plan_blocks(cu_seqlens, tokens=tokens, num_heads=num_heads)
-    return None
-
-
-def attention(
-    qkv_TC: Tensor,
-    cu_seqlens: Tensor,
-    *,
-    max_seqlen: int,
-    num_heads: int,
-    dropout: AttentionDropout | None = None,
-    blocks: AttentionBlocks | None = None,
-    bias_C: Tensor | None = None,
-    backend: str = "auto",
-) -> Tensor:
-    """Mix tokens within each sequence: softmax(Q K^T / sqrt(H)) V per head (Vaswani et al. 2017, section 3.2).
-
-    Args:
-        qkv_TC: Queries, keys and values of shape (T, 3 * D), each (N, H); float16, bfloat16, float32 or float64.
-        cu_seqlens: Int32 of shape (B + 1,), where each sequence starts; the last is where the last one ends. Sequences
-            of length 0 are allowed. Tokens past the last boundary belong to no sequence and get zeros.
-        max_seqlen: At least the longest length.
-        num_heads: N.
-        dropout: Dropout of the probabilities; None drops nothing.
-        blocks: What ``plan_attention`` returned for the same sequences; None works it out here.
-        bias_C: The bias that ``qkv_TC`` has already, if it is to get its gradient from here: a kernel has two
-            thirds of it in registers. It changes no value. None: whoever added the bias sums its gradient.
-        backend: ``auto``, ``triton`` or ``torch``.
-
-    Returns:
-        Shape (T, D) in the dtype of ``qkv_TC``; the softmax is taken in float32 (float64 for float64).
-
-    Raises:
-        KernelError: The backend cannot run here.
-    """
-    run = choose("attention", backend, BACKENDS, qkv_TC.device.type)
-    options = {"max_seqlen": max_seqlen, "num_heads": num_heads, "dropout": dropout, "blocks": blocks}
-    return run(qkv_TC, cu_seqlens, bias_C=bias_C, **options)
 
 
 def attention_torch(
@@ -306,9 +251,3 @@ def padded_attention(
     target_BS = torch.where(real_BS, index_BS, tokens)
     out_TD = qkv_TC.new_zeros(tokens + 1, width)
     return out_TD.index_put((target_BS,), context_BSNH.flatten(2))[:tokens]
-
-
-BACKENDS = (
-    Backend("triton", "megabert.ops.attention.triton:attention_triton", triton_obstacle),
-    Backend("torch", attention_torch, no_obstacle),
-)

@@ -1,0 +1,1 @@
+"""Attention to all tokens of a sequence: BERT's."""

@@ -1,0 +1,72 @@
+"""The backend of ``rotary_attention`` in plain torch.
+
+It takes two steps, with a turned copy of queries and keys in between. The second one is ``attention``, or
+``windowed_attention`` if a query sees near tokens only.
+"""
+
+# T packed tokens, N heads, H head width, E = H / 2 pairs of a head, C = 3 * N * H
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megabert.ops.attention.dense.cpu import AttentionBlocks, attention_torch
+from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.windowed import Band, windowed_attention
+
+
+@dataclass(frozen=True)
+class RotarySequences:
+    """What the op needs to know of the sequences of a micro-batch; the same for every layer."""
+
+    cu_seqlens: Tensor
+    """Int32 of shape (B + 1,), where each sequence starts."""
+    max_seqlen: int
+    """At least the longest length."""
+    positions_P: Tensor
+    """Positions that the table of turns has rows for: each token's, or 0, 1, 2 and so on where kernels read it."""
+    blocks: AttentionBlocks | None = None
+    """Layout of the plain torch on a CPU where queries see the whole sequence."""
+    band: Band | None = None
+    """Which tokens see each other in plain torch where they see near ones."""
+
+
+def rotary_attention_torch(
+    qkv_TC: Tensor,
+    turns_T2E: Tensor,
+    sequences: RotarySequences,
+    *,
+    reach: int | None,
+    num_heads: int,
+    dropout: AttentionDropout | None = None,
+) -> Tensor:
+    """Run ``rotary_attention`` on any device."""
+    turned_TC = turn(qkv_TC, turns_T2E, num_heads=num_heads)
+    if reach is not None:
+        assert sequences.band is not None
+        return windowed_attention(turned_TC, band=sequences.band, num_heads=num_heads, dropout=dropout)
+    return attention_torch(
+        turned_TC,
+        sequences.cu_seqlens,
+        max_seqlen=sequences.max_seqlen,
+        num_heads=num_heads,
+        dropout=dropout,
+        blocks=sequences.blocks,
+    )
+
+
+def turn(qkv_TC: Tensor, turns_T2E: Tensor, *, num_heads: int) -> Tensor:
+    """Return queries, keys and values with queries and keys turned, in float32 or better, then rounded as before."""
+    parts_T3N2E = qkv_TC.unflatten(-1, (3, num_heads, 2, -1))
+    single = torch.promote_types(qkv_TC.dtype, torch.float32)
+    first_T2NE, second_T2NE = parts_T3N2E[:, :2].to(single).unbind(3)
+    cos_T11E, sin_T11E = turns_T2E[:, None, None].unbind(3)
+    turned_T2N2E = torch.stack(
+        [
+            first_T2NE * cos_T11E - second_T2NE * sin_T11E,
+            second_T2NE * cos_T11E + first_T2NE * sin_T11E,
+        ],
+        3,
+    )
+    return torch.cat([turned_T2N2E.to(qkv_TC.dtype), parts_T3N2E[:, 2:]], 1).flatten(1)
