@@ -18,14 +18,14 @@ import os
 import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from megabert.errors import CheckpointError, DataError
 from megabert.files import sha256_file, write_durably
 from megabert.json_files import parse_json, read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -134,7 +134,7 @@ def key_of(kind: str, parameter: str, start: int) -> str:
     return f"{kind}/{parameter}/{start}"
 
 
-def _header(vectors: list[tuple[str, Tensor]]) -> bytes:
+def _header(vectors: "list[tuple[str, Tensor]]") -> bytes:
     """Return the safetensors header for float32 vectors in this order.
 
     A safetensors file is the header's length (8 bytes, little-endian), the header (JSON, padded with spaces to a
@@ -151,7 +151,7 @@ def _header(vectors: list[tuple[str, Tensor]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def write_tensors(path: Path, vectors: list[tuple[str, Tensor]]) -> StoredFile:
+def write_tensors(path: Path, vectors: "list[tuple[str, Tensor]]") -> StoredFile:
     """Write float32 vectors as a safetensors file.
 
     ``safetensors.torch.save_file`` would hold all tensors in memory once more, and the file would have to be read back
@@ -174,7 +174,7 @@ def write_tensors(path: Path, vectors: list[tuple[str, Tensor]]) -> StoredFile:
         write(_header(vectors))
         for _, tensor in vectors:
             if tensor.numel():  # memoryview cannot cast an empty buffer
-                write(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
+                write(tensor.detach().cpu().float().contiguous().numpy().data)
         os.fsync(file.fileno())
     return StoredFile(size, digest.hexdigest())
 

@@ -58,6 +58,20 @@ def unfiltered(stream: Any) -> Any:
 
 
 @contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Say on a terminal what a command waits for, and take the line back once it is there."""
+    stream = unfiltered(sys.stderr)
+    if not stream.isatty():
+        yield
+        return
+    print(f"loading {what} ...", end="", file=stream, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\x1b[K", end="", file=stream, flush=True)
+
+
+@contextmanager
 def safe_output() -> Iterator[None]:
     """Filter standard output and error, and let them take every character, whatever their encoding."""
     before = sys.stdout, sys.stderr

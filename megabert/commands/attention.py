@@ -4,6 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser
+from megabert.command_line.terminal import loading
 
 
 def add_arguments(parser: Parser) -> None:
@@ -23,10 +24,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, record its attention, write the page."""
-    from megabert.export.sources import open_source
-    from megabert.files import atomic_write
-    from megabert.inspection.attention import record_attention
-    from megabert.inspection.attention_page import render_page
+    with loading("PyTorch"):
+        from megabert.export.sources import open_source
+        from megabert.files import atomic_write
+        from megabert.inspection.attention import record_attention
+        from megabert.inspection.attention_page import render_page
 
     source = open_source(options.model, options.checkpoint)
     tokenizer = source.load_tokenizer()

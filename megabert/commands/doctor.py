@@ -5,6 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser
+from megabert.command_line.terminal import loading
 from megabert.distributed.environments import own_rank
 from megabert.errors import EXIT_STOPPED
 from megabert.training.recovery.stop_signals import StopSignals
@@ -41,8 +42,9 @@ fails; 75: a SIGTERM or SIGUSR1 came in between.
 def run(options: Namespace) -> int:
     """Examine, print, and tell by the exit code."""
     with StopSignals() as stop:
-        from megabert.doctor.examination import examine
-        from megabert.doctor.finding import is_fit, render
+        with loading("PyTorch"):
+            from megabert.doctor.examination import examine
+            from megabert.doctor.finding import is_fit, render
 
         findings = examine(options.run_dir, device=options.device, is_quick=options.quick)
     if own_rank() != "0":

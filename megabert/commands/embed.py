@@ -5,6 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser, positive
+from megabert.command_line.terminal import loading
 from megabert.errors import ConfigError
 
 
@@ -35,10 +36,11 @@ def run(options: Namespace) -> int:
     """Load the model, stream the file through it, say what was done."""
     output = options.output or options.file.with_suffix(".parquet")
 
-    import torch
+    with loading("PyTorch"):
+        import torch
 
-    from megabert.export.sources import open_source
-    from megabert.inspection.embed import check_output, embed_file
+        from megabert.export.sources import open_source
+        from megabert.inspection.embed import check_output, embed_file
 
     check_output(output, has_tokens=options.pooling == "tokens")
     if output.absolute() == options.file.absolute():

@@ -4,6 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser
+from megabert.command_line.terminal import loading
 from megabert.config.finetune import FinetuneConfig
 
 
@@ -29,7 +30,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Score and print."""
-    from megabert.finetuning.evaluate import rescore
+    with loading("PyTorch"):
+        from megabert.finetuning.evaluate import rescore
 
     metrics = rescore(
         options.model,

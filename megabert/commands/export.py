@@ -4,6 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser
+from megabert.command_line.terminal import loading
 
 
 def add_arguments(parser: Parser) -> None:
@@ -27,7 +28,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Read the checkpoint, write the folder."""
-    from megabert.export.run_folder import export_run
+    from megabert.training.run.folder import read_config
+
+    read_config(options.run_dir)  # says what is no run before the seconds that torch takes
+    with loading("PyTorch"):
+        from megabert.export.run_folder import export_run
 
     export_run(options.run_dir, options.to, checkpoint=options.checkpoint, weights=options.weights)
     print(f"exported to {options.to}")

@@ -3,6 +3,7 @@
 from argparse import Namespace
 
 from megabert.command_line.program import Parser, positive
+from megabert.command_line.terminal import loading
 
 
 def add_arguments(parser: Parser) -> None:
@@ -16,8 +17,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, guess, print."""
-    from megabert.export.sources import open_source
-    from megabert.inspection.fill_mask import fill_mask, render_guesses
+    with loading("PyTorch"):
+        from megabert.export.sources import open_source
+        from megabert.inspection.fill_mask import fill_mask, render_guesses
 
     source = open_source(options.model, options.checkpoint)
     tokenizer = source.load_tokenizer()

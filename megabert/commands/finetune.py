@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megabert.command_line.program import Parser
+from megabert.command_line.terminal import loading
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import build, to_yaml
 from megabert.distributed.environments import before_ranks_meet
@@ -60,14 +61,16 @@ def run(options: Namespace) -> int:
         return _run_glue(options, Path(config.data))
     output_dir = Path(f"runs/{options.task}" if options.output_dir is None else options.output_dir)
     if options.dry_run:
-        from megabert.finetuning.setup import prepare
+        with loading("PyTorch"):
+            from megabert.finetuning.setup import prepare
 
         prepared = prepare(task, config)
         sizes = ", ".join(f"{len(found)} of {name}" for name, found, _ in prepared.evaluation)
         print(f"{task.name}: {len(prepared.train)} items to train on, {sizes} to evaluate on; nothing was written")
         return 0
     from megabert.distributed.environments import own_rank
-    from megabert.finetuning.finetune import finetune
+    with loading("PyTorch"):
+        from megabert.finetuning.finetune import finetune
 
     summary = finetune(task, config, output_dir, device=options.device)
     if own_rank() == "0":

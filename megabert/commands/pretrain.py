@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megabert.command_line.program import Parser
+from megabert.command_line.terminal import loading
 from megabert.config.loading import (
     load_run_config,
     phase_data,
@@ -16,7 +17,7 @@ from megabert.config.loading import (
     to_yaml,
 )
 from megabert.config.run import RunConfig
-from megabert.distributed.environments import before_ranks_meet
+from megabert.distributed.environments import before_ranks_meet, find_launcher
 from megabert.errors import EXIT_STOPPED, ConfigError
 from megabert.training.recovery.stop_signals import StopSignals
 
@@ -91,17 +92,29 @@ def run(options: Namespace) -> int:
         if options.print_config:
             print(to_yaml(config), end="")
             return 0
+        _require_shards(config)
         if options.dry_run:
             _dry_run(options, config)
             return 0
     run_dir = Path(options.run_dir)
     with StopSignals() as stop:  # before the seconds that torch takes to import
-        from megabert.training.pretrain import pretrain
+        with loading("PyTorch and DeepSpeed"):
+            from megabert.training.pretrain import pretrain
 
         with before_ranks_meet():
             initial = _initial(config, run_dir)
         is_done = pretrain(config, run_dir, initial=initial, device=options.device, stop=stop)
     return 0 if is_done else EXIT_STOPPED
+
+
+def _require_shards(config: RunConfig) -> None:
+    """Refuse shards that are missing before the seconds that torch takes; ranks of a job do so once they have met."""
+    if find_launcher() is not None:
+        return
+    from megabert.data.shard_set import ShardSet
+
+    for phase in config.phases:
+        ShardSet.open(phase_data(config, phase), "train")
 
 
 def _dry_run(options: Namespace, config: RunConfig) -> None:

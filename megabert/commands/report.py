@@ -4,6 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser
+from megabert.command_line.terminal import loading
 from megabert.errors import DataError
 
 
@@ -31,12 +32,16 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the table and the fill-mask examples, write the loss curve and the page."""
-    from megabert.files import atomic_write
-    from megabert.inspection.fill_mask import compare_guesses
-    from megabert.reports.curves import draw_losses, draw_page, render_page
-    from megabert.reports.report import render_positions, render_reports, report_run, score_positions
+    from megabert.training.run.folder import read_config
 
     run_dir = options.run_dir
+    read_config(run_dir)  # says what is no run before the seconds that torch takes
+    with loading("PyTorch"):
+        from megabert.files import atomic_write
+        from megabert.inspection.fill_mask import compare_guesses
+        from megabert.reports.curves import draw_losses, draw_page, render_page
+        from megabert.reports.report import render_positions, render_reports, report_run, score_positions
+
     reports = report_run(run_dir)
     last = reports[-1]  # positions and guesses are compared with the last validated phase's word frequencies
     positions = score_positions(run_dir, last, checkpoint=options.checkpoint)

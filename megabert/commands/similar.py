@@ -3,6 +3,7 @@
 from argparse import Namespace
 
 from megabert.command_line.program import Parser, positive
+from megabert.command_line.terminal import loading
 
 
 def add_arguments(parser: Parser) -> None:
@@ -20,8 +21,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the embeddings, search, print."""
-    from megabert.export.sources import open_source
-    from megabert.inspection.similar import nearest, parse_queries, render_neighbours
+    with loading("PyTorch"):
+        from megabert.export.sources import open_source
+        from megabert.inspection.similar import nearest, parse_queries, render_neighbours
 
     queries = parse_queries(options.word)
     source = open_source(options.model, options.checkpoint)

@@ -13,6 +13,11 @@ from megabert.config.loading import nearest, read_mapping, shipped_or_own
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
 
+DEFAULT_BUCKET_SIZE = 30_000_000
+"""Elements of a bucket if the engine file has no ``reduce_bucket_size``: two layers of BERT-Large."""
+IN_FLIGHT = 2
+"""Buckets of stage 2 that may be under way while another is computed."""
+
 ENGINE_KEYS: dict[str, frozenset[str]] = {
     "": frozenset(
         {

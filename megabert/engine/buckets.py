@@ -16,9 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-DEFAULT_BUCKET_SIZE = 30_000_000
-"""Elements of a bucket where the engine file has no ``reduce_bucket_size``: two layers of BERT-Large."""
-
 
 class Work(Protocol):
     """Something that is under way."""

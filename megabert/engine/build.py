@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 import torch
 
-from megabert.config.deepspeed import REQUIRED, unsupported, value_at, zero_stage_of
+from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE, REQUIRED, unsupported, value_at, zero_stage_of
 from megabert.config.run import Precision
 from megabert.distributed.process_group import World
 from megabert.distributed.without_compiler import without_compiler
-from megabert.engine.buckets import DEFAULT_BUCKET_SIZE, split_groups
+from megabert.engine.buckets import split_groups
 from megabert.engine.engine import Engine
 from megabert.engine.zero3_outputs import from_fields, to_fields
 from megabert.errors import ConfigError

@@ -23,11 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from megabert.config.deepspeed import IN_FLIGHT
 from megabert.engine.buckets import Bucket, Exchange, Work
 from megabert.ops.dense import add_product_, sum_products_in
-
-IN_FLIGHT = 2
-"""Buckets of stage 2 that may be under way while another is computed."""
 
 
 class GradientReduction(ABC):

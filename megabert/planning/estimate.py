@@ -3,17 +3,17 @@
 import math
 from dataclasses import dataclass, replace
 
-from megabert.config.deepspeed import deepspeed_of, value_at, zero_stage_of
+from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of, value_at, zero_stage_of
 from megabert.config.loading import phase_data, phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.data.packing import InstanceStatistics
 from megabert.data.shard_set import ShardSet
-from megabert.engine.buckets import DEFAULT_BUCKET_SIZE
 from megabert.errors import ConfigError
 from megabert.observability.flops import local_pairs, training_flops
 from megabert.observability.gpus import Gpu
-from megabert.planning.memory import BUDGETS, count_parameters, estimate_memory, fitting_budget
+from megabert.planning.memory import BUDGETS, estimate_memory, fitting_budget
+from megabert.planning.parameters import count_parameters
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
 
 DEFAULT_VOCAB_SIZE = 30_522

@@ -4,7 +4,6 @@ from typing import Any
 
 from megabert.planning.estimate import Estimate, steps_that_fit, warn_of
 from megabert.planning.memory import checkpoint_gib, describe_checkpoints, fits
-from megabert.planning.start_up import start_up
 from megabert.text_tables import render_table
 
 LAUNCH_BOUND_S = 0.02
@@ -28,7 +27,6 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
         f"{describe_checkpoints(config, estimate.parameters)} of disk",
         *_pass_lines(estimate),
         *_launch_lines(estimate),
-        *_start_up_lines(estimate),
     ]
     if hours is not None:
         lines += ["", *_hours_lines(estimate, hours)]
@@ -103,17 +101,6 @@ def _launch_lines(estimate: Estimate) -> list[str]:
     return [
         f"NOTE: {', '.join(short)}: a micro-step computes for less than {1000 * LAUNCH_BOUND_S:.0f} ms, so launching "
         "its kernels counts, which is not modelled: expect it to be slower. Fewer GPUs may do as well."
-    ]
-
-
-def _start_up_lines(estimate: Estimate) -> list[str]:
-    """Tell what starting takes; one node needs no plan."""
-    if estimate.cluster.nodes == 1:
-        return []
-    plan = start_up(estimate.cluster)
-    return [
-        f"start-up: imports {plan.local_imports_s:.0f} s, {plan.imports_s:.0f} s where all nodes read one file system; "
-        f"meeting {plan.meeting_s:.1f} s; loops {plan.compiling_s:.0f} s the first time; kernels and NCCL not counted"
     ]
 
 

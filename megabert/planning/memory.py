@@ -6,15 +6,10 @@ not been compared with a GPU's yet.
 
 from dataclasses import dataclass
 
-import torch
-
 from megabert.checkpoints.format import KINDS
-from megabert.config.families import Objective
+from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE, IN_FLIGHT
 from megabert.config.model import ModelConfig
 from megabert.config.run import RunConfig
-from megabert.engine.buckets import DEFAULT_BUCKET_SIZE
-from megabert.engine.gradient_reduction import IN_FLIGHT
-from megabert.models.build import build_model
 from megabert.observability.gpus import Gpu
 
 GIB = 2**30
@@ -51,12 +46,6 @@ class Memory:
     def total_gib(self) -> float:
         """What the GPU's memory must hold: the tensors, and what driver and allocator take."""
         return self.tensors_gib + OVERHEAD_GIB
-
-
-def count_parameters(model: ModelConfig, objective: Objective | None = None) -> int:
-    """Return the number of a model's parameters, tied ones counted once."""
-    with torch.device("meta"):  # shapes only, no memory
-        return sum(parameter.numel() for parameter in build_model(model, objective=objective).parameters())
 
 
 def estimate_memory(

@@ -26,11 +26,11 @@ from megabert.planning.memory import (
     GIB,
     Memory,
     checkpoint_gib,
-    count_parameters,
     describe_checkpoints,
     estimate_memory,
     fitting_budget,
 )
+from megabert.planning.parameters import count_parameters
 from megabert.planning.schedule_plot import draw_schedules
 from megabert.training.micro_batch_size import first_budget
 from megabert.training.run.folder import checkpoints_dir

@@ -9,15 +9,16 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from megabert.command_line.failures import exit_code_of
-from megabert.distributed.failure_propagation import RankFailed
-from megabert.distributed.process_group import World
 from megabert.errors import EXIT_HOPELESS, EXIT_HUNG, CheckpointError, DataError, Echo
 from megabert.files import atomic_write
 from megabert.json_files import read_json, to_json
 from megabert.observability.logs import logger
+
+if TYPE_CHECKING:
+    from megabert.distributed.process_group import World
 
 STATUS_NAME = "status.json"
 Verdict = Literal["not started", "running", "stopped", "done", "failed"]
@@ -88,7 +89,7 @@ class RunStatus:
     Nothing is written before ``open``, since a folder that is refused belongs to another run.
     """
 
-    def __init__(self, run_dir: Path, world: World, *, fork: str | None = None) -> None:
+    def __init__(self, run_dir: Path, world: "World", *, fork: str | None = None) -> None:
         """Name this start, alike on all ranks; every rank calls it. ``fork`` is where the run comes from."""
         self._run_dir, self._world = run_dir, world
         self._is_open = False
@@ -121,6 +122,8 @@ class RunStatus:
         earlier = read_status(self._run_dir)
         if earlier.status == "failed" and earlier.start == self._record.start:
             return
+        from megabert.distributed.failure_propagation import RankFailed  # torch, which a reader of status.json spares
+
         code = exit_code_of(error)
         text, rank = f"{type(error).__name__}: {error}", self._world.rank
         if isinstance(error, RankFailed):  # that rank could not write
