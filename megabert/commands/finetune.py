@@ -69,6 +69,7 @@ def run(options: Namespace) -> int:
         print(f"{task.name}: {len(prepared.train)} items to train on, {sizes} to evaluate on; nothing was written")
         return 0
     from megabert.distributed.environments import own_rank
+
     with loading("PyTorch"):
         from megabert.finetuning.finetune import finetune
 
