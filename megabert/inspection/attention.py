@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from megabert.data.batch import pack_sequences
-from megabert.errors import ConfigError
 from megabert.inspection.encode_text import check_outputs, encode_text, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.models.deberta import DisentangledSelfAttention
@@ -45,15 +44,29 @@ class AttentionRecord:
     """Values."""
     context_LSD: Tensor
     """Output of the attention op, before the output projection."""
+    reaches: tuple[int | None, ...]
+    """For each layer, how many tokens to either side of a token it sees; None for a layer that sees the whole text."""
     position_scores_LNSS: Tensor | None = None
     """What relative positions add to the scores; None in all models but DeBERTa."""
     kinds: int = 1
     """Number of summands of a score: more than one in a DeBERTa (see ``score_divisor``)."""
 
+    def is_seen_LSS(self) -> Tensor:
+        """Return whether a layer lets a token (row) attend to another one (column): its window is a mask."""
+        position_S = torch.arange(len(self.pieces))
+        distance_SS = (position_S[:, None] - position_S).abs()
+        everything = len(self.pieces)
+        return torch.stack([distance_SS <= (everything if reach is None else reach) for reach in self.reaches])
+
     def scores(self) -> Tensor:
-        """Return q k^T / sqrt(H), of shape (L, N, S, S); a DeBERTa's scores of positions are added."""
-        content_LNSS = self.q_LNSH @ self.k_LNSH.mT / score_divisor(self.q_LNSH.shape[-1], self.kinds)
-        return content_LNSS if self.position_scores_LNSS is None else content_LNSS + self.position_scores_LNSS
+        """Return q k^T / sqrt(H), of shape (L, N, S, S), minus infinity outside of a layer's window.
+
+        A DeBERTa's scores of positions are added.
+        """
+        scores_LNSS = self.q_LNSH @ self.k_LNSH.mT / score_divisor(self.q_LNSH.shape[-1], self.kinds)
+        if self.position_scores_LNSS is not None:
+            scores_LNSS = scores_LNSS + self.position_scores_LNSS
+        return scores_LNSS.masked_fill(~self.is_seen_LSS()[:, None], -torch.inf)
 
     def probabilities(self) -> Tensor:
         """Return the softmax of the scores over keys, of shape (L, N, S, S)."""
@@ -82,19 +95,15 @@ def record_attention(
         second: Second text.
 
     Raises:
-        ConfigError: The text is longer than the model's positions, or than what local attention sees (ModernBERT).
+        ConfigError: The text is longer than the model's positions.
     """
-    encoded = encode_text(tokenizer, text, second, limit=model.config.max_position_embeddings)
-    if model.config.local_layers and len(encoded.ids) > model.config.reach + 1:
-        raise ConfigError(
-            f"the text has {len(encoded.ids)} tokens; in layers with local attention each sees {model.config.reach} to "
-            f"either side, and the probabilities are shown of all pairs. Give {model.config.reach + 1} tokens or less."
-        )
-    has_segments = model.config.type_vocab_size > 1
+    config = model.config
+    encoded = encode_text(tokenizer, text, second, limit=config.max_position_embeddings)
+    has_segments = config.type_vocab_size > 1
     batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start] if has_segments else None)
     with evaluating(model), _observing(model) as seen:
         check_outputs(model.bert(batch.to(next(model.parameters()).device))[0])
-    heads = model.config.num_attention_heads
+    heads = config.num_attention_heads
     qkv_LS3NH = torch.stack(seen.qkv_TC).float().cpu().unflatten(-1, (3, heads, -1))
     q_LNSH, k_LNSH, v_LNSH = qkv_LS3NH.permute(2, 0, 3, 1, 4).unbind(0)
     return AttentionRecord(
@@ -104,6 +113,7 @@ def record_attention(
         k_LNSH=k_LNSH.contiguous(),
         v_LNSH=v_LNSH.contiguous(),
         context_LSD=torch.stack(seen.context_TD).float().cpu(),
+        reaches=tuple(None if config.is_global(depth) else config.reach for depth in range(config.num_hidden_layers)),
         **_position_scores(seen, heads),
     )
 

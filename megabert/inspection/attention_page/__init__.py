@@ -43,6 +43,7 @@ def render_page(record: AttentionRecord, *, model: str, layers: Sequence[int] | 
         "tokens": record.pieces,
         "segmentBStart": record.segment_b_start,
         "layers": chosen,
+        "reaches": [record.reaches[layer] for layer in chosen],
         "heads": record.q_LNSH.shape[1],
         "headWidth": record.q_LNSH.shape[-1],
         "queries": _encode_floats(shown[0]),

@@ -11,7 +11,8 @@ function drawModelView(stage, attention, state, change) {
     grid.append(make("span", { className: "label", textContent: String(head) }));
   }
   for (const layer of attention.layers) {
-    grid.append(make("span", { className: "label", textContent: String(layer) }));
+    const window = attention.hasWindow(layer) ? ` \u00b1${attention.reach(layer)}` : "";
+    grid.append(make("span", { className: "label", textContent: `${layer}${window}` }));
     for (let head = 0; head < attention.heads; head += 1) {
       const canvas = drawThumb(attention, layer, head);
       canvas.onclick = () => change({ view: "head", layer, heads: [head] });
@@ -26,15 +27,13 @@ function drawThumb(attention, layer, head) {
   const step = (THUMB_HEIGHT - 8) / attention.length;
   context.lineWidth = Math.min(1, step); // long texts: thin lines, or all is one colour
   canvas.title = `layer ${layer}, head ${head}`;
-  attention.probabilities(layer, head).forEach((row, from) => {
-    row.forEach((probability, to) => {
-      if (probability < 0.04) return;
-      context.strokeStyle = headColor(head, attention.heads, probability);
-      context.beginPath();
-      context.moveTo(7, 4 + step * (from + 0.5));
-      context.lineTo(THUMB_WIDTH - 7, 4 + step * (to + 0.5));
-      context.stroke();
-    });
-  });
+  for (const [from, to, probability] of attention.lines(layer, head)) {
+    if (probability < 0.04) continue;
+    context.strokeStyle = headColor(head, attention.heads, probability);
+    context.beginPath();
+    context.moveTo(7, 4 + step * (from + 0.5));
+    context.lineTo(THUMB_WIDTH - 7, 4 + step * (to + 0.5));
+    context.stroke();
+  }
   return canvas;
 }

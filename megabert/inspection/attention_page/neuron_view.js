@@ -7,10 +7,12 @@ function drawNeuronView(stage, attention, state, change) {
   const head = state.heads[0];
   const token = state.token ?? 0;
   const q = attention.query(state.layer, head, token);
-  const keys = attention.tokens.map((_, other) => attention.key(state.layer, head, other));
+  const [first, stop] = attention.window(state.layer, token);
+  const seen = attention.tokens.map((_, other) => other).slice(first, stop);
+  const keys = seen.map((other) => attention.key(state.layer, head, other));
   const products = keys.map((k) => k.map((value, index) => value * q[index]));
   const scores = attention.scores(state.layer, head, token);
-  const softmax = attention.probabilities(state.layer, head)[token];
+  const softmax = attention.probabilities(state.layer, head, token);
   const most = (rows) => rows.reduce((best, row) => row.reduce((a, b) => Math.max(a, Math.abs(b)), best), 1e-12);
   const [vectorScale, productScale, scoreScale] = [most([q, ...keys]), most(products), most([scores])];
 
@@ -29,12 +31,19 @@ function drawNeuronView(stage, attention, state, change) {
   attention.tokens.forEach((text, other) => {
     const name = make("td", { className: `token ${tokenClass(attention, other)}`, textContent: text, title: "look from this token" });
     name.onclick = () => change({ token: other });
-    const score = make("td", { className: "number score", textContent: scores[other].toFixed(3), data: { value: scores[other] } });
-    score.style.background = signedColor(scores[other] / scoreScale, 0.35);
+    if (!attention.sees(state.layer, token, other)) {
+      const masked = [make("td"), make("td"), make("td", { className: "number score", textContent: "masked", data: { value: -Infinity } })];
+      masked.push(make("td", { className: "softmax", textContent: "0", data: { value: 0 } }));
+      table.append(make("tr", { className: "masked", title: OUTSIDE, data: { token: other } }, name, ...masked));
+      return;
+    }
+    const index = other - first;
+    const score = make("td", { className: "number score", textContent: scores[index].toFixed(3), data: { value: scores[index] } });
+    score.style.background = signedColor(scores[index] / scoreScale, 0.35);
     const bar = make("span", { className: "bar" });
-    bar.style.width = `${Math.max(1, 150 * softmax[other])}px`;
-    const share = make("td", { className: "softmax", data: { value: softmax[other] } }, bar, softmax[other].toFixed(4));
-    const cells = [name, make("td", {}, drawStripe(keys[other], vectorScale)), make("td", {}, drawStripe(products[other], productScale)), score, share];
+    bar.style.width = `${Math.max(1, 150 * softmax[index])}px`;
+    const share = make("td", { className: "softmax", data: { value: softmax[index] } }, bar, softmax[index].toFixed(4));
+    const cells = [name, make("td", {}, drawStripe(keys[index], vectorScale)), make("td", {}, drawStripe(products[index], productScale)), score, share];
     table.append(make("tr", { className: other === token ? "chosen" : "", data: { token: other } }, ...cells));
   });
   stage.append(table);
@@ -57,5 +66,5 @@ function drawStripe(values, scale) {
 
 function signedColor(share, opacity) {
   const depth = Math.min(1, Math.abs(share)) ** 0.7; // small values stay visible
-  return share >= 0 ? `rgba(31, 102, 209, ${depth * opacity})` : `rgba(224, 112, 28, ${depth * opacity})`;
+  return `rgba(${styleValue(share >= 0 ? "--positive" : "--negative")}, ${depth * opacity})`;
 }

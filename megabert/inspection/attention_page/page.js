@@ -79,6 +79,14 @@ function drawSwatches(attention, state, change) {
   return make("label", { textContent: "Heads " }, box);
 }
 
+function windowHint(attention, state) {
+  if (state.view === "model") {
+    return attention.layers.some((layer) => attention.hasWindow(layer)) ? " \u00b1n: the layer sees n tokens to either side." : "";
+  }
+  if (!attention.hasWindow(state.layer)) return "";
+  return ` This layer sees ${attention.reach(state.layer)} tokens to either side; those outside of the window of the chosen token are masked.`;
+}
+
 function start() {
   const data = JSON.parse(document.getElementById("data").textContent);
   const attention = new Attention(data);
@@ -96,10 +104,16 @@ function start() {
     drawControls(attention, state, change);
     const stage = document.getElementById("stage");
     stage.replaceChildren();
+    stage.className = state.view;
+    window.onscroll = null;
     VIEWS[state.view].draw(stage, attention, state, change);
-    document.getElementById("hint").textContent = VIEWS[state.view].hint;
+    document.getElementById("hint").textContent = VIEWS[state.view].hint + windowHint(attention, state);
   };
   addEventListener("hashchange", draw);
+  matchMedia("(prefers-color-scheme: dark)").onchange = () => {
+    styles.clear();
+    draw();
+  };
   draw();
 }
 

@@ -167,7 +167,9 @@ def test_layers_that_do_not_exist_are_refused(layers, message, record):
 
 
 def test_a_page_too_large_to_open_is_refused(record):
-    large = replace(record, q_LNSH=torch.zeros(24, 16, 512, 64), k_LNSH=torch.zeros(24, 16, 512, 64))
+    large = replace(
+        record, q_LNSH=torch.zeros(24, 16, 512, 64), k_LNSH=torch.zeros(24, 16, 512, 64), reaches=(None,) * 24
+    )
     with pytest.raises(ConfigError, match=r"MiB, allowed are 64. Shorten the text, or show fewer layers"):
         render_page(large, model="m")
     assert len(render_page(large, model="m", layers=[0, 23])) < 64 * 2**20
@@ -207,9 +209,9 @@ def test_command_writes_the_page(model_folder, tmp_path, capsys):
     assert '"layers": [1]' in output.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("window", [18, 16])
-def test_probabilities_of_a_modernbert_are_shown_where_every_layer_sees_the_whole_text(window, tokenizer):
-    """The two texts have 10 tokens."""
+@pytest.fixture
+def modernbert(tokenizer):
+    """Return a model whose second layer sees two tokens to either side; the two texts have 10."""
     config = ModelConfig(
         family="modernbert",
         vocab_size=tokenizer.vocab_size,
@@ -217,16 +219,44 @@ def test_probabilities_of_a_modernbert_are_shown_where_every_layer_sees_the_whol
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=16,
-        local_attention=window,
+        max_position_embeddings=512,
+        local_attention=4,
+        global_attn_every_n_layers=2,
     )
     model = BertForPreTraining(config, objective="none")
     initialize(model, 0)
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
-    if window < 18:
-        with pytest.raises(ConfigError, match=r"10 tokens; .* sees 8 to either side.* Give 9 tokens or less"):
-            record_attention(model, tokenizer, *TEXTS)
-        return
-    record = record_attention(model, tokenizer, *TEXTS)
+    return model
+
+
+@pytest.mark.parametrize("text", ["the cats sat .", "the cat " * 255], ids=["short", "of all positions"])
+def test_window_of_a_modernbert_is_a_mask(text, modernbert, tokenizer):
+    record = record_attention(modernbert, tokenizer, text)
+    assert record.reaches == (None, 2)
     context_LNSH = record.probabilities() @ record.v_LNSH
     torch.testing.assert_close(context_LNSH.transpose(1, 2).flatten(2), record.context_LSD, **TOLERANCE)
+    tokens = len(record.pieces)
+    is_near_SS = torch.ones(tokens, tokens).tril(2).triu(-2).bool()
+    assert torch.equal(record.probabilities()[1] > 0, is_near_SS.expand(2, -1, -1))
+
+
+def test_browser_masks_what_is_outside_of_the_window(modernbert, tokenizer, tmp_path):
+    record = record_attention(modernbert, tokenizer, *TEXTS)
+    page = tmp_path / "page.html"
+    page.write_text(render_page(record, model="little"), encoding="utf-8")
+    neurons = dump_dom(page, "view=neuron&layer=1&heads=1&token=4", tmp_path / "profile")
+    for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
+        shown = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
+        torch.testing.assert_close(torch.tensor([float(text) for text in shown]), values[1, 1, 4], **TOLERANCE)
+    outside = ["0", "1", "7", "8", "9"]
+    assert re.findall(r'<tr class="masked"[^>]* data-token="(\d+)"', neurons) == outside
+    heads = dump_dom(page, "view=head&layer=1&token=4", tmp_path / "profile")
+    assert re.findall(r'class="token to [^"]*\bmasked"[^>]* data-token="(\d+)"', heads) == outside
+    assert "sees 2 tokens to either side" in heads
+    assert (
+        "masked"
+        not in dump_dom(page, "view=head&layer=0&token=4", tmp_path / "profile")
+        .split("<script")[0]
+        .split("</style>")[1]
+    )
