@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from data_prep.clean.paragraphs import ParagraphTask  # noqa: E402
 from data_prep.config import BuildConfig, CleanConfig, SourceConfig  # noqa: E402
 from data_prep.execution import records  # noqa: E402
-from data_prep.execution.build_state import installed_versions  # noqa: E402
+from data_prep.execution.build_state import Origins, installed_versions  # noqa: E402
 from data_prep.execution.executors import Executor  # noqa: E402
 from data_prep.execution.records import CheckTask, FileRecord, Outcome  # noqa: E402
 from data_prep.execution.work_units import Build, Done, Unit  # noqa: E402
@@ -79,7 +79,7 @@ def written(unit: Unit) -> tuple[list[Path], dict[str, Any]]:
             "bytes": PART_CHARACTERS,
         }
         return [task.path], counts | numbers | {"one_sentence_documents": 31}
-    if unit.step == "spread":
+    if unit.step == "chunks":
         return [task.file.path], {"tokens": 4_000_000 * task.file.cells}
     if unit.step == "documents":
         sizes = {"sentences": 176_000, "tokens": BUCKET_TOKENS, "one_sentence_documents": 50}
@@ -122,12 +122,12 @@ class SyntheticRanks(Executor):
         self.opens, self.most_opened = self.opens + len(sources), max(self.most_opened, len(sources))
         self.units[task.step] += 1
         paths, counts = written(task)
-        files = {
-            str(path.relative_to(task.root)): FileRecord(9_000_000, 1_795_350_000_000_000_000, DIGEST) for path in paths
-        }
+        files = {str(path.relative_to(task.root)): FileRecord(9_000_000, DIGEST) for path in paths}
         outcome = Outcome(files, counts)
         keep = function.keywords["keep"]
-        return Done(task.step, task.group, outcome.line(task.name), counts, keep(outcome) if keep else None)
+        return Done(
+            task.step, task.group, outcome.line(task.name, task.context), counts, keep(outcome) if keep else None
+        )
 
 
 class Clock:
@@ -190,7 +190,7 @@ def main() -> None:
         build_all(small, Path(folder) / "small", Executor())  # for a tokenizer
         root.mkdir()
         (Path(folder) / "small" / "tokenizer").rename(root / "tokenizer")
-        build = Build(root, config, ranks, installed_versions())
+        build = Build(root, config, ranks, installed_versions(), Origins("", ""))
         number = int(options.terabytes * 1e12 / FILE_BYTES)
         files = [InputFile(f"parts/{n:06d}.jsonl", FILE_BYTES, 0, "jsonl", "utf-8", "text") for n in range(number)]
         measure(build, ranks, files, options)

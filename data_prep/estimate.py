@@ -36,8 +36,8 @@ EXTRACTED, TOKENIZED = 1.05, 0.45
 """Bytes of extracted and of tokenized documents for each byte of text."""
 EXPANSION = {"gz": 3.0, "bz2": 4.0, "zst": 3.5, "xz": 4.5}
 """Bytes of text for each byte of a compressed file, about."""
-RATES = {"extract": 47.0, "tokens": 98.0, "spread": 312.0, "documents": 312.0, "instances": 181.0}
-"""Megabytes of text a second and core: for ``spread`` each level (taken as that of ``documents``, which does the same),
+RATES = {"extract": 47.0, "tokens": 98.0, "chunks": 312.0, "documents": 312.0, "instances": 181.0}
+"""Megabytes of text a second and core: for ``chunks`` each level (taken as that of ``documents``, which does the same),
 for ``instances`` each pass of a length."""
 VOCABULARY_S = 120.0
 """Training of a vocabulary from more than 200 million characters, in one process."""
@@ -150,7 +150,7 @@ def estimate(
     for before, after in pairwise(levels):
         merged = after.blocks * after.files
         opened = before.files * max(before.blocks, after.blocks)
-        stages.append(stage("merge", "spread", merged, opened, merged, TOKENIZED))
+        stages.append(stage("merge", "chunks", merged, opened, merged, TOKENIZED))
     last = levels[-1]
     opened = all_buckets * last.files + last.blocks * last.files
     stages.append(stage("buckets", "documents", all_buckets, opened, all_buckets, TOKENIZED * copies))

@@ -6,7 +6,6 @@ Each step is a list of units of work. Units depend on the inputs and the configu
 and any number of interruptions give the same bytes; a build that is started again does what is not finished.
 """
 
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from data_prep.estimate import estimate, require_space
 from data_prep.execution.build_state import STATE_NAME, lock_folder, refusal_noted, remember
 from data_prep.execution.executors import Executor
 from data_prep.execution.records import Counts
+from data_prep.execution.sealed import seal, unseal
 from data_prep.execution.work_units import Build
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files
@@ -32,13 +32,13 @@ from data_prep.steps.step3_tokenize import tokenize_documents
 from data_prep.steps.step4_merge_chunks import merge_chunks
 from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
+from megabert.errors import DataError
 from megabert.files import atomic_write
-from megabert.json_files import read_json
 from megabert.schema import Manifest
 
-INTERMEDIATE = ("paragraphs", "extract", "words", "tokens", "spread")
+INTERMEDIATE = ("paragraphs", "extract", "words", "tokens", "chunks")
 """Folders below ``work`` that are not needed when the documents are made."""
-Number = Annotated[int, Field(ge=0, le=1 << 24)]
+Number = Annotated[int, Field(ge=1, le=1 << 24)]
 """A count that is no damage: so many buckets hold 80 million million tokens."""
 PLAN_NAME = "work/plan.json"
 
@@ -65,10 +65,6 @@ class DocumentPlan:
     """Counts of the corpus for the manifests."""
     report: list[str]
     """Lines on how the vocabulary fits the text."""
-    vocab_size: Number
-    """Pieces of the vocabulary."""
-    buckets_a_shard: Annotated[Number, Field(ge=1)] = 1
-    """Buckets that the instances of a shard come from; plans of earlier versions do not have it."""
 
 
 def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space: bool = True) -> Built:
@@ -92,14 +88,15 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
         print(require_space(estimate(config, files, executor.workers), output), file=sys.stderr)
     with lock_folder(output), executor:
         state = remember(output, config, files, executor)
-        begun = Build(output, config, executor, state.versions)
+        begun = Build(output, config, executor, state.versions, state.origins)
         plan = _finished_documents(begun)
         if plan is None:
             with refusal_noted(output):
                 plan = _make_documents(begun, files)
         _remove_work(begun)
         # 6. Pairs and masks, for each length and each pass over each bucket.
-        manifests = make_instances(begun, plan.corpus, plan.buckets_a_shard)
+        buckets_a_shard = count_buckets_a_shard(config, plan.buckets["train"], plan.corpus["tokens"])
+        manifests = make_instances(begun, plan.corpus, buckets_a_shard)
     return Built(output, manifests, plan.report)
 
 
@@ -127,9 +124,8 @@ def _make_documents(build: Build, files: list[InputFile]) -> DocumentPlan:
     kept = fill_buckets(build, merged, buckets, vocab_size)
     corpus = corpus_counts(build.config, extracted, tokenized, kept)
     require_pairs(build.config, corpus)
-    buckets_a_shard = count_buckets_a_shard(build.config, buckets["train"], corpus["tokens"])
-    plan = DocumentPlan(buckets, corpus, report, vocab_size, buckets_a_shard)
-    atomic_write(build.path(PLAN_NAME), json.dumps(asdict(plan)))
+    plan = DocumentPlan(buckets, corpus, report)
+    atomic_write(build.path(PLAN_NAME), seal(asdict(plan), build.origins.context(PLAN_NAME)))
     return plan
 
 
@@ -141,14 +137,26 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
     path = build.path(PLAN_NAME)
     if not path.exists():
         return None
-    remedy = "Delete it and run the same command again, which writes it again."
-    plan = read_json(path, DocumentPlan, remedy=remedy)
-    with as_damage(path, remedy):
-        describe_corpus(plan.corpus)  # it is shown at the end, after it has been copied into every manifest
+    try:
+        plan = _read_plan(path, build.origins.context(PLAN_NAME))
+    except DataError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return None
     if not build.finished([vocabulary_unit(build)]):
         return None
-    filled = build.finished(bucket_units(build, None, plan.buckets, plan.vocab_size), keep=bucket_sizes)
-    if filled is None:
+    vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
+    filled = build.finished(bucket_units(build, None, plan.buckets, vocab_size), keep=bucket_sizes)
+    if filled is None or filled.counts["tokens"] != plan.corpus["tokens"]:
         return None
     write_index(build, plan.buckets, filled.kept)
+    return plan
+
+
+def _read_plan(path: Path, context: str) -> DocumentPlan:
+    remedy = "Steps 1 to 5 are done again."
+    plan = unseal(path.read_bytes(), DocumentPlan, context, where=str(path), remedy=remedy)
+    with as_damage(path, remedy):  # the corpus is shown at the end, after it has been copied into every manifest
+        describe_corpus(plan.corpus)
+        if "train" not in plan.buckets:
+            raise LookupError("no buckets to train on")
     return plan

@@ -73,8 +73,8 @@ def as_damage(where: Path, remedy: str) -> Iterator[None]:
 
 
 def tokens_read(corpus: dict[str, Any]) -> int:
-    """Return the tokens of all text, duplicates and weights aside; older manifests have them as ``tokens``."""
-    return int(corpus.get("tokens_read", corpus["tokens"]))
+    """Return the tokens of all text, duplicates and weights aside."""
+    return int(corpus["tokens_read"])
 
 
 def describe_corpus(corpus: dict[str, Any]) -> list[str]:
@@ -84,14 +84,11 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
         f"sentences {corpus['sentences']:,}, tokens {corpus['tokens']:,}, "
         f"[UNK] {share(corpus['unknown_tokens'], tokens_read(corpus))}",
     ]
-    # Manifests of earlier versions count neither tokens nor kept documents by source.
-    tokens, kept = corpus.get("tokens_by_source", {}), corpus.get("kept_documents_by_source", {})
-    sources = []
-    for name, number in corpus["documents_by_source"].items():
-        cells = (
-            (f"{kept[name]:,}", f"{tokens[name]:,}", share(tokens[name], corpus["tokens"])) if name in tokens else ()
-        )
-        sources.append((name, f"{number:,}", *cells))
+    tokens, kept = corpus["tokens_by_source"], corpus["kept_documents_by_source"]
+    sources = [
+        (name, f"{number:,}", f"{kept[name]:,}", f"{tokens[name]:,}", share(tokens[name], corpus["tokens"]))
+        for name, number in corpus["documents_by_source"].items()
+    ]
     headers = ("source", "documents", "kept", "tokens", "share")
     lines += render_table(sources, headers=headers, align="lrrrr").splitlines()
     if corpus.get("read"):

@@ -18,7 +18,7 @@ from data_prep.document_set import DocumentSet, documents_of, index_path, tokeni
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, Progress
 from data_prep.instances.assemble import assemble
-from data_prep.instances.pairs import PairOptions, Pairs, require_latest
+from data_prep.instances.pairs import PairOptions, Pairs
 from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
 from megabert.schema import (
@@ -88,8 +88,6 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
     problems = []
     if tokenizer.sha256 != manifest.metadata.tokenizer_sha256:
         problems.append(f"{folder / 'tokenizer'}: not the tokenizer that the manifest names")
-    if use_text:
-        require_latest(manifest.metadata, folder, "Verify without --text, or with that version.")
     documents = _documents_of(folder) if use_text else None
     tasks = shard_tasks(folder, manifest, documents)
     progress = Progress(f"verify {folder.name}", len(tasks), INSTANCES)
@@ -105,7 +103,7 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
 
 def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None) -> list[ShardTask]:
     """Return a task for each shard of a manifest."""
-    config, metadata = manifest.config, manifest.metadata  # earlier versions did not have all of these settings
+    config, metadata = manifest.config, manifest.metadata  # another program need not write these settings
     with as_damage(folder / MANIFEST_NAME, "Run the same `megabert-data build` command again, which writes it again."):
         short_seq_prob = config.get("short_seq_prob", 0.1)
         least = dict(zip(config.get("lengths", ()), config.get("min_tokens") or (), strict=False))
@@ -199,7 +197,7 @@ def _pairs(task: ShardTask) -> Pairs | None:
     options = PairOptions(
         metadata=task.metadata,
         short_seq_prob=task.short_seq_prob,
-        pass_number=task.entry.duplicate,
+        pass_number=task.entry.pass_number,
         min_tokens=task.min_tokens,
     )
     documents = documents_of(task.documents, task.entry.split)

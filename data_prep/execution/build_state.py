@@ -1,10 +1,12 @@
 """What the folder of a build remembers, so that the same command continues it and no other one spoils it.
 
-``build.json`` holds the configuration, the inputs with their hashes, and the versions of the packages. A lock lets one
+``build.json`` holds the configuration, the inputs with their hashes, and the versions of the packages. Every start
+hashes the inputs again: a file that was replaced may have the size and the time of the one before it. A lock lets one
 build at a time write into the folder.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -16,16 +18,16 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import megabert
 from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor
+from data_prep.execution.sealed import seal, unseal
 from data_prep.extract.opening import InputFile, input_sha256
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError, MegabertError
 from megabert.files import atomic_write, is_temporary, open_lock, try_lock
-from megabert.json_files import read_json
 
 STATE_NAME = "build.json"
 REFUSED = Path("work", "refused")
@@ -33,6 +35,8 @@ REFUSED = Path("work", "refused")
 DECISIVE = ("megabert", "sentencex", "tokenizers")
 """Other versions of these may cut or number text differently."""
 PACKAGES = (*DECISIVE, "numpy", "pyarrow")
+OF_TEXT = ("extract", "paragraphs")
+"""Steps that depend on the text and its cleaning alone: their records outlive a change of other settings."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,6 @@ class InputRecord:
     """Path or URL."""
     bytes: int
     """Size as stored."""
-    modified_ns: int
-    """Time of the last change; 0 for a URL."""
     sha256: str
     """Hash of the content."""
 
@@ -59,6 +61,30 @@ class BuildState:
     """All files of all sources."""
     versions: dict[str, str]
     """Packages that shape the shards, by name."""
+
+    @property
+    def origins(self) -> "Origins":
+        """Hashes of what records and plan are made from."""
+        inputs = [(record.path, record.sha256) for record in self.inputs]
+        texts = (json.dumps([part, inputs], sort_keys=True) for part in (_reading(self.config), self.config))
+        return Origins(*(hashlib.sha256(text.encode()).hexdigest() for text in texts))
+
+
+class Origins(NamedTuple):
+    """Hashes of the input and the configuration, so that no state of one build is taken for that of another."""
+
+    text: str
+    """Hash of the input and of what decides the text that step 1 makes."""
+    whole: str
+
+    def context(self, step: str) -> str:
+        """Return what the records of a step belong to, as `sealed` has it."""
+        return _context(step, self.text if step in OF_TEXT else self.whole)
+
+
+@cache
+def _context(step: str, origin: str) -> str:
+    return f"{step} of {origin}"
 
 
 @contextmanager
@@ -122,23 +148,27 @@ def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor
         DataError: The inputs have changed, or the record is damaged.
     """
     path, now = folder / STATE_NAME, loading.to_dict(config)
-    if not path.exists():
-        state = BuildState(now, _hash_inputs(files, [], executor), installed_versions())
+    earlier = _read_state(path) if path.exists() else None
+    is_refused = (folder / REFUSED).exists()
+    if earlier is not None and not is_refused:
+        _compare_config(folder, earlier.config, now)
+    inputs = _hash_inputs(files, executor)
+    if earlier is None:
+        state = BuildState(now, inputs, installed_versions())
+    elif is_refused:
+        state = _follow_remedy(folder, earlier, now, inputs)
     else:
-        remedy = "Delete the folder, or give --output a new one."
-        earlier = read_json(path, BuildState, remedy=remedy)
-        if (folder / REFUSED).exists():
-            inputs = _hash_inputs(files, earlier.inputs, executor)
-            state = _follow_remedy(folder, earlier, now, inputs)
-        else:
-            _compare_config(folder, earlier.config, now)
-            inputs = _hash_inputs(files, earlier.inputs, executor)
-            _compare_inputs(folder, earlier.inputs, inputs)
-            # The stamps are new where a file was touched and still has the same content.
-            state = BuildState(earlier.config, inputs, earlier.versions)
-    atomic_write(path, json.dumps(asdict(state), indent=1))
+        _compare_inputs(folder, earlier.inputs, inputs)
+        state = earlier
+    if state != earlier:
+        atomic_write(path, seal(asdict(state), STATE_NAME, indent=1))
     (folder / REFUSED).unlink(missing_ok=True)
     return state
+
+
+def _read_state(path: Path) -> BuildState:
+    remedy = "Delete the folder, or give --output a new one."
+    return unseal(path.read_bytes(), BuildState, STATE_NAME, where=str(path), remedy=remedy)
 
 
 @contextmanager
@@ -159,10 +189,10 @@ def _follow_remedy(folder: Path, earlier: BuildState, config: dict[str, Any], in
     The extracted texts are kept where the input and what is done to it are as before.
     """
     before, now = ([(record.path, record.sha256) for record in records] for records in (earlier.inputs, inputs))
-    if before == now and not loading.differences(_complete(earlier.config), config):
-        return BuildState(earlier.config, inputs, earlier.versions)
-    is_read_alike = before == now and _reading(_complete(earlier.config)) == _reading(config)
-    kept = {"extract", "paragraphs"} if is_read_alike else set()
+    if before == now and not loading.differences(earlier.config, config):
+        return earlier
+    is_read_alike = before == now and _reading(earlier.config) == _reading(config)
+    kept = set(OF_TEXT) if is_read_alike else set()
     work = folder / "work"
     others = [folder / name for name in ("tokenizer", "documents", "instances")]
     for path in [*others, *work.glob("*"), *work.glob("records/*")]:
@@ -178,13 +208,6 @@ def _reading(config: dict[str, Any]) -> dict[str, Any]:
         {key: value for key, value in source.items() if key not in ("name", "weight")} for source in config["sources"]
     ]
     return {"sources": sources} | {key: config[key] for key in ("clean", "max_bad_share", "language", "chunk_mib")}
-
-
-def _complete(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a recorded configuration with the defaults of fields that an earlier version did not know."""
-    with suppress(ConfigError):
-        return loading.to_dict(loading.build(BuildConfig, config))
-    return config
 
 
 @cache
@@ -232,7 +255,7 @@ def require_folder(folder: Path) -> None:
 
 
 def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    differences = loading.differences(_complete(old), new)
+    differences = loading.differences(old, new)
     if differences:
         lines = "\n".join(f"  {path}: {before!r} there, {now!r} now" for path, (before, now) in differences.items())
         raise ConfigError(
@@ -241,16 +264,10 @@ def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> N
         )
 
 
-def _hash_inputs(files: list[InputFile], known: list[InputRecord], executor: Executor) -> list[InputRecord]:
-    """Return a record of each input file; a hash is taken over from ``known`` where size and time are as they were."""
-    # A URL has no time of change (0), so what identifies its content is asked for again.
-    known_hashes = {(record.path, record.bytes, record.modified_ns): record.sha256 for record in known}
-    stamps = [(file.path, file.bytes, file.modified_ns) for file in files]
-    hashes = {stamp: known_hashes[stamp] for stamp in stamps if stamp in known_hashes and stamp[2]}
-    new = [stamp for stamp in stamps if stamp not in hashes]
-    for index, digest in executor.run(input_sha256, [path for path, _, _ in new]):
-        hashes[new[index]] = digest
-    return [InputRecord(*stamp, hashes[stamp]) for stamp in stamps]
+def _hash_inputs(files: list[InputFile], executor: Executor) -> list[InputRecord]:
+    """Return a record of each input file."""
+    hashes = dict(executor.run(input_sha256, [file.path for file in files]))
+    return [InputRecord(file.path, file.bytes, hashes[index]) for index, file in enumerate(files)]
 
 
 def _compare_inputs(folder: Path, old: list[InputRecord], new: list[InputRecord]) -> None:

@@ -2,18 +2,17 @@
 
 A step has one file, ``work/records/STEP.jsonl``, with a line for each unit that is finished. The process that hands out
 the units appends the lines, so there are as many files as steps, however large the corpus; a build that is started
-again reads them at one go, and has its workers check them. A line that was cut by a crash is one of a unit that was not
-finished. Of several lines with one name the last one counts.
+again reads them at one go, and has its workers check them: each line by the hash that it begins with (`sealed`), and
+each file that it names by the file's hash. A line that was cut by a crash is one of a unit that was not finished. Of
+several lines with one name the last one counts.
 
 The counts of a million units become one by adding them up as units finish, in constant memory (`Tally`).
 """
 
 import errno
-import json
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -22,16 +21,14 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AfterValidator, NonNegativeInt
 
+from data_prep.execution.sealed import START, seal, unseal
 from data_prep.extract.opening import EXAMPLES
 from megabert.errors import DataError
-from megabert.files import NO_SPACE, atomic_path, disk_full, sha256_file
-from megabert.json_files import parse_json, read_json
+from megabert.files import NO_SPACE, disk_full, sha256_file
 
 SYNC_S = 2.0
 """Between two moments at which the records of a step are made durable."""
-NAME = b'{"name": "'
-UNKNOWN_NS = -1
-"""Time of a file's last change where an earlier version of megabert did not record it."""
+NAME = b'"name": "'
 TEXTS = ("report", "examples")
 """Keys of counts that hold texts; all others hold numbers."""
 MOST = 1 << 56
@@ -126,8 +123,6 @@ class FileRecord(NamedTuple):
     """A file as a unit wrote it."""
 
     bytes: NonNegativeInt
-    modified_ns: int
-    """Time of the last change."""
     sha256: str
 
 
@@ -140,9 +135,9 @@ class Outcome:
     counts: Counts
     """What the unit counted."""
 
-    def line(self, name: str) -> bytes:
-        """Return the record of a unit of this name."""
-        return json.dumps({"name": name, "files": self.files, "counts": self.counts}).encode() + b"\n"
+    def line(self, name: str, context: str) -> bytes:
+        """Return the record of a unit of this name, sealed."""
+        return seal({"name": name, "files": self.files, "counts": self.counts}, context) + b"\n"
 
 
 Keep = Callable[[Outcome], Any]
@@ -157,26 +152,28 @@ def outcome_of(root: Path, paths: Sequence[Path], counts: Counts) -> Outcome:
         paths: The files, finished.
         counts: What the unit counted.
     """
-
-    def record(path: Path) -> FileRecord:
-        status = path.stat()
-        return FileRecord(status.st_size, status.st_mtime_ns, sha256_file(path))
-
-    return Outcome({str(path.relative_to(root)): record(path) for path in paths}, counts)
+    files = {str(path.relative_to(root)): FileRecord(path.stat().st_size, sha256_file(path)) for path in paths}
+    return Outcome(files, counts)
 
 
 def _is_sound(path: Path, record: FileRecord) -> bool:
-    """Whether a file is as it was recorded: by size and time of change, and where these differ by its hash."""
+    """Whether a file is as it was recorded."""
     try:
-        status = path.stat()
-        if record.modified_ns != UNKNOWN_NS:
-            if status.st_size != record.bytes:
-                return False
-            if status.st_mtime_ns == record.modified_ns:
-                return True
-        return sha256_file(path) == record.sha256
+        return path.stat().st_size == record.bytes and sha256_file(path) == record.sha256
     except (OSError, DataError):
         return False
+
+
+class StoredRecord(NamedTuple):
+    """The record of a unit as it was read."""
+
+    number: int
+    """Number of the unit in its step."""
+    group: str
+    """The group that its counts are added to."""
+    context: str
+    """What it belongs to, as `sealed` has it."""
+    line: bytes
 
 
 class CheckTask(NamedTuple):
@@ -184,8 +181,7 @@ class CheckTask(NamedTuple):
 
     root: Path
     """Folder of the build."""
-    lines: list[tuple[int, str, bytes]]
-    """Number of the unit in its step, the group that its counts are added to, and its record."""
+    records: list[StoredRecord]
     keep: Keep | None
     """Names what the step needs of each unit."""
 
@@ -206,8 +202,8 @@ class Checked(NamedTuple):
 def check_records(task: CheckTask) -> Checked:
     """Find the units whose files are there and sound."""
     checked = Checked([], [], Tally())
-    for number, group, line in task.lines:
-        outcome = _parsed(line)
+    for number, group, context, line in task.records:
+        outcome = _parsed(line, context)
         if outcome is None or not all(_is_sound(task.root / name, file) for name, file in outcome.files.items()):
             continue
         if task.keep is not None:
@@ -220,9 +216,9 @@ def check_records(task: CheckTask) -> Checked:
     return checked
 
 
-def _parsed(line: bytes) -> Outcome | None:
+def _parsed(line: bytes, context: str) -> Outcome | None:
     try:
-        return parse_json(line, Outcome, where="record", remedy="The unit is done again.")
+        return unseal(line, Outcome, context, where="record", remedy="The unit is done again.")
     except DataError:
         return None
 
@@ -237,15 +233,15 @@ class StepRecords:
         self._synced = time.monotonic()
 
     def read(self) -> dict[bytes, bytes]:
-        """Return the last line of each unit by its name; lines may be damaged behind the name.
+        """Return the last line of each unit by its name; of a damaged line, both may be anything.
 
         Raises:
             DataError: The file is there and cannot be read.
         """
-        _take_over_files(self._path)
+        first = START + len(NAME)
         try:
             with open(self._path, "rb") as lines:
-                return {line[len(NAME) : line.find(b'"', len(NAME))]: line for line in lines if line.startswith(NAME)}
+                return {line[first : line.find(b'"', first)]: line for line in lines if line[START:first] == NAME}
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -281,32 +277,3 @@ class StepRecords:
             with suppress(OSError):  # on a full disk units are done again
                 os.fsync(self._descriptor)
             os.close(self._descriptor)
-
-
-def _take_over_files(path: Path) -> None:
-    """Append the records of earlier versions of megabert, which wrote a file for each unit into a folder."""
-    folder = path.with_suffix("")
-    if not folder.is_dir():
-        return
-
-    def lines() -> Iterator[bytes]:
-        for file in sorted(folder.glob("*.json")):
-            with suppress(DataError):
-                earlier = read_json(file, _EarlierOutcome, remedy="The unit is done again.")
-                files = {name: FileRecord(0, UNKNOWN_NS, digest) for name, digest in earlier.files.items()}
-                yield Outcome(files, earlier.counts).line(file.stem)
-
-    with atomic_path(path) as temporary, open(temporary, "wb") as stream:
-        stream.writelines(lines())
-        if path.is_file():  # taken over before, by a build that was killed here
-            stream.write(path.read_bytes())
-    shutil.rmtree(folder)
-
-
-@dataclass(frozen=True)
-class _EarlierOutcome:
-    """The record of a unit in a file of its own."""
-
-    files: dict[str, str]
-    """SHA-256 of each file."""
-    counts: Counts

@@ -24,10 +24,20 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.config import BuildConfig
-from data_prep.execution.build_state import require_folder, require_versions
+from data_prep.execution.build_state import Origins, require_folder, require_versions
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import Progress, Rate
-from data_prep.execution.records import Checked, CheckTask, Counts, Keep, StepRecords, Tally, check_records, outcome_of
+from data_prep.execution.records import (
+    Checked,
+    CheckTask,
+    Counts,
+    Keep,
+    StepRecords,
+    StoredRecord,
+    Tally,
+    check_records,
+    outcome_of,
+)
 from megabert.command_line.failures import as_user_error
 from megabert.errors import MegabertError
 
@@ -68,9 +78,7 @@ class Unit:
     root: Path
     """Folder of the build."""
     step: str
-    """Step that the unit belongs to, such as ``tokens``: the name of the file of its records.
-
-    Builds that an earlier version has begun are continued by these names, so they stay."""
+    """Step that the unit belongs to, such as ``tokens``: the name of the file of its records."""
     name: str
     """Name of the record, unique within the step."""
     function: Callable[[Any], tuple[list[Path], Counts]]
@@ -79,6 +87,8 @@ class Unit:
     """What ``function`` is called with."""
     versions: dict[str, str]
     """Packages that the build was begun with; a unit that is not finished needs the same ones."""
+    context: str
+    """What its record belongs to, as `sealed` has it."""
     origin: str = ""
     """What it reads, where a user knows it by name."""
     group: str = ""
@@ -134,6 +144,8 @@ class Build:
     """Does the units; entered already."""
     versions: dict[str, str]
     """Packages that the build was begun with."""
+    origins: Origins
+    """Hashes of the input and the configuration."""
     host: str = field(default_factory=socket.gethostname)
     """The node that hands units out."""
 
@@ -152,7 +164,8 @@ class Build:
         group: str = "",
     ) -> Unit:
         """Return a unit of a step."""
-        return Unit(self.folder, step, name, function, argument, self.versions, origin, group, self.host)
+        context = self.origins.context(step)
+        return Unit(self.folder, step, name, function, argument, self.versions, context, origin, group, self.host)
 
     def run(self, title: str, units: Sequence[Unit], rate: Rate | None = None, keep: Keep | None = None) -> Results:
         """Do the units that are not finished yet, and return what all of them came to.
@@ -199,19 +212,19 @@ class Build:
     ) -> tuple[Results, list[int]]:
         """Return what the units that an earlier run has finished came to, and the numbers of the others."""
         results, is_left = Results(len(units), keep), np.ones(len(units), bool)
-        lines: list[tuple[int, str, bytes]] = []
+        stored: list[StoredRecord] = []
         # Units of a step are next to each other. Of one that has not begun, none has to be made to be looked up.
         steps = {unit.step: StepRecords(self.folder, unit.step).read() for unit in (*units[:1], *units[-1:])}
         for number, unit in enumerate(units if len(steps) > 1 or any(steps.values()) else ()):
             if unit.step not in steps:
                 steps[unit.step] = StepRecords(self.folder, unit.step).read()
             if (line := steps[unit.step].get(unit.name.encode())) is not None:
-                lines.append((number, unit.group, line))
+                stored.append(StoredRecord(number, unit.group, unit.context, line))
         # Files are looked at by the workers: a parallel file system answers many at a time.
-        size = min(RECORDS_A_CHECK, -(-len(lines) // (4 * self.executor.workers)) or 1)
+        size = min(RECORDS_A_CHECK, -(-len(stored) // (4 * self.executor.workers)) or 1)
         tasks = LazyList(
-            -(-len(lines) // size),
-            lambda index: CheckTask(self.folder, lines[size * index : size * (index + 1)], keep),
+            -(-len(stored) // size),
+            lambda index: CheckTask(self.folder, stored[size * index : size * (index + 1)], keep),
         )
         for _, checked in self.executor.run(check_records, tasks):
             results.take(checked)
@@ -246,7 +259,7 @@ def run_unit(unit: Unit, keep: Keep | None = None) -> Done:
             f"{known} This was on the node {here}, and {unit.host} hands the units out: check that both see the same "
             "input and the same --output."
         ) from error
-    return Done(unit.step, unit.group, outcome.line(unit.name), counts, keep(outcome) if keep else None)
+    return Done(unit.step, unit.group, outcome.line(unit.name, unit.context), counts, keep(outcome) if keep else None)
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,6 @@ The pairing that makes none is here as well: instances of one segment.
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from data_prep.document_set import DocumentSet
 from data_prep.instances.draws import SHORT, TARGET
-from megabert.errors import DataError
 from megabert.randomness.keyed import below, mix, string_key, uniform
 from megabert.schema import ShardMetadata
 
@@ -55,24 +53,6 @@ class PairOptions:
         longest = self.metadata.max_seq_length - specials
         is_short = uniform(mix(keys, SHORT)) < self.short_seq_prob
         return np.where(is_short, 2 + below(mix(keys, TARGET), longest - 1), longest)
-
-
-def require_latest(metadata: ShardMetadata, where: Path, remedy: str) -> None:
-    """Refuse to draw pairs of shards for which an earlier version of megabert drew random Bs in another way.
-
-    Args:
-        metadata: That of the shards.
-        where: File or folder that the error names.
-        remedy: What the user can do, as the end of the error.
-
-    Raises:
-        DataError: Random Bs of these shards are not drawn as this version draws them.
-    """
-    if metadata.objective == "nsp" and metadata.revision < metadata.latest_revision:
-        raise DataError(
-            f"{where}: its pairs are of revision {metadata.revision}: an earlier version of megabert chose random next "
-            f"sentences in another way (now revision {metadata.latest_revision}). {remedy}"
-        )
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class _Paths:
 
 def merge_chunks(build: Build, tokenized: TokenFiles, buckets: int, vocab_size: int) -> TokenFiles:
     """Return the files that buckets are filled from: the tokenized chunks, or what they were merged into."""
-    levels = plan_levels(tokenized, build.path("work", "spread"), buckets)
+    levels = plan_levels(tokenized, build.path("work", "chunks"), buckets)
     if len(levels) == 1:  # these few are named in each task of the next step
         return replace(tokenized, path=ListedPaths(tuple(tokenized.path(0, n) for n in range(tokenized.files))))
     for before, after in pairwise(levels):
@@ -84,7 +84,7 @@ def merge_units(build: Build, before: TokenFiles, after: TokenFiles, vocab_size:
         low, high = (hash_range(cell, file.grid)[0] for cell in (file.first_cell, file.first_cell + file.cells))
         first, end = (border * before.files // after.files for border in (group, group + 1))
         sources = before.overlapping(low, high, range(first, end))
-        return build.unit("spread", file.path.stem, merge, MergeTask(sources, file, vocab_size))
+        return build.unit("chunks", file.path.stem, merge, MergeTask(sources, file, vocab_size))
 
     return LazyList(after.blocks * after.files, unit)
 

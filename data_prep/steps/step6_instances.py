@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +25,12 @@ from data_prep.instances.assemble import assemble, count_instances, mask, to_bat
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import ORDER
 from data_prep.instances.google import pair_google
-from data_prep.instances.pairs import Bucket, PairOptions, Pairs, full_sentences, require_latest
+from data_prep.instances.pairs import Bucket, PairOptions, Pairs, full_sentences
 from megabert.config.loading import to_dict
 from megabert.errors import DataError
 from megabert.files import publish_folder
 from megabert.randomness.keyed import mix
 from megabert.schema import (
-    MAX_BATCH_ROWS,
     Manifest,
     ShardEntry,
     ShardMetadata,
@@ -68,8 +66,6 @@ class InstanceTask:
     options: PairOptions
     path: Path
     """The shard."""
-    is_compressed: bool = False
-    """Whether the shard is stored as earlier versions did: zstd, in record batches of 8,192 rows."""
 
 
 def count_buckets_a_shard(config: BuildConfig, buckets: int, tokens: int) -> int:
@@ -131,35 +127,12 @@ def _metadata(build: Build, length: int) -> ShardMetadata:
         vocab_size=tokenizer.vocab_size,
         masked_lm_prob=config.masked_lm_prob,
     )
-    begun = _begun(build, length)
-    return replace(metadata, revision=begun.revision if begun else metadata.latest_revision)
-
-
-class _Begun(NamedTuple):
-    """What the shards that an earlier run left are like; the same build makes the same bytes whatever its version."""
-
-    revision: Literal[1, 2, 3]
-    is_compressed: bool
-
-
-def _begun(build: Build, length: int) -> _Begun | None:
-    """Look at the shards that an earlier run left; None if there are none, or none can be read."""
-    for path in sorted(build.path("instances", str(length)).glob("*.arrow")):
-        with contextlib.suppress(DataError, OSError, pa.ArrowException), pa.memory_map(str(path)) as source:
-            content = source.read_buffer()
-            reader = pa.ipc.open_file(content)
-            metadata = ShardMetadata.from_arrow(reader.schema, str(path))
-            # Arrow hands out views of what it was given, unless that is compressed.
-            distance = reader.get_batch(0)["input_ids"].values.buffers()[1].address - content.address
-            return _Begun(metadata.revision, is_compressed=not 0 <= distance < content.size)
-    return None
+    return replace(metadata, revision=metadata.latest_revision)
 
 
 def instance_units(build: Build, metadata: ShardMetadata, buckets_a_shard: int) -> Iterator[Unit]:
     """Yield a unit for each pass over the buckets of each shard."""
     config, documents, length = build.config, build.path("documents"), metadata.max_seq_length
-    begun = _begun(build, length)
-    is_compressed = begun is not None and begun.is_compressed
     for split in SPLITS:
         if not index_path(documents, split).is_file():
             continue
@@ -175,7 +148,7 @@ def instance_units(build: Build, metadata: ShardMetadata, buckets_a_shard: int) 
                 name = f"{split}-{bucket:05d}-{pass_number:02d}"
                 path = build.path("instances", str(length), f"{name}.arrow")
                 count = min(buckets_a_shard, buckets - bucket)
-                task = InstanceTask(build.folder, split, bucket, count, options, path, is_compressed)
+                task = InstanceTask(build.folder, split, bucket, count, options, path)
                 yield build.unit(f"instances-{length}", name, write_shard, task, group=_group(length, split))
 
 
@@ -187,7 +160,6 @@ def _group(length: int, split: str) -> str:
 def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
     """Write the shard of a task, bucket by bucket, and its lengths index; no instances give no file."""
     metadata, tally = task.options.metadata, Tally()
-    require_latest(metadata, task.path, "Finish the build with that version, or give --output a new folder.")
     tokenizer_of(task.folder / "tokenizer").forget_spans()  # step 3 may have filled this cache in the same process
     buckets = range(task.bucket, task.bucket + task.buckets)
     parts, lengths = (_bucket_rows(task, bucket, tally) for bucket in buckets), []
@@ -198,13 +170,11 @@ def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
             yield part
 
     # Small and as they are in memory: then a loader reads a row for the price of the bytes around it.
-    rows = MAX_BATCH_ROWS if task.is_compressed else rows_per_batch(metadata.max_seq_length)
-    batches = _evenly(noted(), rows)
+    batches = _evenly(noted(), rows_per_batch(metadata.max_seq_length))
     first = next(batches, None)
     if first is None:
         return [], {"rows": 0}
-    compression = "zstd" if task.is_compressed else None
-    write_batches(task.path, instance_schema(metadata), chain([first], batches), compression=compression)
+    write_batches(task.path, instance_schema(metadata), chain([first], batches))
     index = write_lengths(task.path, *(np.concatenate(kind) for kind in zip(*lengths, strict=True)))
     return [task.path, index], tally.of()
 
@@ -304,10 +274,9 @@ def _copy_tokenizer(source: Path, folder: Path) -> None:
 
 
 def _keep_or_write(folder: Path, manifest: Manifest) -> Manifest:
-    """Write a manifest, unless the one that is there lists the same shards: it may tell of earlier package versions."""
+    """Write a manifest, unless the same is there already: a training may be reading it."""
     with contextlib.suppress(DataError):
-        earlier = read_manifest(folder)
-        if earlier.data_sha256 == manifest.data_sha256:
-            return earlier
+        if read_manifest(folder) == manifest:
+            return manifest
     write_manifest(folder, manifest)
     return manifest

@@ -201,7 +201,7 @@ def passes_over(shards: ShardSet, instances: int) -> float:
             differently.
         instances: How many instances a phase takes.
     """
-    build_passes = len({shard.duplicate for shard in shards.shards})
+    build_passes = len({shard.pass_number for shard in shards.shards})
     return instances * build_passes / shards.num_rows
 
 

@@ -203,7 +203,7 @@ class ShardEntry:
     """SHA-256 of the file's bytes."""
     bucket: int
     """Number of the part of the documents that the first segments came from; the first one, where there are several."""
-    duplicate: int
+    pass_number: int
     """Number of the pass over the documents, from 0 to ``dupe_factor`` - 1, that wrote the shard."""
     buckets: int = 1
     """Number of consecutive parts of the documents that the first segments came from."""

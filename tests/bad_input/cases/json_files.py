@@ -51,7 +51,16 @@ READERS = (
     Reader(MANIFEST, "megabert-data verify build/instances/32", BUILD, 3, "manifest.json"),
     Reader(MANIFEST, "megabert-data stats build/instances/32", BUILD, 3, "manifest.json"),
     Reader(MANIFEST, PRETRAIN_NEW, BUILD, 3, "manifest.json"),
-    Reader(PLAN, COMMANDS["build"], BUILD, 3, "plan.json", stale=(MANIFEST,)),
+    # So is a damaged plan: it is warned of, and made again.
+    Reader(
+        PLAN,
+        COMMANDS["build"],
+        BUILD,
+        (0, 3),
+        "",
+        stale=(MANIFEST,),
+        leaves=(MANIFEST, f"{STATE}/*", "build/documents/*"),
+    ),
     # A damaged record is one of a unit that was not finished: the unit is done again.
     Reader(RECORD, COMMANDS["build"], BUILD, (0, 3), "", stale=(MANIFEST,), leaves=(MANIFEST, RECORD)),
     Reader("build/build.json", COMMANDS["build"], BUILD, 3, "build.json", stale=(MANIFEST,)),

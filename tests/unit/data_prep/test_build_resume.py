@@ -1,6 +1,5 @@
 """A build that was stopped, killed or damaged is finished to the same bytes; what cannot be mended is named."""
 
-import json
 import subprocess
 import sys
 import time
@@ -11,7 +10,6 @@ from unit.data_prep.builds import Stopping, hashes
 
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
-from megabert.errors import DataError
 
 ROOT = Path(__file__).parents[3]
 
@@ -61,40 +59,6 @@ def test_finished_build_is_left_as_it_is(own_copy, make_config, capsys):
     assert "done before" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("part", ["instances/64/train-00001-01.arrow", "documents/train-00001.arrow"])
-def test_damaged_file_is_made_anew(built, own_copy, make_config, part):
-    (own_copy / part).write_bytes(b"damaged")
-    build(make_config(), own_copy, Executor())
-    assert hashes(own_copy) == hashes(built.folder)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b'{"name": "train-00001-00"',
-        b'{"name": "train-00001-00", "files": {}}\n',
-        b'{"name": "train-00001-00", "files": [], "counts": {}}\n',
-        b'{"name": "train-00001-00", "files": {}, "counts": {"rows": "9"}}\n',
-        b'{"name": "train-00001-00", "files": {}, "counts": {"rows": 1e99}}\n',
-        b'{"name": "train-00001-00\n\0\0\xff\n',
-    ],
-)
-def test_unit_with_a_damaged_record_is_done_again(built, own_copy, make_config, content):
-    records = own_copy / "work" / "records" / "instances-64.jsonl"
-    before = records.read_bytes().splitlines(keepends=True)
-    (line,) = (line for line in before if b"train-00001-00" in line)
-    records.write_bytes(b"".join(content if other == line else other for other in before))
-    build(make_config(), own_copy, Executor())
-    lines = [text for text in records.read_bytes().splitlines() if text.startswith(line[:24])]
-    again, before = (json.loads(text) for text in (lines[-1], line))
-    for record in (again, before):
-        for file in record["files"].values():
-            file[1] = "when the file was written"
-    assert again == before
-    assert hashes(own_copy) == hashes(built.folder)
-
-
 def test_unit_that_was_recorded_twice_is_counted_once(own_copy, make_config):
     """A shard that was deleted is written again, and recorded again."""
     manifest = own_copy / "instances" / "64" / "manifest.json"
@@ -104,20 +68,3 @@ def test_unit_that_was_recorded_twice_is_counted_once(own_copy, make_config):
         manifest.unlink()
         build(make_config(), own_copy, Executor())
         assert manifest.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("work/plan.json", "{"),
-        ("work/plan.json", '{"buckets": 4}'),
-        ("work/plan.json", '{"buckets": {"train": 99999999999}, "corpus": {}, "report": [], "vocab_size": 800}'),
-        ("work/plan.json", '{"buckets": {"train": 1}, "corpus": {}, "report": [], "vocab_size": 800}'),
-        ("build.json", "["),
-        ("build.json", "{}"),
-    ],
-)
-def test_damaged_state_of_a_build_is_named_with_the_remedy(own_copy, make_config, name, content):
-    (own_copy / name).write_text(content)
-    with pytest.raises(DataError, match=rf"{name}: (its statistics are )?damaged or edited \(.*\)\. Delete"):
-        build(make_config(), own_copy, Executor())

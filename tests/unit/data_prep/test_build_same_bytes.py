@@ -27,7 +27,7 @@ def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1000)
     build(make_config(chunk_mib=0.02), tmp_path / "out", Executor())
     assert len(re.findall(r"^merge chunks: (\d+)/\1 units", capsys.readouterr().err, re.MULTILINE)) >= 3
-    assert not (tmp_path / "out" / "work" / "spread").exists()
+    assert not (tmp_path / "out" / "work" / "chunks").exists()
     before, after = (
         {name: digest for name, digest in hashes(folder).items() if name.endswith(".arrow")}
         for folder in (built.folder, tmp_path / "out")

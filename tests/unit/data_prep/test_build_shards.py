@@ -26,7 +26,7 @@ def test_shards_of_several_buckets_hold_the_rows_of_each_one_after_the_other(bui
         for mib in (0.01, 0.366)
     )
     before, after = (
-        [entry for entry in result.manifests[64].shards if (entry.split, entry.duplicate) == ("train", 1)]
+        [entry for entry in result.manifests[64].shards if (entry.split, entry.pass_number) == ("train", 1)]
         for result in (parts, whole)
     )
     assert [(entry.bucket, entry.buckets) for entry in before] == [(bucket, 1) for bucket in range(7)]
@@ -76,8 +76,8 @@ def test_manifest_tells_what_was_built(built, make_config):
     manifest = read_manifest(built.folder / "instances" / "128")
     assert manifest.config == json.loads(json.dumps(to_dict(make_config())))
     assert set(manifest.versions) == {"megabert", "numpy", "pyarrow", "sentencex", "tokenizers"}
-    assert {entry.duplicate for entry in manifest.of_split("train")} == {0, 1}
-    assert {entry.duplicate for entry in manifest.of_split("validation")} == {0}
+    assert {entry.pass_number for entry in manifest.of_split("train")} == {0, 1}
+    assert {entry.pass_number for entry in manifest.of_split("validation")} == {0}
     assert manifest.metadata.max_predictions_per_seq == 20
     counts = manifest.statistics["instances"]["train"]
     assert counts["rows"] == manifest.totals()["train"]["rows"]
