@@ -23,10 +23,9 @@ import pyarrow as pa
 from megabert.data.loader import PackedLoader
 from megabert.data.order import DataPosition
 from megabert.data.packing import shape_for
-from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepPacker
 from megabert.files import sha256_file
-from megabert.schema import (
+from megabert.shards import (
     Manifest,
     ShardEntry,
     ShardMetadata,
@@ -35,6 +34,7 @@ from megabert.schema import (
     token_type,
     write_manifest,
 )
+from megabert.shards.shard_set import ShardSet
 
 SPECIAL_IDS = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
 VOCAB_SIZE = 30_522

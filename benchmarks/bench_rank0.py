@@ -39,7 +39,7 @@ from data_prep.steps.step3_tokenize import tokenize_documents  # noqa: E402
 from data_prep.steps.step4_merge_chunks import merge_chunks  # noqa: E402
 from data_prep.steps.step5_bucket import BUCKET_TOKENS, count_buckets, fill_buckets  # noqa: E402
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances  # noqa: E402
-from megabert.schema import lengths_path, read_manifest  # noqa: E402
+from megabert.shards import lengths_path, read_manifest  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 FILE_BYTES = 10**9

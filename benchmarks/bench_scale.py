@@ -29,7 +29,7 @@ from data_prep.document_set import DocumentSet, bucket_path, index_path  # noqa:
 from data_prep.instances.assemble import assemble  # noqa: E402
 from data_prep.instances.pairs import PairOptions  # noqa: E402
 from data_prep.steps.step6_instances import make_pairs  # noqa: E402
-from megabert.schema import ShardMetadata  # noqa: E402
+from megabert.shards import ShardMetadata  # noqa: E402
 from megabert.tokenization import load_tokenizer  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"

@@ -28,12 +28,12 @@ from megabert.config.run import OpsConfig
 from megabert.data.batch import MicroBatch
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import shape_for
-from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepPacker, validation_batches
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.models.encoder import DensePacking, EncoderLayer
 from megabert.ops.attention.dense.api import attention, plan_attention
+from megabert.shards.shard_set import ShardSet
 
 ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"

@@ -29,11 +29,11 @@ from megabert.config.run import OptimizerConfig
 from megabert.data.batch import MicroBatch
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import shape_for
-from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepPacker
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.optim import Fragment, build_optimizer, learning_rate
+from megabert.shards.shard_set import ShardSet
 from megabert.text_tables import render_table
 
 VARIANTS = ("apex", "nvlamb", "paper", "deepspeed")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import gather, make_list, offsets_of, single_batch, write_batches
 from megabert.randomness.keyed import mix
-from megabert.schema import flat_list, token_type
+from megabert.shards import flat_list, token_type
 from megabert.tokenization import load_tokenizer
 
 HELD_BYTES = 36 << 20

@@ -34,7 +34,7 @@ from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_bucke
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
 from megabert.errors import DataError
 from megabert.files import atomic_write
-from megabert.schema import Manifest
+from megabert.shards import Manifest
 
 INTERMEDIATE = ("paragraphs", "extract", "words", "tokens", "chunks")
 """Folders below ``work`` that are not needed when the documents are made."""

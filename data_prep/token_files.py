@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import offsets_of, unreadable
 from data_prep.document_set import TokenizedDocuments, rows_in_range
-from megabert.schema import flat_list
+from megabert.shards import flat_list
 
 HASHES = 1 << 64
 

@@ -33,7 +33,6 @@ from megabert.config.run import OptimizerConfig
 from megabert.data.batch import IGNORED, MicroBatch
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import shape_for
-from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.process_group import World, distributed_world
 from megabert.engine.build import build_engine
@@ -41,6 +40,7 @@ from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.models.convert import to_huggingface
 from megabert.optim import build_optimizer
+from megabert.shards.shard_set import ShardSet
 from megabert.training.step import train_step
 
 ROOT = Path(__file__).resolve().parents[2]

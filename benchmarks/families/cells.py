@@ -138,7 +138,7 @@ def _scores(run_dir: Path, data: Path) -> dict[str, Any]:
     """Score all checkpoints of a run as ``megabert report`` does the last one."""
     from megabert.export.sources import open_source
     from megabert.reports.report import report_run, score_positions
-    from megabert.schema import read_manifest
+    from megabert.shards import read_manifest
 
     (report,) = report_run(run_dir)
     entries = read_manifest(data / "instances" / str(LENGTH)).of_split("train")

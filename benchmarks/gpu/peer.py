@@ -17,7 +17,7 @@ from megabert.config.loading import build, read_yaml
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.data.batch import IGNORED
-from megabert.data.shard_set import ShardSet
+from megabert.shards.shard_set import ShardSet
 
 SEED = 42
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.masking import MaskingOptions, count_predictions
-from megabert.schema import FlatBatch, ShardMetadata, token_type
+from megabert.masking import count_predictions
+from megabert.shards import FlatBatch, ShardMetadata, token_type
 from megabert.tokenization import SpecialIds, Tokenizer
 
 RULES = (
@@ -109,4 +109,4 @@ def _wanted(metadata: ShardMetadata, frame: int) -> NDArray[np.int64]:
     lengths = np.arange(metadata.max_seq_length + 1)
     if metadata.masking == "dynamic":
         return np.zeros_like(lengths)
-    return np.minimum(count_predictions(lengths, MaskingOptions.of(metadata)), np.maximum(lengths - frame, 0))
+    return np.minimum(count_predictions(lengths, metadata.masking_options), np.maximum(lengths - frame, 0))

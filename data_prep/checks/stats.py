@@ -7,7 +7,7 @@ from typing import Any
 
 from data_prep.instances.assemble import LENGTH_BINS
 from megabert.errors import DataError
-from megabert.schema import Manifest, ShardMetadata
+from megabert.shards import Manifest, ShardMetadata
 from megabert.text_tables import render_table
 
 BAR_WIDTH = 40

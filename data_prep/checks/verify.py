@@ -21,7 +21,7 @@ from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs
 from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
-from megabert.schema import (
+from megabert.shards import (
     MANIFEST_NAME,
     MAX_BATCH_ROWS,
     Manifest,

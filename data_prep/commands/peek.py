@@ -10,7 +10,7 @@ import pyarrow as pa
 from data_prep.arrow_files import open_mapped
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
-from megabert.schema import FlatBatch, ShardMetadata, find_nonsense, read_batch
+from megabert.shards import FlatBatch, ShardMetadata, find_nonsense, read_batch
 from megabert.tokenization import Tokenizer, load_tokenizer
 from megabert.tokenization.written import readable_pieces
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from data_prep.checks.stats import as_damage, show_stats, write_plots
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
-from megabert.schema import MANIFEST_NAME, read_manifest
+from megabert.shards import MANIFEST_NAME, read_manifest
 
 
 def add_arguments(parser: Parser) -> None:

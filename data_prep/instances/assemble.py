@@ -13,9 +13,9 @@ from data_prep.arrow_files import make_list, offsets_of
 from data_prep.document_set import DocumentSet
 from data_prep.instances.draws import MASKS
 from data_prep.instances.pairs import Pairs
-from megabert.masking.masking import MaskedInstances, MaskingOptions, PieceTable, mask_instances
+from megabert.masking.masking import MaskedInstances, mask_instances
 from megabert.randomness.keyed import mix
-from megabert.schema import FlatBatch, ShardMetadata, instance_schema, token_type
+from megabert.shards import FlatBatch, ShardMetadata, instance_schema, token_type
 
 LENGTH_BINS = 16
 """Even ranges of lengths that instances are counted in."""
@@ -73,8 +73,8 @@ def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, is_subword
         instances.ids_T,
         instances.offsets,
         keys=mix(pairs.key, MASKS),
-        pieces=PieceTable.of(metadata, is_subword),
-        options=MaskingOptions.of(metadata),
+        pieces=metadata.piece_table(is_subword),
+        options=metadata.masking_options,
         is_in_place=True,
     )
 

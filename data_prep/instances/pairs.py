@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from data_prep.document_set import DocumentSet
 from data_prep.instances.draws import SHORT, TARGET
 from megabert.randomness.keyed import below, mix, string_key, uniform
-from megabert.schema import ShardMetadata
+from megabert.shards import ShardMetadata
 
 Integers = NDArray[np.int64]
 

@@ -16,7 +16,7 @@ from data_prep.execution.records import Counts
 from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.token_files import TokenFiles
 from megabert.randomness.keyed import mix, string_key, uniform
-from megabert.schema import token_type
+from megabert.shards import token_type
 from megabert.tokenization import Tokenizer
 
 SENTENCES_A_CALL = 65_536

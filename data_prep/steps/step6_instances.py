@@ -30,7 +30,7 @@ from megabert.config.loading import to_dict
 from megabert.errors import DataError
 from megabert.files import publish_folder
 from megabert.randomness.keyed import mix
-from megabert.schema import (
+from megabert.shards import (
     Manifest,
     ShardEntry,
     ShardMetadata,

@@ -111,7 +111,7 @@ def _require_shards(config: RunConfig) -> None:
     """Refuse shards that are missing before the seconds that torch takes; ranks of a job do so once they have met."""
     if find_launcher() is not None:
         return
-    from megabert.data.shard_set import ShardSet
+    from megabert.shards.shard_set import ShardSet
 
     for phase in config.phases:
         ShardSet.open(phase_data(config, phase), "train")
@@ -184,8 +184,8 @@ def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
 
 def _with_vocabulary_of_shards(source: "Source", config: RunConfig) -> "Source":
     """Return the source with the tokenizer of the first phase's shards, and its rows for that vocabulary."""
-    from megabert.data.shard_set import ShardSet
     from megabert.models.vocabulary_transfer import plan_transfer, transfer_vocabulary
+    from megabert.shards.shard_set import ShardSet
     from megabert.tokenization import load_tokenizer
 
     shards = ShardSet.open(phase_data(config, config.phases[0]), "train")

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.data.packing import MicroShape
-from megabert.data.row_reader import Columns
 from megabert.randomness.keyed import mix, string_key
+from megabert.shards.row_reader import Columns
 
 IGNORED = -100
 """The label of padding, which torch's cross entropy leaves out."""
@@ -119,7 +119,7 @@ def assemble(
         batch_format: What all micro-batches have in common.
         padded: The exact shape to pad to. None pads nothing but a micro-batch without instances.
     """
-    from megabert.data.copy_loops import gather_rows
+    from megabert.data.batch_loops import gather_rows
 
     # The real sizes, and the sizes with padding.
     real = MicroShape(

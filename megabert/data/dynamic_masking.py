@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.data.row_reader import Columns
-from megabert.data.shard_set import ShardSet
-from megabert.masking import MaskingOptions, PieceTable, count_predictions, mask_instances
+from megabert.masking import MaskingOptions, count_predictions, mask_instances
 from megabert.randomness.keyed import mix, string_key
+from megabert.shards.row_reader import Columns
+from megabert.shards.shard_set import ShardSet
 from megabert.tokenization import load_tokenizer
 
 _MASKS_KEY = string_key("data/dynamic_masks")
@@ -28,10 +28,10 @@ class DynamicMasker:
         """
         metadata = shards.metadata
         self._seed = seed
-        self._options = options or MaskingOptions.of(metadata)
+        self._options = options or metadata.masking_options
         is_token = metadata.mask_unit == "token"
         is_subword = None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword
-        self._pieces = PieceTable.of(metadata, is_subword)
+        self._pieces = metadata.piece_table(is_subword)
 
     def most_predictions(self, lengths: NDArray[np.integer]) -> NDArray[np.int64]:
         """Return how many positions are predicted at most in instances of these lengths.

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.errors import ConfigError, DataError
-from megabert.masking import MaskingOptions
+from megabert.shards.statistics import InstanceStatistics
 
 if TYPE_CHECKING:
     from megabert.data.packing_loops import Bins
@@ -43,31 +43,6 @@ _TILE, _SHORT_TILE = 128, 16
 Triton compiles a kernel once for numbers that 16 divides and once for others: it never meets the others."""
 _FEWEST_TOKENS = 3
 """Tokens of the shortest instance: [CLS], one token, [SEP]."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InstanceStatistics:
-    """Totals of a split, from the manifest: all that is needed to size micro-batches.
-
-    Attributes:
-        rows: Number of instances.
-        tokens: Tokens of all instances.
-        masked_tokens: Masked positions of all instances.
-        max_seq_length: Greatest length that an instance may have.
-        max_masked: Most masked positions that one instance may have.
-    """
-
-    rows: int
-    tokens: int
-    masked_tokens: int
-    max_seq_length: int
-    max_masked: int
-
-    def masked_by(self, options: MaskingOptions) -> "InstanceStatistics":
-        """Return the totals where the loader draws the masks, those of masked positions estimated from above."""
-        most = options.max_predictions_per_seq
-        expected = round(options.masked_lm_prob * self.tokens + 0.5 * self.rows)
-        return replace(self, masked_tokens=min(most * self.rows, expected), max_masked=max(1, most))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from megabert.data.batch import BatchFormat, MicroBatch, assemble, instance_seed
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
 from megabert.data.packing import MicroShape, PackingPlan, plan_packing
-from megabert.data.row_reader import Sizes
-from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
 from megabert.masking import MaskingOptions
+from megabert.shards.row_reader import Sizes
+from megabert.shards.shard_set import ShardSet
 
 _VALIDATION_ROWS = 65_536
 """Instances planned at once in a validation."""

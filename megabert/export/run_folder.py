@@ -8,11 +8,11 @@ from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.loading import phase_name, to_dict
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig, Weights
-from megabert.data.shard_set import ShardSet
 from megabert.errors import MegabertError
 from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.observability.environment import describe_environment
+from megabert.shards.shard_set import ShardSet
 from megabert.training.run.folder import checkpoints_dir, read_config, run_data, tokenizer_dir
 
 

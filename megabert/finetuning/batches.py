@@ -14,8 +14,8 @@ from torch import Tensor
 from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble, columns_of, instance_seeds
 from megabert.data.order import EpochOrder
 from megabert.data.packing import MicroShape, plan_packing
-from megabert.data.row_reader import Columns
 from megabert.observability.logs import logger
+from megabert.shards.row_reader import Columns
 from megabert.tokenization import SpecialIds
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.errors import ConfigError, DataError
-from megabert.schema import ShardMetadata
 
 MASK_UNITS = ("token", "whole_word", "span")
 """What is masked as one, in the order of the loops' numbers. token: single tokens (Devlin et al. 2019, section 3.1).
@@ -37,16 +36,6 @@ class MaskingOptions:
     """Shares of the predicted tokens that become [MASK], become a random piece, and are kept (Devlin et al. 2019)."""
     are_spans_cut: bool = False
     """Whether longer spans are cut to 10 words, as in shards of revision 1. SpanBERT draws none that is longer."""
-
-    @classmethod
-    def of(cls, metadata: ShardMetadata) -> "MaskingOptions":
-        """Return how the instances of shards with this metadata are masked."""
-        return cls(
-            mask_unit=metadata.mask_unit,
-            masked_lm_prob=metadata.masked_lm_prob,
-            max_predictions_per_seq=metadata.max_predictions_per_seq,
-            are_spans_cut=metadata.mask_unit == "span" and metadata.revision == 1,
-        )
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -74,12 +63,6 @@ class PieceTable(NamedTuple):
     """Random replacements are uniform over all ids below it, special ones included, as in google-research/bert."""
     is_subword: NDArray[np.bool_] | None = None
     """Boolean array by id, whether a piece continues a word; needed where words are masked."""
-
-    @classmethod
-    def of(cls, metadata: ShardMetadata, is_subword: NDArray[np.bool_] | None) -> "PieceTable":
-        """Return what the metadata of shards says of their vocabulary, and which pieces continue a word."""
-        ids = {f"{name}_id": metadata.special_ids[name] for name in ("cls", "sep", "mask")}
-        return cls(**ids, vocab_size=metadata.vocab_size, is_subword=is_subword)
 
 
 class MaskedInstances(NamedTuple):

@@ -7,14 +7,14 @@ from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of, value_a
 from megabert.config.loading import phase_data, phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
-from megabert.data.packing import InstanceStatistics
-from megabert.data.shard_set import ShardSet
 from megabert.errors import ConfigError
 from megabert.observability.flops import local_pairs, training_flops
 from megabert.observability.gpus import Gpu
 from megabert.planning.memory import BUDGETS, estimate_memory, fitting_budget
 from megabert.planning.parameters import count_parameters
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
+from megabert.shards.shard_set import ShardSet
+from megabert.shards.statistics import InstanceStatistics
 
 DEFAULT_VOCAB_SIZE = 30_522
 """Vocabulary of bert-base-uncased, which is assumed where there are no shards to say it."""

@@ -13,10 +13,8 @@ from megabert.config.run import RunConfig
 from megabert.data.loader import PackedLoader
 from megabert.data.order import DataPosition
 from megabert.data.packing import shape_for
-from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.errors import CheckpointError
-from megabert.masking import MaskingOptions
 from megabert.models.build import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.optim.schedules import learning_rate
@@ -32,6 +30,7 @@ from megabert.planning.memory import (
 )
 from megabert.planning.parameters import count_parameters
 from megabert.planning.schedule_plot import draw_schedules
+from megabert.shards.shard_set import ShardSet
 from megabert.training.micro_batch_size import first_budget
 from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.start import RunInputs, open_inputs
@@ -175,7 +174,7 @@ def _describe_batch(phase: PhaseConfig) -> str:
 def _describe_masks(phase: PhaseConfig, train: ShardSet) -> list[str]:
     """Say how the loader masks, where the phase sets something of it."""
     masking = train.masking_in(phase)
-    if masking is None or masking == MaskingOptions.of(train.metadata):
+    if masking is None or masking == train.metadata.masking_options:
         return []
     shown = " / ".join(f"{share:.0%}" for share in masking.actions)
     return [

@@ -16,11 +16,11 @@ from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.packing import shape_for
-from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, validation_batches
 from megabert.errors import CheckpointError
 from megabert.export.sources import open_source
 from megabert.observability.metrics import read_metrics
+from megabert.shards.shard_set import ShardSet
 from megabert.text_tables import render_table
 from megabert.training.run.folder import read_config, run_data
 

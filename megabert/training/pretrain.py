@@ -14,8 +14,6 @@ from typing import Literal
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
-from megabert.data.checked_shards import CHECKED_NAME, Checked, check_shards
-from megabert.data.shard_set import ShardSet
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks, run_on_main_rank
 from megabert.distributed.run_lock import RunLock
@@ -29,6 +27,8 @@ from megabert.models.build import InitialWeights, initialize, load_initial_weigh
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
+from megabert.shards.checked_shards import CHECKED_NAME, Checked, check_shards
+from megabert.shards.shard_set import ShardSet
 from megabert.training.micro_batch_size import choose_micro_batch_tokens
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from megabert.data.batch import MicroBatch
 from megabert.data.packing import MicroShape
-from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepBatch, validation_batches
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.models.bert import Count, PretrainingOutput, Term, terms_of
 from megabert.models.electra import BINS
 from megabert.observability.logs import logger
+from megabert.shards.shard_set import ShardSet
 
 Counts = Mapping[Count, int]
 """What the terms are means over: counts of a global batch, or of the held-out instances."""

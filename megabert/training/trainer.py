@@ -16,7 +16,7 @@ from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.data.loader import PackedLoader, StepTotals
-from megabert.data.packing import InstanceStatistics, MicroShape, shape_for
+from megabert.data.packing import MicroShape, shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.process_group import World, raise_everywhere, run_on_main_rank
 from megabert.engine.engine import Engine, LossScaleFloor
@@ -25,6 +25,7 @@ from megabert.observability.logs import Progress, logger
 from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.profiler import StepProfiler
 from megabert.optim import learning_rate
+from megabert.shards.statistics import InstanceStatistics
 from megabert.training.meter import Meter
 from megabert.training.recovery import rollback
 from megabert.training.recovery.stop_signals import StopSignals

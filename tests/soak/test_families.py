@@ -9,9 +9,9 @@ from integration.runs import TINY, Run, kill_everything
 from soak_table import SoakTable
 
 from megabert.data.dynamic_masking import DynamicMasker
-from megabert.data.shard_set import ShardSet
 from megabert.reports.report import report_run
-from megabert.schema import read_manifest
+from megabert.shards import read_manifest
+from megabert.shards.shard_set import ShardSet
 
 pytestmark = pytest.mark.soak
 

@@ -21,7 +21,7 @@ from data_prep.execution.executors import Executor
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import build
 from data_prep.steps.step6_instances import make_pairs
-from megabert.schema import read_manifest
+from megabert.shards import read_manifest
 
 BUNDLED = Path(__file__).parents[2] / "examples" / "corpus"
 FOLDER = os.environ.get("MEGABERT_PROBE_CORPORA")

@@ -28,10 +28,10 @@ from megabert.config.families import Objective
 from megabert.config.loading import phase_data, split_fork
 from megabert.config.run import RunConfig
 from megabert.data.order import BEGINNING, DataPosition
-from megabert.data.shard_set import ShardSet
 from megabert.engine.build import resolve_precision
 from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model
+from megabert.shards.shard_set import ShardSet
 from megabert.training.run.folder import changes_since, checkpoints_dir, claim_run_folder, fork_command, read_config
 from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState

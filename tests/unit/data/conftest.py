@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from megabert.files import sha256_file
-from megabert.schema import Manifest, ShardEntry, ShardMetadata, instance_schema, token_type, write_manifest
+from megabert.shards import Manifest, ShardEntry, ShardMetadata, instance_schema, token_type, write_manifest
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 

@@ -5,11 +5,10 @@ import shutil
 
 import pytest
 
-from megabert.data import shard_set
-from megabert.data.checked_shards import check_shards
-from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
-from megabert.schema import lengths_path
+from megabert.shards import lengths_path, shard_set
+from megabert.shards.checked_shards import check_shards
+from megabert.shards.shard_set import ShardSet
 
 
 @pytest.fixture

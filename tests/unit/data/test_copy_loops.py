@@ -5,7 +5,7 @@ import mmap
 import numpy as np
 import pytest
 
-from megabert.data.copy_loops import BLOCK, Layout, locate
+from megabert.shards.copy_loops import BLOCK, Layout, locate
 
 ROWS, LENGTH, SLACK = 256, 128, 2048
 FRONT, TOKENS, REST = 1200 + 4 * (ROWS + 1), 2 * LENGTH * ROWS, 20_000

@@ -10,9 +10,8 @@ from unit.data.streams import SEED, loader_of, shape_of
 from megabert.config.phase import PhaseConfig
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import shape_for
-from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepPacker, validation_batches
-from megabert.masking import MaskingOptions
+from megabert.shards.shard_set import ShardSet
 
 
 @pytest.fixture
@@ -113,7 +112,7 @@ def _unpadded(step):
 
 def test_phase_that_names_no_masks_has_those_of_the_shards(unmasked, shards):
     phase = PhaseConfig(steps=1, global_batch_size=1, learning_rate=1.0)
-    assert unmasked.masking_in(phase) == MaskingOptions.of(unmasked.metadata)
+    assert unmasked.masking_in(phase) == unmasked.metadata.masking_options
     assert unmasked.statistics_in(phase) == unmasked.statistics
     assert shards.masking_in(phase) is None
     assert shards.statistics_in(phase) == shards.statistics

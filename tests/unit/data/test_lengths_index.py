@@ -8,10 +8,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from megabert.data import row_reader, shard_set
-from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
-from megabert.schema import lengths_path
+from megabert.shards import lengths_path, row_reader, shard_set
+from megabert.shards.shard_set import ShardSet
 
 
 @pytest.fixture

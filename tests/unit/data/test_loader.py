@@ -12,10 +12,10 @@ from megabert.data.batch import IGNORED, instance_seeds, probe_batch
 from megabert.data.loader import PackedLoader
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
 from megabert.data.packing import MicroShape
-from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, StepPacker, validation_batches
 from megabert.errors import ConfigError
 from megabert.json_files import parse_json, to_json
+from megabert.shards.shard_set import ShardSet
 
 
 def _sequences(micro_batch):

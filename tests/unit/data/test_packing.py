@@ -5,8 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from megabert.data.packing import InstanceStatistics, MicroShape, plan_packing, shape_for
+from megabert.data.packing import MicroShape, plan_packing, shape_for
 from megabert.errors import ConfigError, DataError
+from megabert.shards.statistics import InstanceStatistics
 
 
 def _corpus(length, count=100_000):

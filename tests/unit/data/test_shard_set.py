@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from megabert.command_line.failures import as_user_error
-from megabert.data import copy_loops, row_reader, shard_file
-from megabert.data.shard_set import ShardSet
 from megabert.errors import DataError
 from megabert.files import sha256_file
+from megabert.shards import copy_loops, row_reader, shard_file
+from megabert.shards.shard_set import ShardSet
 
 
 def _row(columns, i):

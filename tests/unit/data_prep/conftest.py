@@ -15,8 +15,8 @@ from data_prep.document_set import DocumentSet, TokenizedDocuments, bucket_path,
 from data_prep.execution.executors import Executor
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import Built, build
-from megabert.schema import ShardMetadata
-from megabert.schema.shards import SPECIAL_TOKENS
+from megabert.shards import ShardMetadata
+from megabert.shards.format import SPECIAL_TOKENS
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"
 NUM_DOCUMENTS = 60

@@ -6,7 +6,7 @@ from data_prep.execution import build_state
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 from megabert.errors import DataError
-from megabert.schema import instance_schema
+from megabert.shards import instance_schema
 
 
 def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, make_config, monkeypatch):

@@ -9,7 +9,7 @@ from data_prep.arrow_files import offsets_of
 from data_prep.checks.invariant_loops import SOUND, first_broken, is_sound
 from data_prep.checks.invariants import RULES, Batch, Rules
 from megabert.masking import MaskingOptions, PieceTable, mask_instances
-from megabert.schema import ShardMetadata
+from megabert.shards import ShardMetadata
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCAB_SIZE, FIRST_SUBWORD = 40, 25

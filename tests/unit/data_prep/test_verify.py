@@ -13,7 +13,7 @@ from data_prep.document_set import tokenizer_of
 from data_prep.execution.executors import Executor
 from megabert.errors import DataError
 from megabert.files import sha256_file
-from megabert.schema import lengths_path, read_manifest, write_manifest
+from megabert.shards import lengths_path, read_manifest, write_manifest
 
 
 @pytest.mark.parametrize("length", [64, 128])

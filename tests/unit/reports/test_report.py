@@ -5,9 +5,9 @@ import pytest
 from unit.data.conftest import make_instances, write_shards
 
 from megabert.data.packing import shape_for
-from megabert.data.shard_set import ShardSet
 from megabert.data.step_packer import RankShare, validation_batches
 from megabert.reports.report import fit_unigram
+from megabert.shards.shard_set import ShardSet
 
 
 @pytest.mark.parametrize("masking", ["static", "dynamic"])

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from megabert.data.shard_set import ShardSet
-from megabert.schema import lengths_path
+from megabert.shards import lengths_path
+from megabert.shards.shard_set import ShardSet
 
 CHECKED_NAME = "checked_shards.json"
 """The record in a run folder. Without it, all shards are hashed again."""

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from megabert.errors import DataError
-from megabert.schema import Manifest, ShardEntry, ShardMetadata, instance_schema, read_manifest, write_manifest
+from megabert.shards import Manifest, ShardEntry, ShardMetadata, instance_schema, read_manifest, write_manifest
 
 
 @pytest.fixture

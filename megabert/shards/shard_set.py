@@ -10,13 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.config.phase import PhaseConfig
-from megabert.data.packing import InstanceStatistics
-from megabert.data.row_reader import OPEN_SHARDS, Columns, RowReader, Sizes
-from megabert.data.shard_file import COPY_AGAIN
 from megabert.errors import DataError
 from megabert.files import publish_folder, sha256_file
 from megabert.masking import MaskingOptions
-from megabert.schema import (
+from megabert.shards import (
     MAX_BATCH_ROWS,
     LengthsSpan,
     Manifest,
@@ -28,6 +25,9 @@ from megabert.schema import (
     read_manifest,
     write_lengths,
 )
+from megabert.shards.row_reader import OPEN_SHARDS, Columns, RowReader, Sizes
+from megabert.shards.shard_file import COPY_AGAIN
+from megabert.shards.statistics import InstanceStatistics
 from megabert.tokenization.huggingface import copy_tokenizer, load_tokenizer
 
 
@@ -81,7 +81,7 @@ class ShardSet:
             max_seq_length=self.metadata.max_seq_length,
             max_masked=max(1, self.metadata.max_predictions_per_seq),
         )
-        return stated if self.has_masks else stated.masked_by(MaskingOptions.of(self.metadata))
+        return stated if self.has_masks else stated.masked_by(self.metadata.masking_options)
 
     def statistics_in(self, phase: PhaseConfig) -> InstanceStatistics:
         """Return the totals of the split under the masks of a phase."""
@@ -100,7 +100,7 @@ class ShardSet:
         """
         if self.has_masks:
             return None
-        options = MaskingOptions.of(self.metadata)
+        options = self.metadata.masking_options
         if phase.masked_lm_prob is not None:
             most = math.ceil(options.max_predictions_per_seq * phase.masked_lm_prob / options.masked_lm_prob)
             options = replace(

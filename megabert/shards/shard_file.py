@@ -1,6 +1,6 @@
 """One shard, mapped into memory: its record batches as arrays, and its bytes asked for before they are needed.
 
-A build stores shards uncompressed and in small record batches (`megabert.schema.rows_per_batch`). Then instances are
+A build stores shards uncompressed and in small record batches (`megabert.shards.rows_per_batch`). Then instances are
 copied straight out of the file (`copy_loops`), so that its pages are the only copy a node has, and a row costs one
 read of its batch. Shards of earlier versions are compressed in batches of 8,192 rows: pyarrow opens these, and whatever
 else is not laid out as a build does it.
@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
-from megabert.schema import FlatBatch, ShardEntry, ShardMetadata, read_batch, rows_per_batch, token_type
+from megabert.shards import FlatBatch, ShardEntry, ShardMetadata, read_batch, rows_per_batch, token_type
 
 COPY_AGAIN = "Copy the shard again, or delete it and run the same `megabert-data build` command."
 _LABEL_COLUMN = 4
@@ -67,7 +67,7 @@ class ShardFile:
         Raises:
             DataError: It is no such shard.
         """
-        from megabert.data.copy_loops import BLOCK, Layout, MappedShard
+        from megabert.shards.copy_loops import BLOCK, Layout, MappedShard
 
         self.path = path
         with self._naming_damage():

@@ -10,12 +10,15 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pydantic import NonNegativeInt
 
 from megabert.errors import DataError
 from megabert.files import atomic_write
 from megabert.json_files import parse_json, read_json
+from megabert.masking import MaskingOptions, PieceTable
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
@@ -89,6 +92,25 @@ class ShardMetadata:
     def latest_revision(self) -> Literal[1, 2, 3]:
         """Revision that this megabert makes of such shards."""
         return 3 if self.objective == "nsp" else 2 if self.mask_unit == "span" else 1
+
+    @property
+    def masking_options(self) -> MaskingOptions:
+        """How the instances are masked."""
+        return MaskingOptions(
+            mask_unit=self.mask_unit,
+            masked_lm_prob=self.masked_lm_prob,
+            max_predictions_per_seq=self.max_predictions_per_seq,
+            are_spans_cut=self.mask_unit == "span" and self.revision == 1,
+        )
+
+    def piece_table(self, is_subword: NDArray[np.bool_] | None) -> PieceTable:
+        """Return what masking has to know of the vocabulary.
+
+        Args:
+            is_subword: By id, whether a piece continues a word; needed if words are masked.
+        """
+        ids = {f"{name}_id": self.special_ids[name] for name in ("cls", "sep", "mask")}
+        return PieceTable(**ids, vocab_size=self.vocab_size, is_subword=is_subword)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from megabert.errors import DataError
 from megabert.files import atomic_path
-from megabert.schema.shards import ShardMetadata
+from megabert.shards.format import ShardMetadata
 
 _LENGTH_TYPE = np.dtype("<u2")
 _INDEX_SUFFIX = ".row_lengths.npy"

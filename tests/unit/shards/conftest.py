@@ -1,6 +1,6 @@
 import pytest
 
-from megabert.schema import ShardMetadata
+from megabert.shards import ShardMetadata
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.data.shard_file import OpenBatch, ShardFile, UnevenBatchesError
 from megabert.errors import DataError
-from megabert.schema import FlatBatch, ShardEntry, ShardMetadata, find_nonsense, token_type
+from megabert.shards import FlatBatch, ShardEntry, ShardMetadata, find_nonsense, token_type
+from megabert.shards.shard_file import OpenBatch, ShardFile, UnevenBatchesError
 
 Result = TypeVar("Result")
 
@@ -140,7 +140,7 @@ class RowReader:
         return _again_if_uneven(lambda: self._measured(index, begin, end))
 
     def _gathered(self, rows: NDArray[np.int64]) -> Columns:
-        from megabert.data.copy_loops import copy_mapped_rows, locate
+        from megabert.shards.copy_loops import copy_mapped_rows, locate
 
         # All batches are asked for before the first one is read, so that the system reads many at a time.
         numbers, inside = np.empty_like(rows), np.empty_like(rows)
@@ -205,7 +205,7 @@ class RowReader:
 
     def _copy(self, index: int, number: int, inside: NDArray[np.int64], filled: int, columns: Columns) -> int:
         """Append rows of a record batch, numbered inside it, to columns; return how many these have then."""
-        from megabert.data.copy_loops import copy_rows
+        from megabert.shards.copy_loops import copy_rows
 
         batch = self._open_batch(index, number).columns
         end: int = copy_rows(batch, inside, filled, columns)
