@@ -33,7 +33,7 @@ def run(options: Namespace) -> int:
     with loading("PyTorch"):
         from megabert.finetuning.evaluate import rescore
 
-    metrics = rescore(
+    table = rescore(
         options.model,
         options.data,
         task_name=options.task,
@@ -41,6 +41,5 @@ def run(options: Namespace) -> int:
         predictions=options.predictions,
         device=options.device,
     )
-    for name, value in metrics.items():
-        print(f"{name}  {value:.4f}")
+    print(table)
     return 0

@@ -2,7 +2,6 @@
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from megabert.command_line.program import Parser
 from megabert.command_line.terminal import loading
@@ -10,9 +9,6 @@ from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import build, to_yaml
 from megabert.distributed.environments import before_ranks_meet
 from megabert.finetuning.tasks import TASKS, find_task
-
-if TYPE_CHECKING:
-    from megabert.finetuning.finetune import Summary
 
 
 def add_arguments(parser: Parser) -> None:
@@ -25,7 +21,7 @@ tasks:
 {tasks}
 
 The same command resumes: seeds that have finished are kept, the one that was killed starts again. `glue` runs every
-task of GLUE that --data holds, each in a process of its own, and prints the table.
+task of GLUE that --data holds, each in a process of its own; its table is glue.json and glue.md of the output folder.
 """
     parser.examples = [
         "megabert finetune mrpc --model models/base --data glue/MRPC --output-dir runs/mrpc --seeds 5",
@@ -72,23 +68,16 @@ def run(options: Namespace) -> int:
 
     with loading("PyTorch"):
         from megabert.finetuning.finetune import finetune
+    from megabert.finetuning.results import render_summary
 
     summary = finetune(task, config, output_dir, device=options.device)
     if own_rank() == "0":
-        _show(summary)
+        print(render_summary(summary))
     return 0
 
 
-def _show(summary: "Summary") -> None:
-    for name, metrics in summary.mean.items():
-        for metric, value in metrics.items():
-            spread = f" +- {summary.deviation[name][metric]:.4f}" if len(summary.seeds) > 1 else ""
-            print(f"{name}  {metric}  {value:.4f}{spread}")
-    print(f"model  {summary.best_model}")
-
-
 def _run_glue(options: Namespace, data: Path) -> int:
-    from megabert.finetuning.glue import glue_table, run_glue
+    from megabert.finetuning.glue import run_glue, save_glue
     from megabert.observability.logs import log_to_stderr
 
     log_to_stderr(0)
@@ -98,5 +87,5 @@ def _run_glue(options: Namespace, data: Path) -> int:
     words += [word for flag in options.field_flags if flag.path != "data" for word in flag.words]
     output_dir = Path("runs/glue" if options.output_dir is None else options.output_dir)
     summaries = run_glue(data, output_dir, words, launcher=options.launcher or "")
-    print(glue_table(summaries) if summaries else "every task can start; nothing was written")
+    print(save_glue(output_dir, summaries) if summaries else "every task can start; nothing was written")
     return 0

@@ -9,6 +9,6 @@ In the order in which a fine-tuning runs:
 3. ``evaluate`` scores a set with the present weights, or with those of a model folder.
 4. ``saved_model`` writes the result as a model folder that transformers loads, and reads such a folder back.
 
-``finetune`` does these for one seed after the other and keeps what has finished. ``glue`` runs a fine-tuning for each
-task of GLUE.
+``finetune`` does these for one seed after the other and keeps what has finished (``results``; ``scores`` says how
+numbers are shown). ``glue`` runs a fine-tuning for each task of GLUE.
 """

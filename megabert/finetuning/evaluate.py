@@ -17,6 +17,7 @@ from megabert.errors import CheckpointError, ConfigError
 from megabert.export.huggingface import load_fitting_tokenizer
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.saved_model import KEY, SCORING_SETTINGS, SavedModel, read_saved_model
+from megabert.finetuning.scores import UNIT, render_scores
 from megabert.finetuning.setup import bind_kind, find_file, subset
 from megabert.finetuning.task_kinds import TASK_KINDS, Example, Prediction, TaskKind
 from megabert.finetuning.tasks import find_task
@@ -90,7 +91,7 @@ def rescore(
     changes: Mapping[str, Any],
     predictions: Path | None,
     device: Literal["auto", "cpu", "cuda"],
-) -> dict[str, float]:
+) -> str:
     """Score a fine-tuned model, written by ``megabert finetune`` or by another program, on a labelled file.
 
     Args:
@@ -102,7 +103,7 @@ def rescore(
         device: The device to score on; ``auto`` takes a GPU if there is one.
 
     Returns:
-        The task's metrics.
+        The table of the task's metrics, each beside what one answer to everything scores.
 
     Raises:
         ConfigError, DataError, CheckpointError: The message names place, value and remedy.
@@ -128,7 +129,8 @@ def rescore(
         evaluation = evaluate(model, kind, labelled, device=torch_device)
     if predictions is not None:
         kind.write(evaluation.predictions, evaluation.metrics, predictions)
-    return evaluation.metrics
+    heading = f"{name}, {path}: {len(examples):,} examples; {UNIT}"
+    return f"{heading}\n{render_scores(evaluation.metrics, kind.baseline(examples))}"
 
 
 def _settings(saved: SavedModel, changes: Mapping[str, Any]) -> FinetuneConfig:

@@ -1,16 +1,11 @@
-"""A fine-tuning from settings to scores: one engine, one seed after the other, and their mean.
-
-The output folder holds ``finetune.json`` (which fine-tuning it is), a folder for each seed, whose ``result.json`` is
-written last and says that the seed has finished, and ``results.json`` (the summary over the seeds).
-"""
+"""A fine-tuning from settings to scores: one engine, one seed after the other, and their mean (``results``)."""
 
 import json
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -28,64 +23,25 @@ from megabert.errors import CheckpointError
 from megabert.files import atomic_write
 from megabert.finetuning.evaluate import EvaluationSet
 from megabert.finetuning.model import TaskModel
+from megabert.finetuning.results import (
+    RESULT_NAME,
+    SETTINGS_NAME,
+    FinetuneSettings,
+    Metrics,
+    Summary,
+    read_settings,
+    seed_folder,
+    summarize,
+)
 from megabert.finetuning.saved_model import write_model
 from megabert.finetuning.setup import Prepared, prepare
 from megabert.finetuning.tasks import Task
 from megabert.finetuning.trainer import TaskTrainer
-from megabert.json_files import read_json
 from megabert.models.build import InitialWeights, initial_value, initialize, load_initial_weights
 from megabert.models.convert import UNREAD_POSITIONS
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer
-
-SETTINGS_NAME = "finetune.json"
-RESULT_NAME = "result.json"
-SUMMARY_NAME = "results.json"
-
-Metrics = dict[str, dict[str, float]]
-"""Metrics of each evaluation set, by its name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What ``finetune.json`` records: the fine-tuning that an output folder belongs to."""
-
-    task: str
-    settings: dict[str, Any]
-    """All fields of the configuration that a resumed fine-tuning may not change."""
-    sha256: dict[str, str]
-    """SHA-256 of the tokenizer and of every data file."""
-    model: str = ""
-    """Where the model was; for reading only."""
-    data: str = ""
-    """Where the data were; for reading only."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeedResult:
-    """What the summary reads from the ``result.json`` of a seed; the file holds more."""
-
-    seed: int
-    score: float
-    metrics: Metrics
-    examples_per_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """What ``results.json`` holds."""
-
-    task: str
-    seeds: list[int]
-    mean: Metrics
-    """Mean over the seeds."""
-    deviation: Metrics
-    """Standard deviation over the seeds, 0 for a single one."""
-    examples_per_s: float
-    best_seed: int
-    best_model: str
-    """Folder of the best seed's model."""
 
 
 def finetune(
@@ -125,7 +81,7 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
     """
     task, config = prepared.kind.task, prepared.kind.config
     fixed = {name: value for name, value in to_dict(config).items() if name not in FREE_FIELDS}
-    mine = Settings(
+    mine = FinetuneSettings(
         task=task.name,
         settings=json.loads(json.dumps(fixed)),  # as it will be read: tuples become lists
         sha256=prepared.identity,
@@ -135,7 +91,7 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
     # The same command continues the folder, another one is refused: results of two settings would be averaged.
     path = output_dir / SETTINGS_NAME
     if path.is_file():
-        recorded = read_json(path, Settings, remedy="Name a new --output-dir.", error=CheckpointError)
+        recorded = read_settings(output_dir)
         old, new = ({name: vars(one)[name] for name in ("task", "settings", "sha256")} for one in (recorded, mine))
         changes = differences(old, new)
         if changes:
@@ -149,11 +105,6 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
     if foreign:
         raise CheckpointError(f"{output_dir}: holds {foreign[0]}, so it is left alone. Name a new --output-dir.")
     atomic_write(path, json.dumps(asdict(mine), indent=2, ensure_ascii=False) + "\n")
-
-
-def seed_folder(output_dir: Path, seed: int) -> Path:
-    """Return the folder of a seed's results."""
-    return output_dir / f"seed_{seed}"
 
 
 def has_finished(output_dir: Path, seed: int) -> bool:
@@ -205,18 +156,20 @@ def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Pat
     training, best = trainer.run(seed, folder)
     # The first set was scored with these weights when they turned out best; the others are scored now.
     metrics: Metrics = {}
+    baseline: Metrics = {}
     files: list[str] = []
     for number, data in enumerate(trainer.evaluation):
         evaluation = trainer.evaluate(data) if number else best
         metrics[data.name] = evaluation.metrics
         if world.is_main:
+            baseline[data.name] = prepared.kind.baseline(data.examples)
             stem = folder / f"predictions_{data.name}"
             files += [path.name for path in prepared.kind.write(evaluation.predictions, evaluation.metrics, stem)]
     state = {**whole_masters(trainer.engine, world), **kept}
 
     def write() -> None:
         write_model(folder / "model", prepared, state, metrics, training)
-        content = {"seed": seed, "metrics": metrics, **training.to_dict(), "predictions": files}
+        content = {"seed": seed, "metrics": metrics, "baseline": baseline, **training.to_dict(), "predictions": files}
         atomic_write(folder / RESULT_NAME, json.dumps(content, indent=2) + "\n")
 
     run_on_main_rank(world, write)
@@ -273,47 +226,3 @@ def _build_engine(model: TaskModel, config: FinetuneConfig, world: World) -> Eng
         OptimizerConfig(name="adamw", betas=config.betas, eps=config.eps, weight_decay=config.weight_decay),
     )
     return build_engine(model, optimizer, deepspeed, world)
-
-
-def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary:
-    """Write and return mean and deviation over the seeds, and which seed is best.
-
-    Raises:
-        CheckpointError: A seed's result is damaged.
-    """
-    remedy = "Delete it to train this seed again."
-    paths = [seed_folder(output_dir, seed) / RESULT_NAME for seed in seeds]
-    results = [read_json(path, SeedResult, remedy=remedy, error=CheckpointError) for path in paths]
-    names = [{part: sorted(metrics) for part, metrics in result.metrics.items()} for result in results]
-    for path, own in zip(paths, names, strict=True):
-        if own != names[0]:
-            raise CheckpointError(f"{path}: damaged or edited (its metrics are {own}, not {names[0]}). {remedy}")
-    best = max(results, key=lambda result: result.score).seed
-    summary = Summary(
-        task=task_name,
-        seeds=list(seeds),
-        mean=_over_seeds(results, statistics.fmean),
-        deviation=_over_seeds(results, lambda values: statistics.stdev(values) if len(values) > 1 else 0.0),
-        examples_per_s=statistics.fmean(result.examples_per_s for result in results),
-        best_seed=best,
-        best_model=str(seed_folder(output_dir, best) / "model"),
-    )
-    atomic_write(output_dir / SUMMARY_NAME, json.dumps(asdict(summary), indent=2) + "\n")
-    return summary
-
-
-def read_summary(output_dir: Path) -> Summary:
-    """Read the summary of a finished fine-tuning.
-
-    Raises:
-        CheckpointError: It is missing or damaged.
-    """
-    remedy = "Run the fine-tuning again: seeds that have finished are kept."
-    return read_json(output_dir / SUMMARY_NAME, Summary, remedy=remedy, error=CheckpointError)
-
-
-def _over_seeds(results: Sequence[SeedResult], function: Callable[[list[float]], float]) -> Metrics:
-    return {
-        name: {metric: function([result.metrics[name][metric] for result in results]) for metric in metrics}
-        for name, metrics in results[0].metrics.items()
-    }

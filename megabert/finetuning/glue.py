@@ -1,18 +1,25 @@
 """All tasks of a GLUE folder, each in a process of its own, and the table of their scores."""
 
+import json
 import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.errors import CheckpointError, ConfigError, DataError, MegabertError
-from megabert.finetuning.finetune import Summary, read_summary
+from megabert.files import atomic_write
+from megabert.finetuning.results import Summary, read_summary
+from megabert.finetuning.scores import UNIT, in_points
 from megabert.finetuning.tasks import GLUE, TASKS, Task
 from megabert.observability.logs import logger
 from megabert.text_tables import render_table
+
+GLUE_NAME = "glue.json"
+"""In the output folder of all tasks: their scores."""
 
 
 def run_glue(data: Path, output_dir: Path, flags: Sequence[str], *, launcher: str = "") -> dict[str, Summary]:
@@ -74,18 +81,30 @@ def _run_task(task: Task, data: Path, folder: Path, flags: Sequence[str], launch
         raise error
 
 
-def glue_table(summaries: dict[str, Summary]) -> str:
-    """Return the table of each task's metrics (mean and deviation over seeds, in points) and the mean over tasks."""
-    rows, scores = [], []
+def glue_table(summaries: Mapping[str, Summary]) -> str:
+    """Return the table of each task's metrics over its seeds, each beside the baseline, and the mean over tasks."""
+    rows: list[tuple[str, ...]] = []
     for name, summary in summaries.items():
         task = TASKS[name]
-        values = [means[metric] for means in summary.mean.values() for metric in task.metrics]
-        scores.append(statistics.fmean(values))
-        for part, means in summary.mean.items():
-            cells = (
-                f"{metric} {100 * means[metric]:.2f} +- {100 * summary.deviation[part][metric]:.2f}"
-                for metric in task.metrics
-            )
-            rows.append((str(task.glue_folder), part, ", ".join(cells)))
-    rows.append(("mean", f"{len(scores)} of {len(GLUE)} tasks", f"{100 * statistics.fmean(scores):.2f}"))
-    return render_table(rows)
+        for part in summary.mean:
+            for metric in task.metrics:
+                cells = (summary.shown(part, metric), summary.baseline_shown(part, metric))
+                rows.append((str(task.glue_folder), part, metric, *cells))
+    mean = statistics.fmean(task_score(summary) for summary in summaries.values())
+    rows.append(("mean", f"{len(summaries)} of {len(GLUE)} tasks", "", in_points("", mean), ""))
+    headers = ("task", "set", "metric", "score", "one answer")
+    return f"GLUE: {UNIT}\n{render_table(rows, headers=headers, align='lllrr')}"
+
+
+def save_glue(output_dir: Path, summaries: Mapping[str, Summary]) -> str:
+    """Write the scores as ``glue.json`` (fractions) and the table as ``glue.md``; return the table."""
+    table = glue_table(summaries)
+    content = {"tasks": {name: asdict(summary) for name, summary in summaries.items()}}
+    atomic_write(output_dir / GLUE_NAME, json.dumps(content, indent=2) + "\n")
+    atomic_write(output_dir / "glue.md", f"# GLUE\n\n```\n{table}\n```\n")
+    return table
+
+
+def task_score(summary: Summary) -> float:
+    """Return a task's score: the mean of its metrics over all sets."""
+    return statistics.fmean(means[metric] for means in summary.mean.values() for metric in TASKS[summary.task].metrics)

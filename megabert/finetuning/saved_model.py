@@ -21,7 +21,7 @@ from megabert.models.convert import load_parameters
 from megabert.observability.environment import describe_environment
 
 if TYPE_CHECKING:  # these import, in the end, what reads a saved model
-    from megabert.finetuning.finetune import Metrics
+    from megabert.finetuning.results import Metrics
     from megabert.finetuning.setup import Prepared
     from megabert.finetuning.trainer import TrainingSummary
 

@@ -16,6 +16,8 @@ from megabert.observability.logs import logger
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".txt")
 """Suffixes of tables, in the order in which a folder is searched for them."""
+ID_COLUMNS = ("id", "guid", "pairID", "index", "idx")
+"""Columns that name a row in published sets; the first that a file has is taken, predictions repeat it."""
 
 
 class Row(NamedTuple):
@@ -23,8 +25,16 @@ class Row(NamedTuple):
 
     where: str
     """Where the row is, as ``file:line`` from 1; Parquet has the number of the row instead."""
+    line: int
+    """The number in ``where``."""
     values: dict[str, Any]
     """Values by column: text as it is written, or from JSON and Parquet whatever the file holds."""
+
+    def origin(self) -> dict[str, Any]:
+        """Return where an example comes from, as its first fields, and the row's id if it has a plain one."""
+        ids = [self.values[name] for name in ID_COLUMNS if name in self.values]
+        plain = [str(value) for value in ids if isinstance(value, str | int) and str(value).strip()]
+        return {"where": self.where, "line": self.line, "identity": plain[0] if plain else None}
 
     def text(self, name: str) -> str:
         """Return a value as text; booleans and whole numbers as JSON and GLUE write them.
@@ -129,7 +139,7 @@ def _pick(path: Path, rows: Iterator[tuple[int, Any]], names: Sequence[str], ski
             continue
         else:
             row = dict(zip(header, row, strict=True))
-        picked.append(Row(f"{path}:{line}", {name: row[name] for name in names}))
+        picked.append(Row(f"{path}:{line}", line, {name: row[name] for name in (*names, *ID_COLUMNS) if name in row}))
     if broken:
         logger.warning("%s: %d rows with a wrong number of columns were left out", path, broken)
     return picked

@@ -17,6 +17,7 @@ from megabert.errors import DataError
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.evaluate import Evaluation, EvaluationSet, evaluate
 from megabert.finetuning.model import empty_loss
+from megabert.finetuning.scores import in_points
 from megabert.finetuning.task_kinds import TaskKind
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter
@@ -93,7 +94,7 @@ class TaskTrainer:
                     evaluation = self.evaluate(self.evaluation[0])
                     if self._is_best(summary, evaluation):
                         best, masters = evaluation, copy_masters(self.engine)
-                    scores = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.metrics.items())
+                    scores = ", ".join(f"{name} {in_points(name, value)}" for name, value in evaluation.metrics.items())
                     text = f"seed {seed}: step {summary.steps}, {self.evaluation[0].name}: {scores}"
                     row = {f"eval/{name}": value for name, value in evaluation.metrics.items()}
                     self._log(writer, summary.steps, row, text)

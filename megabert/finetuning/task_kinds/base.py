@@ -4,7 +4,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from megabert.config.finetune import FinetuneConfig
 from megabert.errors import DataError
 from megabert.files import atomic_write
 from megabert.finetuning.batches import Batcher, Features, Sequences, TaskBatch
+from megabert.finetuning.scores import THRESHOLD
 from megabert.finetuning.tasks import Task
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.tokenization import Tokenizer
@@ -41,6 +42,16 @@ class Example:
 
     where: str
     """Where the example was read, as ``file:line``, for messages."""
+    line: int
+    """Line of the file, from 1: a sentence's first; of Parquet the row, of SQuAD's JSON the question."""
+    identity: str | None = None
+    """The example's id, if the file has one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return line, id, texts and label, as predictions show them."""
+        own = {name: value for name, value in vars(self).items() if name not in Example.__annotations__}
+        identity = {} if self.identity is None else {"id": self.identity}
+        return {"line": self.line, **identity, **{name: value for name, value in own.items() if value is not None}}
 
 
 E = TypeVar("E", bound=Example)
@@ -48,7 +59,7 @@ E = TypeVar("E", bound=Example)
 Logits = Sequence[NDArray]
 """The logits of each item, of shape (rows, outputs)."""
 Prediction = dict[str, Any]
-"""What is predicted for one example, ready for JSON; the keys depend on the kind of task."""
+"""An example, what is predicted for it, and whether that is right, ready for JSON; some keys depend on the kind."""
 
 
 @dataclass(eq=False)
@@ -109,16 +120,35 @@ class TaskKind(ABC, Generic[E]):
 
     @abstractmethod
     def predict(self, logits: Logits, examples: Sequence[E], features: Features) -> list[Prediction]:
-        """Turn the logits of all items into one prediction an example."""
+        """Turn the logits of all items into one prediction per example."""
 
     @abstractmethod
     def score(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> dict[str, float]:
         """Return the task's metrics, from 0 to 1 (correlations from -1 to 1)."""
 
-    def write(self, predictions: Sequence[Prediction], metrics: dict[str, float], stem: Path) -> list[Path]:
+    @abstractmethod
+    def constant_answers(self, examples: Sequence[E]) -> Iterable[list[Prediction]]:
+        """Yield the predictions of predictors that give one answer to everything, knowing what is frequent."""
+
+    def baseline(self, examples: Sequence[E]) -> dict[str, float]:
+        """Return, for each metric, the best score of a constant answer: of an accuracy, the largest class's share."""
+        scores = [self.score(predictions, examples) for predictions in self.constant_answers(examples)]
+        return {name: max(score[name] for score in scores) for name in scores[0] if name != THRESHOLD}
+
+    def judge(self, prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Return what a file of predictions adds to each: whether it is correct.
+
+        Args:
+            prediction: One of those that ``predict`` returned.
+            metrics: The scores of all of them.
+        """
+        return {"correct": prediction["prediction"] == prediction["label"]}
+
+    def write(self, predictions: Sequence[Prediction], metrics: Mapping[str, float], stem: Path) -> list[Path]:
         """Write predictions to files whose names begin with ``stem``, and return the files."""
         path = stem.with_name(f"{stem.name}.jsonl")
-        atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in predictions))
+        rows = ({**row, **self.judge(row, metrics)} for row in predictions)
+        atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         return [path]
 
     def id_of(self, label: str, where: str) -> int:

@@ -2,7 +2,8 @@
 
 # Q questions, K endings
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,7 @@ class Choice(TaskKind[ChoiceQuestion]):
         assert task.pair is not None
         return [
             ChoiceQuestion(
-                where=row.where,
+                **row.origin(),
                 context=row.text(task.text),
                 start=row.text(task.pair),
                 endings=tuple(map(row.text, ENDINGS)),
@@ -80,7 +81,7 @@ class Choice(TaskKind[ChoiceQuestion]):
         probabilities = torch.softmax(torch.from_numpy(np.stack(logits)[:, :, 0]), -1).numpy()
         return [
             {
-                "label": example.label,
+                **example.to_dict(),
                 "prediction": int(row.argmax()),
                 "probabilities": [round(float(p), 6) for p in row],
             }
@@ -91,6 +92,11 @@ class Choice(TaskKind[ChoiceQuestion]):
         """Return the accuracy."""
         predicted = [row["prediction"] for row in predictions]
         return {"accuracy": METRICS["accuracy"]([example.label for example in examples], predicted)}
+
+    def constant_answers(self, examples: Sequence[ChoiceQuestion]) -> Iterator[list[Prediction]]:
+        """Yield the ending that is right most often."""
+        frequent = Counter(example.label for example in examples).most_common(1)[0][0]
+        yield [{"prediction": frequent}] * len(examples)
 
 
 def _label(text: str, where: str) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -21,6 +22,10 @@ class SpanQuestion(Example):
     question: str
     context: str
     answers: tuple[tuple[int, str], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return line, id, question, context and the texts of the answers."""
+        return {**super().to_dict(), "answers": [text for _, text in self.answers]}
 
 
 def read_questions(task: Task, path: Path) -> list[SpanQuestion]:
@@ -100,13 +105,16 @@ def _read_squad(task: Task, path: Path) -> Iterator[SpanQuestion]:
     refuse_columns(task, path)
     with reading(path):
         text = path.read_text(encoding="utf-8-sig")
+    number = 0
     content = parse_json(text, _Squad, where=str(path), remedy="Expected SQuAD's form: data[].paragraphs[].qas[].")
     for i, article in enumerate(content.data):
         for j, paragraph in enumerate(article.paragraphs):
             for k, row in enumerate(paragraph.qas):
+                number += 1
                 answers = [] if row.is_impossible else row.answers or []
                 yield SpanQuestion(
                     where=f"{path}: data[{i}].paragraphs[{j}].qas[{k}]",
+                    line=number,
                     identity=str(row.id),
                     question=row.question,
                     context=paragraph.context,
@@ -127,8 +135,7 @@ def _read_rows(task: Task, path: Path) -> Iterator[SpanQuestion]:
                 f"answer_start (found {row.values[task.label]!r:.80})."
             ) from None
         yield SpanQuestion(
-            where=row.where,
-            identity=row.text("id"),
+            **row.origin() | {"identity": row.text("id")},
             question=row.text(task.text),
             context=row.text(task.pair),
             answers=pairs,

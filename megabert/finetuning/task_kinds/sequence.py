@@ -3,9 +3,11 @@
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +43,7 @@ class _SequenceKind(TaskKind[LabelledText]):
         rows = read_table(path, names, header=task.header, skips_broken_rows=task.skips_broken_rows)
         examples = [
             LabelledText(
-                where=row.where,
+                **row.origin(),
                 text=row.text(task.text),
                 pair=row.text(task.pair) if task.pair else None,
                 label=label,
@@ -93,7 +95,7 @@ class Classification(_SequenceKind):
         probabilities = torch.softmax(torch.from_numpy(rows), -1).numpy()
         return [
             {
-                "label": example.label,
+                **example.to_dict(),
                 "prediction": self.labels[int(row.argmax())],
                 "probabilities": {label: round(float(p), 6) for label, p in zip(self.labels, row, strict=True)},
             }
@@ -106,6 +108,12 @@ class Classification(_SequenceKind):
         predicted = [self.ids[row["prediction"]] for row in predictions]
         names = dict.fromkeys((*self.task.metrics, *(() if self.task.glue_folder else ("accuracy", "macro_f1"))))
         return {name: METRICS[name](gold, predicted) for name in names}
+
+    def constant_answers(self, examples: Sequence[LabelledText]) -> Iterator[list[Prediction]]:
+        """Yield the most frequent label, and the positive one, whose F1 is best if it is rare."""
+        frequent = Counter(example.label for example in examples).most_common(1)[0][0]
+        for label in dict.fromkeys((frequent, self.labels[1])):
+            yield [{"prediction": label}] * len(examples)
 
 
 class Regression(_SequenceKind):
@@ -128,15 +136,23 @@ class Regression(_SequenceKind):
     def predict(self, logits: Logits, examples: Sequence[LabelledText], features: Features) -> list[Prediction]:
         """Return the predicted numbers."""
         return [
-            {"label": _number(example), "prediction": float(row[0, 0])}
+            {**example.to_dict(), "label": _number(example), "prediction": float(row[0, 0])}
             for example, row in zip(examples, logits, strict=True)
         ]
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[LabelledText]) -> dict[str, float]:
         """Return the task's metrics."""
-        gold = [row["label"] for row in predictions]
+        gold = [_number(example) for example in examples]
         predicted = [row["prediction"] for row in predictions]
         return {name: METRICS[name](gold, predicted) for name in self.task.metrics}
+
+    def constant_answers(self, examples: Sequence[LabelledText]) -> Iterator[list[Prediction]]:
+        """Yield one number, which correlates with nothing."""
+        yield [{"prediction": 0.0}] * len(examples)
+
+    def judge(self, prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Return by how much the prediction is above the right number."""
+        return {"error": prediction["prediction"] - prediction["label"]}
 
 
 def _number(example: LabelledText) -> float:

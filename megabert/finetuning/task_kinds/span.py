@@ -9,7 +9,7 @@ the answer, or there is none, both are [CLS].
 
 import json
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch import Tensor
 from megabert.files import atomic_write
 from megabert.finetuning.batches import Features, TaskBatch
 from megabert.finetuning.metrics import Gold, best_null_threshold, score_answers
+from megabert.finetuning.scores import THRESHOLD
 from megabert.finetuning.task_kinds.base import Head, Logits, Prediction, TaskKind
 from megabert.finetuning.task_kinds.questions import SpanQuestion, read_questions
 from megabert.finetuning.tasks import Task
@@ -184,7 +185,7 @@ class Span(TaskKind[SpanQuestion]):
         scores = np.array([score[0] for _, score in listed])
         weights = np.exp(scores - scores.max())
         return {
-            "id": example.identity,
+            **example.to_dict(),
             "answer": ranked[0][0],
             "null_odds": null[0] - ranked[0][1][0],
             "n_best": [
@@ -204,12 +205,26 @@ class Span(TaskKind[SpanQuestion]):
         if threshold == "auto":
             threshold = best_null_threshold(answers, {r["id"]: r["null_odds"] for r in predictions}, gold, language)
         chosen = _with_threshold(predictions, threshold)
-        return score_answers(chosen, gold, language, allows_none=True) | {"null_threshold": threshold}
+        return score_answers(chosen, gold, language, allows_none=True) | {THRESHOLD: threshold}
 
-    def write(self, predictions: Sequence[Prediction], metrics: dict[str, float], stem: Path) -> list[Path]:
-        """Write the three files that the official scripts take: answers, n best answers, odds of no answer."""
+    def constant_answers(self, examples: Sequence[SpanQuestion]) -> Iterator[list[Prediction]]:
+        """Yield no answer, or the whole context if every question has one."""
+        has_none = self.task.may_be_unanswerable
+        yield [{"id": e.identity, "answer": "" if has_none else e.context, "null_odds": 0.0} for e in examples]
+
+    def judge(self, prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Return the answer after the threshold in place of the n best ones, and its scores."""
+        (answer,) = _with_threshold([prediction], metrics.get(THRESHOLD, np.inf)).values()
+        gold = [Gold(prediction["id"], tuple(prediction["answers"]))]
+        allows_none = self.task.may_be_unanswerable
+        scores = score_answers({prediction["id"]: answer}, gold, self.config.language, allows_none=allows_none)
+        n_best = [{"text": row["text"], "probability": round(row["probability"], 6)} for row in prediction["n_best"]]
+        return {"n_best": n_best[:3], "prediction": answer, "f1": scores["f1"], "correct": scores["exact"] == 1}
+
+    def write(self, predictions: Sequence[Prediction], metrics: Mapping[str, float], stem: Path) -> list[Path]:
+        """Write JSON Lines, and the official scripts' files: answers, n best answers, odds of no answer."""
         contents: dict[str, Any] = {
-            ".json": _with_threshold(predictions, metrics.get("null_threshold", np.inf)),
+            ".json": _with_threshold(predictions, metrics.get(THRESHOLD, np.inf)),
             "_nbest.json": {row["id"]: row["n_best"] for row in predictions},
         }
         if self.task.may_be_unanswerable:
@@ -218,7 +233,7 @@ class Span(TaskKind[SpanQuestion]):
         for suffix, content in contents.items():
             paths.append(stem.with_name(f"{stem.name}{suffix}"))
             atomic_write(paths[-1], json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-        return paths
+        return [*super().write(predictions, metrics, stem), *paths]
 
 
 def _by_score(answer: tuple[str, _Scores]) -> float:

@@ -4,10 +4,12 @@ CoNLL calls the words tokens, and so do the names here that follow its columns.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,8 +93,7 @@ class Tagging(TaskKind[TaggedSentence]):
         predicted = [[self.labels[index] for index in rows.argmax(-1)] for rows in logits]
         return [
             {
-                "tokens": list(example.tokens),
-                "tags": list(example.tags),
+                **example.to_dict(),
                 "prediction": tags + [OUTSIDE] * (len(example.tokens) - len(tags)),
             }
             for example, tags in zip(examples, predicted, strict=True)
@@ -102,7 +103,16 @@ class Tagging(TaskKind[TaggedSentence]):
         """Return precision, recall and F1 of entities, and the accuracy of tags."""
         return score_tags([example.tags for example in examples], [row["prediction"] for row in predictions])
 
-    def write(self, predictions: Sequence[Prediction], metrics: dict[str, float], stem: Path) -> list[Path]:
+    def constant_answers(self, examples: Sequence[TaggedSentence]) -> Iterator[list[Prediction]]:
+        """Yield the most frequent tag for every word, as a rule O."""
+        frequent = Counter(tag for example in examples for tag in example.tags).most_common(1)[0][0]
+        yield [{"prediction": [frequent] * len(example.tags)} for example in examples]
+
+    def judge(self, prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Return whether all tags of the sentence are correct."""
+        return {"correct": prediction["prediction"] == list(prediction["tags"])}
+
+    def write(self, predictions: Sequence[Prediction], metrics: Mapping[str, float], stem: Path) -> list[Path]:
         """Write JSON Lines, and CoNLL columns (token, right tag, predicted tag) as the official script reads them."""
         columns = stem.with_name(f"{stem.name}.conll")
         sentences = [
@@ -124,7 +134,7 @@ def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
             parts = SPACES.split(line.strip(" \t\n"))
             if parts[0] in ("", DOCUMENT):
                 if tokens:
-                    yield TaggedSentence(where=f"{path}:{first}", tokens=tuple(tokens), tags=tuple(tags))
+                    yield TaggedSentence(where=f"{path}:{first}", line=first, tokens=tuple(tokens), tags=tuple(tags))
                 tokens, tags = [], []
                 continue
             if len(parts) < 2:
@@ -146,7 +156,7 @@ def _read_lists(task: Task, path: Path) -> Iterator[TaggedSentence]:
         if tokens:
             where = f"{row.where}: a value in column"
             yield TaggedSentence(
-                where=row.where,
+                **row.origin(),
                 tokens=tuple(as_text(token, f"{where} {task.text!r}") for token in tokens),
                 tags=tuple(as_text(tag, f"{where} {task.label!r}") for tag in tags),
             )

@@ -35,7 +35,7 @@ def make(folder):
 
 
 def test_pairs_are_those_of_transformers(make, folder):
-    example = LabelledText(where="t:1", text="the cat sat", pair="a ship sailed", label="0")
+    example = LabelledText(line=1, where="t:1", text="the cat sat", pair="a ship sailed", label="0")
     columns = make("rte", ("0", "1")).encode([example], is_training=True).columns
     expected = AutoTokenizer.from_pretrained(folder)("the cat sat", "a ship sailed")["input_ids"]
     assert columns.input_ids.tolist() == expected
@@ -44,7 +44,7 @@ def test_pairs_are_those_of_transformers(make, folder):
 
 def test_tags_stand_on_words_as_in_running_text(make, folder):
     kind = make("tagging", ("O", "B-A"))
-    example = TaggedSentence(where="t:1", tokens=("the", "cat", "sat"), tags=("O", "B-A", "O"))
+    example = TaggedSentence(line=1, where="t:1", tokens=("the", "cat", "sat"), tags=("O", "B-A", "O"))
     features = kind.encode([example], is_training=True)
     inside = features.columns.input_ids[1:-1].tolist()
     assert inside == load_tokenizer(folder).encode(" the cat sat").tolist()

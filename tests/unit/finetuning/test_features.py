@@ -15,6 +15,7 @@ from megabert.finetuning.task_kinds.sequence import LabelledText
 def examples(rng, count=40):
     return [
         LabelledText(
+            line=1,
             where=f"t:{i}",
             text=sentence(rng, length=rng.randint(1, 30)),
             pair=sentence(rng, length=rng.randint(1, 30)),

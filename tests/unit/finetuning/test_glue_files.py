@@ -1,11 +1,13 @@
 """The nine tasks read GLUE's files as its download leaves them."""
 
+import json
+
 import pytest
 
 from megabert.cli import main
 from megabert.errors import ConfigError, DataError
-from megabert.finetuning.finetune import Summary
-from megabert.finetuning.glue import glue_table, run_glue
+from megabert.finetuning.glue import run_glue, save_glue
+from megabert.finetuning.results import Summary
 from megabert.finetuning.setup import find_file
 from megabert.finetuning.task_kinds import TASK_KINDS
 from megabert.finetuning.tasks import GLUE, find_task
@@ -80,21 +82,25 @@ def test_missing_file_is_named(tmp_path):
         find_file(tmp_path, ("dev_matched",))
 
 
-def test_table_averages_metrics_and_tasks():
-    def summary(task, mean, deviation):
-        return Summary(
-            task=task, seeds=[1, 2], mean=mean, deviation=deviation, examples_per_s=1.0, best_seed=1, best_model="m"
-        )
+def summary_of(task, mean, deviation):
+    baseline = {name: dict.fromkeys(metrics, 0.5) for name, metrics in mean.items()}
+    own = {"mean": mean, "deviation": deviation, "baseline": baseline}
+    return Summary(task=task, seeds=[1, 2], examples_per_s=1.0, best_seed=1, best_model="m", **own)
 
+
+def test_table_averages_metrics_and_tasks_and_is_saved(tmp_path):
     summaries = {
-        "mrpc": summary("mrpc", {"dev": {"accuracy": 0.8, "f1": 0.9}}, {"dev": {"accuracy": 0.01, "f1": 0.0}}),
-        "mnli": summary(
+        "mrpc": summary_of("mrpc", {"dev": {"accuracy": 0.8, "f1": 0.9}}, {"dev": {"accuracy": 0.01, "f1": 0.0}}),
+        "mnli": summary_of(
             "mnli",
             {"dev_matched": {"accuracy": 0.7}, "dev_mismatched": {"accuracy": 0.6}},
             {"dev_matched": {"accuracy": 0.0}, "dev_mismatched": {"accuracy": 0.0}},
         ),
     }
-    lines = glue_table(summaries).splitlines()
-    assert lines[0].endswith("accuracy 80.00 +- 1.00, f1 90.00 +- 0.00")
-    assert lines[-1].endswith("75.00")
-    assert "2 of 9 tasks" in lines[-1]
+    table = save_glue(tmp_path, summaries)
+    lines = table.splitlines()
+    assert "points" in lines[0]
+    assert lines[2].split() == ["MRPC", "dev", "accuracy", "80.00", "+-", "1.00", "50.00"]
+    assert lines[-1].split() == ["mean", "2", "of", "9", "tasks", "75.00"]
+    assert table in (tmp_path / "glue.md").read_text()
+    assert json.loads((tmp_path / "glue.json").read_text())["tasks"]["mrpc"]["mean"]["dev"]["f1"] == 0.9

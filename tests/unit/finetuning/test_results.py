@@ -7,7 +7,8 @@ import pytest
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.errors import CheckpointError
-from megabert.finetuning.finetune import claim_folder, read_summary, summarize
+from megabert.finetuning.finetune import claim_folder
+from megabert.finetuning.results import read_summary, summarize
 
 
 def prepared(**settings):
@@ -17,7 +18,8 @@ def prepared(**settings):
 
 def write_result(folder, seed, score, **fields):
     (folder / f"seed_{seed}").mkdir(parents=True)
-    content = {"seed": seed, "score": score, "metrics": {"dev": {"accuracy": score}}, "examples_per_s": 10.0, **fields}
+    scores = {"metrics": {"dev": {"accuracy": score}}, "baseline": {"dev": {"accuracy": 0.5}}}
+    content = {"seed": seed, "score": score, **scores, "examples_per_s": 10.0, **fields}
     (folder / f"seed_{seed}" / "result.json").write_text(json.dumps(content))
 
 
@@ -29,6 +31,9 @@ def test_summary_is_over_seeds_and_read_back(tmp_path):
     assert summary.deviation["dev"]["accuracy"] == pytest.approx(0.5 / 2**0.5)
     assert (summary.best_seed, summary.best_model) == (2, str(tmp_path / "seed_2" / "model"))
     assert read_summary(tmp_path) == summary
+    table = (tmp_path / "results.md").read_text().splitlines()
+    assert table[3].startswith("rte: scores in points (100 = perfect)")
+    assert table[5].split() == ["dev", "accuracy", "75.00", "+-", "35.36", "50.00"]
 
 
 def test_same_settings_continue_and_others_are_refused(tmp_path):

@@ -15,7 +15,7 @@ from megabert.finetuning.tasks import find_task
 
 def question(context: str, answer: str, identity: str = "q", *, ask: str = "what is red ?") -> SpanQuestion:
     answers = ((context.index(answer), answer),) if answer else ()
-    return SpanQuestion(where="t:1", identity=identity, question=ask, context=context, answers=answers)
+    return SpanQuestion(line=1, where="t:1", identity=identity, question=ask, context=context, answers=answers)
 
 
 def gold_logits(features, scale: float = 9.0) -> list[np.ndarray]:
@@ -133,6 +133,13 @@ def test_threshold_decides_whether_there_is_an_answer(make_kind, tmp_path):
     kind.write(predictions, metrics, tmp_path / "p")
     assert json.loads((tmp_path / "p.json").read_text()) == {"yes": "cat", "no": ""}
     assert set(json.loads((tmp_path / "p_null_odds.json").read_text())) == {"yes", "no"}
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    shown = [
+        (row["line"], row["id"], row["question"], row["answers"], row["prediction"], row["correct"]) for row in rows
+    ]
+    ask = examples[0].question
+    assert shown == [(1, "yes", ask, ["cat"], "cat", True), (1, "no", ask, [], "", True)]
+    assert kind.baseline(examples)["exact"] == 0.5, "no answer to either"
     strict = make_kind("squad2", null_threshold=-1e9)
     assert strict.score(predictions, examples)["exact"] == 0.5
 

@@ -19,7 +19,11 @@ from megabert.finetuning.tasks import find_task
 def labelled(rng, count=48):
     return [
         LabelledText(
-            where=f"t:{i}", text=sentence(rng, ("good", "bad")[i % 2]), pair=sentence(rng), label=("yes", "no")[i % 2]
+            line=1,
+            where=f"t:{i}",
+            text=sentence(rng, ("good", "bad")[i % 2]),
+            pair=sentence(rng),
+            label=("yes", "no")[i % 2],
         )
         for i in range(count)
     ]
@@ -27,7 +31,7 @@ def labelled(rng, count=48):
 
 def rated(rng, count=48):
     return [
-        LabelledText(where=f"t:{i}", text=sentence(rng, *["red"] * (i % 4)), pair=None, label=str(i % 4))
+        LabelledText(line=1, where=f"t:{i}", text=sentence(rng, *["red"] * (i % 4)), pair=None, label=str(i % 4))
         for i in range(count)
     ]
 
@@ -35,6 +39,7 @@ def rated(rng, count=48):
 def swag_questions(rng, count=48):
     return [
         ChoiceQuestion(
+            line=1,
             where=f"t:{i}",
             context=sentence(rng),
             start="the",
@@ -49,7 +54,7 @@ def tagged(rng, count=48):
     tags = {"cat": "B-ANIMAL", "ship": "B-THING"}
     sentences = [(*rng.choices([*FILLERS, "cat", "ship"], k=6), "\x00") for _ in range(count)]
     return [
-        TaggedSentence(where=f"t:{i}", tokens=tokens, tags=tuple(tags.get(token, "O") for token in tokens))
+        TaggedSentence(line=1, where=f"t:{i}", tokens=tokens, tags=tuple(tags.get(token, "O") for token in tokens))
         for i, tokens in enumerate(sentences)
     ]
 
@@ -73,14 +78,14 @@ def test_kind_learns(name, make_kind, learn):
 
 def test_label_that_training_did_not_have_is_named(make_kind):
     kind = make_kind("classification", ("no", "yes"))
-    example = LabelledText(where="dev.tsv:7", text="a", pair=None, label="maybe")
+    example = LabelledText(line=1, where="dev.tsv:7", text="a", pair=None, label="maybe")
     with pytest.raises(DataError, match=r"dev.tsv:7: label 'maybe' is not one of those trained on: no, yes"):
         kind.encode([example], is_training=False)
 
 
 def test_number_that_is_none_is_named(make_kind):
     kind = make_kind("stsb", ("score",))
-    example = LabelledText(where="dev.tsv:7", text="a", pair="b", label="high")
+    example = LabelledText(line=1, where="dev.tsv:7", text="a", pair="b", label="high")
     with pytest.raises(DataError, match=r"dev.tsv:7: 'high' is not a number"):
         kind.encode([example], is_training=False)
 
@@ -88,9 +93,9 @@ def test_number_that_is_none_is_named(make_kind):
 def test_labels_are_sorted_as_numbers_where_they_are():
     from megabert.finetuning.task_kinds.sequence import Classification
 
-    rows = [LabelledText(where="t:1", text="", pair=None, label=label) for label in ("10", "9", "-1")]
+    rows = [LabelledText(line=1, where="t:1", text="", pair=None, label=label) for label in ("10", "9", "-1")]
     assert Classification.labels_of(rows) == ("-1", "9", "10")
-    odd = [LabelledText(where="t:1", text="", pair=None, label=label) for label in ("\u00b2", "--1", "01", "1")]
+    odd = [LabelledText(line=1, where="t:1", text="", pair=None, label=label) for label in ("\u00b2", "--1", "01", "1")]
     assert Classification.labels_of(odd) == ("--1", "01", "1", "\u00b2")
     assert Classification.labels_of(odd[2:]) == ("01", "1")  # equal numbers: the same order in every process
     with pytest.raises(DataError, match="every example has the label '9'"):
@@ -145,7 +150,7 @@ def test_conll_columns_end_at_spaces_and_tabs_alone(tmp_path):
 
 def test_words_beyond_the_longest_sequence_are_predicted_outside(make_kind, tmp_path):
     kind = make_kind("tagging", ("O", "B-A"), max_seq_length=8)
-    example = TaggedSentence(where="t:1", tokens=("cat",) * 9, tags=("B-A",) * 9)
+    example = TaggedSentence(line=1, where="t:1", tokens=("cat",) * 9, tags=("B-A",) * 9)
     features = kind.encode([example], is_training=False)
     assert features.rows.tolist() == [6]
     logits = [np.tile(np.float32([0, 1]), (6, 1))]
@@ -157,7 +162,7 @@ def test_words_beyond_the_longest_sequence_are_predicted_outside(make_kind, tmp_
 
 def test_a_tag_stands_on_the_words_first_piece(make_kind, tokenizer):
     kind = make_kind("tagging", ("O", "B-A"))
-    example = TaggedSentence(where="t:1", tokens=("catx", "\x00", "cat"), tags=("O", "O", "B-A"))
+    example = TaggedSentence(line=1, where="t:1", tokens=("catx", "\x00", "cat"), tags=("O", "O", "B-A"))
     features = kind.encode([example], is_training=True)
     pieces = [tokenizer.pieces[features.columns.input_ids[p]] for p in features.label_positions]
     assert pieces == ["cat", "[UNK]", "cat"]
@@ -178,3 +183,39 @@ def test_choice_probabilities_add_up(make_kind):
     features = kind.encode(questions, is_training=False)
     for row in kind.predict(random_logits(features, 1), questions, features):
         assert sum(row["probabilities"]) == pytest.approx(1, abs=1e-5)
+
+
+def pairs(*labels):
+    return [LabelledText(line=1, where="t:1", text="a", pair="b", label=label) for label in labels]
+
+
+BASELINES = {
+    # 5 of 8 are "no"; F1 is best if all are taken for the positive one: 2 * 3 / (3 + 8).
+    "mrpc": (
+        [LabelledText(line=1, where="t:1", text="a", pair="b", label="01"[i < 3]) for i in range(8)],
+        (5 / 8, 6 / 11),
+    ),
+    "stsb": (pairs(*"0123"), (0, 0)),
+    "swag": (swag_questions(random.Random(0), 5), (2 / 5,)),
+    "tagging": (
+        [TaggedSentence(line=1, where="t:1", tokens=("cat", "sat", "on"), tags=("B-ANIMAL", "O", "O"))],
+        (2 / 3, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_baseline_is_the_best_constant_answer(name, make_kind):
+    examples, expected = BASELINES[name]
+    baseline = make_kind(name, ("0", "1")).baseline(examples)
+    names = ("accuracy", "f1") if name in ("mrpc", "tagging") else baseline
+    assert [baseline[metric] for metric in names] == pytest.approx(list(expected))
+
+
+def test_regression_predictions_show_their_error(make_kind, tmp_path):
+    kind, examples = make_kind("stsb"), rated(random.Random(1), 2)
+    rows = kind.predict([np.array([[0.5]]), np.array([[2.5]])], examples, None)
+    kind.write(rows, {}, tmp_path / "p")
+    written = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [(row["line"], row["label"], row["error"]) for row in written] == [(1, 0.0, 0.5), (1, 1.0, 1.5)]
+    assert written[0]["text"] == examples[0].text

@@ -1,0 +1,158 @@
+"""What a fine-tuning leaves in its output folder, and its summary over the seeds.
+
+``finetune.json`` says which fine-tuning it is. A folder for each seed holds ``result.json``, which is written last and
+says that the seed has finished. ``results.json`` and ``results.md`` are the summary. All metrics are fractions; tables
+show points (``scores``).
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from megabert.errors import CheckpointError
+from megabert.files import atomic_write
+from megabert.finetuning.scores import UNIT, in_points, with_spread
+from megabert.json_files import read_json
+from megabert.text_tables import render_table
+
+SETTINGS_NAME = "finetune.json"
+RESULT_NAME = "result.json"
+SUMMARY_NAME = "results.json"
+TABLE_NAME = "results.md"
+
+Metrics = dict[str, dict[str, float]]
+"""Metrics of each evaluation set, by its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneSettings:
+    """What ``finetune.json`` records: the fine-tuning that an output folder belongs to."""
+
+    task: str
+    settings: dict[str, Any]
+    """All fields of the configuration that a resumed fine-tuning may not change."""
+    sha256: dict[str, str]
+    """SHA-256 of the tokenizer and of every data file."""
+    model: str = ""
+    """Where the model was; for reading only."""
+    data: str = ""
+    """Where the data were; for reading only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedResult:
+    """What the summary reads from the ``result.json`` of a seed; the file holds more."""
+
+    seed: int
+    score: float
+    metrics: Metrics
+    baseline: Metrics
+    """For each metric, the best score of one answer to everything."""
+    examples_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What ``results.json`` holds."""
+
+    task: str
+    seeds: list[int]
+    mean: Metrics
+    """Mean over the seeds."""
+    deviation: Metrics
+    """Standard deviation over the seeds, 0 for a single one."""
+    baseline: Metrics
+    """For each metric, the best score of one answer to everything."""
+    examples_per_s: float
+    best_seed: int
+    best_model: str
+    """Folder of the best seed's model."""
+
+    def shown(self, name: str, metric: str) -> str:
+        """Return a set's metric as text: the mean in points, with the deviation of several seeds."""
+        return with_spread(metric, self.mean[name][metric], self._deviation(name, metric))
+
+    def baseline_shown(self, name: str, metric: str) -> str:
+        """Return what one answer to everything scores, as text."""
+        own = self.baseline[name]
+        return in_points(metric, own[metric]) if metric in own else "-"
+
+    def _deviation(self, name: str, metric: str) -> float | None:
+        return self.deviation[name][metric] if len(self.seeds) > 1 else None
+
+
+def seed_folder(output_dir: Path, seed: int) -> Path:
+    """Return the folder of a seed's results."""
+    return output_dir / f"seed_{seed}"
+
+
+def read_settings(output_dir: Path) -> FinetuneSettings:
+    """Read which fine-tuning a folder belongs to.
+
+    Raises:
+        CheckpointError: The file is missing or damaged.
+    """
+    path = output_dir / SETTINGS_NAME
+    return read_json(path, FinetuneSettings, remedy="Name a new --output-dir.", error=CheckpointError)
+
+
+def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary:
+    """Write and return mean and deviation over the seeds, and which seed is best.
+
+    Raises:
+        CheckpointError: A seed's result is damaged.
+    """
+    remedy = "Delete it to train this seed again."
+    paths = [seed_folder(output_dir, seed) / RESULT_NAME for seed in seeds]
+    results = [read_json(path, SeedResult, remedy=remedy, error=CheckpointError) for path in paths]
+    names = [{part: sorted(metrics) for part, metrics in result.metrics.items()} for result in results]
+    for path, own, result in zip(paths, names, results, strict=True):
+        if own != names[0] or result.baseline.keys() != own.keys():
+            raise CheckpointError(f"{path}: damaged or edited (its metrics are {own}, not {names[0]}). {remedy}")
+    best = max(results, key=lambda result: result.score).seed
+    summary = Summary(
+        task=task_name,
+        seeds=list(seeds),
+        mean=_over_seeds(results, statistics.fmean),
+        deviation=_over_seeds(results, lambda values: statistics.stdev(values) if len(values) > 1 else 0.0),
+        baseline=results[0].baseline,
+        examples_per_s=statistics.fmean(result.examples_per_s for result in results),
+        best_seed=best,
+        best_model=str(seed_folder(output_dir, best) / "model"),
+    )
+    atomic_write(output_dir / SUMMARY_NAME, json.dumps(asdict(summary), indent=2) + "\n")
+    atomic_write(output_dir / TABLE_NAME, f"# {task_name}\n\n```\n{render_summary(summary)}\n```\n")
+    return summary
+
+
+def read_summary(output_dir: Path) -> Summary:
+    """Read the summary of a finished fine-tuning.
+
+    Raises:
+        CheckpointError: It is missing or damaged.
+    """
+    remedy = "Run the fine-tuning again: seeds that have finished are kept."
+    return read_json(output_dir / SUMMARY_NAME, Summary, remedy=remedy, error=CheckpointError)
+
+
+def render_summary(summary: Summary) -> str:
+    """Return the table of a summary: every set's metrics over the seeds, each beside the baseline."""
+    rows = [
+        (name, metric, summary.shown(name, metric), summary.baseline_shown(name, metric))
+        for name, metrics in summary.mean.items()
+        for metric in metrics
+    ]
+    seeds = ", ".join(map(str, summary.seeds))
+    heading = f"{summary.task}: {UNIT}; " + (f"mean of seeds {seeds}" if len(summary.seeds) > 1 else f"seed {seeds}")
+    table = render_table(rows, headers=("set", "metric", "score", "one answer"), align="llrr")
+    return f"{heading}\n{table}\nbest model  {summary.best_model}"
+
+
+def _over_seeds(results: Sequence[SeedResult], function: Callable[[list[float]], float]) -> Metrics:
+    return {
+        name: {metric: function([result.metrics[name][metric] for result in results]) for metric in metrics}
+        for name, metrics in results[0].metrics.items()
+    }
