@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
-from megabert.files import atomic_path
+from megabert.files import atomic_path, check_regular
 
 WRITE_BYTES = 1 << 20
 """Bytes that are gathered before they are written to a file; a record batch of a shard has about 80 KiB."""
@@ -47,9 +47,8 @@ def open_mapped(path: Path) -> pa.ipc.RecordBatchFileReader:
     Raises:
         DataError: The file is missing or no Arrow file.
     """
-    if path.is_fifo():  # opening one waits for its writer
-        raise DataError(f"{path}: is a pipe. Name a file, which can be read at any place.")
     try:
+        check_regular(path)
         return pa.ipc.open_file(pa.memory_map(str(path)))
     except (OSError, pa.ArrowException) as error:
         raise unreadable(path, error) from error

@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import gather, make_list, offsets_of, single_batch, write_batches
+from megabert.files import check_regular
 from megabert.randomness.keyed import mix
 from megabert.shards import flat_list, token_type
 from megabert.tokenization import load_tokenizer
@@ -151,6 +152,7 @@ class DocumentSet:
     @classmethod
     def open(cls, folder: Path, split: str) -> "DocumentSet":
         """Read the index of a split."""
+        check_regular(index_path(folder, split))
         return cls(folder, split, np.load(index_path(folder, split)))
 
     @property

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import offsets_of, unreadable
 from data_prep.document_set import TokenizedDocuments, rows_in_range
+from megabert.files import open_to_read
 from megabert.shards import flat_list
 
 HASHES = 1 << 64
@@ -131,7 +132,7 @@ class _OpenFile:
     def __init__(self, file: TokenFile) -> None:
         self._file = file
         try:
-            with open(file.path, "rb") as stream:
+            with open_to_read(file.path) as stream:
                 self._pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             self._reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self._pages)))
         except (OSError, ValueError, pa.ArrowException) as error:  # an empty file cannot be mapped

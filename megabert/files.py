@@ -1,29 +1,94 @@
-"""Files and folders that appear whole or not at all (a temporary name, fsync, rename), locks, and hashes of files."""
+"""The one way to files: what is read is a regular file, and what is written never goes through a link.
+
+Files and folders appear whole or not at all: a temporary name, fsync, rename. A link in the place of an output is
+replaced by it, so that a folder from elsewhere cannot lead a command to a file elsewhere. Files that grow (logs,
+metrics, records, locks) are opened in their place, and a link there is refused. Other modules open no file by
+themselves; ``tests/unit/test_files_elsewhere.py`` holds them to it.
+"""
 
 import errno
 import fcntl
 import hashlib
 import os
 import re
+import resource
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
 from megabert.errors import DataError
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-UNFINISHED = ".unfinished"
-"""Marks a temporary folder as ours, and is locked for as long as its process lives."""
-_ASIDE = "previous"
-"""The name, in a temporary folder, of what its content replaces."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The disk, a quota or a limit of file size (``ulimit -f``) leaves no room."""
+MAX_SMALL_BYTES = 64 << 20
+"""Most bytes of a file that is read as a whole and parsed: JSON, YAML, a vocabulary. The largest known tokenizer.json,
+of 256,000 pieces, has 34 MB."""
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp(\.old)?", re.DOTALL)
-_SHOWN = 40
+NAME_SHOWN = 40
 """Characters of a name that its temporary name begins with; a whole name and a suffix may be too long together."""
+
+
+def _refuse_special(path: Path | str, mode: int, *, device: int | None = None) -> None:
+    """Raise an OSError for what is no regular file: a pipe keeps its reader waiting, a device may never end."""
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
+    kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    kind = kinds.get(stat.S_IFMT(mode))
+    if kind is None and device is not None and os.path.isdir("/proc") and device == os.stat("/proc").st_dev:
+        kind = "a file of the kernel's"  # /proc/kmsg waits, /proc/kcore has 128 TiB
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+
+
+def check_regular(path: Path | str) -> None:
+    """Refuse what is no regular file before a library opens it.
+
+    Raises:
+        OSError: The path is missing, or is a folder, a pipe, a socket, a device or a file of the kernel's.
+    """
+    status = os.stat(path)
+    _refuse_special(path, status.st_mode, device=status.st_dev)
+
+
+def open_to_read(path: Path | str) -> BufferedReader:
+    """Open a regular file for reading.
+
+    Raises:
+        OSError: As `check_regular`, or the file cannot be opened.
+    """
+    check_regular(path)
+    # O_NONBLOCK: a pipe that took the file's place meanwhile would keep us waiting. On files it changes nothing.
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    try:
+        _refuse_special(path, os.fstat(stream.fileno()).st_mode)
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def read_small(path: Path | str, *, most: int = MAX_SMALL_BYTES) -> bytes:
+    """Return the content of a file that is parsed as a whole.
+
+    Args:
+        path: The file.
+        most: Bytes that such a file may have.
+
+    Raises:
+        OSError: As `open_to_read`, or the file has more bytes.
+    """
+    with open_to_read(path) as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        size = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most:,} bytes"
+        raise OSError(errno.EFBIG, f"it has more than the {size} that such a file may have", str(path))
+    return content
 
 
 def sha256_file(path: Path | str) -> str:
@@ -33,7 +98,7 @@ def sha256_file(path: Path | str) -> str:
         DataError: The file cannot be read.
     """
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(
@@ -55,8 +120,8 @@ sync_folder = sync_file
 
 
 def write_durably(path: Path | str, content: bytes) -> None:
-    """Write a small file in place and sync it. It is meant for files of a folder that is renamed once it is whole."""
-    with open(path, "wb") as stream:
+    """Write and sync a small new file. It is meant for files of a folder that is renamed once it is whole."""
+    with open(path, "xb") as stream:  # x: neither a file nor a link is there
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
@@ -84,39 +149,73 @@ def try_lock(stream: IO[Any], mode: int) -> bool:
     return True
 
 
-def open_lock(path: Path) -> IO[str]:
-    """Open a lock file for reading and writing; make it where there is none.
+def open_in_place(path: Path | str, flags: int) -> int:
+    """Open a file of ours that is changed in its place; make it, and its folder, if there is none.
+
+    Args:
+        path: The file.
+        flags: Flags of ``os.open``: ``os.O_RDWR``, ``os.O_WRONLY | os.O_APPEND``.
+
+    Returns:
+        The descriptor.
 
     Raises:
-        DataError: There is a symbolic link or a device, and what is behind it is not ours to write to.
+        DataError: There is a link, a folder, a pipe or a device.
     """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
-        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise
-        is_file = False
-    if not is_file:
-        raise DataError(f"{path}: is a link, a folder or a device, where our lock file belongs. Remove it.")
-    return os.fdopen(descriptor, "r+", encoding="utf-8", errors="replace")
+    else:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    raise DataError(f"{path}: is a link, a folder, a pipe or a device, where a file of ours belongs. Remove it.")
+
+
+def open_to_append(path: Path | str) -> IO[str]:
+    """Open a text file of ours to add to its end, as `open_in_place` does."""
+    return os.fdopen(open_in_place(path, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8")
+
+
+def open_lock(path: Path) -> IO[str]:
+    """Open a lock file for reading and writing, as `open_in_place` does."""
+    return os.fdopen(open_in_place(path, os.O_RDWR), "r+", encoding="utf-8", errors="replace")
+
+
+def refuse_linked_folders(root: Path, names: Iterable[str]) -> None:
+    """Refuse links in the place of folders that a command writes to; ``root`` itself, which the user named, may be one.
+
+    Args:
+        root: A run folder, a build or the results of a fine-tuning.
+        names: Folders in it; ``*`` stands for any name.
+
+    Raises:
+        DataError: One of them is a link.
+    """
+    for name in names:
+        for path in root.glob(name) if "*" in name else [root / name]:
+            if path.is_symlink():
+                raise DataError(
+                    f"{path}: is a link, where a folder of ours belongs. Remove it; {root} as a whole may be a link."
+                )
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a name is one that `atomic_path` and `publish_folder` give to what they have not finished."""
+    """Whether a name is one that `atomic_path` and ``publish_folder`` give to what they have not finished."""
     return _TEMPORARY.fullmatch(path.name) is not None
 
 
-def _temporary(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Return a new name next to a path. It is random, so two writers (threads, hosts, containers) never share one."""
-    return path.with_name(f".{path.name[:_SHOWN]}.{secrets.token_hex(4)}.tmp")
+    return path.with_name(f".{path.name[:NAME_SHOWN]}.{secrets.token_hex(4)}.tmp")
 
 
-def _written_through(path: Path, *, is_folder: bool) -> Path:
-    """Return what an output is written to: the path itself, or what it links to, so that the link stays.
-
-    Only nothing, or something of the same kind, is ever replaced: never a device such as /dev/null.
-    """
+def check_replaceable(path: Path, *, is_folder: bool) -> None:
+    """Refuse to replace anything but nothing, a link, or something of the same kind: never a device or a pipe."""
     wanted = "folder" if is_folder else "file"
     try:
         mode = path.stat().st_mode
@@ -127,10 +226,12 @@ def _written_through(path: Path, *, is_folder: bool) -> Path:
     if mode is not None and not (stat.S_ISDIR if is_folder else stat.S_ISREG)(mode):
         kind = "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "device or pipe"
         raise DataError(f"{path}: is a {kind}. Name a {wanted}{' in it' if kind == 'folder' else ''}.")
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    # /dev/stdout is a link to whatever standard output is.
+    if path.is_symlink() and Path(os.path.realpath(path.parent)).parts[:2] in (("/", "dev"), ("/", "proc")):
+        raise DataError(f"{path}: is the system's. Name a {wanted}.")
 
 
-def _named_by_user(error: OSError, temporary: Path, path: Path) -> None:
+def name_by_path(error: OSError, temporary: Path, path: Path) -> None:
     """Let an error name the path that the user knows in place of its temporary name."""
     if str(error.filename) == str(temporary):
         error.filename = str(path)
@@ -140,15 +241,16 @@ def _named_by_user(error: OSError, temporary: Path, path: Path) -> None:
 def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path next to ``path``; on success sync it and rename it to ``path``.
 
-    On any error the temporary file is removed and ``path`` is as it was. What a symbolic link names is written, and the
-    link stays.
+    On any error the temporary file is removed and ``path`` is as it was. A symbolic link is replaced; what it leads to
+    stays as it is.
 
     Raises:
         DataError: ``path`` is a folder, a device or a loop of links, or the disk is full; the message names the folder
             and its free space.
     """
-    path = _written_through(Path(path), is_folder=False)
-    temporary = _temporary(path)
+    path = Path(path)
+    check_replaceable(path, is_folder=False)
+    temporary = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -160,97 +262,38 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             if error.errno in NO_SPACE:
-                raise disk_full(path) from error
-            _named_by_user(error, temporary, path)
+                raise disk_full(path, error) from error
+            name_by_path(error, temporary, path)
         raise
 
 
-@contextmanager
-def publish_folder(folder: Path | str) -> Iterator[Path]:
-    """Yield an empty temporary folder; on success it is synced with all that is in it and becomes ``folder``.
-
-    A folder that is already there is moved aside for the moment of the exchange and removed afterwards, so a reader
-    sees the previous content or the new one, never half of either. On any error the temporary folder is removed and
-    ``folder`` is as it was. What a killed process left of its own is removed by the next one.
-
-    Raises:
-        DataError: ``folder`` is a file, a device or a loop of links, or the disk is full; the message names the folder
-            and its free space.
-    """
-    folder = _written_through(Path(folder), is_folder=True)
-    temporary = _temporary(folder)
-    try:
-        _remove_unfinished(folder)
-        new = temporary / "new"
-        new.mkdir(parents=True)
-        with open(temporary / UNFINISHED, "wb") as mark:
-            try_lock(mark, fcntl.LOCK_EX)
-            yield new
-            for path in new.rglob("*"):
-                sync_file(path)
-            sync_folder(new)
-            replace_folder(new, folder, aside=temporary / _ASIDE)
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise disk_full(folder) from error
-        _named_by_user(error, temporary, folder)
-        raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes left of ``publish_folder``: marked as ours, and locked by nobody who still lives."""
-    pattern = re.compile(rf"\.{re.escape(folder.name[:_SHOWN])}\.[0-9a-f]{{8}}\.tmp")
-    for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
-        if pattern.fullmatch(path.name) and not path.is_symlink() and (path / UNFINISHED).is_file():
-            try:
-                with open(path / UNFINISHED, "r+b") as mark:
-                    if try_lock(mark, fcntl.LOCK_EX):
-                        if (path / _ASIDE).is_dir() and not folder.exists():  # killed in the moment of the exchange
-                            (path / _ASIDE).rename(folder)
-                        shutil.rmtree(path, ignore_errors=True)
-            except OSError:  # another process is writing it, or may write where we may not
-                continue
-
-
-def replace_folder(new: Path, folder: Path, *, aside: Path | None = None) -> None:
-    """Rename ``new`` to ``folder`` durably; if that fails, the previous ``folder`` gets its name back.
-
-    Args:
-        new: A finished folder next to ``folder``.
-        folder: The path that it is renamed to.
-        aside: Path of the previous ``folder`` during the exchange, for callers that look for it after a kill.
-    """
-    # A folder with content cannot be replaced by one rename. After a kill between the two, ``folder`` is missing, and
-    # the previous one is complete under the name ``aside``.
-    aside = aside or new.with_name(f"{new.name}.old")
-    is_replaced = folder.exists()
-    if is_replaced:
-        folder.rename(aside)
-    try:
-        new.rename(folder)
-    except OSError:
-        if is_replaced:
-            aside.rename(folder)
-        raise
-    sync_folder(folder.parent)
-    if is_replaced:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def disk_full(path: Path) -> DataError:
-    """Return the error for a write to ``path`` that failed for lack of space."""
+def disk_full(path: Path, error: OSError) -> DataError:
+    """Return the error for a write to ``path`` that failed for lack of space: of the disk, a quota or a limit."""
+    finished = "What was finished is kept"
+    if error.errno == errno.EFBIG:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        allowed = "the file system's" if limit == resource.RLIM_INFINITY else f"{limit / 2**20:.1f} MiB (ulimit -f)"
+        return DataError(
+            f"{path}: would be larger than the limit of file size, {allowed}. {finished}: raise the limit "
+            "(ulimit -f unlimited), or name a folder on another disk, and run the same command again."
+        )
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     free_mib = shutil.disk_usage(folder).free / 2**20
+    lack = "your quota is used up" if error.errno == errno.EDQUOT else "no space left"
     return DataError(
-        f"{path.parent}: no space left while {path.name} was written ({free_mib:.1f} MiB free). "
-        "What was finished is kept: free some space and run the same command again."
+        f"{path.parent}: {lack} while {path.name} was written ({free_mib:.1f} MiB free). "
+        f"{finished}: free some space and run the same command again."
     )
+
+
+def library_error(error: Exception) -> OSError | None:
+    """Return the system's error that a library in Rust reports in words, such as "(os error 28)"; None for another."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1]))) if number else None
 
 
 def atomic_write(path: Path | str, content: bytes | str) -> None:
     """Write ``content`` so that readers see ``path`` whole or not at all."""
     data = content.encode() if isinstance(content, str) else content
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(data)
+    with atomic_path(path) as temporary, open(temporary, "xb") as stream:
+        stream.write(data)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from megabert.errors import DataError, MegabertError
+from megabert.files import read_small
 
 Content = TypeVar("Content")
 
@@ -33,7 +34,7 @@ def read_json(path: Path, cls: type[Content], *, remedy: str, error: type[Megabe
         MegabertError: An ``error`` that names the file, the first field that is wrong, and the remedy.
     """
     try:
-        content = path.read_bytes()
+        content = read_small(path)
     except OSError as failure:
         raise error(f"{path}: cannot be read ({failure.strerror}). {remedy}") from None
     return parse_json(content, cls, where=str(path), remedy=remedy, error=error)

@@ -7,6 +7,7 @@ from typing import Any
 
 from data_prep.instances.assemble import LENGTH_BINS
 from megabert.errors import DataError
+from megabert.files import atomic_path
 from megabert.shards import Manifest, ShardMetadata
 from megabert.text_tables import render_table
 
@@ -147,7 +148,6 @@ def write_plots(folder: Path, names: list[str], manifests: list[Manifest]) -> li
     """
     from matplotlib.figure import Figure  # not at import: it is slow to load
 
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, manifest in zip(names, manifests, strict=True):
         figure = Figure(figsize=(8, 4), layout="constrained")
@@ -159,8 +159,7 @@ def write_plots(folder: Path, names: list[str], manifests: list[Manifest]) -> li
         axes.set(xlabel="tokens", ylabel="training instances")
         axes.set_title(f"{name}: {counts['rows']:,} instances", parse_math=False)
         axes.set_yscale("log")
-        paths.append(folder / f"lengths-{name}.png")
-        figure.savefig(paths[-1])
+        paths.append(_save(figure, folder / f"lengths-{name}.png"))
     return [*paths, _plot_sources(folder, manifests[0].statistics["corpus"], Figure)]
 
 
@@ -171,6 +170,10 @@ def _plot_sources(folder: Path, corpus: dict[str, Any], make_figure: Any) -> Pat
     names = [name[-40:].replace("$", r"\$") for name in tokens]  # two dollars would set what is between as a formula
     axes.barh(range(len(names)), list(tokens.values()), tick_label=names)
     axes.set(xlabel="tokens", title="tokens by source")
-    path = folder / "sources.png"
-    figure.savefig(path)
+    return _save(figure, folder / "sources.png")
+
+
+def _save(figure: Any, path: Path) -> Path:
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png")
     return path

@@ -21,6 +21,7 @@ from data_prep.instances.assemble import assemble
 from data_prep.instances.pairs import PairOptions, Pairs
 from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
+from megabert.files import check_regular
 from megabert.shards import (
     MANIFEST_NAME,
     MAX_BATCH_ROWS,
@@ -121,6 +122,7 @@ def _documents_of(folder: Path) -> Path:
 def check_shard(task: ShardTask) -> list[str]:
     """Return the problems of a shard, each with its row. Where the hash is wrong, only that is said."""
     try:
+        check_regular(task.path)
         with pa.memory_map(str(task.path)) as stored:  # hashed and decoded from the same pages
             content = stored.read_buffer()
     except OSError as error:

@@ -150,7 +150,7 @@ def _joined(parts: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
 
 
 def _save(path: Path, values: NDArray[np.uint64]) -> None:
-    with atomic_path(path) as temporary, open(temporary, "wb") as stream:
+    with atomic_path(path) as temporary, open(temporary, "xb") as stream:
         np.save(stream, values)
 
 

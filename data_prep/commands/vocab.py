@@ -17,8 +17,8 @@ from data_prep.vocabulary_quality import require_bars
 from data_prep.vocabulary_training import VocabularyOptions, train_vocabulary
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
-from megabert.files import publish_folder
 from megabert.tokenization import save_huggingface
+from megabert.whole_folders import publish_folder
 
 
 def add_arguments(parser: Parser) -> None:

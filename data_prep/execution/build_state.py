@@ -27,7 +27,7 @@ from data_prep.execution.sealed import seal, unseal
 from data_prep.extract.opening import InputFile, input_sha256
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError, MegabertError
-from megabert.files import atomic_write, is_temporary, open_lock, try_lock
+from megabert.files import atomic_write, is_temporary, open_in_place, open_lock, refuse_linked_folders, try_lock
 
 STATE_NAME = "build.json"
 REFUSED = Path("work", "refused")
@@ -87,6 +87,10 @@ def _context(step: str, origin: str) -> str:
     return f"{step} of {origin}"
 
 
+FOLDERS = ("work", "work/*", "documents", "tokenizer", "instances", "instances/*", "instances/*/tokenizer")
+"""What a build makes in its folder."""
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the folder for this build; the lock goes with the process, however it ends.
@@ -102,6 +106,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     if foreign and not (folder / STATE_NAME).is_file():
         raise DataError(f"{folder}: holds other files ({', '.join(sorted(foreign)[:3])}). Give --output a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
+    refuse_linked_folders(folder, FOLDERS)
     # The file keeps its content until the lock is ours, so that whoever holds it can be read.
     with open_lock(folder / ".lock") as stream:
         try:
@@ -178,8 +183,7 @@ def refusal_noted(folder: Path) -> Iterator[None]:
         yield
     except MegabertError:
         with suppress(OSError):
-            (folder / REFUSED).parent.mkdir(exist_ok=True)
-            (folder / REFUSED).touch()
+            os.close(open_in_place(folder / REFUSED, os.O_WRONLY))
         raise
 
 

@@ -24,7 +24,7 @@ from pydantic import AfterValidator, NonNegativeInt
 from data_prep.execution.sealed import START, seal, unseal
 from data_prep.extract.opening import EXAMPLES
 from megabert.errors import DataError
-from megabert.files import NO_SPACE, disk_full, sha256_file
+from megabert.files import NO_SPACE, disk_full, open_in_place, open_to_read, sha256_file
 
 SYNC_S = 2.0
 """Between two moments at which the records of a step are made durable."""
@@ -240,7 +240,7 @@ class StepRecords:
         """
         first = START + len(NAME)
         try:
-            with open(self._path, "rb") as lines:
+            with open_to_read(self._path) as lines:
                 return {line[first : line.find(b'"', first)]: line for line in lines if line[START:first] == NAME}
         except FileNotFoundError:
             return {}
@@ -255,8 +255,7 @@ class StepRecords:
         """
         try:
             if self._descriptor < 0:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._descriptor = open_in_place(self._path, os.O_WRONLY | os.O_APPEND)
                 line = b"\n" + line  # whatever a crash has left there ends here
             if os.write(self._descriptor, line) < len(line):  # there was room for a part of it
                 raise OSError(errno.ENOSPC, "No space left on device")
@@ -265,7 +264,7 @@ class StepRecords:
                 self._synced = time.monotonic()
         except OSError as error:
             if error.errno in NO_SPACE:
-                raise disk_full(self._path) from error
+                raise disk_full(self._path, error) from error
             raise
 
     def __enter__(self) -> Self:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from data_prep.extract.opening import MAX_DOCUMENT_BYTES, InputChunk, InputFile, Problems, is_url, open_stored
 from megabert.errors import DataError
+from megabert.files import check_regular
 
 ROWS_A_BATCH = 64
 """Rows of Parquet that are decoded at once. A text that repeats is stored once, so few bytes may become many rows."""
@@ -65,6 +66,8 @@ def _sizes(column: pa.Array) -> list[int | None]:
 def _source(file: InputFile) -> Iterator[Any]:
     """Hold a local file, mapped, or a remote one, opened; whatever is wrong in it is an error that names it."""
     try:
+        if not is_url(file.path):
+            check_regular(file.path)
         with (
             pa.PythonFile(open_stored(file.path), mode="r") if is_url(file.path) else pa.memory_map(file.path) as source
         ):

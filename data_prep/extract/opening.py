@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from megabert.errors import ConfigError, DataError
-from megabert.files import sha256_file
+from megabert.files import open_to_read, sha256_file
 
 BLOCK_BYTES = 1 << 20
 MAX_DOCUMENT_BYTES = 32 << 20
@@ -237,7 +237,7 @@ def open_stored(path: str) -> BinaryIO:
         if is_url(path):
             with _remote(path) as (filesystem, name):
                 return filesystem.open(name, "rb")
-        return open(path, "rb")
+        return open_to_read(path)
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror or error}). Check the path and its permissions."

@@ -22,9 +22,9 @@ from data_prep.execution.work_units import Build, LazyList, Unit, release_memory
 from data_prep.steps.vocabulary_words import CountTask, count_words, extracted_texts, held_out_of, merge_words
 from data_prep.vocabulary_quality import VocabularyReport, require_bars, require_fit
 from data_prep.vocabulary_training import VocabularyOptions, check_vocabulary, train_on_spans, train_vocabulary
-from megabert.files import publish_folder
 from megabert.randomness.keyed import mix, string_key
 from megabert.tokenization import Tokenizer, save_huggingface
+from megabert.whole_folders import publish_folder
 
 TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most, about: the count of different words takes memory."""

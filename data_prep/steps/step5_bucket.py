@@ -21,7 +21,7 @@ from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.token_files import TokenFile, TokenFiles, TokenReader
-from megabert.files import atomic_write
+from megabert.files import atomic_write, read_small
 from megabert.randomness.keyed import mix, string_key, uniform
 
 BUCKET_TOKENS = 5_000_000
@@ -205,5 +205,5 @@ def write_index(build: Build, buckets: dict[str, int], sizes: list[tuple[int, in
         first += count
         content, path = io.BytesIO(), index_path(build.path("documents"), split)
         np.save(content, before)
-        if not path.is_file() or path.read_bytes() != content.getvalue():
+        if not path.is_file() or read_small(path) != content.getvalue():
             atomic_write(path, content.getvalue())

@@ -28,7 +28,6 @@ from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import Bucket, PairOptions, Pairs, full_sentences
 from megabert.config.loading import to_dict
 from megabert.errors import DataError
-from megabert.files import publish_folder
 from megabert.randomness.keyed import mix
 from megabert.shards import (
     Manifest,
@@ -42,6 +41,7 @@ from megabert.shards import (
     write_manifest,
 )
 from megabert.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
+from megabert.whole_folders import publish_folder
 
 BYTES_A_TOKEN = 3.8
 """Size of a shard with static masks for each token of the text that went into it: 2.6 with zstd (measured on 462 MB of

@@ -28,6 +28,7 @@ from megabert.checkpoints.saving import run_explained, stored_tensors
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError
+from megabert.files import read_small
 from megabert.models.convert import check_signal, is_finite
 
 logger = logging.getLogger(__name__)
@@ -176,7 +177,7 @@ def read_masters(folder: Path, *, average: bool = False) -> dict[str, Tensor]:
 def _warn_of_lost_checkpoint(checkpoints_dir: Path, newest: int) -> None:
     """Say so where ``latest`` names a later checkpoint than there is: somebody deleted it, or a copy is not whole."""
     try:
-        name = (checkpoints_dir / LATEST).read_text(encoding="ascii").strip()
+        name = read_small(checkpoints_dir / LATEST).decode("ascii").strip()
     except (OSError, UnicodeError):
         return  # nothing depends on the pointer
     if name > folder_name(newest) and not (checkpoints_dir / name[:255]).exists():

@@ -41,7 +41,8 @@ from megabert.checkpoints.format import (
 from megabert.distributed.process_group import World, run_on_all_ranks
 from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError, Echo
-from megabert.files import NO_SPACE, atomic_write, replace_folder, sync_folder, write_durably
+from megabert.files import NO_SPACE, atomic_write, sync_folder, write_durably
+from megabert.whole_folders import replace_folder
 
 logger = logging.getLogger(__name__)
 

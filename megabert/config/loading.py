@@ -15,6 +15,7 @@ from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.config.yaml_text import parse_yaml
 from megabert.errors import ConfigError
+from megabert.files import read_small
 
 Config = TypeVar("Config")
 TILED_SIZES = (
@@ -97,11 +98,7 @@ def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, want
         ConfigError: The file is missing, cannot be parsed, or holds something else.
     """
     try:
-        with open(path, "rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: has more than {MAX_FILE_BYTES >> 20} MiB, so it is no configuration. {remedy}")
-        parsed = parse(content.decode("utf-8-sig"))
+        parsed = parse(read_small(path, most=MAX_FILE_BYTES).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
     except RecursionError:

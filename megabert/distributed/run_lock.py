@@ -20,12 +20,14 @@ from typing import Any
 
 from megabert.distributed.process_group import World, run_on_all_ranks
 from megabert.errors import CheckpointError, DataError
-from megabert.files import open_lock, try_lock
+from megabert.files import open_lock, refuse_linked_folders, try_lock
 from megabert.json_files import parse_json, to_json
 
 logger = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
+FOLDERS = ("logs", "heartbeats", "tb", "profile", "checkpoints", "checkpoints/*", "tokenizer", "seed_*", "seed_*/*")
+"""What a pre-training or a fine-tuning makes in its folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,7 @@ class RunLock:
     def _take(self, ranks: list[tuple[str, int]]) -> None:
         """Take the lock for rank 0, and write who holds it."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
+        refuse_linked_folders(self.run_dir, FOLDERS)
         self._open()
         previous = self._read()
         self._lock(fcntl.LOCK_EX, previous)

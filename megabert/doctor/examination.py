@@ -4,6 +4,7 @@ Torch is imported only after ``check_torch`` has tried to: a machine without it 
 """
 
 import contextlib
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from megabert.distributed.environments import describe_rank, find_launcher, own_
 from megabert.doctor.finding import Finding, failure, listing, merge
 from megabert.doctor.machine import check_disk, check_limits, check_slurm, check_torch, check_versions, existing
 from megabert.errors import ConfigError
+from megabert.files import open_in_place
 
 if TYPE_CHECKING:
     from megabert.doctor.probe import Answer
@@ -141,7 +143,7 @@ def _shared_file(run_dir: Path, rank: Mapping[str, str]) -> Iterator[Callable[[]
     try:
         if is_main:
             with contextlib.suppress(OSError):  # check_disk reports it
-                path.touch()
+                os.close(open_in_place(path, os.O_WRONLY))
         yield is_seen
     finally:
         if is_main:

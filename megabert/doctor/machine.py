@@ -114,7 +114,7 @@ def existing(path: Path) -> Path:
 def _time_file(path: Path, size: int) -> tuple[float, float]:
     block = os.urandom(2**20)  # nothing that a disk could compress
     started = time.perf_counter()
-    with path.open("wb") as file:
+    with path.open("xb") as file:
         for _ in range(size // len(block)):
             file.write(block)
         file.flush()

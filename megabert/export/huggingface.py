@@ -1,8 +1,6 @@
 """Read and write model folders in Hugging Face form: config.json, weights, the tokenizer's files and a model card."""
 
-import errno
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ from megabert.export.config_json import (
     read_object,
 )
 from megabert.export.model_card import ModelCard, render_card
-from megabert.files import publish_folder
+from megabert.files import atomic_write, library_error
 from megabert.json_files import read_json
 from megabert.models.convert import (
     ENCODER,
@@ -43,6 +41,7 @@ from megabert.models.convert import (
 from megabert.models.key_maps import to_ours, to_theirs
 from megabert.tokenization import SpecialIds, Tokenizer, load_tokenizer
 from megabert.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
+from megabert.whole_folders import publish_folder
 
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 """Weights in order of preference. Large models have several files, and an index with the suffix ``.index.json``."""
@@ -160,7 +159,6 @@ def write_huggingface(
         ConfigError: The folder holds something else.
         DataError: The tokenizer does not fit the model, or the disk is full.
     """
-    folder = Path(os.path.realpath(folder))  # what a link names is replaced, not the link; a loop is refused below
     _check_replaceable(folder)
     special_ids = load_fitting_tokenizer(tokenizer_dir, config).special_ids
     own, generator = split_generator(state, config)
@@ -192,17 +190,15 @@ def _write_model(
     try:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     except SafetensorError as error:
-        if "os error 28" in str(error):  # it has no errno, by which publish_folder knows a full disk
-            raise OSError(errno.ENOSPC, str(error)) from error
-        raise
+        raise library_error(error) or error from error
     content = config_json(config, architecture=task.architecture, special_ids=special_ids) | task.fields
-    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    atomic_write(folder / "config.json", json.dumps(content, indent=2) + "\n")
     # safetensors makes its file private; others may read it where they may read config.json.
     shutil.copymode(folder / "config.json", folder / "model.safetensors")
     copy_tokenizer(tokenizer_dir, folder)
     parameters = sum(value.numel() for value in weights.values())
     text = render_card(card, config, architecture=task.architecture, parameters=parameters)
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    atomic_write(folder / "README.md", text)
 
 
 def _objective_of(state: Mapping[str, Tensor], config: ModelConfig) -> Objective | Literal["rtd"]:

@@ -4,6 +4,7 @@ import csv
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from megabert.errors import DataError
+from megabert.files import open_to_read
 from megabert.json_files import parse_json
 from megabert.observability.logs import logger
 
@@ -90,6 +92,11 @@ def reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}). Name another file.") from None
 
 
+def open_text(path: Path, *, newline: str | None = None) -> TextIOWrapper:
+    """Open a text file of the user's."""
+    return TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline=newline)
+
+
 def read_table(
     path: Path, names: Sequence[str], *, header: Sequence[str] | None = None, skips_broken_rows: bool = False
 ) -> list[Row]:
@@ -161,7 +168,7 @@ def _check_columns(where: str, columns: Collection[str], names: Sequence[str]) -
 def _read_separated(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, list[str]]]:
     if header is not None:
         yield 0, list(header)
-    with open(path, encoding="utf-8-sig", newline="") as file:
+    with open_text(path, newline="") as file:
         if path.suffix == ".csv":
             csv.field_size_limit(2**31 - 1)  # the default of 131,072 is too low for a long text
             reader = csv.reader(file, strict=True)
@@ -177,7 +184,7 @@ def _read_separated(path: Path, header: Sequence[str] | None) -> Iterator[tuple[
 
 
 def _read_json_lines(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    with open(path, encoding="utf-8-sig") as file:
+    with open_text(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield number, json_object(line, f"{path}:{number}")
@@ -194,7 +201,7 @@ def json_object(text: str, where: str) -> dict[str, Any]:
 
 def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, list[Any]]]:
     try:
-        with pq.ParquetFile(path) as file:
+        with open_to_read(path) as stored, pq.ParquetFile(stored) as file:
             yield 0, file.schema_arrow.names
             row = 0
             for batch in file.iter_batches():

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError, DataError
-from megabert.files import atomic_path
+from megabert.files import atomic_path, open_to_read
 from megabert.inspection.encode_text import check_outputs, evaluating
 from megabert.models.build import PretrainingModel
 from megabert.tokenization import Tokenizer
@@ -115,7 +115,7 @@ def read_blocks(path: Path) -> Iterator[list[Line]]:
     number = size = 0
     block: list[Line] = []
     try:
-        with open(path, "rb") as stream:
+        with open_to_read(path) as stream:
             while start := stream.readline(MAX_LINE_BYTES):
                 number += 1
                 block.append(_read_line(start, stream, path, number))
@@ -226,7 +226,7 @@ def open_vectors(path: Path, *, width: int, pieces: Sequence[str] | None = None)
     check_output(path, has_tokens=pieces is not None)
     with (
         atomic_path(path) as temporary,
-        open(temporary, "wb") as stream,
+        open(temporary, "xb") as stream,
         _npy(stream, width) if path.suffix == ".npy" else _parquet(stream, width, pieces) as write,
     ):
         yield write

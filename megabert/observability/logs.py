@@ -11,11 +11,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tqdm import tqdm
 
 from megabert.command_line.terminal import printable, unfiltered
+from megabert.files import open_to_append
 
 logger = logging.getLogger("megabert")
 
@@ -43,8 +44,7 @@ def log_path(run_dir: Path, rank: int) -> Path:
 def logging_to_file(run_dir: Path, rank: int) -> Iterator[None]:
     """Also append this rank's messages, with times, and the libraries' to its file in the run folder."""
     path = log_path(run_dir, rank)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = _LogFile(path, encoding="utf-8")
+    handler = _LogFile(open_to_append(path))
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     try:
@@ -89,8 +89,12 @@ class _Terminal(logging.Handler):
             self.handleError(record)
 
 
-class _LogFile(logging.FileHandler):
+class _LogFile(logging.StreamHandler[IO[str]]):
     """A log that keeps what a full disk does not take, in place of a traceback a message."""
+
+    def close(self) -> None:
+        super().close()
+        self.stream.close()
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):

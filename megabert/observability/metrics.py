@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from megabert.errors import CheckpointError, MegabertError
-from megabert.files import atomic_write
+from megabert.files import atomic_write, open_in_place, read_small
 from megabert.json_files import parse_json
 from megabert.observability.logs import logger
 
 Histogram = list[float]
 Value = float | int | Histogram
 Row = dict[str, int | float | dict[str, float] | None]
+MAX_BYTES = 2 << 30
+"""Most bytes of a file of metrics: two million rows."""
 COUNTERS = ("step", "phase", "phase_step")
 HISTOGRAMS = "train/trust_ratio/"
 """Beginning of the tags whose values are lists, of which a row has a summary; None where the list is empty."""
@@ -32,7 +34,7 @@ class MetricWriter:
         """Open both files; rows and points after ``resumed_step`` are dropped."""
         self._path, self._events = run_dir / "metrics.jsonl", run_dir / "tb"
         _drop_rows_after(self._path, resumed_step)
-        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = open_in_place(self._path, os.O_WRONLY | os.O_APPEND)
         self._waiting = b""
         self._is_disk_full = False
         self._tensorboard: Any = None
@@ -126,7 +128,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 def _read_rows(path: Path) -> list[tuple[bytes, Row]]:
     """Return each line of a file of metrics that is whole, with what it says."""
-    *lines, last = path.read_bytes().split(b"\n")
+    *lines, last = read_small(path, most=MAX_BYTES).split(b"\n")
     rows, damaged = [], []
     for number, line in enumerate([*lines, last] if last else lines, 1):
         try:
@@ -163,5 +165,5 @@ def _drop_rows_after(path: Path, step: int) -> None:
         return
     # A kill may have cut off the last row; the next one would be glued to what is left.
     kept = b"".join(line + b"\n" for line, row in _read_rows(path) if row["step"] <= step)  # type: ignore[operator]
-    if kept != path.read_bytes():
+    if kept != read_small(path, most=MAX_BYTES):
         atomic_write(path, kept)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from megabert.config.run import LoggingConfig
+from megabert.files import atomic_write
 from megabert.observability.logs import logger
 
 TABLE_ROWS = 40
@@ -49,8 +50,9 @@ class StepProfiler:
         order = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            trace.unlink(missing_ok=True)  # torch opens the file by itself, and would write through a link
             profile.export_chrome_trace(str(trace))
-            table.write_text(profile.key_averages().table(sort_by=order, row_limit=TABLE_ROWS), encoding="utf-8")
+            atomic_write(table, profile.key_averages().table(sort_by=order, row_limit=TABLE_ROWS))
         except OSError as error:  # a full disk does not end a run
             logger.warning("%s: the profile was not written: %s", self._folder, error.strerror or error)
             return

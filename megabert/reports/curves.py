@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from megabert.command_line.terminal import printable
 from megabert.config.run import RunConfig
-from megabert.files import atomic_path
+from megabert.files import atomic_path, read_small
 from megabert.observability.metrics import read_metrics
 from megabert.optim.schedules import planned_steps
 from megabert.reports.report import PhaseReport
@@ -161,5 +161,5 @@ def _plot_tags(axes: Any, rows: list[dict[str, Any]], tags: Sequence[tuple[str, 
 def _file_section(path: Path) -> str:
     if not path.is_file():
         return ""
-    text = html.escape(path.read_text(encoding="utf-8", errors="replace"))
+    text = html.escape(read_small(path).decode(errors="replace"))
     return f"<details><summary>{path.name}</summary><pre>{text}</pre></details>"

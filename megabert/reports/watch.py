@@ -12,6 +12,7 @@ from typing import Any
 
 from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
+from megabert.files import read_small
 from megabert.observability.metrics import read_metrics
 from megabert.training.recovery.heartbeat import read_beats, slowest_ranks
 from megabert.training.run.folder import checkpoints_dir, read_config
@@ -185,14 +186,14 @@ def _seconds_left(config: RunConfig, index: int, phase_step: int, rate: float) -
 def _checkpoint_step(run_dir: Path) -> int | None:
     """Return the step that ``latest`` names."""
     try:
-        return int((checkpoints_dir(run_dir) / "latest").read_text(encoding="ascii").strip().removeprefix("step_"))
+        return int(read_small(checkpoints_dir(run_dir) / "latest").decode("ascii").strip().removeprefix("step_"))
     except (OSError, ValueError):
         return None
 
 
 def _starts(run_dir: Path) -> int:
     path = run_dir / "command.txt"
-    return path.read_bytes().count(b"\n") if path.is_file() else 0
+    return read_small(path).count(b"\n") if path.is_file() else 0
 
 
 def _age(path: Path) -> str:

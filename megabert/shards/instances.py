@@ -189,9 +189,9 @@ def write_lengths(shard: Path, *kinds: NDArray[np.integer]) -> Path:
         *kinds: Tokens of each instance and, where masks are in the shards, the positions to predict of each.
     """
     path = lengths_path(shard)
-    with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary, open(temporary, "xb") as stream:
         values = np.stack(kinds, axis=1).astype(_LENGTH_TYPE)
-        temporary.write_bytes(_npy_header(len(values), len(kinds)) + values.tobytes())
+        stream.write(_npy_header(len(values), len(kinds)) + values.tobytes())
     return path
 
 
@@ -247,7 +247,7 @@ def read_length_spans(spans: Sequence[LengthsSpan], kinds: int) -> list[NDArray[
 def _open_index(span: LengthsSpan, kinds: int) -> int | None:
     """Open an index and ask the system for a part of it; None where there is no index, or none of such a shard."""
     try:
-        descriptor = os.open(_index_path(span.shard), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(_index_path(span.shard), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait
     except OSError:
         return None
     start, size, file_size = _bytes_of(span, kinds)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
+from megabert.files import check_regular
 from megabert.shards import FlatBatch, ShardEntry, ShardMetadata, read_batch, rows_per_batch, token_type
 
 COPY_AGAIN = "Copy the shard again, or delete it and run the same `megabert-data build` command."
@@ -200,6 +201,7 @@ def _views(batch: pa.RecordBatch) -> FlatBatch:
 
 def _map(path: Path) -> tuple[mmap.mmap, bytes]:
     """Map a file into memory, and return its footer as well; b"" where there is none."""
+    check_regular(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)

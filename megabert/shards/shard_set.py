@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from megabert.config.phase import PhaseConfig
 from megabert.errors import DataError
-from megabert.files import publish_folder, sha256_file
+from megabert.files import sha256_file
 from megabert.masking import MaskingOptions
 from megabert.shards import (
     MAX_BATCH_ROWS,
@@ -29,6 +29,7 @@ from megabert.shards.row_reader import OPEN_SHARDS, Columns, RowReader, Sizes
 from megabert.shards.shard_file import COPY_AGAIN
 from megabert.shards.statistics import InstanceStatistics
 from megabert.tokenization.huggingface import copy_tokenizer, load_tokenizer
+from megabert.whole_folders import publish_folder
 
 
 class ShardSet:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import tokenizers
 
 from megabert.errors import DataError
+from megabert.files import atomic_path, atomic_write, read_small
 from megabert.tokenization.backend import (
     BYTE_BPE,
     WORDPIECE,
@@ -97,13 +97,15 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
     }
     if options is not None:
         config |= {key: value for key, value in asdict(options).items() if key != "compose"}
-    backend.save(str(folder / "tokenizer.json"))
+    with atomic_path(folder / "tokenizer.json") as temporary:
+        backend.save(str(temporary))
     _write_json(folder / "tokenizer_config.json", config)
     _write_json(folder / "special_tokens_map.json", settings)
     if tokenizer.kind is WORDPIECE:
-        (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
+        atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in tokenizer.pieces))
     if tokenizer.kind is BYTE_BPE:
-        backend.model.save(str(folder))  # vocab.json and merges.txt
+        for name in backend.model.save(str(folder), "new"):  # new-vocab.json and new-merges.txt
+            os.replace(name, folder / Path(name).name.removeprefix("new-"))
 
 
 def check_links(tokenizer_dir: Path) -> None:
@@ -134,7 +136,7 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
     check_links(source)
     for name in TOKENIZER_FILES:
         if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
+            atomic_write(folder / name, read_small(source / name))
 
 
 def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:
@@ -161,7 +163,7 @@ def _read_byte_bpe(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tok
     if not merges.is_file():
         raise DataError(f"{path}: there is no merges.txt next to it. Fetch the folder again.")
     # A merge a line, "left right", in the order in which they were learned, which is the order of application.
-    lines = [line for line in merges.read_text(encoding="utf-8").splitlines() if not line.startswith("#version")]
+    lines = [line for line in read_small(merges).decode().splitlines() if not line.startswith("#version")]
     names = _names(settings, BYTE_BPE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))
     pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
@@ -201,7 +203,7 @@ def _text_options(settings: dict[str, Any]) -> TextOptions:
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_small(path).decode().split("\n")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}. Convert the vocabulary to UTF-8.") from error
     if lines and not lines[-1]:
@@ -212,10 +214,10 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder, not a file. Fetch the tokenizer again.")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_small(path).decode())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Fetch the tokenizer again.") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not valid JSON: {error}. Fetch the file again.") from error
     if not isinstance(value, dict):
@@ -224,4 +226,4 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")

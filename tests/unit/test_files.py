@@ -2,6 +2,7 @@ import errno
 import hashlib
 import json
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +12,21 @@ from megabert.errors import CheckpointError, DataError
 from megabert.files import (
     atomic_path,
     atomic_write,
+    check_regular,
     is_temporary,
+    library_error,
     open_lock,
-    publish_folder,
+    open_to_append,
+    open_to_read,
+    read_small,
+    refuse_linked_folders,
     sha256_file,
     sync_file,
     sync_folder,
     write_durably,
 )
 from megabert.json_files import parse_json, read_json, to_json
+from megabert.whole_folders import publish_folder
 
 
 @dataclass(frozen=True)
@@ -149,11 +156,95 @@ def test_text_from_elsewhere_is_named_by_its_source():
         parse_json("{}", Whole, where="shard 3", remedy="Build it again.")
 
 
-def test_what_a_link_names_is_written_and_the_link_stays(tmp_path):
-    (tmp_path / "link").symlink_to("file")
+def test_link_is_replaced_by_a_file_and_what_it_names_stays(tmp_path):
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "link").symlink_to("precious")
     atomic_write(tmp_path / "link", "text")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "file").read_text() == "text"
+    assert not (tmp_path / "link").is_symlink()
+    assert [(tmp_path / name).read_text() for name in ("link", "precious")] == ["text", "kept"]
+
+
+@pytest.mark.parametrize("target", ["precious", "nothing"])
+def test_link_is_replaced_by_a_folder_and_what_it_names_stays(tmp_path, target):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("kept")
+    (tmp_path / "link").symlink_to(target)
+    with publish_folder(tmp_path / "link") as new:
+        (new / "file").write_text("text")
+    assert not (tmp_path / "link").is_symlink()
+    assert [(tmp_path / name / "file").read_text() for name in ("link", "precious")] == ["text", "kept"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_standard_output_is_not_replaced_by_a_file():
+    with pytest.raises(DataError, match="/dev/std"):
+        atomic_write("/dev/stdout", "text")
+    assert Path("/dev/stdout").is_symlink()
+
+
+def test_link_is_refused_where_a_file_grows(tmp_path):
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "log").symlink_to("precious")
+    with pytest.raises(DataError, match="log: is a link"):
+        open_to_append(tmp_path / "log")
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["logs", "logs/deep"])
+def test_link_in_the_place_of_a_folder_of_ours_is_refused(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(tmp_path)
+    with pytest.raises(DataError, match=f"{path}: is a link"):
+        refuse_linked_folders(tmp_path, ["logs", "logs/*"])
+
+
+def special(path, kind):
+    """Make what is no regular file; return its path."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to({"device": "/dev/zero", "file of the kernel's": "/proc/self/mounts"}[kind])
+    return path
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "device", "file of the kernel's"])
+def test_only_regular_files_are_read(tmp_path, kind):
+    path = special(tmp_path / "x", kind)
+    for read in (open_to_read, read_small, check_regular):
+        with pytest.raises(OSError, match=f"it is a {kind}, not"):
+            read(path)
+    with pytest.raises(DataError, match=f"x: cannot be read .it is a {kind}, not"):
+        read_json(path, Whole, remedy="Copy it again.")
+    with pytest.raises(DataError, match=f"x: cannot be read .it is a {kind}, not"):
+        sha256_file(path)
+
+
+def test_file_that_is_parsed_as_a_whole_has_a_bound(tmp_path):
+    (tmp_path / "huge.json").touch()
+    os.truncate(tmp_path / "huge.json", 1 << 40)
+    with pytest.raises(DataError, match=r"huge\.json: cannot be read .it has more than the 64 MiB"):
+        read_json(tmp_path / "huge.json", Whole, remedy="Copy it again.")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.ENOSPC, "no space left"), (errno.EDQUOT, "quota is used up"), (errno.EFBIG, "limit of file size")],
+)
+def test_lack_of_space_says_of_what(tmp_path, number, said):
+    with pytest.raises(DataError, match=said):
+        write_and_fail(tmp_path / "a.txt", OSError(number, os.strerror(number)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_error_of_a_library_in_rust_is_the_systems():
+    assert library_error(Exception("I/O error: File too large (os error 27)")).errno == errno.EFBIG
+    assert library_error(Exception("it is no JSON")) is None
 
 
 @pytest.mark.parametrize("kind", ["pipe", "loop", "folder"])

@@ -8,10 +8,14 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from megabert.errors import DataError
+from megabert.files import read_small
 from megabert.finetuning.tables import read_table, reading
 from megabert.finetuning.task_kinds.base import Example
 from megabert.finetuning.tasks import Task, refuse_columns
 from megabert.json_files import parse_json
+
+MAX_BYTES = 2 << 30
+"""Most bytes of a file of questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +108,7 @@ class _AnswerLists:
 def _read_squad(task: Task, path: Path) -> Iterator[SpanQuestion]:
     refuse_columns(task, path)
     with reading(path):
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_small(path, most=MAX_BYTES).decode("utf-8-sig")
     number = 0
     content = parse_json(text, _Squad, where=str(path), remedy="Expected SQuAD's form: data[].paragraphs[].qas[].")
     for i, article in enumerate(content.data):

@@ -18,7 +18,7 @@ from megabert.errors import DataError
 from megabert.files import atomic_write
 from megabert.finetuning.batches import Features
 from megabert.finetuning.metrics import OUTSIDE, score_tags
-from megabert.finetuning.tables import as_text, read_table, reading
+from megabert.finetuning.tables import as_text, open_text, read_table, reading
 from megabert.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
 from megabert.finetuning.tasks import Task, refuse_columns
 from megabert.observability.logs import logger
@@ -128,7 +128,7 @@ def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
     tokens: list[str] = []
     tags: list[str] = []
     first = 0
-    with reading(path), open(path, encoding="utf-8-sig") as file:
+    with reading(path), open_text(path) as file:
         # A blank line after the last one ends the last sentence, too.
         for number, line in enumerate(chain(file, [""]), 1):
             parts = SPACES.split(line.strip(" \t\n"))

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from megabert.errors import DataError
+from megabert.files import open_in_place
 from megabert.json_files import read_json
 
 FOLDER = "heartbeats"
@@ -57,8 +58,7 @@ class Heartbeat:
 
     def __enter__(self) -> "Heartbeat":
         with contextlib.suppress(OSError):  # a full disk ends no run
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = open_in_place(self._path, os.O_WRONLY)
         self.beat()  # here, and not first thing in the thread, which could write it over a newer one
         self._thread.start()
         return self

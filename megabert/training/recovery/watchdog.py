@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from megabert.config.run import WatchdogConfig
-from megabert.errors import EXIT_HUNG
+from megabert.errors import EXIT_HUNG, DataError
+from megabert.files import open_to_append
 from megabert.observability.logs import log_path
 from megabert.training.recovery.heartbeat import Heartbeat, read_beats, slowest_ranks
 
@@ -129,11 +130,11 @@ class Watchdog:
         """
         message = f"rank {self._rank} hangs: {doing}"
         try:
-            with self._log.open("a", encoding="utf-8") as file:
+            with open_to_append(self._log) as file:
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}; the stacks of all threads:\n")
                 file.flush()
                 faulthandler.dump_traceback(file, all_threads=True)
-        except OSError:
+        except (OSError, DataError):
             faulthandler.dump_traceback(all_threads=True)
         os.write(2, f"megabert: {message}; its stacks are in {self._log}\n".encode())
         # The record is written by another thread, since the file system may be what hangs.

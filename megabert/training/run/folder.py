@@ -14,7 +14,7 @@ from megabert.config.loading import build, differences, phase_data, to_dict, to_
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig, is_science
 from megabert.errors import CheckpointError, DataError
-from megabert.files import atomic_write, is_temporary
+from megabert.files import atomic_write, is_temporary, open_to_append
 from megabert.json_files import read_json
 from megabert.observability.environment import command_line, describe_environment
 
@@ -116,7 +116,7 @@ def fork_command(run_dir: Path) -> str:
 def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> None:
     """Write configuration, command, environment and DeepSpeed dictionary into the run folder."""
     atomic_write(run_dir / CONFIG_NAME, to_yaml(config))
-    with (run_dir / "command.txt").open("a", encoding="utf-8") as file:
+    with open_to_append(run_dir / "command.txt") as file:
         file.write(command_line() + "\n")
     atomic_write(run_dir / ENVIRONMENT_NAME, json.dumps(describe_environment(), indent=2) + "\n")
     atomic_write(run_dir / "deepspeed.json", json.dumps(deepspeed, indent=2) + "\n")

@@ -13,7 +13,7 @@ from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.export.huggingface import read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.export.sources import open_source
-from megabert.files import UNFINISHED
+from megabert.whole_folders import UNFINISHED
 
 
 @pytest.fixture
