@@ -33,7 +33,7 @@ from data_prep.steps.step4_merge_chunks import merge_chunks
 from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
 from megabert.errors import DataError
-from megabert.files import atomic_write
+from megabert.files import atomic_write, read_small
 from megabert.shards import Manifest
 
 INTERMEDIATE = ("paragraphs", "extract", "words", "tokens", "chunks")
@@ -154,7 +154,7 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
 
 def _read_plan(path: Path, context: str) -> DocumentPlan:
     remedy = "Steps 1 to 5 are done again."
-    plan = unseal(path.read_bytes(), DocumentPlan, context, where=str(path), remedy=remedy)
+    plan = unseal(read_small(path), DocumentPlan, context, where=str(path), remedy=remedy)
     with as_damage(path, remedy):  # the corpus is shown at the end, after it has been copied into every manifest
         describe_corpus(plan.corpus)
         if "train" not in plan.buckets:

@@ -21,7 +21,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
-from megabert.errors import DataError
+from megabert.errors import ConfigError, DataError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The disk, a quota or a limit of file size (``ulimit -f``) leaves no room."""
@@ -229,6 +229,22 @@ def check_replaceable(path: Path, *, is_folder: bool) -> None:
     # /dev/stdout is a link to whatever standard output is.
     if path.is_symlink() and Path(os.path.realpath(path.parent)).parts[:2] in (("/", "dev"), ("/", "proc")):
         raise DataError(f"{path}: is the system's. Name a {wanted}.")
+
+
+def refuse_input(output: Path, *inputs: Path) -> None:
+    """Refuse to write over what a command reads, by whatever name or link.
+
+    Args:
+        output: A file that the command writes.
+        inputs: Files, and folders whose files are meant.
+
+    Raises:
+        ConfigError: The output is one of them.
+    """
+    for path in [path for given in inputs for path in (given, *(given.iterdir() if given.is_dir() else ()))]:
+        with suppress(OSError):
+            if output.samefile(path):
+                raise ConfigError(f"{output}: is {path}, which this command reads. Name another file.")
 
 
 def name_by_path(error: OSError, temporary: Path, path: Path) -> None:

@@ -27,7 +27,15 @@ from data_prep.execution.sealed import seal, unseal
 from data_prep.extract.opening import InputFile, input_sha256
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError, MegabertError
-from megabert.files import atomic_write, is_temporary, open_in_place, open_lock, refuse_linked_folders, try_lock
+from megabert.files import (
+    atomic_write,
+    is_temporary,
+    open_in_place,
+    open_lock,
+    read_small,
+    refuse_linked_folders,
+    try_lock,
+)
 
 STATE_NAME = "build.json"
 REFUSED = Path("work", "refused")
@@ -173,7 +181,7 @@ def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor
 
 def _read_state(path: Path) -> BuildState:
     remedy = "Delete the folder, or give --output a new one."
-    return unseal(path.read_bytes(), BuildState, STATE_NAME, where=str(path), remedy=remedy)
+    return unseal(read_small(path), BuildState, STATE_NAME, where=str(path), remedy=remedy)
 
 
 @contextmanager

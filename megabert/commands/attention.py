@@ -26,10 +26,11 @@ def run(options: Namespace) -> int:
     """Load the model, record its attention, write the page."""
     with loading("PyTorch"):
         from megabert.export.sources import open_source
-        from megabert.files import atomic_write
+        from megabert.files import atomic_write, refuse_input
         from megabert.inspection.attention import record_attention
         from megabert.inspection.attention_page import render_page
 
+    refuse_input(options.output, Path(options.model))
     source = open_source(options.model, options.checkpoint)
     tokenizer = source.load_tokenizer()
     record = record_attention(source.build_model(), tokenizer, options.text, options.second)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megabert.command_line.program import Parser, positive
 from megabert.command_line.terminal import loading
-from megabert.errors import ConfigError
+from megabert.files import refuse_input
 
 
 def add_arguments(parser: Parser) -> None:
@@ -43,8 +43,7 @@ def run(options: Namespace) -> int:
         from megabert.inspection.embed import check_output, embed_file
 
     check_output(output, has_tokens=options.pooling == "tokens")
-    if output.absolute() == options.file.absolute():
-        raise ConfigError(f"{output}: is the text itself. Name another file with --output.")
+    refuse_input(output, options.file, Path(options.model))
     source = open_source(options.model, options.checkpoint)
     tokenizer = source.load_tokenizer()
     model = source.build_model().to("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,5 +1,6 @@
 """``megabert evaluate``: score a fine-tuned model again, on any labelled file."""
 
+import glob
 from argparse import Namespace
 from pathlib import Path
 
@@ -31,8 +32,12 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Score and print."""
     with loading("PyTorch"):
+        from megabert.files import refuse_input
         from megabert.finetuning.evaluate import rescore
 
+    if options.predictions is not None:
+        for path in options.predictions.parent.glob(f"{glob.escape(options.predictions.name)}.*"):
+            refuse_input(path, Path(options.data), Path(options.model))
     table = rescore(
         options.model,
         options.data,

@@ -37,11 +37,14 @@ def run(options: Namespace) -> int:
     run_dir = options.run_dir
     read_config(run_dir)  # says what is no run before the seconds that torch takes
     with loading("PyTorch"):
-        from megabert.files import atomic_write
+        from megabert.files import atomic_write, refuse_input
         from megabert.inspection.fill_mask import compare_guesses
         from megabert.reports.curves import draw_losses, draw_page, render_page
         from megabert.reports.report import render_positions, render_reports, report_run, score_positions
 
+    own = [path for path in run_dir.iterdir() if path.is_file() and path.suffix not in (".png", ".html")]
+    for output in filter(None, (options.html, options.png)):
+        refuse_input(output, *own)
     reports = report_run(run_dir)
     last = reports[-1]  # positions and guesses are compared with the last validated phase's word frequencies
     positions = score_positions(run_dir, last, checkpoint=options.checkpoint)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from megabert.errors import CheckpointError, DataError
+from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.files import (
     atomic_path,
     atomic_write,
@@ -19,6 +19,7 @@ from megabert.files import (
     open_to_append,
     open_to_read,
     read_small,
+    refuse_input,
     refuse_linked_folders,
     sha256_file,
     sync_file,
@@ -240,6 +241,20 @@ def test_lack_of_space_says_of_what(tmp_path, number, said):
     with pytest.raises(DataError, match=said):
         write_and_fail(tmp_path / "a.txt", OSError(number, os.strerror(number)))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["text", "symbolic", "hard", "folder/../text", "folder/inner"])
+def test_output_is_none_of_the_inputs_by_any_name(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    for path in ("text", "folder/inner", "other"):
+        (tmp_path / path).write_text("")
+    (tmp_path / "symbolic").symlink_to("text")
+    os.link(tmp_path / "text", tmp_path / "hard")
+    inputs = tmp_path / "text", tmp_path / "folder"
+    with pytest.raises(ConfigError, match="which this command reads"):
+        refuse_input(tmp_path / name, *inputs)
+    refuse_input(tmp_path / "other", *inputs)
+    refuse_input(tmp_path / "new", *inputs)
 
 
 def test_error_of_a_library_in_rust_is_the_systems():

@@ -28,8 +28,7 @@ ALLOWED = {
     "data_prep/clean/": "arrays whose records were checked, with hash and size",
     "data_prep/extract/opening.py": "files of another host's, by fsspec",
     "megabert/doctor/machine.py": "the file that it has just written",
-    "megabert/schema/instances.py": "an index, opened without waiting, whose size has to be right",
-    "megabert/shards/": "the same",
+    "megabert/shards/": "an index or a shard, opened without waiting or checked before",
     "data_prep/estimate.py": "in a temporary folder of Python's",
 }
 
