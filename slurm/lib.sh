@@ -71,7 +71,7 @@ check() {
 
 # run: training with `arguments`, after the doctor.
 run() {
-  local program launch pid='' code=0
+  local program launch pid='' pending='' code=0
   choose_environment megabert
   # Resolved here and not by the ranks, because a container has no scontrol.
   MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -82,7 +82,7 @@ run() {
   begin
 
   # --signal reaches the ranks directly. A signal that reaches this shell instead is forwarded to them.
-  trap '[ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true' TERM USR1
+  trap 'forward USR1' TERM USR1
   if [ "$DOCTOR" != no ]; then
     # The doctor's ranks end by themselves. If srun killed them after rank 0's verdict, their exit code would hide it.
     step "${launch[@]}" --kill-on-bad-exit=0 "${program[@]}" doctor --quick --device "$DEVICE" --run-dir "$RUN_DIR"
@@ -95,13 +95,13 @@ run() {
 
 # build: prepare data with `arguments`. Finished units of work are kept, so a signal may simply end the build.
 build() {
-  local program launch pid='' code=0 interrupted=''
+  local program launch pid='' pending='' code=0 interrupted=''
   choose_environment megabert-data
   # One thread a rank: the parallelism is in the number of tasks.
   export OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 ARROW_NUM_THREADS=1
   begin
   # --signal=B: reaches this shell alone, so it forwards the signal.
-  trap 'interrupted=yes; [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null || true' TERM USR1
+  trap 'interrupted=yes; forward TERM' TERM USR1
   step "${launch[@]}" --mpi="$MPI" "${program[@]}" "${arguments[@]}" --mpi
   [ -z "$interrupted" ] || [ "$code" = 0 ] || requeue
   return "$code"
@@ -123,10 +123,22 @@ requeue() {
   fi
 }
 
+# forward SIGNAL: send it to the command that `step` runs. If none runs yet, `step` sends it to the next one.
+forward() {
+  if [ -n "$pid" ]; then
+    kill -"$1" "$pid" 2>/dev/null || true
+  else
+    pending=$1
+  fi
+}
+
 # step COMMAND...: run it to its end, whatever signals arrive, and set `code`. Meanwhile `pid` is the process to signal.
 step() {
   "$@" &
   pid=$!
+  # A signal may arrive after the command has started and before its number is known here.
+  [ -z "$pending" ] || forward "$pending"
+  pending=''
   # A trapped signal ends `wait` early although the command still runs: wait again.
   while true; do
     code=0

@@ -1,4 +1,7 @@
-"""Every test starts from the same global seed, so that a failure repeats; long runs of tests go on where they ended."""
+"""Every test starts from the same global seed and without the caller's settings, so that a failure repeats.
+
+Long runs of tests continue from where they ended.
+"""
 
 import os
 from pathlib import Path
@@ -8,7 +11,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from environment import clear
 from progress import Progress
+
+clear(os.environ)
 
 SLOWEST = (
     "integration/slurm/",

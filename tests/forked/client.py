@@ -9,13 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from environment import clear
+
 TESTS = Path(__file__).parents[1]
-NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "COLUMNS")
 
 
 def environment_of_commands() -> dict[str, str]:
     """Return the environment in which commands run: this process's, with one thread, this checkout and no GPU."""
-    environment = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    environment = dict(os.environ)
+    clear(environment)
     programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     code = f"{TESTS}:{TESTS.parent}:{os.environ.get('PYTHONPATH', '')}"
     own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}

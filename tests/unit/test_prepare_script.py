@@ -67,6 +67,14 @@ def test_stopped_job_is_requeued_and_keeps_its_exit_code(tmp_path):
     assert (tmp_path / "asked").read_text().strip().endswith(command)
 
 
+def test_signal_before_the_number_of_the_command_is_known_still_reaches_it():
+    shell = (
+        "source slurm/lib.sh; pid='' pending=''; trap 'forward TERM' TERM; kill -TERM $$; step sleep 600; exit $code"
+    )
+    done = subprocess.run(["bash", "-c", shell], cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 143
+
+
 def test_cancelled_job_stays_away(tmp_path):
     job = Job(tmp_path, STATE="COMPLETING")
     code, shown = job.run(stop=True)

@@ -21,11 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch):
-    for name in [name for name in os.environ if name.startswith(("SLURM_", "TORCHELASTIC_"))]:
-        monkeypatch.delenv(name)
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
+def code_on_the_path(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 

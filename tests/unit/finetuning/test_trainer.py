@@ -52,11 +52,8 @@ class PlainEngine:
 
 @pytest.fixture(scope="module")
 def world():
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
-            patch.delenv(name, raising=False)
-        with distributed_world("cpu") as world:
-            yield world
+    with distributed_world("cpu") as world:
+        yield world
 
 
 @pytest.fixture

@@ -1,0 +1,38 @@
+"""Which variables of the environment the programs and scripts read, so that tests start without the caller's."""
+
+from collections.abc import MutableMapping
+
+CLEARED = {
+    *("CHECK", "CONFIG", "CONTAINER", "CORPUS", "DATA", "DATA_FLAGS", "DEVICE", "DOCTOR", "FINETUNE_DATA"),
+    *("FINETUNE_DIR", "FINETUNE_OPTIONS", "GPU", "IMAGE", "INPUT", "MODEL", "MOUNTS", "MPI", "OUTPUT", "PYTHON"),
+    *("PREPARE_OPTIONS", "PRETRAIN_OPTIONS", "RECIPE", "RUN_DIR", "SUBMIT_OPTIONS", "TASK", "TORCH_INDEX", "VENV"),
+    *("CROSS_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
+    *("CC", "DS_ACCELERATOR", "PYTHONSAFEPATH", "TORCH_GLOO_LAZY_INIT"),
+}
+"""Settings of the scripts in slurm/, examples/ and requirements/, what launchers set, and the programs' switches."""
+CLEARED_PREFIXES = ("OMPI_", "PMI", "SBATCH_", "SLURM_", "TORCHELASTIC_")
+FROM_OUTSIDE = {"COLUMNS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"}
+"""Cleared too, though no source of ours names them: make and the terminal set them for what they start."""
+KEPT = {
+    "CUDA_VISIBLE_DEVICES": "chooses the card for the tests in tests/gpu",
+    "OMP_NUM_THREADS": "set by tests/conftest.py",
+    "PATH": "of the machine",
+    "PWD": "of the shell",
+    "PYTHONPATH": "of the machine",
+    "SECONDS": "of the shell",
+    "TRITON_CACHE_DIR": "of the machine; tests/unit/ops set it for processes of their own",
+    "TRITON_INTERPRET": "set by tests/unit/ops/test_interpreted_kernels.py for a process of its own",
+    "XDG_CACHE_HOME": "of the machine: compiled loops are kept there",
+}
+"""What is read and stays, with the reason."""
+
+
+def is_cleared(name: str) -> bool:
+    """Return whether tests start without a variable."""
+    return name in CLEARED or name in FROM_OUTSIDE or name.startswith(CLEARED_PREFIXES)
+
+
+def clear(environment: MutableMapping[str, str]) -> None:
+    """Remove every variable that a program or script under test would read."""
+    for name in [name for name in environment if is_cleared(name)]:
+        del environment[name]
