@@ -39,8 +39,11 @@ _SPECIALS = "".join(bytes([byte]).decode("cp1252", "ignore") for byte in range(0
 PAIR = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{_SPECIALS}]")
 """How any sequence of two bytes or more looks; a text without one is as it should be."""
 # A word in capitals may end in such a letter before a mark that is no letter: "AMANH\u00c3\u00bb" in Portuguese. In a
-# short word it may be either, so only what else is in the text can tell.
-CAPITALS = re.compile("([^\\W\\d_]{2,})[\u00a0\u00ab\u00bb" + "".join(c for c in _SPECIALS if not c.isalpha()) + "]")
+# short word it may be either, so only what else is in the text can tell. A match begins where the letters do: from each
+# of them on, the search would take the square of a long word's length.
+CAPITALS = re.compile(
+    "(?<![^\\W\\d_])([^\\W\\d_]{2,})[\u00a0\u00ab\u00bb" + "".join(c for c in _SPECIALS if not c.isalpha()) + "]"
+)
 SURE_CAPITALS = 3
 MANY = 3
 """Characters beyond ASCII that a repair without any of ``SIGNS`` has to bring: less may be a coincidence."""

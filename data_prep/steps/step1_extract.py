@@ -4,16 +4,13 @@ With the cleaning rule ``duplicate_paragraphs`` the chunks are read twice: befor
 finds the paragraphs that occur in several chunks.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import sentencex
 
 from data_prep.arrow_files import offsets_of, write_batches
 from data_prep.clean.cleaner import Cleaner
@@ -26,6 +23,7 @@ from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.extract.columns import column_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile, Problems
+from data_prep.extract.sentences import split_sentences
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents, utf8_length
 from data_prep.extract.wikipedia import wikipedia_documents
 from data_prep.steps.paragraph_copies import find_paragraph_copies
@@ -41,10 +39,6 @@ READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
 }
 """What yields the documents of a chunk, by the format of its file."""
 DOCUMENTS_A_BATCH = 4096
-PARAGRAPH_BREAK = "\n\n"
-"""What ends a paragraph for sentencex."""
-WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
-"""White space that takes several bytes."""
 PART_CHARACTERS = 16 << 20
 """Text that a file holds at most, about, so that a huge compressed input does not become one huge file."""
 
@@ -166,25 +160,6 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
         write_part()
     counts |= {"documents": {str(source): counts["documents"] + reader.dropped}, "bytes": task.chunk.bytes}
     return paths, counts | reader.report()
-
-
-def split_sentences(paragraphs: list[str], language: str) -> list[str]:
-    """Return the sentences of paragraphs in order; none reaches over the end of a paragraph.
-
-    White space may stay at the ends of sentences. The rules are those of the Wikimedia Foundation's ``sentencex`` for
-    about 240 languages; a language without rules falls back to a related one.
-    """
-    # All paragraphs in one call, which costs less than one each: blank lines part them, and come back as such.
-    text = PARAGRAPH_BREAK.join(paragraphs)
-    try:
-        sentences = sentencex.segment(language, text)
-    except BaseException as error:  # as which Rust's panics come
-        if type(error).__name__ != "PanicException":
-            raise
-        # It takes any white space before a full stop for one byte: "plan B\u00a0." So it cuts a text with plain spaces.
-        ends = accumulate(map(len, sentencex.segment(language, WIDE_SPACE.sub(" ", text))), initial=0)
-        sentences = [text[start:end] for start, end in pairwise(ends)]
-    return [sentence for sentence in sentences if sentence != PARAGRAPH_BREAK]
 
 
 class DocumentReader:

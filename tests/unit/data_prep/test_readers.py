@@ -1,7 +1,6 @@
 import json
 
 import pytest
-import sentencex
 
 from data_prep.clean.cleaner import paragraphs_of
 from data_prep.config import SourceConfig
@@ -9,7 +8,7 @@ from data_prep.extract import inputs, opening
 from data_prep.extract import text as text_module
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import Problems
-from data_prep.steps.step1_extract import READERS, split_sentences
+from data_prep.steps.step1_extract import READERS
 from megabert.errors import DataError
 from megabert.tokenization import compose
 
@@ -143,32 +142,3 @@ def test_unknown_format_and_encoding_are_refused(tmp_path):
         find_files((SourceConfig(input=str(tmp_path / "a.xyz")),))
     with pytest.raises(DataError, match="unknown encoding 'utf-9'"):
         find_files((SourceConfig(input=str(tmp_path / "a.xyz"), format="text", encoding="utf-9"),))
-
-
-@pytest.mark.parametrize("language", ["en", "de", "ja", "hi", "xx"])
-def test_sentences_do_not_reach_over_the_end_of_a_paragraph(language):
-    long = (
-        "He said: \u201cIt is so. " * 600
-    )  # beyond the size at which sentencex looks at parts of a text by themselves
-    paragraphs = [
-        "An \u201copen quotation. It never",
-        "ends. 1) One. 2) Two",
-        "\u662f\u3002\u5426\u3002",
-        long,
-        "(",
-        ". . .",
-        "No.",
-    ]
-    alone = [sentence for paragraph in paragraphs for sentence in sentencex.segment(language, paragraph)]
-    assert split_sentences(paragraphs, language) == alone
-    assert "".join(alone) == "".join(paragraphs)
-
-
-@pytest.mark.parametrize("space", ["\u00a0", "\u3000", " \u2009"])
-def test_text_on_which_the_splitter_breaks_down_is_split(space):
-    paragraphs = [f"So they made plan\u00a0B{space}. It worked.", "Vitamin\u00a0C it was. Yes."]
-    plain = [sentence for p in paragraphs for sentence in sentencex.segment("en", p.replace(space[-1], " "))]
-    sentences = split_sentences(paragraphs, "en")
-    assert "".join(sentences) == "".join(paragraphs)
-    assert list(map(len, sentences)) == list(map(len, plain))
-    assert len(sentences) > 2

@@ -1,0 +1,148 @@
+"""Sentences, by the rules of the Wikimedia Foundation's ``sentencex`` for about 240 languages, in linear time.
+
+For each full stop the library looks back to the last white space, which in Chinese or Japanese is the start of the
+paragraph. Long words are therefore broken up before the call, where that cannot change a sentence. Quotation marks and
+lists are looked for over whole paragraphs, so a paragraph that is too long for that is read in windows that overlap.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import numpy as np
+import sentencex
+from numpy.typing import NDArray
+
+from data_prep.extract.sentence_cost import full_stop_steps, mark_steps
+
+PARAGRAPH_BREAK = "\n\n"
+"""What ends a paragraph for sentencex."""
+WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
+"""White space that takes several bytes."""
+WINDOW = 1 << 18
+"""Characters that sentencex reads as one paragraph at most."""
+SMALL_WINDOW = 1 << 12
+"""Likewise, in a paragraph on which it would take long. Shorter paragraphs are never cut."""
+MAX_STEPS = 100
+"""Characters that it may read again for each character of a paragraph before that is called long."""
+TAKEN = 0.75
+"""Share of a window whose sentences are taken. What follows them is there for the marks that open in them, and is read
+again. A sentence is never longer; a longer one is cut at white space or, without any, anywhere."""
+# Ideographs and kana: words that begin with one are in no list of sentencex.
+_IDEOGRAPHS = ((0x3041, 0x3096), (0x30A1, 0x30FA), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF))
+
+
+def split_sentences(paragraphs: list[str], language: str) -> list[str]:
+    """Return the sentences of paragraphs in order; none reaches over the end of a paragraph.
+
+    White space may stay at the ends of sentences. A language without rules falls back to a related one.
+    """
+    sentences: list[str] = []
+    whole: list[str] = []
+    for paragraph in paragraphs:
+        if len(paragraph) > SMALL_WINDOW and (window := _window_of(paragraph, language)) < len(paragraph):
+            sentences += _segment_whole(whole, language)
+            sentences += _segment_windows(paragraph, language, window)
+            whole = []
+        else:
+            whole.append(paragraph)
+    return sentences + _segment_whole(whole, language)
+
+
+def _window_of(paragraph: str, language: str) -> int:
+    """Return how many characters of a paragraph are read at a time."""
+    steps = mark_steps(paragraph, MAX_STEPS) + full_stop_steps(paragraph, language) + _broken(paragraph)[1]
+    return WINDOW if steps <= MAX_STEPS * len(paragraph) else SMALL_WINDOW
+
+
+def _segment_whole(paragraphs: list[str], language: str) -> list[str]:
+    """Return the sentences of paragraphs that are read as they are."""
+    # All in one call, which costs less than one each: blank lines part them, and come back as such.
+    sentences = _segment(PARAGRAPH_BREAK.join(paragraphs), language)
+    return [sentence for sentence in sentences if sentence != PARAGRAPH_BREAK]
+
+
+def _segment_windows(paragraph: str, language: str, window: int) -> Iterator[str]:
+    """Yield the sentences of a paragraph that is longer than a window."""
+    start, most = 0, int(window * TAKEN)
+    while len(paragraph) - start > window:
+        first = start
+        for sentence in _segment(paragraph[start : start + window], language):
+            if start + len(sentence) - first > most:
+                break
+            yield sentence
+            start += len(sentence)
+        if start == first:  # no sentence ends here
+            end = _end_of_part(paragraph, start, start + most)
+            yield paragraph[start:end]
+            start = end
+    yield from _segment(paragraph[start:], language)
+
+
+def _end_of_part(paragraph: str, start: int, end: int) -> int:
+    """Return where an endless sentence is cut: after white space, or before a character that is no combining mark."""
+    space = paragraph.rfind(" ", (start + end) // 2, end)
+    if space > 0:
+        return space + 1
+    while end > start + 1 and unicodedata.combining(paragraph[end]):
+        end -= 1
+    return end
+
+
+def _segment(text: str, language: str) -> list[str]:
+    """Return the sentences of a text, and its paragraph breaks, whatever its words are like."""
+    if not text:
+        return []
+    broken = _broken(text)[0]
+    try:
+        sentences = sentencex.segment(language, broken)
+    except BaseException as error:  # as which Rust's panics come
+        if type(error).__name__ != "PanicException":
+            raise
+        # It takes any white space before a full stop for one byte: "plan B\u00a0." So it cuts a text with plain spaces.
+        broken = WIDE_SPACE.sub(" ", broken)
+        sentences = sentencex.segment(language, broken)
+    if broken is text:
+        return sentences
+    # The sentences as they are in the text; of a long one, some paragraph breaks do not come back.
+    own, end = [], 0
+    for sentence in sentences:
+        start = broken.index(sentence, end)
+        end = start + len(sentence)
+        own.append(text[start:end])
+    return own
+
+
+def _broken(text: str) -> tuple[str, int]:
+    """Return a text of equal length, and of equal sentences, whose long words are broken up by spaces.
+
+    For each full stop sentencex takes the word before it, back to white space, "." or "/", and looks it up in lists of
+    abbreviations and the like. A letter inside a long word becomes a space if no list can tell: its neighbours are
+    letters, no "." follows soon, and what remains of the word either begins with an ideograph or kana or is far from
+    the mark before it.
+
+    Returns:
+        The text, and how many bytes the words before all marks have that may end a sentence.
+    """
+    has_long_word, break_words, kinds = _loops()
+    data = np.frombuffer(text.encode(), np.uint8)
+    if not has_long_word(data):
+        return text, 0
+    data = data.copy()
+    breaks, steps = break_words(data, kinds)
+    return data.tobytes().decode() if breaks else text, steps
+
+
+@cache
+def _loops() -> tuple[Callable[..., bool], Callable[..., tuple[int, int]], NDArray[np.uint8]]:
+    """Return the loops, and the kind of each character that they may meet."""
+    from data_prep.extract import sentence_loops as loops
+
+    by_category = {"Lo": loops.LETTER, "M": loops.MARK, "Z": loops.SPACE, "P": loops.PUNCTUATION}
+    categories = [unicodedata.category(chr(code)) for code in range(0x10000)]
+    kinds = np.array([by_category.get(name, by_category.get(name[0], 0)) for name in categories], np.uint8)
+    for first, last in _IDEOGRAPHS:
+        block = kinds[first : last + 1]
+        block[block == loops.LETTER] = loops.IDEOGRAPH
+    return loops.has_long_word, loops.break_words, kinds
