@@ -62,7 +62,7 @@ def simulate(real: DocumentSet, gigabytes: float, folder: Path) -> DocumentSet:
         bucket_path(folder, real.split, number).symlink_to(target)
     sizes = sizes[np.arange(buckets) % len(sizes)]
     np.save(index_path(folder, real.split), np.concatenate([np.zeros((1, 3), np.int64), np.cumsum(sizes, axis=0)]))
-    return DocumentSet.open(folder, real.split)
+    return DocumentSet.open(folder, real.split, real.vocab_size)
 
 
 def forget(real: DocumentSet) -> None:
@@ -77,14 +77,14 @@ def do_unit(cost: Cost, bucket: int, options: PairOptions, tokenizer: Path) -> N
     """Make the pairs of a bucket and put their text together, as a build does before it masks."""
     cost.documents.plans.clear()
     cost.documents._opened.clear()
-    opened, read = [], document_set.single_batch
-    document_set.single_batch = lambda path: opened.append(path) or read(path)
+    opened, read = [], document_set.checked_batches
+    document_set.checked_batches = lambda path, schema: opened.append(path) or read(path, schema)
     cpu, wall = time.process_time(), time.perf_counter()
     pairs = make_pairs(cost.documents, bucket, options, tokenizer)
     assemble(cost.documents, pairs, options.metadata)
     cost.seconds += time.process_time() - cpu
     cost.wall_s += time.perf_counter() - wall
-    document_set.single_batch = read
+    document_set.checked_batches = read
     cost.instances += len(pairs)
     cost.opened.append(len(opened))
 
@@ -141,7 +141,7 @@ def main() -> None:
             if megabert_data([*build, "--workers", "1"]):
                 sys.exit(1)
         folder = arguments.documents or Path(built) / "documents"
-        real = DocumentSet.open(folder, "train")
+        real = DocumentSet.open(folder, "train", load_tokenizer(folder.parent / "tokenizer").vocab_size)
         measure(real, folder.parent / "tokenizer", arguments.gigabytes, arguments.units)
 
 

@@ -1,8 +1,14 @@
-"""Arrow IPC files: write one whole or not at all, open one mapped, view a list column as numpy arrays."""
+"""Arrow IPC files and arrays of numpy: write one whole or not at all, open one mapped, check what it says of itself.
+
+Arrow and the compiled loops believe offsets and lengths, so that a damaged file would make them read and write foreign
+memory. So all files that steps leave for one another are opened here: `checked_batches` checks every
+offset of a batch, `checked_array` type and shape; what the numbers mean is for the readers to check.
+"""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +16,7 @@ from numpy.typing import NDArray
 
 from megabert.errors import DataError
 from megabert.files import atomic_path, check_regular
+from megabert.shards import read_batch
 
 WRITE_BYTES = 1 << 20
 """Bytes that are gathered before they are written to a file; a record batch of a shard has about 80 KiB."""
@@ -51,21 +58,62 @@ def open_mapped(path: Path) -> pa.ipc.RecordBatchFileReader:
         check_regular(path)
         return pa.ipc.open_file(pa.memory_map(str(path)))
     except (OSError, pa.ArrowException) as error:
-        raise unreadable(path, error) from error
+        raise unreadable(path, str(error)) from error
 
 
-def unreadable(path: Path, error: Exception) -> DataError:
-    """Return the error for a file of the build that is missing or no Arrow file."""
+def unreadable(path: Path, what: str) -> DataError:
+    """Return the error for a file of the build that is missing or damaged."""
     return DataError(
-        f"{path}: cannot be opened as an Arrow file ({str(error).splitlines()[0]}). "
+        f"{path}: missing or damaged ({(what.splitlines() or ['it is cut'])[0]}). "
         "Run the same `megabert-data build` command again, which writes missing or damaged files again."
     )
 
 
-def single_batch(path: Path) -> pa.RecordBatch:
-    """Return the record batch of a mapped file that holds one; an empty one where the file holds none."""
+def checked_batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a mapped file of the build, in which no offset is outside and no value is missing.
+
+    Args:
+        path: The file.
+        schema: Columns that it has to have.
+
+    Raises:
+        DataError: It has others, or is damaged.
+    """
     reader = open_mapped(path)
-    return reader.get_batch(0) if reader.num_record_batches else pa.RecordBatch.from_pylist([], schema=reader.schema)
+    if reader.schema != schema:
+        raise unreadable(path, f"its columns are not {', '.join(schema.names)}")
+    for number in range(reader.num_record_batches):
+        try:
+            yield read_batch(reader, number)
+        except DataError as error:
+            raise unreadable(path, str(error)) from error
+
+
+def checked_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """Return all of a file as `checked_batches` reads it."""
+    return pa.Table.from_batches(checked_batches(path, schema), schema)
+
+
+def checked_array(path: Path, dtype: type[np.generic], shape: tuple[int | None, ...]) -> NDArray[Any]:
+    """Return the array of a file of numpy, mapped.
+
+    Args:
+        path: The file.
+        dtype: Type of its elements.
+        shape: Its size along each axis; None for any.
+
+    Raises:
+        DataError: It is no such array.
+    """
+    try:
+        check_regular(path)
+        array: NDArray[Any] = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, TypeError) as error:
+        raise unreadable(path, str(error)) from error
+    fits = array.ndim == len(shape) and all(size in (None, own) for size, own in zip(shape, array.shape, strict=True))
+    if array.dtype != dtype or not fits or not array.flags.c_contiguous:
+        raise unreadable(path, f"it holds {array.dtype} of shape {array.shape}")
+    return array
 
 
 def make_list(values: NDArray[np.integer], offsets: NDArray[np.integer]) -> pa.ListArray:

@@ -16,18 +16,27 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import gather, make_list, offsets_of, single_batch, write_batches
-from megabert.files import check_regular
+from data_prep.arrow_files import (
+    checked_array,
+    checked_batches,
+    gather,
+    make_list,
+    offsets_of,
+    unreadable,
+    write_batches,
+)
 from megabert.randomness.keyed import mix
 from megabert.shards import flat_list, token_type
 from megabert.tokenization import load_tokenizer
 
+EXTRACTED = pa.schema([("document_hash", pa.uint64()), ("source", pa.uint16()), ("sentences", pa.list_(pa.string()))])
+"""Schema of extracted documents, which are not tokenized yet."""
 HELD_BYTES = 36 << 20
 """Buckets that a process holds open: of 5 million tokens a unit's own and two that its window overlaps."""
 SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
@@ -80,8 +89,48 @@ class TokenizedDocuments:
     sentence_offsets: NDArray[np.int64]
     """Shape (D + 1,): where each document's sentences begin."""
 
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, split: int = 0) -> Self:
+        """Open a record batch; values are views of it, and nothing is checked yet.
+
+        Args:
+            batch: Has the columns of `document_schema`, perhaps without the split.
+            split: The split of all documents, if there is no such column.
+        """
+        ids, _ = flat_list(batch["input_ids"])
+        lengths, sentence_offsets = flat_list(batch["sentence_lengths"])
+        splits = batch["split"] if "split" in batch.schema.names else np.full(len(batch), split, np.uint8)
+        hashes, sources = (np.asarray(batch[name]) for name in ("document_hash", "source"))
+        return cls(hashes, np.asarray(splits), sources, ids, lengths, sentence_offsets)
+
+    def require_sound(self, path: Path, vocab_size: int, tokens_D: NDArray[np.integer]) -> Self:
+        """Return the documents if loops can go by their numbers: offsets, lengths and ids.
+
+        Args:
+            path: The file that they come from.
+            vocab_size: Number of pieces in the vocabulary.
+            tokens_D: Tokens of each document as its list of ids says, beside the sum of its sentences.
+
+        Raises:
+            DataError: They contradict each other, or an id is out of range.
+        """
+        sentences_D = np.diff(self.sentence_offsets)
+        if not (self.sentence_offsets[-1] == len(self.sentence_lengths_S) and (sentences_D > 0).all()):
+            raise unreadable(path, "documents without sentences, or sentences without a document")
+        ends = np.array_equal(np.diff(self.token_offsets), tokens_D) and tokens_D.sum() == len(self.ids_T)
+        if not (ends and (self.sentence_lengths_S > 0).all()):
+            raise unreadable(path, "the lengths of sentences do not add up to those of documents")
+        if len(self.ids_T) and self.ids_T.max() >= vocab_size:
+            raise unreadable(path, f"the id {self.ids_T.max()} in a vocabulary of {vocab_size} pieces")
+        return self
+
     def __len__(self) -> int:
         return len(self.hashes_D)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the arrays take, mapped or not."""
+        return sum(array.nbytes for array in vars(self).values())
 
     @property
     def token_offsets(self) -> NDArray[np.int64]:
@@ -125,6 +174,12 @@ class TokenizedDocuments:
         return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
 
+def bucket_schema(vocab_size: int) -> pa.Schema:
+    """Return the schema of a bucket, whose documents are all of one split."""
+    schema = document_schema(vocab_size)
+    return schema.remove(schema.get_field_index("split"))
+
+
 def bucket_path(folder: Path, split: str, bucket: int) -> Path:
     """Return the file of a bucket of documents."""
     return folder / f"{split}-{bucket:05d}.arrow"
@@ -143,17 +198,26 @@ class DocumentSet:
     split: str
     bucket_starts: NDArray[np.int64]
     """Documents, sentences and tokens before each bucket, and their totals: shape (buckets + 1, 3)."""
+    vocab_size: int
+    """Pieces of the vocabulary, which bounds the ids."""
     plans: dict[Hashable, Any] = field(default_factory=dict)
     """What `data_prep.instances.balanced` keeps of the buckets that it has walked."""
-    _opened: dict[int, pa.RecordBatch] = field(default_factory=dict)
+    _opened: dict[int, TokenizedDocuments] = field(default_factory=dict)
     """Content of the buckets that were used last, by their numbers. A mapped file counts as memory of the process for
     as long as it is held, so they are `HELD_BYTES` at most, but for the last one."""
 
     @classmethod
-    def open(cls, folder: Path, split: str) -> "DocumentSet":
-        """Read the index of a split."""
-        check_regular(index_path(folder, split))
-        return cls(folder, split, np.load(index_path(folder, split)))
+    def open(cls, folder: Path, split: str, vocab_size: int) -> "DocumentSet":
+        """Read the index of a split.
+
+        Raises:
+            DataError: It is missing or damaged.
+        """
+        path = index_path(folder, split)
+        starts = np.array(checked_array(path, np.int64, (None, 3)))
+        if len(starts) < 2 or starts[0].any() or (np.diff(starts, axis=0) < 0).any():
+            raise unreadable(path, "it has to ascend from 0")
+        return cls(folder, split, starts, vocab_size)
 
     @property
     def num_buckets(self) -> int:
@@ -182,7 +246,7 @@ class DocumentSet:
 
     def document_hashes(self, bucket: int) -> NDArray[np.uint64]:
         """Return the hash of each document's text, ascending; copies of a text are in one bucket."""
-        return np.asarray(self._read(bucket)["document_hash"])
+        return self._read(bucket).hashes_D
 
     def sentences(self, bucket: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where documents and sentences of a bucket start.
@@ -191,21 +255,35 @@ class DocumentSet:
             The first sentence of each document, numbered from 0 in the bucket, and the end of the last; the first token
             of each sentence, numbered over the split, and the end of the last.
         """
-        lengths, offsets = flat_list(self._read(bucket)["sentence_lengths"])
-        return offsets, offsets_of(lengths) + self.first_tokens[bucket]
+        documents = self._read(bucket)
+        return documents.sentence_offsets, offsets_of(documents.sentence_lengths_S) + self.first_tokens[bucket]
 
     def bucket_tokens(self, bucket: int) -> NDArray[np.integer]:
         """Return all tokens of a bucket as a view of its file."""
-        return flat_list(self._read(bucket)["input_ids"])[0]
+        return self._read(bucket).ids_T
 
-    def _read(self, bucket: int) -> pa.RecordBatch:
-        batch = self._opened.pop(bucket, None)
-        if batch is None:
-            batch = single_batch(bucket_path(self.folder, self.split, bucket))
-        self._opened[bucket] = batch  # as the newest
+    def _read(self, bucket: int) -> TokenizedDocuments:
+        documents = self._opened.pop(bucket, None)
+        if documents is None:
+            documents = self._open_bucket(bucket)
+        self._opened[bucket] = documents  # as the newest
         while len(self._opened) > 1 and sum(held.nbytes for held in self._opened.values()) > HELD_BYTES:
             del self._opened[next(iter(self._opened))]
-        return batch
+        return documents
+
+    def _open_bucket(self, bucket: int) -> TokenizedDocuments:
+        """Map a bucket and compare it with the index."""
+        path = bucket_path(self.folder, self.split, bucket)
+        schema = bucket_schema(self.vocab_size)
+        batches = [*checked_batches(path, schema), pa.RecordBatch.from_pylist([], schema=schema)]
+        documents = TokenizedDocuments.of(batch := batches[0])
+        sizes = [len(documents), len(documents.sentence_lengths_S), len(documents.ids_T)]
+        said = (self.bucket_starts[bucket + 1] - self.bucket_starts[bucket]).tolist()
+        if sizes != said:
+            raise unreadable(path, f"documents, sentences and tokens are {sizes}, the index says {said}")
+        if (documents.hashes_D[1:] < documents.hashes_D[:-1]).any():
+            raise unreadable(path, "its hashes do not ascend")
+        return documents.require_sound(path, self.vocab_size, np.diff(flat_list(batch["input_ids"])[1]))
 
     def by_bucket(self, numbers: NDArray[np.int64], firsts: NDArray[np.int64]) -> Iterator[tuple[int, NDArray]]:
         """Yield each bucket that holds some of the tokens or documents, with their rows, so that each is opened once.

@@ -16,9 +16,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import offsets_of, unreadable
-from data_prep.document_set import TokenizedDocuments, rows_in_range
+from data_prep.document_set import TokenizedDocuments, document_schema, rows_in_range
+from megabert.errors import DataError
 from megabert.files import open_to_read
-from megabert.shards import flat_list
+from megabert.shards import flat_list, read_batch
 
 HASHES = 1 << 64
 
@@ -93,13 +94,13 @@ class TokenReader:
     is read is copied, and the pages are given back after each range.
     """
 
-    def __init__(self, files: Iterable[TokenFile]) -> None:
-        """Take the files; they are opened when the context is entered."""
-        self._files = list(files)
+    def __init__(self, files: Iterable[TokenFile], vocab_size: int) -> None:
+        """Take the files, which are opened when the context is entered, and the number of pieces, which bounds ids."""
+        self._files, self._vocab_size = list(files), vocab_size
         self._opened: list[_OpenFile] = []
 
     def __enter__(self) -> Self:
-        self._opened = [_OpenFile(file) for file in self._files]
+        self._opened = [_OpenFile(file, self._vocab_size) for file in self._files]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -129,14 +130,16 @@ class TokenReader:
 class _OpenFile:
     """A mapped file, and the batch of it that was read last."""
 
-    def __init__(self, file: TokenFile) -> None:
-        self._file = file
+    def __init__(self, file: TokenFile, vocab_size: int) -> None:
+        self._file, self._vocab_size = file, vocab_size
         try:
             with open_to_read(file.path) as stream:
                 self._pages = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             self._reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self._pages)))
         except (OSError, ValueError, pa.ArrowException) as error:  # an empty file cannot be mapped
-            raise unreadable(file.path, error) from error
+            raise unreadable(file.path, str(error)) from error
+        if self._reader.schema != document_schema(vocab_size):
+            raise unreadable(file.path, "its columns are others")
         self._last: tuple[int, TokenizedDocuments, NDArray[np.int64]] | None = None
 
     def read(self, split: int, low: int, high: int) -> Iterator[TokenizedDocuments]:
@@ -149,30 +152,31 @@ class _OpenFile:
             first, end = np.searchsorted(documents.splits_D, [split, split + 1])
             rows = rows_in_range(documents.hashes_D[first:end], low, high)
             if rows.start < rows.stop:
-                yield _copy(documents, token_offsets, slice(first + rows.start, first + rows.stop))
+                yield self._copy(documents, token_offsets, slice(first + rows.start, first + rows.stop))
         if hasattr(mmap, "MADV_DONTNEED"):
             self._pages.madvise(mmap.MADV_DONTNEED)
 
     def _open(self, index: int) -> tuple[TokenizedDocuments, NDArray[np.int64]]:
         """Return the documents of a batch as views of the file, and where the tokens of each begin."""
         if self._last is None or self._last[0] != index:
-            batch = self._reader.get_batch(index)
-            hashes, splits, sources = (np.asarray(batch[name]) for name in ("document_hash", "split", "source"))
-            ids, token_offsets = flat_list(batch["input_ids"])
-            lengths, sentence_offsets = flat_list(batch["sentence_lengths"])
-            documents = TokenizedDocuments(hashes, splits, sources, ids, lengths, sentence_offsets)
-            self._last = index, documents, token_offsets
+            try:  # what a unit does not copy it does not read, so that offsets are checked with what is copied
+                batch = read_batch(self._reader, index, is_full=False)
+            except DataError as error:
+                raise unreadable(self._file.path, str(error)) from error
+            self._last = index, TokenizedDocuments.of(batch), flat_list(batch["input_ids"])[1]
         return self._last[1:]
 
-
-def _copy(documents: TokenizedDocuments, token_offsets: NDArray[np.int64], rows: slice) -> TokenizedDocuments:
-    """Return a copy of consecutive documents."""
-    sentences = documents.sentence_offsets[rows.start : rows.stop + 1]
-    return TokenizedDocuments(
-        documents.hashes_D[rows].copy(),
-        documents.splits_D[rows].copy(),
-        documents.sources_D[rows].copy(),
-        documents.ids_T[token_offsets[rows.start] : token_offsets[rows.stop]].copy(),
-        documents.sentence_lengths_S[sentences[0] : sentences[-1]].copy(),
-        sentences - sentences[0],
-    )
+    def _copy(self, documents: TokenizedDocuments, token_offsets: NDArray[np.int64], rows: slice) -> TokenizedDocuments:
+        """Return a checked copy of consecutive documents."""
+        sentences, tokens = (
+            offsets[rows.start : rows.stop + 1] for offsets in (documents.sentence_offsets, token_offsets)
+        )
+        copy = TokenizedDocuments(
+            documents.hashes_D[rows].copy(),
+            documents.splits_D[rows].copy(),
+            documents.sources_D[rows].copy(),
+            documents.ids_T[max(tokens[0], 0) : max(tokens[-1], 0)].copy(),
+            documents.sentence_lengths_S[max(sentences[0], 0) : max(sentences[-1], 0)].copy(),
+            sentences - sentences[0],
+        )
+        return copy.require_sound(self._file.path, self._vocab_size, np.diff(tokens))

@@ -60,6 +60,12 @@ class ShardTask:
         """The shard's file."""
         return self.folder / self.entry.file
 
+    @property
+    def split_documents(self) -> DocumentSet:
+        """The build's documents of the shard's split."""
+        assert self.documents is not None
+        return documents_of(self.documents, self.entry.split, self.metadata.vocab_size)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -86,9 +92,12 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
     """
     manifest = read_manifest(folder)
     tokenizer = tokenizer_of(folder / "tokenizer")
-    problems = []
-    if tokenizer.sha256 != manifest.metadata.tokenizer_sha256:
-        problems.append(f"{folder / 'tokenizer'}: not the tokenizer that the manifest names")
+    named = manifest.metadata.tokenizer_sha256, manifest.metadata.vocab_size
+    if (tokenizer.sha256, tokenizer.vocab_size) != named:  # the rules below go by its ids
+        raise DataError(
+            f"{folder / 'tokenizer'}: not the tokenizer that the manifest names. Copy the folder of shards again, or "
+            "run the same `megabert-data build` command, which writes it again."
+        )
     documents = _documents_of(folder) if use_text else None
     tasks = shard_tasks(folder, manifest, documents)
     progress = Progress(f"verify {folder.name}", len(tasks), INSTANCES)
@@ -98,7 +107,7 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
         by_shard[index] = result
         progress.advance({"rows": tasks[index].entry.rows})
     progress.close()
-    problems += [problem for index in sorted(by_shard) for problem in by_shard[index]]
+    problems = [problem for index in sorted(by_shard) for problem in by_shard[index]]
     return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems, documents is not None)
 
 
@@ -202,14 +211,16 @@ def _pairs(task: ShardTask) -> Pairs | None:
         pass_number=task.entry.pass_number,
         min_tokens=task.min_tokens,
     )
-    documents = documents_of(task.documents, task.entry.split)
-    buckets = range(task.entry.bucket, task.entry.bucket + task.entry.buckets)
+    documents, entry = task.split_documents, task.entry
+    if not 1 <= entry.buckets <= documents.num_buckets - entry.bucket:
+        raise DataError(f"the manifest says that it is of bucket {entry.bucket} of {documents.num_buckets}")
+    buckets = range(entry.bucket, entry.bucket + entry.buckets)
     return Pairs.join([make_pairs(documents, bucket, options, task.folder / "tokenizer") for bucket in buckets])
 
 
 def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, NDArray[np.int64]]:
     """Compare a sound batch with the ranges of the documents that it was made from, and those with the label."""
-    documents = documents_of(task.documents, task.entry.split)  # type: ignore[arg-type]
+    documents = task.split_documents
     expected = assemble(documents, pairs, task.metadata)
     if not np.array_equal(expected.offsets, batch.offsets):
         return {"its length is not that of its pair in the documents": np.arange(len(batch.label_R))}

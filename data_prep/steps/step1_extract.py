@@ -16,7 +16,7 @@ from data_prep.arrow_files import offsets_of, write_batches
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.paragraphs import DuplicateParagraphs, ParagraphPlan, write_hashes
 from data_prep.config import BuildConfig
-from data_prep.document_set import hash_text
+from data_prep.document_set import EXTRACTED, hash_text
 from data_prep.execution.progress import BYTES
 from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import Build, LazyList, Unit
@@ -28,7 +28,6 @@ from data_prep.extract.text import Document, book_documents, jsonl_documents, te
 from data_prep.extract.wikipedia import wikipedia_documents
 from data_prep.steps.paragraph_copies import find_paragraph_copies
 
-SCHEMA = pa.schema([("document_hash", pa.uint64()), ("source", pa.uint16()), ("sentences", pa.list_(pa.string()))])
 READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
     "text": text_documents,
     "book": book_documents,
@@ -231,7 +230,7 @@ class _Part:
         buffers = pa.py_buffer(ends), pa.py_buffer(b"".join(self.texts))
         sentences = pa.StringArray.from_buffers(len(self.lengths), *buffers)
         lists = pa.ListArray.from_arrays(pa.array(self.starts, pa.int32()), sentences)
-        batch = pa.record_batch([pa.array(self.hashes, pa.uint64()), sources, lists], schema=SCHEMA)
+        batch = pa.record_batch([pa.array(self.hashes, pa.uint64()), sources, lists], schema=EXTRACTED)
         batches = [batch.slice(i, DOCUMENTS_A_BATCH) for i in range(0, batch.num_rows, DOCUMENTS_A_BATCH)]
-        write_batches(path, SCHEMA, batches)  # lz4 would take twice as long, to halve what is soon deleted
+        write_batches(path, EXTRACTED, batches)  # lz4 would take twice as long, to halve what is soon deleted
         return path

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import offsets_of, open_mapped, write_batches
-from data_prep.document_set import TokenizedDocuments, document_schema, tokenizer_of
+from data_prep.arrow_files import checked_table, offsets_of, write_batches
+from data_prep.document_set import EXTRACTED, TokenizedDocuments, document_schema, tokenizer_of
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import Build, LazyList, Unit
@@ -53,7 +53,7 @@ def tokenize_documents(build: Build, texts: Sequence[Path]) -> tuple[TokenFiles,
 def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     """Write the tokenized documents of a file; sentences and documents without a piece are dropped and counted."""
     tokenizer = tokenizer_of(task.tokenizer)
-    table = open_mapped(task.source).read_all()
+    table = checked_table(task.source, EXTRACTED)
     schema = document_schema(tokenizer.vocab_size)
     if not table.num_rows:
         write_batches(task.path, schema, [])

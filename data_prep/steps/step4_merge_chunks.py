@@ -92,7 +92,7 @@ def merge_units(build: Build, before: TokenFiles, after: TokenFiles, vocab_size:
 def merge(task: MergeTask) -> tuple[list[Path], Counts]:
     """Write the documents of a range of hashes, cell by cell, as if they were one tokenized chunk."""
     schema, tokens = document_schema(task.vocab_size), 0
-    with TokenReader(task.sources) as reader:
+    with TokenReader(task.sources, task.vocab_size) as reader:
 
         def cell(number: int) -> pa.RecordBatch:
             nonlocal tokens

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import offsets_of
 from data_prep.config import BuildConfig
-from data_prep.document_set import SPLITS, TokenizedDocuments, bucket_path, document_schema, hash_range, index_path
+from data_prep.document_set import SPLITS, TokenizedDocuments, bucket_path, bucket_schema, hash_range, index_path
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import Build, LazyList, Unit
@@ -123,14 +123,13 @@ def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     """Write the documents of one bucket."""
     # Every file is sorted by hash, so the bucket's documents are one slice of each.
     low, high = hash_range(task.bucket, task.buckets)
-    with TokenReader(task.sources) as reader:
+    with TokenReader(task.sources, task.vocab_size) as reader:
         documents = reader.read([SPLITS.index(task.split)], low, high)
     # Sorting the slices together by hash shuffles them: neighbours in the corpus are not neighbours in the bucket.
     order, counts = _choose(task, documents)
     documents = documents.take(order)
     # The split is the same for the whole file, so the column is left out.
-    schema = document_schema(task.vocab_size)
-    documents.write(task.path, schema.remove(schema.get_field_index("split")))
+    documents.write(task.path, bucket_schema(task.vocab_size))
     counts |= {
         "documents": {task.split: len(documents)},
         "documents_by_source": _by_source(documents.sources_D),

@@ -136,7 +136,7 @@ def instance_units(build: Build, metadata: ShardMetadata, buckets_a_shard: int) 
     for split in SPLITS:
         if not index_path(documents, split).is_file():
             continue
-        buckets = DocumentSet.open(documents, split).num_buckets
+        buckets = DocumentSet.open(documents, split, metadata.vocab_size).num_buckets
         for pass_number in range(config.dupe_factor if split == "train" else 1):
             options = PairOptions(
                 metadata=metadata,
@@ -182,7 +182,7 @@ def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
 def _bucket_rows(task: InstanceTask, bucket: int, tally: Tally) -> pa.RecordBatch | None:
     """Return the instances of a pass over a bucket, and count them; None if there are none."""
     metadata, tokenizer = task.options.metadata, tokenizer_of(task.folder / "tokenizer")
-    documents = documents_of(task.folder / "documents", task.split)
+    documents = documents_of(task.folder / "documents", task.split, tokenizer.vocab_size)
     pairs = make_pairs(documents, bucket, task.options, task.folder / "tokenizer")
     if not len(pairs):
         return None

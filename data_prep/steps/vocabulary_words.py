@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import open_mapped, write_batches
+from data_prep.arrow_files import checked_batches, checked_table, write_batches
+from data_prep.document_set import EXTRACTED
 from data_prep.execution.records import Counts
 from data_prep.vocabulary_quality import HeldOut, held_out_draw
 from data_prep.vocabulary_training import VocabularyOptions, spans_of
@@ -99,8 +100,7 @@ def _batch(level: int, spans: Counter[str]) -> pa.RecordBatch:
 
 def extracted_texts(path: Path, share: float) -> Iterator[tuple[str, str, int]]:
     """Yield (hash, text, level) of each extracted document of a file that is in the sample."""
-    reader = open_mapped(path)
-    for batch in map(reader.get_batch, range(reader.num_record_batches)):
+    for batch in checked_batches(path, EXTRACTED):
         levels = _levels(np.asarray(batch["document_hash"]), share)
         rows = np.flatnonzero(levels >= 0)
         chosen = batch.take(pa.array(rows))
@@ -147,7 +147,7 @@ def merge_words(paths: Sequence[Path], most: float) -> tuple[int, CountedWords]:
     level, waiting, merged = 0, 0, WORDS.empty_table()
     parts: list[pa.Table] = []
     for number, path in enumerate(paths):
-        part = open_mapped(words_path(path)).read_all()
+        part = checked_table(words_path(path), WORDS)
         parts.append(part.filter(pc.greater_equal(part["level"], level)))
         waiting += parts[-1].num_rows
         if waiting < ROWS_A_MERGE and number + 1 < len(paths):
@@ -173,7 +173,7 @@ def held_out_of(paths: Sequence[Path], level: int, words: CountedWords, options:
     held_out = HeldOut(share=options.held_out_share, seed=options.seed, all_characters=words.characters())
     # In random order, for those to measure are the first ones, and are to be from all over the corpus.
     for index in np.argsort(mix(string_key("vocabulary sample"), np.arange(len(paths))), kind="stable").tolist():
-        rows = open_mapped(held_out_path(paths[index])).read_all()
+        rows = checked_table(held_out_path(paths[index]), HELD_OUT)
         for row in rows.filter(pc.greater_equal(rows["level"], level)).to_pylist():
             held_out.endless_words += row["endless_words"]
             if row["is_held_out"]:

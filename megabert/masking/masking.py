@@ -121,7 +121,7 @@ def mask_instances(
     from megabert.masking.masking_loops import CUT_SPAN, mask_rows
 
     options = options or MaskingOptions()
-    _check(ids_T, offsets, keys)
+    _check(ids_T, offsets, keys, pieces)
     if pieces.is_subword is None:
         if options.mask_unit != "token":
             raise ConfigError(
@@ -151,7 +151,9 @@ def _action_bounds(actions: tuple[float, float, float]) -> tuple[np.uint64, np.u
     return np.uint64(mask_below), np.uint64(random_below)
 
 
-def _check(ids_T: NDArray[np.integer], offsets: NDArray[np.int64], keys: NDArray[np.uint64]) -> None:
+def _check(
+    ids_T: NDArray[np.integer], offsets: NDArray[np.int64], keys: NDArray[np.uint64], pieces: PieceTable
+) -> None:
     lengths = np.diff(offsets)
     fits = len(offsets) == len(keys) + 1 and offsets[0] == 0 and offsets[-1] == len(ids_T)
     if not fits or np.any(lengths < 0):
@@ -162,4 +164,9 @@ def _check(ids_T: NDArray[np.integer], offsets: NDArray[np.int64], keys: NDArray
     if np.any(lengths >= MAX_LENGTH):
         raise DataError(
             f"masking: an instance has {int(lengths.max()):,} tokens; at most {MAX_LENGTH - 1:,} are allowed."
+        )
+    if pieces.is_subword is not None and len(pieces.is_subword) < pieces.vocab_size:
+        raise DataError(
+            f"masking: the tokenizer has {len(pieces.is_subword):,} pieces, and the instances are of a vocabulary of "
+            f"{pieces.vocab_size:,}. Put the tokenizer of the shards next to them."
         )

@@ -8,12 +8,12 @@ import json
 import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import NonNegativeInt
+from pydantic import Field
 
 from megabert.errors import DataError
 from megabert.files import atomic_write
@@ -28,6 +28,8 @@ BATCH_TOKENS = 32_768
 PREFIX = "megabert."  # of the keys of a shard's schema metadata
 MAX_SEQ_LENGTH = 65_535  # a position is stored in 16 bits
 MAX_VOCAB_SIZE = 2**24  # some hundred times the largest that was ever trained
+Count = Annotated[int, Field(ge=0, le=1 << 48)]
+"""A number of rows, tokens or files that is no damage."""
 SPECIAL_TOKENS = ("pad", "unk", "cls", "sep", "mask")
 
 
@@ -215,19 +217,19 @@ class ShardEntry:
     """Name of the file in the manifest's folder."""
     split: Literal["train", "validation"]
     """The split; instances of held-out documents are ``validation``."""
-    rows: NonNegativeInt
+    rows: Count
     """Number of instances."""
-    tokens: NonNegativeInt
+    tokens: Count
     """Number of tokens in all instances, special ones counted."""
-    masked_tokens: NonNegativeInt
+    masked_tokens: Count
     """Number of positions to predict; 0 if masking is dynamic."""
     sha256: str
     """SHA-256 of the file's bytes."""
-    bucket: int
+    bucket: Count
     """Number of the part of the documents that the first segments came from; the first one, where there are several."""
-    pass_number: int
+    pass_number: Count
     """Number of the pass over the documents, from 0 to ``dupe_factor`` - 1, that wrote the shard."""
-    buckets: int = 1
+    buckets: Count = 1
     """Number of consecutive parts of the documents that the first segments came from."""
 
 

@@ -47,18 +47,20 @@ class LengthsSpan(NamedTuple):
     """The instance behind its last."""
 
 
-def read_batch(reader: pa.RecordBatchFileReader, number: int) -> pa.RecordBatch:
+def read_batch(reader: pa.RecordBatchFileReader, number: int, *, is_full: bool = True) -> pa.RecordBatch:
     """Return a record batch of a shard in which no offset is outside and no value is missing; see `read_batches`."""
-    return read_batches(reader, range(number, number + 1))
+    return read_batches(reader, range(number, number + 1), is_full=is_full)
 
 
-def read_batches(reader: pa.RecordBatchFileReader, numbers: range) -> pa.RecordBatch:
+def read_batches(reader: pa.RecordBatchFileReader, numbers: range, *, is_full: bool = True) -> pa.RecordBatch:
     """Return some record batches of a shard as one, in which no offset is outside and no value is missing.
 
     Args:
         reader: Reads a file whose schema is that of a shard (`ShardMetadata.from_arrow`).
         numbers: Indices of the batches, one at least. What is asked of a batch in Python takes as long for one of a few
             hundred rows as for one of thousands, so whoever reads them all takes many at a time.
+        is_full: Whether each offset is checked, or only how much there is of each column: then the caller checks the
+            offsets that it uses.
 
     Raises:
         DataError: A batch is damaged; the message is a clause that the caller completes with the file.
@@ -67,7 +69,7 @@ def read_batches(reader: pa.RecordBatchFileReader, numbers: range) -> pa.RecordB
     for number in numbers:
         try:
             batches.append(reader.get_batch(number))
-            batches[-1].validate(full=True)
+            batches[-1].validate(full=is_full)
         except (pa.ArrowException, OSError, SystemError) as error:
             raise DataError(f"record batch {number} cannot be read ({str(error).splitlines()[0]})") from error
     batch, number = batches[0], numbers[0]

@@ -40,7 +40,7 @@ class Text:
     """All tokens of a split, and what is looked up in them."""
 
     def __init__(self, folder: Path):
-        self.documents = DocumentSet.open(folder / "documents", "train")
+        self.documents = DocumentSet.open(folder / "documents", "train", tokenizer_of(folder / "tokenizer").vocab_size)
         self.whole = WholeSplit.of(self.documents)
         self.sentences = self.whole.tokens_of_sentences
         buckets = range(len(self.documents.bucket_starts) - 1)

@@ -80,7 +80,7 @@ def write_split(folder, buckets):
         written.write(bucket_path(folder, "train", number), schema)
         sizes.append((count, len(lengths), len(ids)))
     np.save(index_path(folder, "train"), np.cumsum(sizes, axis=0))
-    return DocumentSet.open(folder, "train")
+    return DocumentSet.open(folder, "train", 2000)
 
 
 @pytest.fixture(scope="session")

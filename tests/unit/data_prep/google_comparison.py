@@ -39,7 +39,7 @@ def statistics(document, a, b, is_random, length, count):
 
 
 def of_fast(folder: Path, length, passes, seed=5):
-    documents = DocumentSet.open(folder, "train")
+    documents = DocumentSet.open(folder, "train", 2000)
     total = np.zeros((documents.num_documents, len(NAMES)))
     for pass_number in range(passes):
         options = pair_options(length, pairing="google", seed=seed, pass_number=pass_number)
@@ -67,7 +67,7 @@ def of_oracle(folder: Path, length, passes, seed=6):
 
 
 def segments_of(folder: Path):
-    documents = DocumentSet.open(folder, "train")
+    documents = DocumentSet.open(folder, "train", 2000)
     whole = WholeSplit.of(documents)
     starts = whole.tokens_of_sentences
     tokens: list[int] = []

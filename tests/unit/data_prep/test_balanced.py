@@ -23,7 +23,7 @@ PASSES = 6
 
 def pairs_of(built, length, *, objective="nsp", passes=PASSES, split="train"):
     """Pairs of several passes over all buckets, with the document set."""
-    documents = DocumentSet.open(built.folder / "documents", split)
+    documents = DocumentSet.open(built.folder / "documents", split, 2000)
     is_subword = tokenizer_of(built.folder / "tokenizer").is_subword
     found = []
     for pass_number in range(passes):
@@ -168,7 +168,7 @@ def held_out_hits(cue, label, is_held_out):
 
 
 def test_passes_differ_and_repeat(built):
-    documents = DocumentSet.open(built.folder / "documents", "train")
+    documents = DocumentSet.open(built.folder / "documents", "train", 2000)
     options = [pair_options(64, seed=3, pass_number=d) for d in (0, 0, 1)]
     first, again, other = (make_pairs(documents, 0, option, built.folder / "tokenizer") for option in options)
     assert np.array_equal(first.b_start, again.b_start)

@@ -85,7 +85,7 @@ def test_copies_of_a_document_fall_into_one_split_and_differ(make_config, texts,
     path = write_jsonl(tmp_path / "in.jsonl", texts[:20] * 3)
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, vocab_size=800)
     folder = build(config, tmp_path / "out", Executor()).folder
-    documents = DocumentSet.open(folder / "documents", "train")
+    documents = DocumentSet.open(folder / "documents", "train", 2000)
     keys = [key for bucket in range(len(documents.bucket_starts) - 1) for key in documents.document_keys(bucket)]
     assert len(keys) % 3 == 0
     assert len(set(keys)) == len(keys)
@@ -96,7 +96,7 @@ def test_held_out_documents_stay_when_others_are_added(built, make_config, texts
     config = make_config(sources=(SourceConfig(input=str(path)),), tokenizer=str(built.folder / "tokenizer"), seed=9)
     folder = build(config, tmp_path / "out", Executor()).folder
     before, after = (
-        DocumentSet.open(place / "documents", "validation").document_keys(0).tolist()
+        DocumentSet.open(place / "documents", "validation", 2000).document_keys(0).tolist()
         for place in (built.folder, folder)
     )
     assert set(before) <= set(after)

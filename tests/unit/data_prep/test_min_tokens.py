@@ -24,7 +24,7 @@ def test_short_documents_give_no_instance_of_a_length_and_are_counted(
     result = build(config, tmp_path / "out", Executor())
     tokens = {}
     for split in ("train", "validation"):
-        documents = DocumentSet.open(tmp_path / "out" / "documents", split)
+        documents = DocumentSet.open(tmp_path / "out" / "documents", split, 2000)
         parts = [documents.sentences(number) for number in range(documents.num_buckets)]
         tokens[split] = np.concatenate([np.diff(starts[of_documents]) for of_documents, starts in parts])
     every = np.concatenate(list(tokens.values()))

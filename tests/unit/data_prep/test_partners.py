@@ -96,13 +96,13 @@ def test_overlapped_buckets_hold_the_range(tmp_path):
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_pairs_of_a_unit_do_not_depend_on_the_units_before(tmp_path, small_windows, pairing):
     """Whatever a process has opened and walked before, as under any number of workers."""
-    documents, fresh = uneven_split(tmp_path), DocumentSet.open(tmp_path, "train")
+    documents, fresh = uneven_split(tmp_path), DocumentSet.open(tmp_path, "train", 2000)
     options = pair_options(64, pairing=pairing)
     for number in (7, 0, 2, 8, 1, 7):
         one, other = (PAIRINGS[pairing](Bucket(split, number), options) for split in (documents, fresh))
         assert np.array_equal(one.b_start, other.b_start)
         assert np.array_equal(one.label, other.label)
-        fresh = DocumentSet.open(tmp_path, "train")
+        fresh = DocumentSet.open(tmp_path, "train", 2000)
 
 
 @pytest.mark.parametrize("passes", [40, pytest.param(400, marks=pytest.mark.soak)])

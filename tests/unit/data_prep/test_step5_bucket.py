@@ -23,7 +23,7 @@ def test_documents_are_those_of_the_corpus(built, texts):
     expected = {tuple(tokenizer.encode(text).tolist()) for text in texts}
     found = []
     for split in ("train", "validation"):
-        documents = DocumentSet.open(built.folder / "documents", split)
+        documents = DocumentSet.open(built.folder / "documents", split, 2000)
         starts = WholeSplit.of(documents).tokens_of_documents
         flat = copied(documents, starts[:-1], np.diff(starts))
         found += [tuple(flat[a:b].tolist()) for a, b in pairwise(starts)]
@@ -66,7 +66,7 @@ def test_copies_of_one_document_are_no_more_than_a_worker_holds(make_config, mon
 
 
 def test_tokens_of_any_bucket_are_copied(built):
-    documents = DocumentSet.open(built.folder / "documents", "train")
+    documents = DocumentSet.open(built.folder / "documents", "train", 2000)
     flat = np.concatenate([documents.bucket_tokens(b) for b in range(len(documents.bucket_starts) - 1)])
     rng = np.random.default_rng(0)
     tokens = WholeSplit.of(documents).tokens_of_sentences
@@ -77,7 +77,7 @@ def test_tokens_of_any_bucket_are_copied(built):
 
 
 def test_index_agrees_with_buckets(built):
-    documents = DocumentSet.open(built.folder / "documents", "train")
+    documents = DocumentSet.open(built.folder / "documents", "train", 2000)
     whole = WholeSplit.of(documents)
     sizes = [len(whole.sentences_of_documents) - 1, len(whole.tokens_of_sentences) - 1, whole.tokens_of_sentences[-1]]
     assert documents.bucket_starts[-1].tolist() == sizes
