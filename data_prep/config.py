@@ -61,9 +61,9 @@ class CleanConfig:
 
     rules: tuple[CleaningRule, ...] = ("mojibake", "control_characters")
     """Cleaning rules, in any order: they run in the order in which the documentation lists them."""
-    min_characters: int = Field(default=100, ge=0)
+    min_characters: int = Field(default=100, ge=0, le=10**9)
     """Rule length: shorter documents are dropped."""
-    max_characters: int = Field(default=10_000_000, ge=1)
+    max_characters: int = Field(default=10_000_000, ge=1, le=10**9)
     """Rule length: longer documents are dropped."""
     boilerplate: tuple[str, ...] = ()
     """Rule boilerplate: regular expressions of further lines to drop."""
@@ -71,7 +71,7 @@ class CleanConfig:
     """Rule repeated_lines: documents with a larger share of their characters in repeated lines are dropped."""
     languages: tuple[Language, ...] = ()
     """Rule language: ISO 639-1 codes of the languages to keep; documents in others are dropped."""
-    min_paragraph_characters: int = Field(default=100, ge=1)
+    min_paragraph_characters: int = Field(default=100, ge=1, le=10**9)
     """Rule duplicate_paragraphs: shorter paragraphs may repeat."""
 
     @model_validator(mode="after")

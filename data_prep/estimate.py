@@ -246,7 +246,7 @@ def measured_rates(config: BuildConfig) -> dict[str, float]:
         path.write_text("\n\n".join(parts), encoding="utf-8")
         clock = _Clock()
         changes = {"vocab_size": 4096, "lengths": config.lengths[:1], "dupe_factor": 2}
-        small = loading.build(BuildConfig, {"sources": [{"input": str(path)}], **changes})
+        small = loading.merge_layers(BuildConfig, {"sources": [{"input": str(path)}], **changes})
         from data_prep.pipeline import build  # this module is read by it
 
         for number in range(2):  # the first one compiles

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import build
+from megabert.config.loading import merge_layers
 from megabert.finetuning.batches import Features
 from megabert.finetuning.setup import prepare
 from megabert.finetuning.tasks import find_task
@@ -96,7 +96,7 @@ def arguments(config: FinetuneConfig, steps: int, folder: Path) -> TrainingArgum
 
 def main(settings: dict[str, Any]) -> dict[str, Any]:
     """Train, predict, score."""
-    config = build(FinetuneConfig, settings["config"])
+    config = merge_layers(FinetuneConfig, settings["config"])
     task = find_task(settings["task"])
     prepared = prepare(task, config)
     set_seed(config.seed)

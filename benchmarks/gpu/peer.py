@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertForPreTraining, Trainer, TrainingArguments, set_seed
 
-from megabert.config.loading import build, read_yaml
+from megabert.config.loading import merge_layers, read_yaml
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.data.batch import IGNORED
@@ -93,7 +93,7 @@ def arguments(config: RunConfig, phase: PhaseConfig, folder: Path) -> TrainingAr
 
 def main(recipe: Path, shards_folder: Path, folder: Path, overrides: dict[str, Any]) -> None:
     """Train the phases one after the other."""
-    config = build(RunConfig, read_yaml(recipe), overrides)
+    config = merge_layers(RunConfig, read_yaml(recipe), overrides)
     splits = [ShardSet.open(shards_folder / "instances" / str(phase.max_seq_length)) for phase in config.phases]
     set_seed(SEED)
     model = BertForPreTraining(

@@ -119,7 +119,7 @@ def make_config(options: Namespace) -> BuildConfig:
         raise ConfigError(f"--{next(iter(of_source))} goes with --input; sources in a file have their own settings.")
     elif not any("sources" in loading.read_yaml(path) for path in options.config):
         raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
-    return loading.build(BuildConfig, *options.config, fields)
+    return loading.merge_layers(BuildConfig, *options.config, fields)
 
 
 def _show_plan(config: BuildConfig, workers: int) -> int:

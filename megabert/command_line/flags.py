@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from megabert.config.fields import FieldRow
-from megabert.config.loading import closest
+from megabert.config.names import closest
 from megabert.config.yaml_text import parse_yaml
 from megabert.errors import ConfigError
 

@@ -68,9 +68,9 @@ class Program:
             ConfigError: There is no such command, or it cannot be called like this.
         """
         if name not in self.commands:
-            from megabert.config.loading import nearest
+            from megabert.config.names import did_you_mean
 
-            raise ConfigError(f"{name}: no such command{nearest(name, self.commands)}")
+            raise ConfigError(f"{name}: no such command{did_you_mean(name, self.commands)}")
         module = import_module(f"{self.package}.{name.replace('-', '_')}")
         parser = Parser(f"{self.name} {name}")
         module.add_arguments(parser)
@@ -174,7 +174,7 @@ class Parser(argparse.ArgumentParser):
         """
         # pydantic and YAML: imported above, they would double the time that the table of commands takes.
         from megabert.command_line.flags import Flag, flag_name, nest, take_flag
-        from megabert.config.loading import nearest
+        from megabert.config.names import did_you_mean
 
         names = {option[2:].replace("-", "_"): option for option in self._option_string_actions if option[:2] == "--"}
         # Each word goes to one of two readers: argparse takes the command's own options, in the spelling that it knows,
@@ -195,7 +195,7 @@ class Parser(argparse.ArgumentParser):
             elif self.fields:
                 flags.append(take_flag(rest, self.fields, names.values()))
             else:
-                raise ConfigError(f"{rest[0]}: no such flag{nearest(rest[0], list(names.values()))}")
+                raise ConfigError(f"{rest[0]}: no such flag{did_you_mean(rest[0], list(names.values()))}")
         options = self.parse_args(own)
         options.fields, options.field_flags = nest(flags), flags
         return options

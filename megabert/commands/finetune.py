@@ -6,7 +6,7 @@ from pathlib import Path
 from megabert.command_line.program import Parser
 from megabert.command_line.terminal import loading
 from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import build, to_yaml
+from megabert.config.loading import merge_layers, to_yaml
 from megabert.distributed.environments import before_ranks_meet
 from megabert.finetuning.tasks import TASKS, find_task
 
@@ -48,7 +48,7 @@ def run(options: Namespace) -> int:
     with before_ranks_meet():
         if options.task != "glue":
             find_task(options.task)  # before the settings: without a task their errors say little
-        config = build(FinetuneConfig, *options.config, options.fields)
+        config = merge_layers(FinetuneConfig, *options.config, options.fields)
         task = None if options.task == "glue" else find_task(options.task, config)
     if options.print_config:
         print(to_yaml(config), end="")

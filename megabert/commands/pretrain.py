@@ -2,13 +2,16 @@
 
 from argparse import Namespace
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megabert.command_line.program import Parser
 from megabert.command_line.terminal import loading
 from megabert.config.loading import (
+    last_said,
     load_run_config,
+    merge_layers,
     phase_data,
     read_yaml,
     shipped_names,
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from megabert.export.sources import Source
     from megabert.models.build import InitialWeights
 
+CONFIG_NAME = "config.yaml"
+FIELDS_OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+"""Fields of the model that say how it is trained: the recipe's, whatever the source of the weights had."""
 NOTES = """
 Every field of the configuration is a flag by its path; precedence: default < recipe < --config files < flags. N is the
 number of an element, from 0: --phases.0.steps 100. Hyphens and underscores are both read.
@@ -129,35 +135,26 @@ def _dry_run(options: Namespace, config: RunConfig) -> None:
 
 
 def _configuration(options: Namespace) -> RunConfig:
-    """Resolve the run; a run that exists keeps the sizes that it recorded, whatever became of its source."""
-    flags, recorded, recipe = options.fields, Path(options.run_dir) / "config.yaml", options.recipe or "debug"
-    forks = [layer["fork"] for layer in (*map(read_yaml, options.config), flags) if layer.get("fork") is not None]
-    if forks:
-        if not recorded.is_file():
-            recorded = split_fork(str(forks[-1]))[0] / "config.yaml"
-        recipe = options.recipe or str(recorded)
-    fields = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
-
-    def model_of(source: str) -> dict[str, Any]:
-        if recorded.is_file():
-            return read_yaml(recorded)["model"]  # type: ignore[no-any-return]
-        from megabert.export.sources import open_source
-
-        sizes = to_dict(open_source(source).model)
-        if sizes["generator_size"] is None:  # whether a generator is added to a masked LM is the recipe's to say
-            del sizes["generator_size"]
-        return {name: value for name, value in sizes.items() if name not in fields}
-
-    kept = _kept_variant(Path(options.run_dir) / "config.yaml") if recipe in shipped_names("recipe") else {}
-    return load_run_config(recipe, options.config, flags, kept=kept, model_of=model_of)
+    """Resolve the run: what it has recorded stands above its sources, which may have gone by now."""
+    own = Path(options.run_dir) / CONFIG_NAME
+    fork = last_said([*map(read_yaml, options.config), options.fields], "fork")
+    recorded = own if fork is None or own.is_file() else split_fork(str(fork))[0] / CONFIG_NAME
+    recipe = options.recipe
+    if recipe is None:
+        recipe = "debug" if fork is None else str(recorded)
+    return load_run_config(recipe, options.config, options.fields, model_of=partial(_model_of, recorded=recorded))
 
 
-def _kept_variant(recorded: Path) -> dict[str, Any]:
-    """Return the rule of LAMB that a run began with: the recipe may have named another one, or none, at that time."""
-    optimizer = read_yaml(recorded).get("optimizer") if recorded.is_file() else None
-    if not isinstance(optimizer, dict) or "lamb_variant" not in optimizer:
-        return {}
-    return {"optimizer": {"lamb_variant": optimizer["lamb_variant"]}}
+def _model_of(source: str, recorded: Path) -> dict[str, Any]:
+    """Return the model's fields as the run has recorded them, else those that the source of its weights has."""
+    if recorded.is_file():
+        return to_dict(merge_layers(RunConfig, recorded).model)
+    from megabert.export.sources import open_source
+
+    sizes = to_dict(open_source(source).model)
+    if sizes["generator_size"] is None:  # whether a generator is added to a masked LM is the recipe's to say
+        del sizes["generator_size"]
+    return {name: value for name, value in sizes.items() if name not in FIELDS_OF_TRAINING}
 
 
 def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":

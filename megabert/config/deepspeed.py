@@ -9,7 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from megabert.config.loading import nearest, read_mapping, shipped_or_own
+from megabert.config.loading import read_mapping, shipped_or_own
+from megabert.config.names import did_you_mean
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
 
@@ -210,7 +211,7 @@ def _unknown_keys(engine: Mapping[str, Any]) -> list[str]:
         for key in values:
             if key not in known:
                 path = f"{section}.{key}" if section else key
-                problems.append(f"{path}: unknown key{nearest(key, sorted(known))}")
+                problems.append(f"{path}: unknown key{did_you_mean(key, sorted(known))}")
     return problems
 
 

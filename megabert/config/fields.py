@@ -4,10 +4,27 @@ import dataclasses
 import types
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, coerce_numbers_to_str=True)
-"""How every configuration dataclass is validated: no unknown keys, finite numbers."""
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, str_min_length=1)
+"""How every configuration dataclass is validated: no unknown keys, finite numbers, no empty text."""
+
+
+MAX_COUNT = 10**9
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+"""Steps, instances or examples: no run has more than a billion of them."""
+CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+"""The same, with 0 for none or for all of them."""
+Instances = Annotated[int, Field(ge=1, le=10**6)]
+"""Instances of a batch, whose order and lengths every rank has in memory."""
+SequenceLength = Annotated[int, Field(ge=8, le=1 << 20)]
+PackedTokens = Annotated[int, Field(ge=1, le=1 << 24)]
+Seconds = Annotated[float, Field(gt=0, le=10**7)]
+Rate = Annotated[float, Field(gt=0, le=1000)]
+Weight = Annotated[float, Field(ge=0, le=1000)]
+"""Coefficient of a term, such as weight decay; 0 leaves the term out."""
+Norm = Annotated[float, Field(ge=0, le=10**9)]
+Epsilon = Annotated[float, Field(gt=0, le=1)]
 
 
 class FieldRow(NamedTuple):

@@ -1,19 +1,21 @@
 """Building a configuration: defaults < recipe < files < flags, validated whole, every problem reported at once."""
 
-import difflib
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from megabert.config.contradictions import check_family, contradictions
-from megabert.config.fields import field_table
+from megabert.config.names import did_you_mean
 from megabert.config.phase import PhaseConfig
+from megabert.config.problems import FileValues, describe_problems, unfit_texts
 from megabert.config.run import RunConfig
-from megabert.config.yaml_text import parse_yaml
+from megabert.config.yaml_text import parse_yaml, write_yaml
 from megabert.errors import ConfigError
 from megabert.files import read_small
 
@@ -29,25 +31,22 @@ TILED_SIZES = (
     "max_position_embeddings",
 )
 """Fields of the model that are the recipe's where the weights are tiled; all others come from their source."""
-EITHER_OR = {
+OVERRIDES = {
     "steps": "tokens",
     "tokens": "steps",
     "batch_warmup_steps": "batch_warmup_tokens",
     "batch_warmup_tokens": "batch_warmup_steps",
+    "decay_power": "decay",
 }
-"""Fields of a phase of which only one is set, each with the other one."""
+"""Fields of a phase that a layer takes from the layers before it by naming the other one with another value."""
 MAX_FILE_BYTES = 4 << 20
 """No configuration is longer; a device or a wrong file has no end, or takes minutes to parse."""
 
 
-class FileValues(dict[str, Any]):
-    """What a file of the user's holds, and its path, for errors that are found after layers were merged."""
-
-    path: Path
-
-
-def build(cls: type[Config], *layers: Mapping[str, Any] | Path) -> Config:
+def merge_layers(cls: type[Config], *layers: Mapping[str, Any] | Path) -> Config:
     """Merge layers, later ones winning, and validate the result.
+
+    Types are strict: a number is no text, true is no number, and no text is empty.
 
     Args:
         cls: A pydantic dataclass.
@@ -60,18 +59,19 @@ def build(cls: type[Config], *layers: Mapping[str, Any] | Path) -> Config:
     Raises:
         ConfigError: All problems at once, each with its field, the value found and what is allowed.
     """
-    merged: dict[str, Any] = {}
     read = [read_yaml(layer) if isinstance(layer, Path) else layer for layer in layers]
+    merged: Any = {}
     for layer in read:
         merged = _merge(merged, layer, where="")
+    problems = list(unfit_texts(merged))
     try:
-        return TypeAdapter(cls).validate_python(merged)
+        # As JSON, since strict types take a list for a tuple, and a mapping for a dataclass, out of JSON alone.
+        if not problems:
+            config: Config = _adapter(cls).validate_json(json.dumps(merged), strict=True)  # type: ignore[arg-type]
+            return config
     except ValidationError as error:
-        lines = [
-            f"  {_describe(problem, cls)}{_origin(problem['loc'], read)}"
-            for problem in _one_for_each_field(_innermost(error.errors()), cls)
-        ]
-        raise ConfigError("\n".join([f"The configuration has {len(lines)} problem(s):", *lines])) from None
+        problems = describe_problems(error.errors(), cls, read)
+    raise ConfigError("\n".join([f"The configuration has {len(problems)} problem(s):", *problems]))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -115,12 +115,12 @@ def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, want
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Return the configuration as plain nested values that YAML and JSON can hold."""
-    return TypeAdapter(type(config)).dump_python(config, mode="json")
+    return _adapter(type(config)).dump_python(config, mode="json")  # type: ignore[arg-type,no-any-return]
 
 
 def to_yaml(config: Any) -> str:
-    """Return the configuration as the text of a file that ``build`` reads back equal."""
-    return yaml.safe_dump(to_dict(config), sort_keys=False)  # type: ignore[no-any-return]
+    """Return the configuration as the text of a file that `merge_layers` reads back equal."""
+    return write_yaml(to_dict(config))
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
@@ -135,17 +135,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         elif a != b:
             different[path] = (a, b)
     return different
-
-
-def closest(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that a mistyped one is likely to mean; None where none is like it."""
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Return ``; did you mean X?`` for the closest known name, or the list of known names."""
-    meant = closest(name, known)
-    return f"; did you mean {meant}?" if meant else f"; known are {', '.join(sorted(known))}"
 
 
 SHIPPED = {
@@ -176,7 +165,9 @@ def shipped_or_own(kind: str, name_or_file: str) -> Path:
         return folder / f"{name_or_file}{suffix}"
     if path.suffix and path.is_file():
         return path
-    raise ConfigError(f"--{kind} {name_or_file}: neither a shipped {kind} nor a file{nearest(name_or_file, names)}")
+    raise ConfigError(
+        f"--{kind} {name_or_file}: neither a shipped {kind} nor a file{did_you_mean(name_or_file, names)}"
+    )
 
 
 def load_run_config(
@@ -184,48 +175,77 @@ def load_run_config(
     files: Sequence[Path] = (),
     flags: Mapping[str, Any] | None = None,
     *,
-    kept: Mapping[str, Any] | None = None,
     model_of: Callable[[str], Mapping[str, Any]] | None = None,
 ) -> RunConfig:
-    """Resolve a run: dataclass defaults < recipe < what the run keeps < files in order < flags.
+    """Resolve a run: defaults < recipe < sizes of the initial weights < files in order < flags.
 
     Args:
         recipe: Name or file.
         files: YAML files that override the recipe.
         flags: Nested fields that override the files.
-        kept: Nested fields that a run which has begun keeps, whatever the recipe says by now.
-        model_of: Reads the model fields of the source that ``init_from`` names; they come between recipe and files.
+        model_of: Reads the model fields of the source that ``init_from`` names.
 
     Raises:
         ConfigError: Every problem at once, those of the phases' lengths included.
     """
-    layers = [read_yaml(shipped_or_own("recipe", recipe)), kept or {}, *map(read_yaml, files), flags or {}]
-    # The source of the weights gives the model's sizes: above the recipe's, below those that files and flags name.
-    sources = [layer["init_from"] for layer in layers if layer.get("init_from")]
-    is_tiled = bool([False, *(layer["init_tiling"] for layer in layers if "init_tiling" in layer)][-1])
-    is_transferred = "transfer" in [layer["init_vocabulary"] for layer in layers if "init_vocabulary" in layer][-1:]
-    positions_from = None
-    if sources and model_of is not None:
-        # `build` says what is wrong with a model that is no mapping.
-        models = [found if isinstance(found := layer.get("model"), Mapping) else {} for layer in layers]
-        if not is_tiled and any(fields.get("preset") for fields in models[1:]):
-            raise ConfigError(
-                f"model.preset and init_from={sources[-1]}: the sizes come from there. Leave one of the two out."
-            )
-        model = model_of(str(sources[-1]))
-        check_family(recipe, models, model, str(sources[-1]))
-        if is_transferred:  # the shards say it
-            model = {name: value for name, value in model.items() if name != "vocab_size"}
-        if not is_tiled and not any("max_position_embeddings" in fields for fields in models[1:]):
-            positions_from = str(sources[-1])
-        kept_sizes = {name: value for name, value in model.items() if name not in TILED_SIZES}
-        layers.insert(1, {"model": kept_sizes if is_tiled else {**model, "preset": None}})
-    config = build(RunConfig, {"name": Path(recipe).stem}, *layers)
-    problems = contradictions(config, positions_from=positions_from)
+    own = read_yaml(shipped_or_own("recipe", recipe))
+    overrides = [*map(read_yaml, files), flags or {}]
+    source = last_said([own, *overrides], "init_from")
+    sizes = {} if source is None or model_of is None else model_of(str(source))
+    layers = [
+        {"name": Path(recipe).stem},  # the recipe's file names it, unless it has a name of its own
+        own,
+        # The weights give the sizes: not the recipe, but what files and flags say of them stands, and is checked.
+        {"model": _sizes_of_source(recipe, own, overrides, sizes)} if sizes else {},
+        *overrides,
+    ]
+    config = merge_layers(RunConfig, *layers)
+    says_positions = any("max_position_embeddings" in _model_in(layer) for layer in overrides)
+    has_positions_of_source = bool(sizes) and not config.init_tiling and not says_positions
+    problems = contradictions(config, positions_from=str(source) if has_positions_of_source else None)
     if problems:
-        what = f"Recipe {recipe}" + (f" from the weights of {sources[-1]}" if sources else "")
+        what = f"Recipe {recipe}" + (f" from the weights of {source}" if source is not None else "")
         raise ConfigError("\n".join([f"{what} contradicts itself:", *problems]))
     return config
+
+
+def last_said(layers: Sequence[Mapping[str, Any]], field: str, default: Any = None) -> Any:
+    """Return what the last of the layers that name a field says of it."""
+    return next((layer[field] for layer in reversed(layers) if field in layer), default)
+
+
+def _model_in(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the model's fields in a layer; `merge_layers` says what is wrong with a model that is no mapping."""
+    model = layer.get("model")
+    return model if isinstance(model, Mapping) else {}
+
+
+def _sizes_of_source(
+    recipe: str, own: Mapping[str, Any], overrides: Sequence[Mapping[str, Any]], source: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the model fields that come from the source of the weights.
+
+    Args:
+        recipe: Its name, for errors.
+        own: The recipe.
+        overrides: The layers above it.
+        source: The source's model fields.
+
+    Raises:
+        ConfigError: The source is of another family than the run, or sizes are asked for by a preset as well.
+    """
+    layers = [own, *overrides]
+    init_from, is_tiled = last_said(layers, "init_from"), last_said(layers, "init_tiling", default=False)
+    check_family(recipe, [_model_in(layer) for layer in layers], source, str(init_from))
+    if not is_tiled and any(_model_in(layer).get("preset") for layer in overrides):
+        raise ConfigError(
+            f"model.preset and init_from={init_from}: the sizes come from there. Leave one of the two out."
+        )
+    not_taken = TILED_SIZES if is_tiled else ()
+    if last_said(layers, "init_vocabulary") == "transfer":
+        not_taken = (*not_taken, "vocab_size")  # the shards say it
+    sizes = {name: value for name, value in source.items() if name not in not_taken}
+    return sizes if is_tiled else {**sizes, "preset": None}
 
 
 def split_fork(fork: str) -> tuple[Path, int]:
@@ -235,7 +255,7 @@ def split_fork(fork: str) -> tuple[Path, int]:
         ConfigError: It is not of that form.
     """
     run_dir, _, step = fork.rpartition("@")
-    if not run_dir or not step.isdecimal():
+    if not run_dir or not re.fullmatch("[0-9]{1,15}", step):
         raise ConfigError(f"--fork {fork}: allowed is RUN@STEP, for example runs/large@4000.")
     return Path(run_dir), int(step)
 
@@ -262,68 +282,23 @@ def phase_data(config: RunConfig, phase: PhaseConfig) -> Path:
     return Path(config.data.path) / "instances" / str(phase.max_seq_length)
 
 
+@cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
+
+
 def _merge(base: Any, update: Any, where: str) -> Any:
     # A flag such as --phases.0.steps changes one element of a list that a recipe has made.
     if isinstance(base, list) and isinstance(update, Mapping):
         result = list(base)
         for key, value in update.items():
-            if not str(key).isdecimal() or int(key) >= len(result):
+            if not re.fullmatch("[0-9]{1,9}", str(key)) or int(key) >= len(result):
                 raise ConfigError(f"{where[:-1]}: there is no element {key!r}; it has {len(result)} (counted from 0).")
             result[int(key)] = _merge(result[int(key)], value, f"{where}{key}.")
         return result
     if isinstance(base, Mapping) and isinstance(update, Mapping):
-        # Who names tokens overrides steps that an earlier layer named, and the other way round.
-        base = {key: value for key, value in base.items() if EITHER_OR.get(key) not in update or key in update}
+        # A layer that names tokens overrides steps that an earlier layer named, and so on.
+        gone = {key for key, other in OVERRIDES.items() if other in update and update[other] != base.get(other)}
+        base = {key: value for key, value in base.items() if key not in gone}
         return {**base, **{key: _merge(base.get(key), value, f"{where}{key}.") for key, value in update.items()}}
     return update
-
-
-def _innermost(problems: list[Any]) -> list[Any]:
-    """Drop what pydantic says of a list only because its elements are wrong."""
-    paths = [problem["loc"] for problem in problems]
-    return [p for p in problems if not any(len(q) > len(p["loc"]) and q[: len(p["loc"])] == p["loc"] for q in paths)]
-
-
-def _one_for_each_field(problems: list[Any], cls: type) -> list[Any]:
-    """Join what pydantic says of each type that a field may have: it calls them ``vocab_size.int`` and the like."""
-    fields = {row.path for row in field_table(cls)}
-    joined: dict[tuple[Any, ...], Any] = {}
-    for problem in problems:
-        loc, numbered = problem["loc"], ["N" if isinstance(part, int) else str(part) for part in problem["loc"]]
-        end = next((end for end in range(len(loc)) if ".".join(numbered[:end]) in fields), len(loc))
-        loc = (*loc[:end], *(part for part in loc[end:] if isinstance(part, int)))
-        if loc in joined:
-            joined[loc]["msg"] += f" or {problem['msg'].removeprefix('Input should be ')}"
-        else:
-            joined[loc] = {**problem, "loc": loc}
-    return list(joined.values())
-
-
-def _origin(loc: Sequence[Any], layers: Sequence[Mapping[str, Any]]) -> str:
-    """Return the file that a field's value comes from, as the end of a line; nothing for flags and defaults."""
-    for layer in reversed(layers):
-        inner: Any = layer
-        try:
-            for part in loc:
-                inner = inner[part]
-        except (LookupError, TypeError):
-            continue
-        return f", in {layer.path}" if isinstance(layer, FileValues) else ""
-    return ""
-
-
-def _describe(problem: Any, cls: type) -> str:
-    path = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        section, _, name = path.rpartition(".")
-        known = [row.path for row in field_table(cls)]
-        # Suggest from the fields of the same section; in the table an element of a list is numbered N.
-        prefix = "".join(f"{'N' if part.isdecimal() else part}." for part in section.split(".") if part)
-        names = sorted({row[len(prefix) :].split(".")[0] for row in known if row.startswith(prefix)})
-        others = "" if section else " (flags that are no fields, such as --run-dir, are in --help)"
-        return f"{path}: unknown field{nearest(name, names)}{others}"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "tuple_type":
-        message = f"is a list; write it in brackets, [{problem['input']}]"
-    value = "" if problem["type"] == "missing" else f" (found {problem['input']!r})"
-    return f"{path}: {message}{value if len(value) < 200 else ''}"

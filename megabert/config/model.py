@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from megabert.config.families import FAMILIES, Family, FamilyName
-from megabert.config.fields import STRICT
+from megabert.config.fields import STRICT, Epsilon
 
 DecayRate = Annotated[float, Field(ge=0, lt=1)]
 """Share of a running mean that a step keeps."""
@@ -21,6 +21,7 @@ Positions = Annotated[int, Field(ge=2, le=1 << 20)]
 Pieces = Annotated[int, Field(ge=1, le=1 << 24)]
 Rows = Annotated[int, Field(ge=0, le=1 << 16)]
 Window = Annotated[int, Field(le=1 << 20)]
+RotaryBase = Annotated[float, Field(lt=1e12)]
 
 # Layers and width: Turc et al. 2019 (tiny to medium), Devlin et al. 2019 (base, large); heads are 64 wide.
 PRESETS: dict[str, dict[str, int]] = {
@@ -109,10 +110,10 @@ class ModelConfig:
     and itself."""
     global_attn_every_n_layers: Layers = 3
     """ModernBERT only: the first layer and every n-th after it attend to the whole sequence, the others locally."""
-    global_rope_theta: float = 160_000.0
+    global_rope_theta: RotaryBase = 160_000.0
     """ModernBERT only: base of the rotary positions in layers with global attention. The larger it is, the slower the
     slowest pairs turn, and the longer the sequences whose positions differ."""
-    local_rope_theta: float = 10_000.0
+    local_rope_theta: RotaryBase = 10_000.0
     """ModernBERT only: base of the rotary positions in layers with local attention."""
     embedding_dropout: Probability = 0.0
     """ModernBERT only: dropout probability after the embeddings."""
@@ -120,9 +121,9 @@ class ModelConfig:
     """ModernBERT only: dropout probability within the feed-forward layer, before its second matrix."""
     classifier_pooling: Literal["cls", "mean"] = "cls"
     """ModernBERT only: what a classifier reads of a sequence: its first token, or the mean of all."""
-    initializer_range: PositiveFloat = 0.02
+    initializer_range: Epsilon = 0.02
     """Standard deviation of the truncated normal distribution that weights are initialised from."""
-    layer_norm_eps: PositiveFloat = 1e-12
+    layer_norm_eps: Epsilon = 1e-12
     """Constant that LayerNorm adds to the variance."""
 
     @model_validator(mode="before")
@@ -133,6 +134,8 @@ class ModelConfig:
         given = values if isinstance(values, dict) else dict(values.kwargs or {})
         family = FAMILIES.get(str(given.get("family")), FAMILIES["bert"])
         preset = str(given.get("preset"))
+        # What passes through here is strict as Python is, in which a list is no tuple.
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         return {**family.defaults, **PRESETS.get(preset, {}), **family.presets.get(preset, {}), **given}
 
     @model_validator(mode="after")

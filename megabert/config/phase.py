@@ -1,35 +1,24 @@
 """A phase of pre-training: one sequence length with its own data, batch and schedule."""
 
-import re
 from bisect import bisect_left
 from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import (
-    BeforeValidator,
     Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
     field_validator,
     model_validator,
 )
 from pydantic.dataclasses import dataclass
 
-from megabert.config.fields import STRICT
+from megabert.config.fields import MAX_COUNT, STRICT, Count, Instances, Rate, SequenceLength, Weight
+from megabert.errors import ConfigError
 
 DataStart = Literal["continue", "beginning"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-def _from_scientific(value: object) -> object:
-    """Return ``50e9``, which YAML reads as text, as a number."""
-    if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", value):
-        return float(value)
-    return value
-
-
-Tokens = Annotated[int, Field(gt=0, le=10**18), BeforeValidator(_from_scientific)]
+Tokens = Annotated[int, Field(ge=1, le=10**15)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -41,9 +30,10 @@ class PhaseConfig:
     data: str | None = None
     """Folder of instance shards; by default ``data.path/instances/max_seq_length``."""
     data_start: DataStart = "continue"
-    """Where the phase begins in shards that an earlier phase has read: continue behind the last instance that was read,
-    so that none comes twice before all have come once, or beginning, the order's first instance again."""
-    max_seq_length: Annotated[int, Field(ge=8)] = 128
+    """Where the phase begins in shards that an earlier phase has read: continue after the last instance that was read,
+    so that none comes twice before all have come once, or beginning, the order's first instance again. Masks that the
+    loader draws are then those of the earlier phase again, unless the phase has shares of its own."""
+    max_seq_length: SequenceLength = 128
     """Length of the longest instance in tokens."""
     masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of an instance's tokens that is predicted, where the loader draws the masks; by default the shards' own.
@@ -55,24 +45,25 @@ class PhaseConfig:
     """ModernBERT only: base of the rotary positions of global attention in this phase, by default
     ``model.global_rope_theta``. Short sequences are trained with a smaller base than the long ones after them (10,000,
     then 160,000: Warner et al. 2024)."""
-    steps: PositiveInt | None = None
+    steps: Count | None = None
     """Number of optimizer updates in this phase, unless ``tokens`` says how long it is."""
     tokens: Tokens | None = None
     """Tokens to train on in this phase, in place of ``steps``: as many steps as hold them, at the mean length of the
     shards' instances. The run records these steps."""
-    global_batch_size: PositiveInt
+    global_batch_size: Instances
     """Instances that a step trains on, over all ranks; any positive number."""
-    initial_batch_size: PositiveInt | None = None
+    initial_batch_size: Instances | None = None
     """Instances of the phase's first step, from which the batch grows in a line to ``global_batch_size``; by default
     all steps are equal."""
-    batch_warmup_steps: Annotated[int, Field(gt=0, le=10**12)] | None = None
+    batch_warmup_steps: Count | None = None
     """Number of batches, skipped ones included, over which it grows."""
     batch_warmup_tokens: Tokens | None = None
     """Tokens over which it grows, in place of ``batch_warmup_steps``. The run records these batches."""
-    learning_rate: PositiveFloat
+    learning_rate: Rate
     """Learning rate at the end of the warm-up, its highest value."""
     warmup_ratio: Share = 0.0
-    """Share of the phase's steps during which the learning rate rises linearly from 0."""
+    """Share of the phase's steps during which the learning rate rises linearly from 0; a phase that warms up for all of
+    its steps ends at the highest rate."""
     decay: Literal["polynomial", "linear", "cosine", "one_minus_sqrt", "constant"] = "polynomial"
     """How the learning rate falls to ``final_learning_rate`` at the end of the phase: by a polynomial, in a line, along
     half a cosine, as one minus a square root (Haegele et al. 2024), or, if constant, not at all."""
@@ -80,9 +71,10 @@ class PhaseConfig:
     """Share of the phase's steps, its last ones, during which the learning rate falls; between warm-up and decay it
     stays at its highest value. By default the decay begins where the warm-up ends; a polynomial is then counted from
     the phase's first step, as in NVIDIA's recipe, so that the rate drops at the end of the warm-up."""
-    decay_power: PositiveFloat = 1.0
-    """Exponent of the polynomial decay: 1 is linear, 0.5 is NVIDIA's LAMB recipe."""
-    final_learning_rate: NonNegativeFloat = 0.0
+    decay_power: Rate | None = None
+    """Exponent of the polynomial decay: 1 is linear and the default, 0.5 is NVIDIA's LAMB recipe. Other decays have
+    none."""
+    final_learning_rate: Weight = 0.0
     """Learning rate of the phase's last step, where it decays."""
 
     @property
@@ -125,15 +117,19 @@ class PhaseConfig:
         Args:
             rows: Instances of the phase's shards.
             tokens: Tokens of these instances.
+
+        Raises:
+            ConfigError: They are more steps than a phase may have.
         """
         phase = self
         if phase.batch_warmup_tokens is not None:
             instances = phase.batch_warmup_tokens * rows / tokens
             mean = ((phase.initial_batch_size or 0) + phase.global_batch_size) / 2
-            ramp = max(1, round(instances / mean))
+            ramp = _at_most_a_count(max(1, round(instances / mean)), "batch_warmup_tokens", phase.batch_warmup_tokens)
             phase = replace(phase, batch_warmup_tokens=None, batch_warmup_steps=ramp)
         if phase.tokens is not None:
-            phase = replace(phase, tokens=None, steps=phase._batches_with(-(-phase.tokens * rows // tokens)))
+            steps = phase._batches_with(-(-phase.tokens * rows // tokens))
+            phase = replace(phase, tokens=None, steps=_at_most_a_count(steps, "tokens", phase.tokens))
         return phase
 
     def _batches_with(self, instances: int) -> int:
@@ -180,6 +176,15 @@ class PhaseConfig:
                 f"decay=constant does not fall, so that decay_ratio={self.decay_ratio} and final_learning_rate="
                 f"{self.final_learning_rate:g} mean nothing; leave them out, or choose another decay"
             )
+        if self.decay != "polynomial" and self.decay_power is not None:
+            raise ValueError(
+                f"decay_power={self.decay_power:g} goes with decay=polynomial, not {self.decay}; leave it out"
+            )
+        if self.warmup_ratio == 1 and self.final_learning_rate:
+            raise ValueError(
+                f"warmup_ratio=1 ends at the highest rate, so that final_learning_rate={self.final_learning_rate:g} "
+                "means nothing; leave it out, or warm up for a smaller share"
+            )
         shares = self.warmup_ratio + (self.decay_ratio or 0)
         if shares > 1 + 1e-9:  # sums of decimal fractions are a little off
             raise ValueError(
@@ -187,6 +192,16 @@ class PhaseConfig:
                 "together they are 1 at most"
             )
         return self
+
+
+def _at_most_a_count(batches: int, name: str, tokens: int) -> int:
+    """Return a number of batches that follows from a number of tokens, if a phase may have so many."""
+    if batches > MAX_COUNT:
+        raise ConfigError(
+            f"{name}={tokens:,} take {batches:,} batches of these shards; {MAX_COUNT:,} are allowed. Name fewer "
+            "tokens, or raise global_batch_size."
+        )
+    return batches
 
 
 def _sum_of_floors(count: int, factor: int, divisor: int) -> int:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from megabert.config.fields import STRICT
+from megabert.config.fields import STRICT, Count, Epsilon, Norm, PackedTokens, Seconds, Weight
 from megabert.config.model import DecayRate, ModelConfig
 from megabert.config.phase import PhaseConfig
 
@@ -34,11 +34,11 @@ class OptimizerConfig:
     and corrects the step size."""
     betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
     """Decay rates of the running first and second moments of the gradients."""
-    eps: PositiveFloat = 1e-6
+    eps: Epsilon = 1e-6
     """Constant that is added to the root of the second moment."""
-    weight_decay: NonNegativeFloat = 0.01
+    weight_decay: Weight = 0.01
     """Decoupled weight decay. Biases and LayerNorm parameters are not decayed."""
-    max_grad_norm: NonNegativeFloat = 1.0
+    max_grad_norm: Norm = 1.0
     """Clip the global gradient norm at this value; 0 does not clip."""
 
 
@@ -46,12 +46,12 @@ class OptimizerConfig:
 class CheckpointConfig:
     """When checkpoints are written, and which are kept."""
 
-    every_steps: PositiveInt = 200
+    every_steps: Count = 200
     """Steps between checkpoints; one is also written at step 0 and at the end of each phase."""
-    keep_last: PositiveInt = 3
+    keep_last: Count = 3
     """How many of the newest checkpoints to keep. The last good one, the best of the last phase, and the end of each
     phase are never deleted."""
-    keep_every_steps: PositiveInt | None = None
+    keep_every_steps: Count | None = None
     """Also keep, for good, the first checkpoint at or after every multiple of this number of steps; by default none."""
 
 
@@ -59,9 +59,9 @@ class CheckpointConfig:
 class ValidationConfig:
     """How the held-out split is scored."""
 
-    every_steps: PositiveInt = 200
+    every_steps: Count = 200
     """Steps between validations on the held-out split; one also ends each phase."""
-    max_instances: PositiveInt = 4096
+    max_instances: Count = 4096
     """Most held-out instances that a validation scores; they are the same ones each time."""
     weights: Weights = "trained"
     """Which weights are scored, and so make a checkpoint the best: those that are trained, or their moving average.
@@ -78,13 +78,28 @@ class AverageConfig:
     weights, shared out over ranks as the optimizer is."""
 
 
+def _first_to_last(value: str) -> str:
+    """Check that a range of steps does not end before it begins."""
+    first, _, last = value.partition("-")
+    if last and int(last) < int(first):
+        raise ValueError(f"{value} ends before it begins; write FIRST-LAST, such as {last}-{first}")
+    return value
+
+
+ProfiledSteps = Annotated[
+    str,
+    Field(pattern=r"^[1-9][0-9]{0,11}(-[1-9][0-9]{0,11})?$"),
+    AfterValidator(_first_to_last),
+]
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LoggingConfig:
     """How often metrics are written."""
 
-    every_steps: PositiveInt = 10
+    every_steps: Count = 10
     """Steps between log lines and TensorBoard points."""
-    profile_steps: Annotated[str, BeforeValidator(str), Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$")] | None = None
+    profile_steps: ProfiledSteps | None = None
     """Steps to record with torch.profiler into RUN/profile: a number or FIRST-LAST (the same as --profile)."""
     profile_ranks: Literal["main", "all"] = "main"
     """Which ranks record the profile: rank 0 alone, or all."""
@@ -94,12 +109,12 @@ class LoggingConfig:
 class WatchdogConfig:
     """After how long without progress a rank is ended."""
 
-    min_step_s: PositiveFloat = 60.0
+    min_step_s: Seconds = 60.0
     """Least time in seconds after which a step counts as hanging; it is ten times the 99th percentile of the phase's
     steps if that is longer."""
-    other_s: PositiveFloat = 1800.0
+    other_s: Seconds = 1800.0
     """Seconds after which a validation, a checkpoint, or one of the first steps of a phase counts as hanging."""
-    start_up_s: PositiveFloat = 3600.0
+    start_up_s: Seconds = 3600.0
     """Seconds after which building the model, loading a checkpoint or finding micro_batch_tokens counts as hanging."""
 
 
@@ -107,15 +122,15 @@ class WatchdogConfig:
 class RollbackConfig:
     """When a run returns to an earlier checkpoint, and leaves out the batches that are blamed."""
 
-    after_skips: PositiveInt = 10
+    after_skips: Count = 10
     """Number of batches in a row with non-finite loss or gradients after which the run rolls back."""
-    max_in_a_row: PositiveInt = 3
+    max_in_a_row: Count = 3
     """Rollbacks to the same checkpoint before the run ends with a diagnosis: then the data is not the cause."""
-    spike_ratio: Annotated[float, Field(gt=1)] | None = None
+    spike_ratio: Annotated[float, Field(gt=1, le=10**6)] | None = None
     """A loss above this multiple of its running median is a spike; by default spikes are not looked for."""
-    spike_steps: PositiveInt = 5
+    spike_steps: Count = 5
     """Number of spikes in a row after which the run rolls back."""
-    spike_window: Annotated[int, Field(ge=2)] = 100
+    spike_window: Annotated[int, Field(ge=2, le=10_000)] = 100
     """Number of losses in the running median. It restarts with each phase, and nothing counts as a spike before half of
     them are known."""
 
@@ -154,7 +169,7 @@ class RunConfig:
     phases: Annotated[tuple[PhaseConfig, ...], Field(min_length=1)]
     """The phases in their order: sequence lengths, each with its own data, batch and schedule."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    z_loss: NonNegativeFloat = 0.0
+    z_loss: Weight = 0.0
     """Weight of the z-loss in the objective: the mean square of the log of the softmax's normaliser at masked positions
     (Chowdhery et al. 2022, who take 1e-4), which keeps logits from drifting away together; 0 leaves it out."""
     average: AverageConfig = AverageConfig()
@@ -171,12 +186,12 @@ class RunConfig:
     """Vocabulary of the shards beside that of ``init_from``: the same one, or another, to which the weights are
     transferred. Pieces that both have keep their embeddings, new ones begin as the mean of the old pieces of their text
     (Gee et al. 2022)."""
-    fork: Annotated[str, Field(pattern=r"^.+@\d+$")] | None = None
+    fork: Annotated[str, Field(pattern=r"^.+@[0-9]{1,15}$")] | None = None
     """Another run's checkpoint to continue from, RUN@STEP, with its weights, moments, step and data position. Fields
     that neither recipe nor flags name are taken from that run."""
     engine: str = "auto"
     """DeepSpeed configuration: a name in ``ds_configs/`` or a file; auto means zero1."""
-    micro_batch_tokens: int | Literal["auto"] = "auto"
+    micro_batch_tokens: PackedTokens | Literal["auto"] = "auto"
     """Packed tokens that a rank takes in one micro-step; auto tries out the largest number that fits, once."""
     activation_checkpointing: bool = False
     """Recompute the layers in the backward pass: less memory, about a third more time."""

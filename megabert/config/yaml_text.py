@@ -1,11 +1,12 @@
-"""Reading YAML of users: recipes, build configurations and values of flags.
+"""YAML of users: recipes, build configurations and values of flags are read, and resolved configurations written.
 
-PyYAML reads YAML 1.1, in which ``0100`` is 64, ``1:30`` is 90 and ``2001-01-01`` a date. Here numbers are those that
-both versions of YAML read alike. Everything else stays text: the configuration's types read a number from it where they
-want one (``0100`` is 100, as YAML 1.2 has it), and a name such as ``0100`` keeps its zero.
+PyYAML reads YAML 1.1, in which ``0100`` is 64, ``1:30`` is 90, ``1_000`` is 1000, ``2001-01-01`` a date and ``1e-4`` a
+text. Here numbers are those of YAML 1.2, without leading zeros: ``1e-4``, ``50e9``, ``0x1F``. Everything else stays
+text, which a field that wants a number refuses.
 """
 
 import re
+from decimal import Decimal
 from typing import Any
 
 import yaml
@@ -65,12 +66,25 @@ class _Loader(yaml.SafeLoader):
             lines[key.value] = key.start_mark.line + 1
         return node
 
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """Return a number that is written with a point or an exponent; ``50e9`` is whole, ``50.0`` is not."""
+        value: float = self.construct_yaml_float(node)  # type: ignore[no-untyped-call]
+        is_whole = "e" in node.value.lower() and abs(value) < 2**63 and value.is_integer()
+        return int(Decimal(node.value)) if is_whole else value
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that `_Loader`, or a reader of YAML 1.1, would read as something else."""
+
 
 # A number of more digits than any field takes stays text, which the field then refuses by its name.
 _INT = r"[-+]?(?:0|[1-9][0-9]{0,30}|0x[0-9a-fA-F]{1,30})$"
-_FLOAT = r"(?:[-+]?[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(_INT), "-+0123456789")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), "-+0123456789.")
+_DECIMAL = r"[-+]?(?:(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{0,60})?|\.[0-9]{1,60})"
+_FLOAT = rf"(?!{_INT}){_DECIMAL}(?:[eE][-+]?[0-9]{{1,3}})?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(_INT), list("-+0123456789"))  # type: ignore[no-untyped-call]
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789."))  # type: ignore[no-untyped-call]
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
 
 
 def parse_yaml(text: str) -> Any:
@@ -87,6 +101,11 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(f"{place}{error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise ValueError(str(error).splitlines()[0]) from None
+
+
+def write_yaml(values: Any) -> str:
+    """Return plain values as YAML that `parse_yaml` reads back equal."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False)
 
 
 def _problem(item: Any, text: str) -> yaml.MarkedYAMLError:

@@ -22,11 +22,11 @@ sample of its shard, and a window mixes eight such samples from anywhere in the 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import NonNegativeInt
+from pydantic import Field
 
 from megabert.errors import DataError
 from megabert.randomness.keyed import mix, mix_before, string_key
@@ -42,12 +42,15 @@ _BLOCKS_KEY = string_key("data/order/blocks")
 _ROWS_KEY = string_key("data/order/rows")
 
 
+Index = Annotated[int, Field(ge=0, le=2**53)]
+
+
 class PositionRange(NamedTuple):
     """Positions ``start`` to ``stop - 1`` in the permuted order of one epoch."""
 
-    epoch: NonNegativeInt
-    start: NonNegativeInt
-    stop: NonNegativeInt
+    epoch: Index
+    start: Index
+    stop: Index
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ class DataPosition:
         skipped: Ranges that are left out, sorted and not overlapping: instances blamed for spikes or non-finite losses.
     """
 
-    epoch: NonNegativeInt
-    offset: NonNegativeInt
+    epoch: Index
+    offset: Index
     skipped: tuple[PositionRange, ...] = ()
 
     def take(self, count: int, num_rows: int) -> tuple[tuple[PositionRange, ...], "DataPosition"]:
@@ -107,7 +110,7 @@ class DataPosition:
 
     def _next_free(self, epoch: int, offset: int, num_rows: int) -> tuple[int, int] | None:
         """Return the first range (start, limit) from ``offset`` on that is not skipped; None if the epoch ends."""
-        for skipped in self.skipped:
+        for skipped in self.skipped if offset < num_rows else ():
             if skipped.epoch != epoch or skipped.stop <= offset:
                 continue
             if offset < skipped.start:

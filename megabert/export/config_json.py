@@ -12,7 +12,7 @@ from pydantic import Field
 
 import megabert
 from megabert.config.families import FAMILIES, Objective
-from megabert.config.loading import build
+from megabert.config.loading import merge_layers
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError
 from megabert.json_files import read_json
@@ -264,7 +264,7 @@ def read_config_json(folder: Path) -> ModelConfig:
         config = _model_config(content, exchange)
         if config.generator_size is not None and (generator / "config.json").is_file():
             share = read_config_json(generator).hidden_size / config.hidden_size
-            config = build(ModelConfig, vars(config), {"generator_size": share})
+            config = merge_layers(ModelConfig, vars(config), {"generator_size": share})
     except ConfigError as error:
         problems = "; ".join(line.strip() for line in str(error).splitlines()[1:])
         raise ConfigError(f"{path}: {problems}. Give a whole Hugging Face folder of a BERT model.") from None
@@ -281,10 +281,10 @@ def _model_config(content: dict[str, Any], exchange: Exchange) -> ModelConfig:
     shape |= {name: None for name, none in exchange.optional.items() if shape[name] in (none, 0)}
     if isinstance(shape.get("pos_att_type"), str):
         shape["pos_att_type"] = [part.strip() for part in shape["pos_att_type"].lower().split("|")]
-    config = build(ModelConfig, shape)
+    config = merge_layers(ModelConfig, shape)
     # RoBERTa counts positions from behind the padding id; its table has rows that no token reaches.
     unused = unused_positions(config, content.get("pad_token_id") or 0)
-    return build(ModelConfig, shape, {"max_position_embeddings": config.max_position_embeddings - unused})
+    return merge_layers(ModelConfig, shape, {"max_position_embeddings": config.max_position_embeddings - unused})
 
 
 def config_path(folder: Path) -> Path:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import build, nearest
+from megabert.config.loading import merge_layers
+from megabert.config.names import did_you_mean
 from megabert.data.batch import MicroBatch
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.huggingface import load_fitting_tokenizer
@@ -137,14 +138,14 @@ def _settings(saved: SavedModel, changes: Mapping[str, Any]) -> FinetuneConfig:
     """Return the settings recorded with a model, with changes."""
     unknown = [setting for setting in changes if setting not in CHANGEABLE]
     if unknown:
-        raise ConfigError(f"{unknown[0]}: no setting of an evaluation{nearest(unknown[0], CHANGEABLE)}")
+        raise ConfigError(f"{unknown[0]}: no setting of an evaluation{did_you_mean(unknown[0], CHANGEABLE)}")
     recorded = {"model": str(saved.folder), "data": "", **saved.settings}
     try:
-        build(FinetuneConfig, recorded)
+        merge_layers(FinetuneConfig, recorded)
     except ConfigError as error:
         problems = "; ".join(line.strip() for line in str(error).splitlines()[1:])
         raise ConfigError(f"{saved.folder}/config.json: {KEY}: {problems}. Fetch the folder again.") from None
-    return build(FinetuneConfig, recorded, changes)
+    return merge_layers(FinetuneConfig, recorded, changes)
 
 
 def _find_device(name: str) -> torch.device:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import nearest
+from megabert.config.names import did_you_mean
 from megabert.errors import ConfigError
 
 COLUMNS = ("text", "pair", "label")
@@ -166,7 +166,7 @@ def find_task(name: str, config: FinetuneConfig | None = None) -> Task:
         ConfigError: There is no such task.
     """
     if name not in TASKS:
-        raise ConfigError(f"{name}: no such task{nearest(name, list(TASKS))}")
+        raise ConfigError(f"{name}: no such task{did_you_mean(name, list(TASKS))}")
     given = {column: getattr(config, f"{column}_column", None) for column in COLUMNS}
     return replace(TASKS[name], **{column: value for column, value in given.items() if value})
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from megabert.config.loading import nearest
+from megabert.config.names import did_you_mean
 from megabert.errors import ConfigError
 
 
@@ -76,7 +76,7 @@ def gpu_by_name(name: str) -> Gpu:
         ConfigError: The table does not have this GPU.
     """
     if name.lower() not in GPUS:
-        raise ConfigError(f"--gpu {name}: not in the table of datasheets{nearest(name.lower(), list(GPUS))}")
+        raise ConfigError(f"--gpu {name}: not in the table of datasheets{did_you_mean(name.lower(), list(GPUS))}")
     return GPUS[name.lower()]
 
 

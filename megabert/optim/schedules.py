@@ -14,7 +14,7 @@ def learning_rate(phase: PhaseConfig, phase_step: int) -> float:
     With ``N`` steps, warm-up share ``w``, decay share ``d``, peak ``lr``, final rate ``f`` and progress
     ``x = phase_step / N``::
 
-        lr * x / w                 for x < w
+        lr * x / w                 for x < w, and for all x if w is 1
         lr                         for x <= 1 - d
         f + (lr - f) * shape(y)    otherwise, with y = (x - (1 - d)) / d, which rises from 0 to 1
 
@@ -29,19 +29,18 @@ def learning_rate(phase: PhaseConfig, phase_step: int) -> float:
         phase_step: Number of the update within the phase, from 1 to ``phase.num_steps``.
     """
     progress = phase_step / phase.num_steps
-    if progress < phase.warmup_ratio:
+    if progress < phase.warmup_ratio or phase.warmup_ratio == 1:
         return phase.learning_rate * progress / phase.warmup_ratio
     if phase.decay == "constant":
         return phase.learning_rate
     share = phase.decay_ratio
     if share is None:
         share = 1.0 if phase.decay == "polynomial" else 1.0 - phase.warmup_ratio
-    # What is left of the decay: 1 before it begins, 0 at its end. A share of 0 has no step before its end.
-    left = max(0.0, (1.0 - progress) / share) if share else 0.0
+    left = max(0.0, (1.0 - progress) / share)  # of the decay: 1 before it begins, 0 at its end
     if left >= 1.0:
         return phase.learning_rate
     final = phase.final_learning_rate
-    return final + (phase.learning_rate - final) * SHAPES[phase.decay](left, phase.decay_power)
+    return final + (phase.learning_rate - final) * SHAPES[phase.decay](left, phase.decay_power or 1.0)
 
 
 SHAPES: dict[str, Callable[[float, float], float]] = {

@@ -96,7 +96,7 @@ def describe_run(
 
 def data_positions(inputs: RunInputs) -> list[DataPosition]:
     """Return where each phase of a new run begins in its shards, if no batch is skipped on the way."""
-    state, beginnings = TrainerState(data_sha256=inputs.data_sha256, left_at={}), []
+    state, beginnings = TrainerState(data_sha256=inputs.data_sha256), []
     for index, (phase, (train, _)) in enumerate(zip(inputs.config.phases, inputs.shards, strict=True)):
         if index:
             state = state.next_phase(data_start=phase.data_start)

@@ -39,7 +39,7 @@ def choose_micro_batch_tokens(
         return MicroBatchTokens(tokens=tuple(config.micro_batch_tokens for _ in config.phases))
     # A resumed run keeps its budgets, so that it packs the batches as before; on another machine it searches again.
     found_for = _case(inputs, world)
-    if stored.found_for == found_for:
+    if stored.found_for == found_for and len(stored.tokens) == len(config.phases):
         return stored
     budgets = []
     for (train, _), phase in zip(inputs.shards, config.phases, strict=True):

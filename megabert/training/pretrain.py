@@ -191,10 +191,8 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
     )
     for index in range(state.phase + 1, len(config.phases)):
         if state.data_sha256[index] in state.data_sha256[:index]:
-            where = "at the first instance, as when this run began"
-            if state.left_at is not None:
-                continues = config.phases[index].data_start == "continue"
-                where = "where that one ends" if continues else "at the first instance again"
+            continues = config.phases[index].data_start == "continue"
+            where = "where that one ends" if continues else "at the first instance again"
             logger.info("%s reads the shards of an earlier phase: it begins %s", phase_name(config, index), where)
     if manifest is None:
         logger.info("new run in %s", run_dir)

@@ -3,8 +3,10 @@
 import json
 import math
 import statistics
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
 
 from megabert.config.phase import DataStart
 from megabert.config.run import RollbackConfig, RunConfig
@@ -13,7 +15,7 @@ from megabert.errors import CheckpointError
 from megabert.json_files import parse_json, to_json
 
 Ranges = tuple[PositionRange, ...]
-_LATER = {"left_at": None, "phase_skipped": 0}
+Counter = Annotated[int, Field(ge=0, le=2**53)]
 
 
 @dataclass(frozen=True)
@@ -79,37 +81,37 @@ class TrainerState:
     background keeps the state that it was started with.
     """
 
-    step: int = 0
+    step: Counter = 0
     """Optimizer updates over all phases; the axis of every logged value."""
-    phase: int = 0
+    phase: Counter = 0
     """Index of the phase that the next update belongs to, or of the last phase at the end."""
-    phase_step: int = 0
+    phase_step: Counter = 0
     """Updates in this phase; drives the learning rate and LAMB's bias correction."""
-    phase_skipped: int = 0
-    """Batches of this phase that were skipped; runs of earlier versions did not count them."""
-    batches: int = 0
+    phase_skipped: Counter = 0
+    """Batches of this phase that were skipped."""
+    batches: Counter = 0
     """Global batches consumed over all phases, skipped ones included; keys the dropout masks."""
-    samples: int = 0
+    samples: Counter = 0
     """Instances in these batches."""
     position: DataPosition = BEGINNING
     """Where the phase's data continue."""
-    skipped_steps: int = 0
+    skipped_steps: Counter = 0
     """Batches whose loss or gradients were not finite."""
-    skipped_in_a_row: int = 0
+    skipped_in_a_row: Counter = 0
     """Skipped batches since the last update."""
     recent_losses: tuple[float, ...] = ()
     """Losses for the running median that tells spikes. Spikes are not among them; empty where none are looked for."""
-    spikes_in_a_row: int = 0
+    spikes_in_a_row: Counter = 0
     """Latest updates in a row whose loss was a spike."""
     bad_data: BlamedData = field(default_factory=BlamedData)
     """Data that the latest skips or spikes are blamed on."""
-    rollbacks: int = 0
+    rollbacks: Counter = 0
     """Returns to an earlier checkpoint, after skips or spikes in a row."""
-    rollbacks_in_a_row: int = 0
+    rollbacks_in_a_row: Counter = 0
     """Latest returns in a row that led to the same checkpoint."""
-    rollback_step: int | None = None
+    rollback_step: Counter | None = None
     """Step of the checkpoint that the last rollback returned to."""
-    best_step: int | None = None
+    best_step: Counter | None = None
     """Step of the lowest held-out loss of the last phase; None before the last phase was validated."""
     best_loss: float | None = None
     """The held-out loss at ``best_step``."""
@@ -117,12 +119,12 @@ class TrainerState:
     """Size of each phase's micro-batches, as set or as measured by trying."""
     data_sha256: tuple[str, ...] = ()
     """Identity of each phase's shards."""
-    left_at: dict[str, DataPosition] | None = None
-    """Where earlier phases left their shards, by the shards' identity; a phase that reads them again continues there.
-    None in runs that began when every phase began at the first instance."""
+    left_at: dict[str, DataPosition] = field(default_factory=dict)
+    """Where earlier phases left their shards, by the shards' identity; a phase that reads them again continues
+    there."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Held-out metrics of the phase's latest validation."""
-    metrics_step: int | None = None
+    metrics_step: Counter | None = None
     """Step of that validation."""
 
     def after_step(self, outcome: StepOutcome, rule: RollbackConfig) -> "TrainerState":
@@ -210,13 +212,11 @@ class TrainerState:
         What continues: weights, moments, AdamW's bias correction, the loss scale, ``batches`` (no dropout mask comes
         twice), the counts of samples, skips and rollbacks, and the data where an earlier phase read the same shards.
         """
-        left_at, position = self.left_at, BEGINNING
-        if left_at is not None:
-            old, new = self.data_sha256[self.phase : self.phase + 2]
-            left_at = {**left_at, old: self.position}
-            position = left_at.get(new, BEGINNING)
-            if data_start == "beginning":  # what was blamed for trouble is left out again
-                position = replace(BEGINNING, skipped=position.skipped)
+        old, new = self.data_sha256[self.phase : self.phase + 2]
+        left_at = {**self.left_at, old: self.position}
+        position = left_at.get(new, BEGINNING)
+        if data_start == "beginning":  # what was blamed for trouble is left out again
+            position = replace(BEGINNING, skipped=position.skipped)
         return replace(
             self,
             phase=self.phase + 1,
@@ -275,16 +275,29 @@ class TrainerState:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, as a checkpoint manifest holds them."""
-        values: dict[str, Any] = to_json(self)
-        # Fields that earlier versions do not have are left out where they say nothing.
-        return {name: value for name, value in values.items() if name not in _LATER or value != _LATER[name]}
+        return to_json(self)  # type: ignore[no-any-return]
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "TrainerState":
+    def from_dict(cls, values: dict[str, Any], config: RunConfig | None = None) -> "TrainerState":
         """Read what ``to_dict`` wrote.
 
+        Args:
+            values: Its result.
+            config: Configuration of the run that wrote it, which the phases have to fit.
+
         Raises:
-            CheckpointError: A value is missing or impossible.
+            CheckpointError: A value is missing, unknown or impossible.
         """
         remedy = "Resume from another checkpoint."
-        return parse_json(json.dumps(values), cls, where="trainer state", remedy=remedy, error=CheckpointError)
+        differing = sorted({f.name for f in fields(cls)} ^ values.keys())
+        if differing:
+            what = "lacks" if differing[0] not in values else "has an unknown"
+            raise CheckpointError(f"trainer state: damaged or edited ({what} {differing[0]}). {remedy}")
+        state = parse_json(json.dumps(values), cls, where="trainer state", remedy=remedy, error=CheckpointError)
+        phases = None if config is None else len(config.phases)
+        if phases is not None and (state.phase >= phases or len(state.data_sha256) != phases):
+            raise CheckpointError(
+                f"trainer state: damaged or edited (phase={state.phase} and the shards of {len(state.data_sha256)} "
+                f"phases, but the run has {phases}, counted from 0). {remedy}"
+            )
+        return state

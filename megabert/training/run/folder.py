@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from megabert.checkpoints.format import steps_in
-from megabert.config.loading import build, differences, phase_data, to_dict, to_yaml
+from megabert.config.loading import differences, merge_layers, phase_data, to_dict, to_yaml
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig, is_science
 from megabert.errors import CheckpointError, DataError
@@ -41,7 +41,7 @@ def read_config(run_dir: Path) -> RunConfig:
     path = run_dir / CONFIG_NAME
     if not path.is_file():
         raise CheckpointError(f"{run_dir}: has no {CONFIG_NAME}, so it is no run folder. Name one: runs/NAME.")
-    return build(RunConfig, path)
+    return merge_layers(RunConfig, path)
 
 
 def run_data(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> Path:

@@ -27,7 +27,7 @@ from megabert.config.deepspeed import deepspeed_of, zero_stage_of
 from megabert.config.families import Objective
 from megabert.config.loading import phase_data, split_fork
 from megabert.config.run import RunConfig
-from megabert.data.order import BEGINNING, DataPosition
+from megabert.data.order import BEGINNING
 from megabert.engine.build import resolve_precision
 from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model
@@ -134,7 +134,7 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     is_own = has_checkpoint(checkpoints_dir(run_dir))
     # A new run: step 1, from random or given weights.
     if not is_own and config.fork is None:
-        return RunStart(state=TrainerState(data_sha256=inputs.data_sha256, left_at={}))
+        return RunStart(state=TrainerState(data_sha256=inputs.data_sha256))
     # Otherwise with everything that the run, or the one that it is a fork of, had at a checkpoint.
     if is_own:
         status.open()  # what goes wrong from here on is this run's own failure
@@ -144,7 +144,7 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
         checkpoint = find_fork(config.fork)
         changes = [change for change in changes_since(split_fork(config.fork)[0], config) if change[:5] != "fork:"]
     manifest = read_checkpoint_manifest(checkpoint)
-    state = TrainerState.from_dict(manifest.trainer_state)
+    state = TrainerState.from_dict(manifest.trainer_state, config if is_own else None)
     if is_own:
         _check_same_data(run_dir, inputs, state)
     else:
@@ -196,27 +196,8 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
         position=stored.position if has_same_data else BEGINNING,
         budgets=stored.budgets,
         data_sha256=data_sha256,
-        left_at=_left_after_fork(stored, config, data_sha256),
+        left_at=stored.left_at,
     )
-
-
-def _left_after_fork(stored: TrainerState, config: RunConfig, data_sha256: tuple[str, ...]) -> dict[str, DataPosition]:
-    """Return where the forked run's earlier phases left their shards.
-
-    Raises:
-        ConfigError: A later phase is to continue in shards of which this is not recorded.
-    """
-    if stored.left_at is not None:
-        return stored.left_at
-    earlier = stored.data_sha256[: stored.phase]
-    for index in range(stored.phase + 1, len(config.phases)):
-        if data_sha256[index] in earlier and config.phases[index].data_start == "continue":
-            raise ConfigError(
-                f"phases.{index}.data_start=continue: the run of --fork {config.fork} did not record where its phases "
-                "left these shards. Name other shards, or read them again from their first instance: "
-                f"--phases.{index}.data_start beginning."
-            )
-    return {}
 
 
 def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:

@@ -7,7 +7,7 @@ import yaml
 
 from megabert.cli import main
 from megabert.commands.pretrain import _initial
-from megabert.config.loading import load_run_config, to_yaml
+from megabert.config.loading import load_run_config
 from megabert.errors import MegabertError
 from megabert.training.run.folder import record_run
 
@@ -51,8 +51,7 @@ def test_generator_of_the_source_keeps_its_size(generator_size, monkeypatch):
 
 def test_run_that_began_as_a_masked_lm_stays_one(generator_size, tmp_path):
     recorded = {"family": "electra", "hidden_size": 64, "embedding_size": 32, "generator_size": None}
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({"model": recorded}))
+    record_run(tmp_path / "run", load_run_config("electra_small", flags={"model": recorded}), {})
     assert generator_size("ElectraForMaskedLM") is None
 
 
@@ -70,29 +69,6 @@ def test_sizes_of_a_source_come_without_its_vocabulary_where_that_is_transferred
     for flags, expected in (((), 5), (("--init-vocabulary", "transfer"), "auto")):
         assert main(["pretrain", *words, *flags, "--print-config"]) == 0
         assert yaml.safe_load(capsys.readouterr().out)["model"]["vocab_size"] == expected
-
-
-@pytest.mark.parametrize(
-    ("recorded", "flags", "expected"),
-    [
-        (None, (), "apex"),  # the recipe's
-        ("nvlamb", (), "nvlamb"),  # what the run began with, before the recipe named a rule
-        ("nvlamb", ("--optimizer.lamb-variant", "paper"), "paper"),  # refused when the folder is claimed
-    ],
-)
-def test_run_keeps_the_rule_of_lamb_that_it_began_with(recorded, flags, expected, tmp_path, capsys):
-    if recorded:
-        record_run(tmp_path, load_run_config("bert_large", flags={"optimizer": {"lamb_variant": recorded}}), {})
-    assert main(["pretrain", "--recipe", "bert_large", "--run-dir", str(tmp_path), "--print-config", *flags]) == 0
-    assert yaml.safe_load(capsys.readouterr().out)["optimizer"]["lamb_variant"] == expected
-
-
-def test_rule_of_lamb_in_a_recipe_of_ones_own_counts(tmp_path, capsys):
-    record_run(tmp_path, load_run_config("debug"), {})
-    recipe = tmp_path / "own.yaml"
-    recipe.write_text(to_yaml(load_run_config("debug", flags={"optimizer": {"lamb_variant": "apex"}})))
-    assert main(["pretrain", "--recipe", str(recipe), "--run-dir", str(tmp_path), "--print-config"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out)["optimizer"]["lamb_variant"] == "apex"
 
 
 @pytest.mark.parametrize("place", ["flag", "file"])

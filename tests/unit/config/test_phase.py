@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from megabert.config.loading import build
+from megabert.config.loading import merge_layers
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
@@ -38,10 +38,17 @@ def test_instances_within_a_ramp_are_the_sum_of_its_batches(first, last, ramp):
 
 
 def test_a_ramp_of_any_length_is_summed_at_once():
-    endless = phase(steps=10**12, initial_batch_size=1, batch_warmup_steps=10**12)
-    assert endless.num_instances == 10**12 + (510 * (10**12 - 1) + math.gcd(511, 10**12) - 1) // 2
-    resolved = phase(steps=None, tokens=10**15, initial_batch_size=1, batch_warmup_tokens=10**15)
-    assert resolved.with_steps(rows=1, tokens=100).num_steps == pytest.approx(10**13 / 256.5, rel=1e-2)
+    endless = phase(steps=10**9, initial_batch_size=1, batch_warmup_steps=10**9)
+    assert endless.num_instances == 10**9 + (510 * (10**9 - 1) + math.gcd(511, 10**9) - 1) // 2
+    resolved = phase(steps=None, tokens=10**13, initial_batch_size=1, batch_warmup_tokens=10**13)
+    assert resolved.with_steps(rows=1, tokens=100).num_steps == pytest.approx(10**11 / 256.5, rel=1e-2)
+
+
+@pytest.mark.parametrize("options", [{"steps": None, "tokens": 10**15}, {"batch_warmup_tokens": 10**15}])
+def test_tokens_of_more_steps_than_a_phase_may_have_are_refused(options):
+    growing = {"initial_batch_size": 1} if "batch_warmup_tokens" in options else {}
+    with pytest.raises(ConfigError, match=r"tokens=1,000,000,000,000,000 take .* 1,000,000,000 are allowed"):
+        phase(**options, **growing).with_steps(rows=1, tokens=100)
 
 
 def test_phase_that_ends_within_its_ramp_counts_what_it_has():
@@ -63,17 +70,17 @@ def test_ramp_in_tokens_is_a_ramp_in_batches():
     assert resolved.instances_of(35) * 100 == pytest.approx(1_000_000, rel=0.02)
 
 
-@pytest.mark.parametrize(("written", "tokens"), [("50e9", 50 * 10**9), ("1.7E12", 17 * 10**11), (7, 7), (2e3, 2000)])
-def test_tokens_may_be_written_with_an_exponent(written, tokens):
-    values = {"tokens": written, "global_batch_size": 1, "learning_rate": 1.0}
-    assert build(RunConfig, {"phases": [values]}).phases[0].tokens == tokens
+@pytest.mark.parametrize(("written", "tokens"), [("50e9", 50 * 10**9), ("1.7E12", 17 * 10**11), ("7", 7)])
+def test_tokens_may_be_written_with_an_exponent(written, tokens, tmp_path):
+    (tmp_path / "own.yaml").write_text(f"phases: [{{tokens: {written}, global_batch_size: 1, learning_rate: 1}}]")
+    assert merge_layers(RunConfig, tmp_path / "own.yaml").phases[0].tokens == tokens
 
 
-@pytest.mark.parametrize("written", ["1.5e0", "1e-3", "nan", "e9", "1e99", "1e999", -5])
+@pytest.mark.parametrize("written", ["50e9", 1.5, 2e3, True, math.nan, 10**16, 10**400, -5, 0])
 def test_tokens_are_a_whole_number(written):
     values = {"tokens": written, "global_batch_size": 1, "learning_rate": 1.0}
     with pytest.raises(ConfigError, match=r"phases\.0\.tokens"):
-        build(RunConfig, {"phases": [values]})
+        merge_layers(RunConfig, {"phases": [values]})
 
 
 def test_a_phase_in_steps_stays_as_it_is():
@@ -82,9 +89,9 @@ def test_a_phase_in_steps_stays_as_it_is():
 
 def test_a_later_layer_may_name_tokens_where_an_earlier_one_names_steps_and_the_other_way_round():
     recipe = {"phases": [{"steps": 9, "global_batch_size": 1, "learning_rate": 1.0}]}
-    in_tokens = build(RunConfig, recipe, {"phases": {"0": {"tokens": 500}}})
+    in_tokens = merge_layers(RunConfig, recipe, {"phases": {"0": {"tokens": 500}}})
     assert (in_tokens.phases[0].steps, in_tokens.phases[0].tokens) == (None, 500)
-    in_steps = build(RunConfig, recipe, {"phases": {"0": {"tokens": 500}}}, {"phases": {"0": {"steps": 7}}})
+    in_steps = merge_layers(RunConfig, recipe, {"phases": {"0": {"tokens": 500}}}, {"phases": {"0": {"steps": 7}}})
     assert (in_steps.phases[0].steps, in_steps.phases[0].tokens) == (7, None)
 
 
@@ -101,4 +108,4 @@ def test_a_later_layer_may_name_tokens_where_an_earlier_one_names_steps_and_the_
 def test_lengths_and_ramps_that_contradict_themselves_are_refused(options, named):
     values = {"steps": 100, "global_batch_size": 512, "learning_rate": 1e-3, **options}
     with pytest.raises(ConfigError, match=named):
-        build(RunConfig, {"phases": [values]})
+        merge_layers(RunConfig, {"phases": [values]})

@@ -61,6 +61,11 @@ def test_taking_twice_equals_once():
     assert position.take(4, ROWS)[1].take(19, ROWS)[1] == position.take(23, ROWS)[1]
 
 
+def test_a_range_past_the_end_of_the_epoch_ends_it():
+    position = BEGINNING.skipping((PositionRange(0, ROWS + 5, ROWS + 9),))
+    assert position.take(ROWS + 1, ROWS)[0] == (PositionRange(0, 0, ROWS), PositionRange(1, 0, 1))
+
+
 def test_skipping_leaves_out_exactly_the_next_instances():
     position = DataPosition(0, 7)
     skipping = position.skipping(position.take(6, ROWS)[0])

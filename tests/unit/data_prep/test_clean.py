@@ -111,7 +111,7 @@ def test_bad_pattern_is_refused(make_config):
     with pytest.raises(ValueError, match="no regular expression"):
         CleanConfig(boilerplate=("(",))
     with pytest.raises(ConfigError, match="no regular expression"):
-        loading.build(CleanConfig, {"boilerplate": ["("]})
+        loading.merge_layers(CleanConfig, {"boilerplate": ["("]})
 
 
 def paragraph(name):

@@ -4,7 +4,7 @@ import json
 import pytest
 import torch
 
-from megabert.config.loading import build
+from megabert.config.loading import merge_layers
 from megabert.config.run import LoggingConfig
 from megabert.errors import ConfigError
 from megabert.observability.profiler import StepProfiler
@@ -51,7 +51,7 @@ def test_run_that_ends_early_writes_what_it_has(tmp_path):
 
 
 def test_steps_are_numbers_or_ranges():
-    assert build(LoggingConfig, {"profile_steps": 7}).profile_steps == "7"
+    assert merge_layers(LoggingConfig, {"profile_steps": 7}).profile_steps == "7"
     for wrong in ("x", "0", "3-", "-3", "1,2"):
         with pytest.raises(ConfigError, match="profile_steps"):
-            build(LoggingConfig, {"profile_steps": wrong})
+            merge_layers(LoggingConfig, {"profile_steps": wrong})

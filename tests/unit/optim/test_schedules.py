@@ -39,9 +39,8 @@ def test_constant_holds_the_peak_after_warm_up():
     ],
 )
 def test_warm_up_stable_decay_in_one_phase(decay, shape):
-    recipe = phase(
-        steps=1000, warmup_ratio=0.1, decay=decay, decay_ratio=0.2, decay_power=0.5, final_learning_rate=1e-4
-    )
+    power = {"decay_power": 0.5} if decay == "polynomial" else {}
+    recipe = phase(steps=1000, warmup_ratio=0.1, decay=decay, decay_ratio=0.2, final_learning_rate=1e-4, **power)
     rates = [learning_rate(recipe, step) for step in range(1, 1001)]
     assert rates[:99] == pytest.approx([6e-3 * step / 100 for step in range(1, 100)])
     assert rates[99:800] == pytest.approx([6e-3] * 701)
@@ -60,9 +59,10 @@ def test_by_default_the_decay_begins_where_the_warm_up_ends(decay, warmup_ratio)
     assert rates[-1] == 0
 
 
-def test_a_phase_that_warms_up_to_its_end_reaches_the_final_rate_at_once():
-    assert learning_rate(phase(steps=4, warmup_ratio=1.0, decay="linear"), 3) == pytest.approx(4.5e-3)
-    assert learning_rate(phase(steps=4, warmup_ratio=1.0, decay="linear"), 4) == 0
+@pytest.mark.parametrize("decay", ["polynomial", "linear", "cosine", "constant"])
+def test_a_phase_that_warms_up_to_its_end_ends_at_the_highest_rate(decay):
+    rates = [learning_rate(phase(steps=4, warmup_ratio=1.0, decay=decay), step) for step in (1, 2, 3, 4)]
+    assert rates == pytest.approx([1.5e-3, 3e-3, 4.5e-3, 6e-3])
 
 
 def test_rates_of_the_shipped_recipes_are_the_formula_of_earlier_versions():
@@ -71,7 +71,7 @@ def test_rates_of_the_shipped_recipes_are_the_formula_of_earlier_versions():
         for recipe in load_run_config(name).phases:
             for step in range(1, recipe.num_steps + 1, max(1, recipe.num_steps // 97)):
                 progress = step / recipe.num_steps
-                decayed = recipe.learning_rate * max(0.0, 1.0 - progress) ** recipe.decay_power
+                decayed = recipe.learning_rate * max(0.0, 1.0 - progress) ** (recipe.decay_power or 1.0)
                 rising = progress < recipe.warmup_ratio
                 warm = recipe.learning_rate * progress / recipe.warmup_ratio if rising else decayed
                 assert learning_rate(recipe, step) == warm

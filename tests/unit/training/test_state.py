@@ -51,7 +51,7 @@ def test_skipped_batch_holds_the_schedule_but_consumes_data():
 
 
 def test_first_batch_of_a_phase_is_known_whatever_was_skipped():
-    state = after(after_loss(after(TrainerState(), 1), None, NO_SPIKES), 1)
+    state = after(after_loss(after(TrainerState(data_sha256=("a", "b")), 1), None, NO_SPIKES), 1)
     assert (state.phase_skipped, state.first_batch) == (1, 0)
     state = state.next_phase()
     assert (state.phase_skipped, state.first_batch) == (0, 3)
@@ -61,7 +61,7 @@ def test_first_batch_of_a_phase_is_known_whatever_was_skipped():
 
 
 def test_phases_follow_each_other():
-    state = after(TrainerState(), 2)
+    state = after(TrainerState(data_sha256=("a", "b")), 2)
     assert state.is_phase_done(CONFIG)
     assert not state.is_done(CONFIG)
     state = state.next_phase()
@@ -70,7 +70,7 @@ def test_phases_follow_each_other():
 
 
 def test_phase_over_the_same_shards_continues_where_the_earlier_one_ended():
-    state = after(TrainerState(data_sha256=("a", "b", "a"), left_at={}), 2)
+    state = after(TrainerState(data_sha256=("a", "b", "a")), 2)
     state = after(state.next_phase(), 1)
     assert state.position == DataPosition(0, 4), "shards of its own, from the first instance"
     state = state.next_phase()
@@ -86,7 +86,7 @@ def test_no_instance_comes_twice_before_an_epoch_ends_over_phases():
         {"steps": 5, "global_batch_size": 101},
     ]
     config = load_run_config("debug", flags={"phases": [{**phase, "learning_rate": 1.0} for phase in phases]})
-    state = TrainerState(data_sha256=("a", "b", "a", "a"), left_at={})
+    state = TrainerState(data_sha256=("a", "b", "a", "a"))
     rows = {"a": 500, "b": 200}
     read: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
     while not state.is_done(config):
@@ -109,21 +109,15 @@ def test_no_instance_comes_twice_before_an_epoch_ends_over_phases():
 
 
 def test_phase_that_asks_for_it_begins_again():
-    state = after(TrainerState(data_sha256=("a", "a"), left_at={}), 2)
+    state = after(TrainerState(data_sha256=("a", "a")), 2)
     assert state.next_phase(data_start="beginning").position == BEGINNING
     skipping = replace(state, position=state.position.skipping(TAKEN))
     assert skipping.next_phase(data_start="beginning").position == DataPosition(0, 0, TAKEN)
 
 
-def test_run_that_began_before_phases_shared_data_keeps_its_order():
-    values = after(TrainerState(data_sha256=("a", "a")), 2).to_dict()
-    assert "left_at" not in values
-    assert TrainerState.from_dict(values).next_phase().position == BEGINNING
-
-
 def test_ends_of_the_phases_before_are_known():
     flags = {"phases": [{"steps": steps, "global_batch_size": 1, "learning_rate": 1.0} for steps in (2, 3, 4)]}
-    config, state = load_run_config("debug", flags=flags), after(TrainerState(), 2)
+    config, state = load_run_config("debug", flags=flags), after(TrainerState(data_sha256=("a", "b", "c")), 2)
     assert state.ends_of_phases(config) == set()
     state = after(state.next_phase(), 3)
     assert state.ends_of_phases(config) == {2}
@@ -172,7 +166,7 @@ def test_loss_above_its_running_median_is_a_spike_and_not_part_of_it():
 
 def test_phase_switch_is_no_spike():
     rule = RollbackConfig(spike_ratio=1.1, spike_window=2)
-    state = after_loss(TrainerState(), 1.0, rule).next_phase()
+    state = after_loss(TrainerState(data_sha256=("a", "b")), 1.0, rule).next_phase()
     assert after_loss(state, 8.0, rule).spikes_in_a_row == 0
 
 
@@ -191,10 +185,29 @@ def test_damaged_state_is_refused_with_the_field(position):
         TrainerState.from_dict(TrainerState().to_dict() | {"position": position})
 
 
-def test_state_that_is_written_keeps_the_keys_and_values_of_earlier_checkpoints():
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"best_loss": ...}, "lacks best_loss"),
+        ({"besst_step": 3}, "has an unknown besst_step"),
+        ({"phase": 2}, "phase=2 and the shards of 2 phases, but the run has 2, counted from 0"),
+        ({"data_sha256": ["a"]}, "phase=0 and the shards of 1 phases, but the run has 2"),
+        ({"phase_step": -1}, "phase_step"),
+        ({"batches": 10**20}, "batches"),
+        ({"position": {"epoch": 10**20, "offset": 0, "skipped": []}}, r"position\.epoch"),
+    ],
+)
+def test_state_with_other_fields_or_phases_than_the_run_is_refused(change, what):
+    values = TrainerState(data_sha256=("a", "b")).to_dict() | change
+    values = {name: value for name, value in values.items() if value is not ...}
+    with pytest.raises(CheckpointError, match=rf"trainer state: damaged or edited \({what}.*another checkpoint"):
+        TrainerState.from_dict(values, load_run_config("debug"))
+
+
+def test_state_that_is_written_has_every_field_as_plain_values():
     bad = BlamedData(ranges=TAKEN, last_good=())
     state = replace(after(TrainerState(), 1), bad_data=bad, metrics={"eval/loss": 1.5}, best_loss=1.5)
-    assert list(state.to_dict()) == [name for name in vars(state) if name not in ("left_at", "phase_skipped")]
+    assert list(state.to_dict()) == list(vars(state))
     assert state.to_dict()["position"] == {"epoch": 0, "offset": 4, "skipped": []}
     assert state.to_dict()["bad_data"] == {"ranges": [[0, 4, 8]], "last_good": []}
     assert state.to_dict()["budgets"] == {"tokens": [], "found_for": ""}
