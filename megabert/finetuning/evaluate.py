@@ -139,7 +139,7 @@ def _settings(saved: SavedModel, changes: Mapping[str, Any]) -> FinetuneConfig:
     unknown = [setting for setting in changes if setting not in CHANGEABLE]
     if unknown:
         raise ConfigError(f"{unknown[0]}: no setting of an evaluation{did_you_mean(unknown[0], CHANGEABLE)}")
-    recorded = {"model": str(saved.folder), "data": "", **saved.settings}
+    recorded = {"model": str(saved.folder), "data": "not used", **saved.settings}
     try:
         merge_layers(FinetuneConfig, recorded)
     except ConfigError as error:
