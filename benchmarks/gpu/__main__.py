@@ -52,9 +52,9 @@ PARTS = {
     "ops": Part(115),
     "training": Part(215, ("transformers", "pydantic")),
     "tuning": Part(100),
-    "trainer": Part(330, TRAINER),
-    "resume": Part(120, TRAINER),
-    "agreement": Part(70, ("pydantic",)),
+    "trainer": Part(310, TRAINER),
+    "resume": Part(110, TRAINER),
+    "agreement": Part(100, ("pydantic",)),
     "pretraining": Part(500, (*TRAINER, "transformers", "accelerate")),
 }
 COMMANDS = {

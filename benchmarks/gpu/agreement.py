@@ -13,8 +13,10 @@ from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.training import MegabertStep, model_config
 
 
-def losses(sizes: Sizes, device: torch.device, *, backend: str, change: Callable[[Batch], Batch]) -> list[float]:
-    """Train ``sizes.agreement_steps`` steps and return each step's loss."""
+def losses(
+    sizes: Sizes, device: torch.device, length: int, *, backend: str, change: Callable[[Batch], Batch]
+) -> list[float]:
+    """Train ``sizes.agreement_steps`` steps on sequences of a length and return each step's loss."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     heads = max(1, sizes.agreement_hidden // 64)
     config = model_config(
@@ -24,7 +26,8 @@ def losses(sizes: Sizes, device: torch.device, *, backend: str, change: Callable
         num_hidden_layers=sizes.agreement_layers,
         num_attention_heads=heads,
     )
-    length, tokens = sizes.lengths[0], sizes.tokens // 4
+    # At the longest length as many sequences as the kernels need to take the path that they take in training.
+    tokens = sizes.tokens if length == max(sizes.lengths) else sizes.tokens // 4
     batches = [random_batch(tokens, length, sizes.vocabulary, seed) for seed in range(sizes.agreement_steps)]
     step = MegabertStep(config, change(batches[0]), backend=backend, device=device, dtype=dtype)
     found = []
@@ -47,19 +50,33 @@ def compare(rows: Rows, first: str, second: str) -> Row:
     }
 
 
+FUSED, REFERENCE, REORDERED = "fused", "reference", "reference, sequences reversed"
+
+
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     """Fill the rows of part (d)."""
+    for length in sizes.lengths:
+        measure_length(rows, device, sizes, length)
+
+
+def measure_length(rows: Rows, device: torch.device, sizes: Sizes, length: int) -> None:
+    """Fill the rows of one length: three runs, and their differences."""
     fused = "triton" if device.type == "cuda" else "auto"
     runs = {
-        "fused": (fused, lambda batch: batch),
-        "reference": ("torch", lambda batch: batch),
-        "reference, sequences reversed": ("torch", Batch.reversed),
+        FUSED: (fused, lambda batch: batch),
+        REFERENCE: ("torch", lambda batch: batch),
+        REORDERED: ("torch", Batch.reversed),
     }
-    for name, (backend, change) in runs.items():
+    names = {kind: f"length {length} {kind}" for kind in runs}
+    for kind, (backend, change) in runs.items():
         rows.measure(
-            name,
-            lambda backend=backend, change=change: {"losses": losses(sizes, device, backend=backend, change=change)},
+            names[kind],
+            lambda backend=backend, change=change: {
+                "losses": losses(sizes, device, length, backend=backend, change=change)
+            },
         )
-    if all("losses" in rows.rows.get(name, {}) for name in runs):
-        rows.measure("fused against reference", lambda: compare(rows, "fused", "reference"))
-        rows.measure("spread of two references", lambda: compare(rows, "reference", "reference, sequences reversed"))
+    if all("losses" in rows.rows.get(name, {}) for name in names.values()):
+        rows.measure(f"length {length} fused against reference", lambda: compare(rows, names[FUSED], names[REFERENCE]))
+        rows.measure(
+            f"length {length} spread of two references", lambda: compare(rows, names[REFERENCE], names[REORDERED])
+        )

@@ -93,11 +93,12 @@ def _throughput(parts: Mapping[str, Rows]) -> Iterator[Bar]:
 
 
 def _agreement(parts: Mapping[str, Rows]) -> Iterator[Bar]:
-    rows = parts.get("agreement", {})
-    found, spread = (rows.get(name, {}) for name in ("fused against reference", "spread of two references"))
-    if "largest_difference" in found and "largest_difference" in spread:
-        bar, value = spread["largest_difference"], found["largest_difference"]
-        yield "largest difference of a loss, fused and reference", bar, value, value <= bar
+    rows, against, spread = parts.get("agreement", {}), " fused against reference", " spread of two references"
+    for name in [name for name in rows if name.endswith(against)]:
+        length = name.removesuffix(against)
+        value, bar = (rows.get(f"{length}{kind}", {}).get("largest_difference") for kind in (against, spread))
+        if value is not None and bar is not None:
+            yield f"{length}: largest difference of a loss, fused and reference", bar, value, value <= bar
 
 
 def _resume(parts: Mapping[str, Rows]) -> Iterator[Bar]:

@@ -12,13 +12,22 @@ from benchmarks.gpu.warm import compile_beside
 from benchmarks.ops_problems import Problem
 from megabert.ops.dense import add_product_
 
+LAYER_NORM_EXTRAS = (
+    (),
+    ("residual",),
+    ("bias", "residual"),
+    ("bias", "dropout", "residual"),
+    ("bias", "dropout", "residual", "twice"),
+)
+"""The embeddings', the head's, and a layer's: in validation, and in training with its result used once or twice."""
+
 
 def problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Problem]:
-    """Return one problem a row: odd shapes and BERT-Large's."""
+    """Return one problem a row: odd shapes, BERT-Large's, and every variant that training launches."""
     heads, head_width = sizes.heads, sizes.hidden // sizes.heads
     found = {}
     for shape in ((5, 1023), (300 if sizes is TINY else 4099, sizes.hidden)):
-        for extras in ((), ("bias", "dropout", "residual")):
+        for extras in LAYER_NORM_EXTRAS:
             label = f"layer_norm {shape[0]}x{shape[1]} {'+'.join(extras) or 'plain'}"
             found[label] = ops_problems.layer_norm_problem(shape, generator, extras=extras)
     for approximate in (False, True):
@@ -27,22 +36,28 @@ def problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Problem]:
             shape, generator, approximate=approximate
         )
     longest = max(sizes.lengths)
-    for lengths in ([longest // 4, 1, longest // 4 - 3], [longest // 2, 9], [longest, longest - 131, 1]):
-        lengths = [max(1, length) for length in lengths]
+    groups = [[longest // 4, 1, longest // 4 - 3], [longest // 2, 9], [longest, longest - 131, 1]]
+    # Enough sequences that a program takes all keys of a head in turn, as in training at 512.
+    groups.append([longest] * 17 + [longest // 2 + 1, 1])
+    groups = [[max(1, length) for length in lengths] for lengths in groups]
+    for lengths in groups:
         for width in (head_width, 32):
-            found[f"attention {heads}x{width} {lengths}"] = ops_problems.attention_problem(
-                lengths, generator, heads=heads, head_width=width, padding=5
-            )
-    for lengths in ([2 * longest, longest // 2 - 3, 1], [longest // 4, 0, 9]):
+            label = f"attention {heads}x{width} {lengths if len(lengths) < 4 else f'{len(lengths)} of {longest}'}"
+            found[label] = ops_problems.attention_problem(lengths, generator, heads=heads, head_width=width, padding=5)
+    found[f"attention {heads}x{head_width} without dropout"] = ops_problems.attention_problem(
+        groups[2], generator, heads=heads, head_width=head_width, padding=5, dropout=0.0
+    )
+    for lengths, dropout in (([2 * longest, longest // 2 - 3, 1], 0.1), ([longest // 4, 0, 9], 0.1), ([longest], 0.0)):
         for reach in (sizes.reach, None):
             view = "all" if reach is None else f"window {2 * reach}"
-            found[f"rotary_attention {heads}x{head_width} {lengths} {view}"] = ops_problems.rotary_attention_problem(
-                lengths, generator, heads=heads, head_width=head_width, reach=reach, padding=5
+            label = f"rotary_attention {heads}x{head_width} {lengths} {view}{'' if dropout else ' without dropout'}"
+            found[label] = ops_problems.rotary_attention_problem(
+                lengths, generator, heads=heads, head_width=head_width, reach=reach, padding=5, dropout=dropout
             )
-    classes = sizes.vocabulary
-    found[f"cross_entropy 33x{classes + 6}"] = ops_problems.cross_entropy_problem(
-        (33, classes + 6), generator, classes=classes
-    )
+    for classes, padded in ((sizes.vocabulary, sizes.vocabulary + 6), (2, 2)):
+        found[f"cross_entropy 33x{padded}"] = ops_problems.cross_entropy_problem(
+            (33, padded), generator, classes=classes
+        )
     return found
 
 
@@ -71,7 +86,9 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
             rows.measure(f"{name} {label}", lambda problem=problem, dtype=dtype: row(problem, dtype, on_gpu=on_gpu))
         rows.measure(f"dense {label}", lambda dtype=dtype: dense_row(device, dtype, sizes.hidden))
         rows.measure(f"dropout {label}", lambda dtype=dtype: dropout_row(device, dtype, sizes.hidden))
-    rows.measure("lamb float32", lambda: lamb_row(device, on_gpu=on_gpu))
+    for rounded in ROUNDED:
+        weights = "" if rounded is None else f"with {str(rounded).removeprefix('torch.')} weights "
+        rows.measure(f"lamb {weights}float32", lambda rounded=rounded: lamb_row(device, rounded, on_gpu=on_gpu))
 
 
 def row(problem: Problem, dtype: torch.dtype, *, on_gpu: bool) -> Row:
@@ -100,26 +117,38 @@ def dense_row(device: torch.device, dtype: torch.dtype, width: int) -> Row:
     return {"backend": "torch", "worst": "sum", "relative_error": error, "bound": bound, "passes": error < bound}
 
 
-def lamb_row(device: torch.device, *, on_gpu: bool) -> Row:
-    """Compare both passes of LAMB with float64."""
-    from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+ROUNDED = (None, torch.bfloat16, torch.float16)
+"""Dtypes of the model's weights, which LAMB writes beside the masters; None: masters alone."""
 
+
+def lamb_row(device: torch.device, rounded: torch.dtype | None, *, on_gpu: bool) -> Row:
+    """Compare both passes of LAMB with float64, and the weights in 16 bits bit for bit with the masters."""
     generator = torch.Generator(device)
     generator.seed()
     inputs = [torch.randn(50_001, generator=generator, device=device) for _ in range(3)]
     inputs.append(torch.rand(50_001, generator=generator, device=device) ** 4)
+    ours, expected = (
+        step_of_lamb([tensor.to(dtype, copy=True) for tensor in inputs], rounded, backend=backend)
+        for dtype, backend in ((torch.float32, "triton" if on_gpu else "auto"), (torch.float64, "torch"))
+    )
+    error = max(ops_problems.relative_error(*pair) for pair in zip(ours[:-1], expected[:-1], strict=True))
+    is_rounded = rounded is None or torch.equal(ours[-1], ours[0].to(rounded))
+    return {"relative_error": error, "bound": 1e-5, "passes": error < 1e-5 and is_rounded}
+
+
+def step_of_lamb(flats: list[torch.Tensor], rounded: torch.dtype | None, *, backend: str) -> list[torch.Tensor]:
+    """Run both passes on weights, gradient and moments; return these, the squares and the weights in 16 bits."""
+    from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+
     segments = [Segment(0, 40_000, 1), Segment(40_000, 10_001, 0)]
     coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=2.0)
-    results = []
-    for dtype, backend in ((torch.float32, "triton" if on_gpu else "auto"), (torch.float64, "torch")):
-        flats = [tensor.to(dtype, copy=True) for tensor in inputs]
-        squares = torch.zeros(2, 2, dtype=torch.float64, device=device)
-        compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares, backend=backend)
-        scales = -squares[0].sqrt() / squares[1].sqrt()
-        apply_update(flats[0], flats[1], segments=segments, scales=scales, backend=backend)
-        results.append([*flats, squares])
-    error = max(ops_problems.relative_error(*pair) for pair in zip(*results, strict=True))
-    return {"relative_error": error, "bound": 1e-5, "passes": error < 1e-5}
+    squares = torch.zeros(2, 2, dtype=torch.float64, device=flats[0].device)
+    weights = torch.zeros_like(flats[0], dtype=rounded)
+    compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares, backend=backend)
+    scales = -squares[0].sqrt() / squares[1].sqrt()
+    options = {} if rounded is None else {"rounded": weights}
+    apply_update(flats[0], flats[1], segments=segments, scales=scales, backend=backend, **options)
+    return [*flats, squares, weights]
 
 
 def dropout_row(device: torch.device, dtype: torch.dtype, width: int) -> Row:
@@ -135,6 +164,8 @@ def dropout_row(device: torch.device, dtype: torch.dtype, width: int) -> Row:
     x = torch.randn(400, width, device=device).to(dtype).requires_grad_()
     out = dropout(x, site)
     (gradient,) = torch.autograd.grad(out, x, torch.ones_like(out))
+    if device.type == "meta":  # launches alone are recorded
+        return {}
     kept = keep_mask(reference, reference.row_keys, width).to(device)
     expected = torch.where(kept, x.double() * site.scale, 0.0)
     error = max(

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from benchmarks import ops_problems
+from benchmarks.gpu import parity
 
 pytestmark = pytest.mark.gpu
 DTYPES = list(ops_problems.TOLERANCE)
+MANY = [512] * 100 + [300, 1]
+"""Sequences for which a program of the backward pass takes all keys of a head in turn, on every card."""
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def check(problem, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("extras", [(), ("bias", "dropout", "residual")], ids=["plain", "full"])
+@pytest.mark.parametrize("extras", parity.LAYER_NORM_EXTRAS, ids="+".join)
 @pytest.mark.parametrize("shape", [(1, 768), (5, 1023), (4099, 1024)])
 def test_layer_norm(shape, extras, dtype, generator):
     check(ops_problems.layer_norm_problem(shape, generator, extras=extras), dtype)
@@ -36,7 +39,7 @@ def test_bias_gelu(approximate, dtype, generator):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_width", [16, 32, 64, 128])
-@pytest.mark.parametrize("lengths", [[1, 60, 33], [128, 0, 77], [256, 129], [512, 300, 40]], ids=str)
+@pytest.mark.parametrize("lengths", [[1, 60, 33], [128, 0, 77], [256, 129], [512, 300, 40], MANY], ids=str)
 def test_attention(lengths, head_width, dtype, generator):
     check(ops_problems.attention_problem(lengths, generator, heads=3, head_width=head_width, padding=70), dtype)
 
@@ -55,8 +58,14 @@ def test_rotary_attention(lengths, reach, head_width, dtype, generator):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_cross_entropy(dtype, generator):
-    check(ops_problems.cross_entropy_problem((301, 30_528), generator, classes=30_522), dtype)
+@pytest.mark.parametrize(("classes", "padded"), [(30_522, 30_528), (2, 2)])
+def test_cross_entropy(classes, padded, dtype, generator):
+    check(ops_problems.cross_entropy_problem((301, padded), generator, classes=classes), dtype)
+
+
+@pytest.mark.parametrize("rounded", parity.ROUNDED, ids=str)
+def test_lamb(rounded):
+    assert parity.lamb_row(torch.device("cuda"), rounded, on_gpu=True)["passes"]
 
 
 def test_attention_repeats_bit_for_bit(generator):

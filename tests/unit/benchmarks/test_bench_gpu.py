@@ -148,8 +148,8 @@ def test_figures_are_held_against_their_bars(monkeypatch):
             "training": {"length 512 transformers sdpa": {"tokens_per_s": 100_000}},
             "trainer": {"length 512 megabert pretrain, x": {"tokens_per_s": 260_000, "mfu_pct": 52.0}},
             "agreement": {
-                "fused against reference": {"largest_difference": 0.03},
-                "spread of two references": {"largest_difference": 0.02},
+                "length 512 fused against reference": {"largest_difference": 0.03},
+                "length 512 spread of two references": {"largest_difference": 0.02},
             },
             "resume": {"after kill -9": {"passes": True, "first_difference": None}},
             "pretraining": {
@@ -171,7 +171,7 @@ def test_figures_are_held_against_their_bars(monkeypatch):
         "length 512 megabert pretrain, x: tokens/s": False,
         "length 512 megabert pretrain, x: MFU": False,
         "length 512 megabert pretrain, x: tokens/s, transformers": True,
-        "largest difference of a loss, fused and reference": False,
+        "length 512: largest difference of a loss, fused and reference": False,
         "resume after kill -9": True,
         "held-out loss at 128, transformers'": True,
     }

@@ -137,6 +137,27 @@ def test_every_part_is_in_a_command_that_fits_nine_minutes(runbook):
         assert sum(module.PARTS[part].limit_s for part in parts) + module.GRACE_S <= 540
 
 
+def test_trainer_should_need_three_quarters_of_its_time_at_most(runbook):
+    from benchmarks.gpu import trainer
+
+    module, _ = runbook
+    assert trainer.predicted_s() <= 0.75 * module.PARTS["trainer"].limit_s
+
+
+def test_phases_of_the_recipe_are_those_of_the_rows(runbook):
+    from benchmarks.gpu import trainer
+    from megabert.config.loading import load_run_config
+
+    config = load_run_config(str(trainer.RECIPE), flags={"data": {"path": "x"}})
+    micro_steps = [
+        round(phase.global_batch_size * phase.max_seq_length / config.micro_batch_tokens) for phase in config.phases
+    ]
+    for (name, warmup), phase, count in zip(trainer.PHASES, config.phases, micro_steps, strict=True):
+        assert name.startswith(f"length {phase.max_seq_length} megabert pretrain, {count} micro-step")
+        assert warmup < phase.steps
+    assert micro_steps == [8, 8, 1, 1], "the rows worth most come first"
+
+
 def test_wheels_are_of_the_versions_here_and_small(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu import wheels

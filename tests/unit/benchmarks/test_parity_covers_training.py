@@ -1,0 +1,126 @@
+"""Every kernel that training on a card launches is one that the card's parity part compares with float64.
+
+A kernel is compiled for each set of dtypes and constants (``HAS_DROPOUT``, ``IS_RUNNING``, tile sizes), and each of
+these variants is a program of its own. Launches are recorded on meta tensors: nothing runs, and no GPU is needed.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from triton.runtime.jit import JITFunction
+
+from benchmarks.gpu import parity
+from benchmarks.gpu.batches import random_batch
+from benchmarks.gpu.sizes import GPU
+from benchmarks.gpu.training import MegabertStep, model_config
+from megabert.config.model import ModelConfig
+from megabert.config.run import OpsConfig
+from megabert.data.batch import probe_batch
+from megabert.models.build import build_model
+from megabert.ops import backend
+from megabert.ops.triton_support import tile_sizes
+
+META = torch.device("meta")
+MULTIPROCESSORS = 132
+"""Those of an H100 and an H200."""
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[set[tuple]]:
+    """Yield the set that each launch puts its variant into: kernel, dtypes of its tensors, constants."""
+    variants = set()
+
+    def run(kernel, *arguments, grid, warmup, **options):
+        dtypes = tuple(argument.dtype for argument in arguments if isinstance(argument, torch.Tensor))
+        variants.add((kernel.fn.__name__, dtypes, tuple(sorted(options.items()))))
+
+    def forget() -> None:
+        tile_sizes.multiprocessors_of.cache_clear()
+        backend.choose.cache_clear()
+
+    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JITFunction, "run", run)
+        # Triton may be chosen as it may in the interpreter; kernels are those of a GPU all the same.
+        patch.setattr(backend, "os", SimpleNamespace(environ={"TRITON_INTERPRET": "1"}))
+        patch.setattr(tile_sizes, "ASSUMED_MULTIPROCESSORS", MULTIPROCESSORS)
+        yield variants
+    forget()
+
+
+def on_meta(patch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Let problems be made of meta tensors, and return the generator to make them with."""
+    for name in ("randn", "rand", "randint"):
+        original = getattr(torch, name)
+        patch.setattr(torch, name, lambda *shape, generator=None, _of=original, **kind: _of(*shape, **kind))
+    return SimpleNamespace(device=META, seed=lambda: 0)
+
+
+@pytest.fixture(scope="module")
+def compared() -> set[tuple]:
+    """Return the variants that part (a) launches."""
+    with recording() as variants, pytest.MonkeyPatch.context() as patch:
+        generator = on_meta(patch)
+        for dtype in parity.DTYPES:
+            for problem in parity.problems(GPU, generator).values():
+                leaves = {name: tensor.to(dtype).requires_grad_() for name, tensor in problem.tensors.items()}
+                problem.run(**leaves, backend="triton").sum().backward()
+        for rounded in parity.ROUNDED:
+            parity.step_of_lamb([torch.empty(50_001, device=META) for _ in range(4)], rounded, backend="triton")
+        for dtype in parity.DTYPES:
+            parity.dropout_row(META, dtype, GPU.hidden)
+    return variants
+
+
+def launch_graph_step(length: int) -> None:
+    """Launch what a step of part (c) launches, with two layers: the last is another one than those before it."""
+    config = model_config(GPU, num_hidden_layers=2)
+    batch = random_batch(GPU.tokens, length, GPU.vocabulary, 0)
+    MegabertStep(config, batch, backend="triton", device=META, dtype=torch.bfloat16).eager()
+
+
+def launch_family(dtype: torch.dtype, length: int, **sizes) -> None:
+    """Launch what a micro-step of ``megabert pretrain`` and its validation launch, with two layers."""
+    config = ModelConfig(**{"vocab_size": GPU.vocabulary, "num_hidden_layers": 2, **sizes})
+    ops = OpsConfig(**dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy"), "triton"))
+    with META:
+        model = build_model(config, ops=ops).to(dtype)
+    batch = probe_batch(tokens=GPU.tokens, length=length).to(META)
+    output = model(batch)
+    (output.mlm_loss_sum + output.nsp_loss_sum).backward()
+    with torch.no_grad():
+        model.eval()(batch)
+
+
+LARGE = {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+BASE = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+MODERN = {"family": "modernbert", "vocab_size": 50_368, "max_position_embeddings": 8192}
+MODERN_BASE, MODERN_LARGE = (
+    {**BASE, **MODERN, "intermediate_size": 1152},
+    {**LARGE, **MODERN, "intermediate_size": 2624},
+)
+TRAINED = {
+    "BERT-Large, 128, as a graph": lambda: launch_graph_step(128),
+    "BERT-Large, 512, as a graph": lambda: launch_graph_step(512),
+    "BERT-Large, 128": lambda: launch_family(torch.bfloat16, 128, **LARGE),
+    "BERT-Large, 512": lambda: launch_family(torch.bfloat16, 512, **LARGE),
+    "BERT-Large, 512, fp16": lambda: launch_family(torch.float16, 512, **LARGE),
+    "BERT-base, 512": lambda: launch_family(torch.bfloat16, 512, **BASE),
+    "ModernBERT-base, 1024": lambda: launch_family(torch.bfloat16, 1024, **MODERN_BASE),
+    "ModernBERT-large, 1024": lambda: launch_family(torch.bfloat16, 1024, **MODERN_LARGE),
+}
+"""What the runbook trains, and its neighbours: each launches its variants."""
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_parity_launches_what_training_launches(compared, name):
+    with recording() as launched:
+        TRAINED[name]()
+    assert len(launched) > 10
+    assert sorted(map(str, launched - compared)) == []
