@@ -57,7 +57,7 @@ CODE_PAGES = tuple(
 """Bytes by character: of windows-1252 as browsers read it (undefined bytes are controls), and of latin-1."""
 LANGUAGE_CHARACTERS = 1000
 """Characters of a document's start that tell its language: more rarely change the answer, and take longer."""
-IsDuplicate = Callable[[str], bool]
+Kept = Callable[[list[str]], list[str]]
 
 
 def paragraphs_of(text: str) -> list[str]:
@@ -159,18 +159,19 @@ def _undo(text: str) -> str | None:
 class Cleaner:
     """Cleans the documents of one chunk."""
 
-    def __init__(self, config: CleanConfig, problems: Problems, is_duplicate: IsDuplicate | None = None) -> None:
+    def __init__(self, config: CleanConfig, problems: Problems, kept: Kept | None = None) -> None:
         """Prepare.
 
         Args:
             config: Which rules, and their bounds.
             problems: Takes the first texts that each rule dropped or changed as examples.
-            is_duplicate: Tells whether a paragraph occurred before, for the rule ``duplicate_paragraphs``.
+            kept: Returns the paragraphs that a document keeps by the rule ``duplicate_paragraphs``; without it, that
+                rule is left out: then it is asked which documents the other rules keep.
         """
         self._config = config
         self._rules = frozenset(config.rules)
         self._own = re.compile("|".join(f"(?:{p})" for p in config.boilerplate)) if config.boilerplate else None
-        self._problems, self._is_duplicate = problems, is_duplicate
+        self._problems, self._kept = problems, kept
         self.counts: dict[str, Counter[str]] = {}
         """Documents, paragraphs and characters that each rule dropped or changed."""
 
@@ -204,25 +205,30 @@ class Cleaner:
                 return None
             kept = [line for line, _ in groupby(paragraphs)]  # without those equal to the previous one
             paragraphs = self._shorter("repeated_lines", paragraphs, kept, origin)
-        if "duplicate_paragraphs" in rules and self._is_duplicate is not None:
-            kept = [line for line in paragraphs if not self._is_duplicate(line)]
-            paragraphs = self._shorter("duplicate_paragraphs", paragraphs, kept, origin)
         # Rules on what is left of the document. One without text is no document of a wrong length or language.
         if paragraphs and (rule := self._misfit(paragraphs)):
             self._drop(rule, paragraphs, origin)
             return None
+        # Who keeps a paragraph is decided among the documents that are left by now. What a document loses by that may
+        # leave too little of it.
+        if "duplicate_paragraphs" in rules and self._kept is not None:
+            paragraphs = self._shorter("duplicate_paragraphs", paragraphs, self._kept(paragraphs), origin)
+            if paragraphs and self._is_misfit_in_length(paragraphs):
+                self._drop("length", paragraphs, origin)
+                return None
         return paragraphs
 
     def _misfit(self, paragraphs: list[str]) -> str:
         """Return the rule that drops a document as a whole, or ""."""
-        config = self._config
-        if "length" in self._rules:
-            characters = sum(map(len, paragraphs))
-            if not config.min_characters <= characters <= config.max_characters:
-                return "length"
-        if "language" in self._rules and identify_language("\n".join(paragraphs)) not in config.languages:
+        if self._is_misfit_in_length(paragraphs):
+            return "length"
+        if "language" in self._rules and identify_language("\n".join(paragraphs)) not in self._config.languages:
             return "language"
         return ""
+
+    def _is_misfit_in_length(self, paragraphs: list[str]) -> bool:
+        config, characters = self._config, sum(map(len, paragraphs))
+        return "length" in self._rules and not config.min_characters <= characters <= config.max_characters
 
     def _repair(self, text: str, origin: str) -> str:
         """Return a text with wrongly decoded lines repaired, and without those that cannot be."""

@@ -12,7 +12,7 @@ HASHES_NAME = "{:06d}.npy"
 
 
 def find_paragraph_copies(build: Build, plan: ParagraphPlan) -> Callable[[int], Path]:
-    """Find the paragraphs of each chunk that an earlier one has as well.
+    """Find the paragraphs that documents of each chunk lose to another document.
 
     Args:
         build: The build, in whose ``work/paragraphs`` the hashes of each chunk are.

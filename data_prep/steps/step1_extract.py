@@ -1,7 +1,7 @@
 """Step 1: read each chunk of the input, clean its documents, cut them into sentences, and write them as Arrow files.
 
 With the cleaning rule ``duplicate_paragraphs`` the chunks are read twice: before the text is written, a first reading
-finds the paragraphs that occur in several chunks.
+finds the documents that the other rules keep, and the paragraphs that several of them have.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from data_prep.arrow_files import offsets_of, write_batches
 from data_prep.clean.cleaner import Cleaner
-from data_prep.clean.paragraphs import DuplicateParagraphs, ParagraphPlan, write_hashes
+from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, write_hashes
 from data_prep.config import BuildConfig
 from data_prep.document_set import EXTRACTED, hash_text
 from data_prep.execution.progress import BYTES
@@ -53,7 +53,7 @@ class ExtractTask:
     path: Path
     """Output without suffix: parts are named ``PATH-000.arrow`` and so on."""
     copies: Path | None = None
-    """File of the paragraphs of this chunk, and some others, that an earlier chunk has as well."""
+    """File of the paragraphs that documents of this chunk, and of some others, lose to another document."""
 
     def __str__(self) -> str:
         """Return what is read, for an error."""
@@ -86,7 +86,7 @@ def count_files(outcome: Outcome) -> int:
 
 
 def _find_duplicate_paragraphs(build: Build, chunks: list[InputChunk]) -> Callable[[int], Path]:
-    """Return what names the file that knows which paragraphs of a chunk an earlier chunk has as well."""
+    """Return what names the file that knows which paragraphs documents of a chunk lose."""
     results = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks), BYTES)
     plan = ParagraphPlan.of(len(chunks), results.counts["paragraphs"])
     return find_paragraph_copies(build, plan)
@@ -123,7 +123,7 @@ def _hashes_path(output: Path) -> Path:
 
 
 def hash_paragraphs(task: ExtractTask) -> tuple[list[Path], Counts]:
-    """Write the hashes of a chunk's paragraphs, as they are before the rule on duplicates."""
+    """Write the hashes of the paragraphs of a chunk's documents, as they are before the rule on duplicates."""
     documents = DocumentReader(task).documents()
     paths, counts = write_hashes(documents, task.config.clean.min_paragraph_characters, _hashes_path(task.path))
     return paths, {**counts, "bytes": task.chunk.bytes}
@@ -168,10 +168,10 @@ class DocumentReader:
         self._task = task
         self._problems = Problems(is_strict=task.config.max_bad_share == 0)
         rules = task.config.clean
-        is_duplicate = None
+        kept = None
         if task.copies is not None:
-            is_duplicate = DuplicateParagraphs(task.copies, task.number, rules.min_paragraph_characters)
-        self._cleaner = Cleaner(rules, self._problems, is_duplicate)
+            kept = ParagraphOwners(task.copies, task.number, rules.min_paragraph_characters).kept
+        self._cleaner = Cleaner(rules, self._problems, kept)
         self.dropped = 0
         """Documents that a cleaning rule dropped."""
 

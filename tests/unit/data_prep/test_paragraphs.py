@@ -1,0 +1,145 @@
+"""Who keeps a paragraph that several documents have: the text decides, not how it is cut into files and chunks."""
+
+import random
+
+import pytest
+from unit.data_prep.builds import hashes
+from unit.data_prep.conftest import write_jsonl
+
+from data_prep.clean import paragraphs
+from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, text_hash, write_hashes
+from data_prep.config import CleanConfig, SourceConfig
+from data_prep.document_set import hash_text
+from data_prep.execution.build_state import Origins
+from data_prep.execution.executors import Executor
+from data_prep.execution.work_units import Build
+from data_prep.pipeline import build
+from data_prep.steps.paragraph_copies import find_paragraph_copies
+
+LONG = 10
+
+
+def random_documents(count):
+    """Documents of few different paragraphs, some of them short, some documents equal to others."""
+    chance = random.Random(count)
+    words = [f"paragraph {number}" for number in range(count)] + ["short"]
+    documents = [[chance.choice(words) for _ in range(chance.randint(1, 6))] for _ in range(count)]
+    return documents + documents[:3]
+
+
+def kept_by_definition(documents):
+    """What each document keeps, from all documents at once."""
+    owners = {}
+    for document in documents:
+        for text in document:
+            owners[text] = min(owners.get(text, 1 << 64), text_hash(document))
+    return [
+        [
+            text
+            for place, text in enumerate(document)
+            if len(text) < LONG or (owners[text] == text_hash(document) and text not in document[:place])
+        ]
+        for document in documents
+    ]
+
+
+@pytest.mark.parametrize(("chunks", "group", "rows"), [(1, 256, 1 << 20), (7, 2, 5), (40, 3, 11), (40, 256, 3)])
+def test_owners_are_those_of_the_definition_however_documents_are_parted(
+    make_config, tmp_path, monkeypatch, chunks, group, rows
+):
+    for name, value in (("MIN_GROUP", group), ("ROWS_AT_ONCE", rows), ("HASHES_A_RANGE", rows)):
+        monkeypatch.setattr(paragraphs, name, value)
+    documents = random_documents(60)
+    folder, parts = tmp_path / "work" / "paragraphs", [documents[number::chunks] for number in range(chunks)]
+    rows_of = [write_hashes(iter(part), LONG, folder / f"{i:06d}.npy")[1]["paragraphs"] for i, part in enumerate(parts)]
+    own = Build(tmp_path, make_config(), Executor(), {}, Origins("", ""))
+    (tmp_path / "build.json").touch()
+    copies = find_paragraph_copies(own, ParagraphPlan.of(chunks, sum(rows_of)))
+    kept = {}
+    for number, part in enumerate(parts):
+        owners = ParagraphOwners(copies(number), number, LONG)
+        kept |= {text_hash(document): owners.kept(document) for document in part}
+    expected = kept_by_definition(documents)
+    assert kept == {text_hash(document): texts for document, texts in zip(documents, expected, strict=True)}
+    assert {text for texts in kept.values() for text in texts} == {text for document in documents for text in document}
+
+
+def text_of(number):
+    return (
+        f"Paragraph number {number} is long enough to count as one, " + "and goes on for a while, " * 3 + "to its end."
+    )
+
+
+@pytest.fixture(scope="module")
+def repetitive():
+    """Documents that share paragraphs; every seventh is too short for the corpus, and is the first to have one."""
+    documents = []
+    for number in range(120):
+        shared = [text_of(1000 + number * step % 23) for step in (1, 5, 7)]
+        own = [f"{text_of(number * 3 + i)} It is his. It is hers." for i in range(3)]
+        documents.append("\n".join(shared[:1] if number % 7 == 0 else [own[0], *shared, *own[1:]]))
+    return documents + documents[40:50]
+
+
+def test_same_text_gives_the_same_bytes_however_it_is_cut(make_config, tokenizer_folder, tmp_path, repetitive):
+    def shards(name, documents, *, files=1, **changes):
+        paths = [write_jsonl(tmp_path / f"{name}-{i:02d}.jsonl", documents[i::files]) for i in range(files)]
+        config = make_config(
+            sources=(SourceConfig(input=str(tmp_path / f"{name}-*.jsonl")),), tokenizer=str(tokenizer_folder),
+            lengths=(64,), dupe_factor=1, buckets=2,
+            clean=CleanConfig(rules=("length", "duplicate_paragraphs", "duplicate_documents"), min_characters=300),
+            **changes,
+        )  # fmt: skip
+        assert len(paths) == files
+        built = build(config, tmp_path / name, Executor())
+        bytes_of = {path: value for path, value in hashes(built.folder).items() if not path.endswith("manifest.json")}
+        return bytes_of, built.manifests[64].statistics["corpus"]
+
+    shuffled = random.Random(1).sample(repetitive, len(repetitive))
+    expected, corpus = shards("one", repetitive)
+    for other in (
+        shards("forty", repetitive, files=40),
+        shards("small", repetitive, chunk_mib=0.005),
+        shards("backwards", repetitive[::-1], files=3),
+        shards("shuffled", shuffled, chunk_mib=0.01),
+    ):
+        assert other[0] == expected
+        assert other[1]["rules"] == corpus["rules"]
+    assert corpus["rules"]["duplicate_paragraphs"]["paragraphs"] > 100
+    assert corpus["rules"]["length"]["documents"] == 18 + 2
+
+
+def test_paragraph_of_a_dropped_document_stays_in_another(make_config, tmp_path, repetitive):
+    """The first document of the chunk has it, and is too short."""
+    shared = text_of(1000)
+    assert repetitive[0] == shared
+    clean = CleanConfig(rules=("length", "duplicate_paragraphs"), min_characters=300)
+    config = make_config(
+        sources=(SourceConfig(input=str(write_jsonl(tmp_path / "in.jsonl", repetitive[:120]))),),
+        clean=clean,
+        vocab_size=400,
+    )
+    extracted = []
+
+    class Looking(Executor):
+        def run(self, function, tasks):
+            for index, task in enumerate(tasks):
+                result = function(task)
+                if getattr(task, "step", "") == "extract":
+                    extracted.append(next((tmp_path / "out" / "work" / "extract").glob("*.arrow")).read_bytes())
+                yield index, result
+
+    build(config, tmp_path / "out", Looking())
+    assert extracted[0].count(shared.encode()) == 1
+
+
+def test_document_that_loses_too_much_is_dropped(make_config, tmp_path, repetitive):
+    """Bounds of the length hold again for what is left: here two shared paragraphs and a short end."""
+    first, second = ("\n".join([text_of(1), text_of(2), end]) for end in ("The one end.", "The other end."))
+    loser = max((first, second), key=hash_text)
+    clean = CleanConfig(rules=("length", "duplicate_paragraphs"), min_characters=100)
+    path = write_jsonl(tmp_path / "in.jsonl", [*repetitive, first, second])
+    config = make_config(sources=(SourceConfig(input=str(path)),), clean=clean, vocab_size=400, lengths=(64,))
+    corpus = build(config, tmp_path / "out", Executor()).manifests[64].statistics["corpus"]
+    assert corpus["rules"]["length"]["documents"] == 1
+    assert loser[-12:] in corpus["examples"]["length"][0]
