@@ -12,6 +12,7 @@ from data_prep.vocabulary_quality import HeldOut, VocabularyReport, measure
 from megabert.errors import ConfigError
 from megabert.tokenization import (
     DEFAULT_VOCAB_SIZE,
+    Notify,
     Pieces,
     Tokenizer,
     byte_bpe_spans,
@@ -83,7 +84,10 @@ def spans_of(text: str, options: VocabularyOptions) -> Iterator[str]:
 
 
 def train_on_spans(
-    spans: Iterable[tuple[str, int]], held_out: HeldOut, options: VocabularyOptions
+    spans: Iterable[tuple[str, int]],
+    held_out: HeldOut,
+    options: VocabularyOptions,
+    notify: Notify = lambda text: None,
 ) -> tuple[Tokenizer, VocabularyReport]:
     """Train a vocabulary on counted text and measure it.
 
@@ -91,11 +95,13 @@ def train_on_spans(
         spans: What `spans_of` yields of all documents that are trained on, each with how often it occurs; read twice.
         held_out: The other documents, and what was counted of all.
         options: Size and case.
+        notify: Is told what begins.
     """
     if options.pieces == "byte_bpe":
-        tokenizer = train_byte_bpe_on(spans, vocab_size=options.vocab_size)
+        tokenizer = train_byte_bpe_on(spans, vocab_size=options.vocab_size, notify=notify)
     else:
-        tokenizer = train_wordpiece_on(spans, vocab_size=options.vocab_size, cased=not options.uncased)
+        cased, size = not options.uncased, options.vocab_size
+        tokenizer = train_wordpiece_on(spans, vocab_size=size, cased=cased, notify=notify)
     release_memory()  # what the trainer took
     return tokenizer, measure(tokenizer, held_out)
 

@@ -34,6 +34,12 @@ TOKENS = Rate("tokens", 1e6, "Mtokens/s")
 INSTANCES = Rate("rows", 1e3, "k instances/s")
 
 
+def say_stage(text: str) -> None:
+    """Say which part of a long unit begins, from the worker that does it: the line of progress counts whole units."""
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # the bar of rank 0, which is drawn again
+    print(f"{clear}{text}", file=unfiltered(sys.stderr), flush=True)
+
+
 class Progress:
     """Counts finished units and shows how many there are, how fast they come, and the time left.
 
@@ -118,7 +124,8 @@ class Progress:
             print(self._text(now), file=sys.stderr, flush=True)
 
     def _text(self, now: float) -> str:
-        parts = [f"{self._title}: {self._done}/{self._units} units"]
+        share = f" ({100 * self._done // self._units}%)" if 0 < self._done < self._units else ""
+        parts = [f"{self._title}: {self._done:,}/{self._units:,} units{share}"]
         if self._skipped:
             parts.append(f"{self._skipped} done before")
         elapsed = max(now - self._start, 1e-9)

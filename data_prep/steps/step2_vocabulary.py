@@ -10,13 +10,14 @@ words for the memory of a worker, half of it is taken, and half of that.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from data_prep.config import BuildConfig
 from data_prep.document_set import tokenizer_of
-from data_prep.execution.progress import BYTES
+from data_prep.execution.progress import BYTES, say_stage
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import Build, LazyList, Unit, release_memory
 from data_prep.steps.vocabulary_words import CountTask, count_words, extracted_texts, held_out_of, merge_words
@@ -30,6 +31,8 @@ TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most, about: the count of different words takes memory."""
 TRAINING_WORDS = 750_000
 """Different words that are trained on at most; the trainer holds all of them, about 300 bytes each."""
+SHOWN_WORDS = 50_000
+"""With more different words, training takes so long that its parts are announced."""
 COUNT_UNITS = 4096
 """Units that count words, at most: one process reads what they wrote."""
 SAMPLE_CHARACTERS = 1_000_000
@@ -125,12 +128,19 @@ def _train(task: VocabularyTask) -> tuple[Tokenizer, VocabularyReport, float]:
     options = _options(task.config)
     level, words = merge_words(task.words, TRAINING_WORDS)
     share = task.share / 2**level
+    notify = partial(_say, len(words) > SHOWN_WORDS)
+    notify(f"{len(words):,} different words are counted")
     held_out = held_out_of(task.words, level, words, options)
     # What the sums took is free now, and the trainer allocates elsewhere.
     release_memory()
     if not len(words):  # all of a corpus of a few documents are held out: better trained on than refused
         return *train_vocabulary(_documents(task.sources), options), share
-    return *train_on_spans(words, held_out, options), share
+    return *train_on_spans(words, held_out, options, notify), share
+
+
+def _say(is_shown: bool, text: str) -> None:
+    if is_shown:
+        say_stage(f"vocabulary: {text}")
 
 
 def _documents(paths: tuple[Path, ...], most: float = float("inf")) -> Iterator[tuple[str, str]]:

@@ -34,10 +34,12 @@ def run(options: Namespace) -> int:
     with loading("PyTorch"):
         from megabert.files import refuse_input
         from megabert.finetuning.evaluate import rescore
+        from megabert.observability.logs import log_to_stderr
 
     if options.predictions is not None:
         for path in options.predictions.parent.glob(f"{glob.escape(options.predictions.name)}.*"):
             refuse_input(path, Path(options.data), Path(options.model))
+    log_to_stderr(0)
     table = rescore(
         options.model,
         options.data,

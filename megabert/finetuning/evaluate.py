@@ -14,6 +14,7 @@ from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import merge_layers
 from megabert.config.names import did_you_mean
 from megabert.data.batch import MicroBatch
+from megabert.distributed.process_group import World
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.huggingface import load_fitting_tokenizer
 from megabert.finetuning.batches import Batcher
@@ -22,6 +23,7 @@ from megabert.finetuning.scores import UNIT, render_scores
 from megabert.finetuning.setup import bind_kind, find_file, subset
 from megabert.finetuning.task_kinds import TASK_KINDS, Example, Prediction, TaskKind
 from megabert.finetuning.tasks import find_task
+from megabert.observability.progress import Progress
 
 CHANGEABLE = (*SCORING_SETTINGS, "max_eval_examples", "micro_batch_tokens")
 """Settings that may differ from those recorded with a model; the others concern training."""
@@ -48,8 +50,6 @@ class Evaluation:
 
 Forward = Callable[[MicroBatch, Tensor | None], Tensor]
 """Takes packed sequences and the labelled positions, if the task has any; returns logits."""
-Gather = Callable[[Any], list[Any]]
-"""Takes this rank's value and returns those of all ranks."""
 
 
 def evaluate(
@@ -58,18 +58,21 @@ def evaluate(
     data: EvaluationSet,
     *,
     device: torch.device,
-    gather: Gather = lambda value: [value],
+    world: World | None = None,
 ) -> Evaluation:
-    """Score a set; every rank calls it, with a model in evaluation mode."""
+    """Score a set; every rank of a world calls it, with a model in evaluation mode."""
     features = data.batcher.features
     mine: list[tuple[NDArray, NDArray]] = []
-    for batch in data.batcher.all():
-        on_device = batch.to(device)
-        logits = forward(on_device.inputs, on_device.label_positions_M).detach().float().cpu().numpy()
-        mine.append((batch.items, logits[: features.rows[batch.items].sum()]))
+    ranks, is_main = (world.size, world.is_main) if world else (1, True)
+    with Progress(title=data.name, total=len(features), unit="example", is_main=is_main) as progress:
+        for batch in data.batcher.all():
+            on_device = batch.to(device)
+            logits = forward(on_device.inputs, on_device.label_positions_M).detach().float().cpu().numpy()
+            mine.append((batch.items, logits[: features.rows[batch.items].sum()]))
+            progress.advance(len(batch.items) * ranks, is_reported=False)
     # Packing mixes the items: put the rows of each, of shape (rows, outputs), back where the item belongs.
     logits_of_items: list[NDArray] = [np.empty(0)] * len(features)
-    for parts in gather(mine):
+    for parts in world.gather(mine) if world else [mine]:
         for items, logits in parts:
             if len(items):
                 ends = np.cumsum(features.rows[items])[:-1]

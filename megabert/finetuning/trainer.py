@@ -21,6 +21,7 @@ from megabert.finetuning.scores import in_points
 from megabert.finetuning.task_kinds import TaskKind
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter
+from megabert.observability.progress import Progress
 from megabert.optim import linear_warmup_decay
 
 MAX_SKIPS_IN_A_ROW = 10
@@ -79,7 +80,9 @@ class TaskTrainer:
         every = config.evaluate_every_steps or an_epoch
         summary, best = TrainingSummary(), Evaluation(predictions=[], metrics={})
         masters: list[torch.Tensor] = []  # copies of this rank's part of the best weights, in float32
-        with closing(MetricWriter(folder, resumed_step=0)) if self.world.is_main else nullcontext() as writer:
+        shown = Progress(title=f"seed {seed}", total=steps, is_main=self.world.is_main)
+        metric_file = closing(MetricWriter(folder, resumed_step=0)) if self.world.is_main else nullcontext()
+        with metric_file as writer, shown as progress:
             while summary.steps < steps:
                 # Patience ends the training early: so many evaluations in a row were not better than the best one.
                 evaluations_since_best = sum(entry["step"] > summary.best_step for entry in summary.history)
@@ -87,9 +90,10 @@ class TaskTrainer:
                     break
                 summary.steps += 1
                 metrics = self._timed_step(summary, seed, steps)
-                is_shown = summary.steps % max(1, steps // LOG_LINES) == 0
-                text = f"seed {seed}: step {summary.steps} of {steps}, loss {metrics['train/loss']:.4f}"
-                self._log(writer, summary.steps, metrics, text if is_shown else "")
+                self._log(writer, summary.steps, metrics)
+                progress.advance()
+                if summary.steps % max(1, steps // LOG_LINES) == 0:
+                    self._report(progress, summary, steps, metrics["train/loss"])
                 if summary.steps % every == 0 or summary.steps == steps:
                     evaluation = self.evaluate(self.evaluation[0])
                     if self._is_best(summary, evaluation):
@@ -104,7 +108,7 @@ class TaskTrainer:
     def evaluate(self, data: EvaluationSet) -> Evaluation:
         """Score a set with the present weights; every rank calls it and gets the result."""
         with self.engine.evaluating():
-            return evaluate(self.engine.forward, self.kind, data, device=self.world.device, gather=self.world.gather)
+            return evaluate(self.engine.forward, self.kind, data, device=self.world.device, world=self.world)
 
     def _is_best(self, summary: TrainingSummary, evaluation: Evaluation) -> bool:
         """Record an evaluation after the current step; return whether it is the best one so far."""
@@ -167,7 +171,13 @@ class TaskTrainer:
             )
         return math.inf
 
-    def _log(self, writer: MetricWriter | None, step: int, row: dict[str, float], text: str) -> None:
+    def _report(self, progress: Progress, summary: TrainingSummary, steps: int, loss: float) -> None:
+        """Show loss, rate, and the time that the remaining steps of this seed take, without evaluations."""
+        left_s = (steps - summary.steps) * summary.train_s / summary.steps
+        rate = summary.train_examples / max(summary.train_s, 1e-9)
+        progress.report(summary.steps, f"loss {loss:.4f}, {rate:,.0f} examples/s", left_s=left_s)
+
+    def _log(self, writer: MetricWriter | None, step: int, row: dict[str, float], text: str = "") -> None:
         """Write a row of metrics, and a line into the log if there is one; only rank 0 has a writer."""
         if writer is not None:
             writer.write(step, row)

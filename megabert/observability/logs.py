@@ -1,4 +1,4 @@
-"""Logging of one rank, and its progress: everything to ``logs/rank_NNN.log``, and what a user has to read to stderr.
+"""Logging of one rank: everything to ``logs/rank_NNN.log``, and what a user has to read to stderr.
 
 stderr carries our own messages: all of rank 0, warnings and worse of the others. What the libraries say in between
 (DeepSpeed's set-up, Python's warnings) is in the file, where it helps when something goes wrong; their errors are on
@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from tqdm import tqdm
 
-from megabert.command_line.terminal import printable, unfiltered
+from megabert.command_line.terminal import unfiltered
 from megabert.files import open_to_append
 
 logger = logging.getLogger("megabert")
@@ -99,33 +99,3 @@ class _LogFile(logging.StreamHandler[IO[str]]):
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
-
-
-class Progress:
-    """Shows steps of one phase at rank 0; silent on the other ranks."""
-
-    def __init__(self, *, title: str, done: int, total: int, is_main: bool) -> None:
-        """Start at ``done`` of ``total`` steps."""
-        self._title, self._total, self._is_main = title, total, is_main
-        self._bar: tqdm[Any] | None = None
-        if is_main and sys.stderr.isatty():
-            file, title = unfiltered(sys.stderr), printable(title)
-            self._bar = tqdm(desc=title, initial=done, total=total, unit="step", dynamic_ncols=True, file=file)
-
-    def advance(self) -> None:
-        """Count one step."""
-        if self._bar is not None:
-            self._bar.update(1)
-
-    def report(self, done: int, text: str) -> None:
-        """Show the interval's figures; the log file has a line of them in either case."""
-        if self._bar is not None:
-            self._bar.set_postfix_str(text)
-        if self._is_main:
-            level = logging.INFO if self._bar is None else logging.DEBUG
-            logger.log(level, "%s step %d/%d: %s", self._title, done, self._total, text)
-
-    def close(self) -> None:
-        """End the bar."""
-        if self._bar is not None:
-            self._bar.close()

@@ -8,13 +8,13 @@ from megabert.config.loading import phase_data, phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
-from megabert.observability.flops import local_pairs, training_flops
 from megabert.observability.gpus import Gpu
-from megabert.planning.memory import BUDGETS, estimate_memory, fitting_budget
+from megabert.planning.memory import BUDGETS, Memory, estimate_memory, fitting_budget
 from megabert.planning.parameters import count_parameters
 from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
 from megabert.shards.shard_set import ShardSet
 from megabert.shards.statistics import InstanceStatistics
+from megabert.training.expected_time import step_flops
 
 DEFAULT_VOCAB_SIZE = 30_522
 """Vocabulary of bert-base-uncased, which is assumed where there are no shards to say it."""
@@ -94,6 +94,8 @@ class Estimate:
     memory_gib: dict[int, dict[int, float]]
     """GiB per GPU by ZeRO stage and token budget."""
     micro_batch_tokens: int
+    memory: Memory
+    """Memory of one GPU with this stage and token budget, part by part."""
     efficiency: float
     is_efficiency_assumed: bool
     communication: Communication
@@ -144,13 +146,21 @@ def estimate(
     parameters = count_parameters(config.model)
     # How it fits: memory by stage and token budget decides how many micro-steps a step has.
     table = _memory_table(config, parameters=parameters, ranks=cluster.world_size)
+    budget = _budget(config, table[stage], cluster)
     whole = Estimate(
         config=config,
         cluster=cluster,
         zero_stage=stage,
         parameters=parameters,
         memory_gib=table,
-        micro_batch_tokens=_budget(config, table[stage], cluster),
+        micro_batch_tokens=budget,
+        memory=estimate_memory(
+            config,
+            parameters=parameters,
+            zero_stage=stage,
+            world_size=cluster.world_size,
+            micro_batch_tokens=budget,
+        ),
         efficiency=EFFICIENCY.get(cluster.gpu.name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency,
         is_efficiency_assumed=efficiency is None and cluster.gpu.name not in EFFICIENCY,
         communication=communication or communication_of(config, stage, parameters),
@@ -222,13 +232,7 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
     # Means of the data stand for every batch; attention's share follows the mean length.
     batch, length = round(phase.num_instances / phase.num_steps), statistics.tokens / statistics.rows
     tokens = batch * length
-    flops = training_flops(
-        config.model,
-        tokens=round(tokens),
-        squared_lengths=round(tokens * length),
-        masked=round(batch * statistics.masked_tokens / statistics.rows),
-        local_pairs=batch * local_pairs(config.model, [length]),
-    )
+    flops = step_flops(config, index, statistics)
     micro_steps = max(1, -(-round(tokens) // (cluster.world_size * whole.micro_batch_tokens)))
     work = Work(
         parameters=whole.parameters, flops=flops, micro_steps=micro_steps, instances=batch, tokens=round(tokens)

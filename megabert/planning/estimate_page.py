@@ -3,7 +3,7 @@
 from typing import Any
 
 from megabert.planning.estimate import Estimate, steps_that_fit, warn_of
-from megabert.planning.memory import checkpoint_gib, describe_checkpoints, fits
+from megabert.planning.memory import checkpoint_gib, describe_checkpoints, describe_memory, fits
 from megabert.text_tables import render_table
 
 LAUNCH_BOUND_S = 0.02
@@ -45,6 +45,7 @@ def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[
         "efficiency": estimate.efficiency,
         "micro_batch_tokens": estimate.micro_batch_tokens,
         "memory_gib": {str(stage): totals for stage, totals in estimate.memory_gib.items()},
+        "memory_parts_gib": estimate.memory.parts_gib,
         "checkpoint_gib": checkpoint_gib(estimate.config, estimate.parameters),
         "phases": [{**vars(phase), "step": vars(phase.step), "hours": phase.hours} for phase in estimate.phases],
         "hours": estimate.hours,
@@ -64,7 +65,8 @@ def _memory_lines(estimate: Estimate) -> list[str]:
     return [
         f"GiB per GPU (of {gpu.memory_gib:.0f}) by micro_batch_tokens; * does not fit",
         *table.splitlines(),
-        f"taken here: micro_batch_tokens {estimate.micro_batch_tokens:,}",
+        f"taken here: micro_batch_tokens {estimate.micro_batch_tokens:,}, ZeRO-{estimate.zero_stage}:",
+        f"  {describe_memory(estimate.memory.parts_gib)}",
     ]
 
 

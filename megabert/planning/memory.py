@@ -4,6 +4,7 @@ The tensors of a layer are compared with torch's own record of them on a CPU (``
 not been compared with a GPU's yet.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from megabert.checkpoints.format import KINDS
@@ -37,15 +38,21 @@ class Memory:
     """Buffers of the gradients' reduction, which begins after the backward pass has freed the activations."""
 
     @property
-    def tensors_gib(self) -> float:
-        """What torch allocates."""
-        states = self.weights + self.gradients + self.optimizer
-        return (states + max(self.activations, self.buffers)) / GIB
+    def tensors_gib(self) -> dict[str, float]:
+        """What torch allocates, by name. Activations and the buffers are not there at the same time."""
+        last = ("activations", self.activations) if self.activations >= self.buffers else ("buffers", self.buffers)
+        parts = {"weights": self.weights, "optimizer": self.optimizer, "gradients": self.gradients, **dict([last])}
+        return {name: size / GIB for name, size in parts.items()}
+
+    @property
+    def parts_gib(self) -> dict[str, float]:
+        """What the GPU's memory must hold, by name: the tensors, and what driver, NCCL and allocator take."""
+        return {**self.tensors_gib, "CUDA, NCCL and gaps (assumed)": OVERHEAD_GIB}
 
     @property
     def total_gib(self) -> float:
-        """What the GPU's memory must hold: the tensors, and what driver and allocator take."""
-        return self.tensors_gib + OVERHEAD_GIB
+        """Sum of all parts."""
+        return sum(self.parts_gib.values())
 
 
 def estimate_memory(
@@ -141,6 +148,12 @@ def describe_checkpoints(config: RunConfig, parameters: int) -> str:
     """Return what a run's checkpoints take at most, in words."""
     one, most = checkpoint_gib(config, parameters), config.most_checkpoints
     return f"checkpoints: {one:.2f} GiB each, up to {most} at a time: {most * one:.2f} GiB"
+
+
+def describe_memory(parts_gib: Mapping[str, float]) -> str:
+    """Return the parts of a memory and their sum, to the digits that are shown."""
+    total = sum(round(size, 2) for size in parts_gib.values())
+    return f"{total:.2f} GiB = " + " + ".join(f"{name} {size:.2f}" for name, size in parts_gib.items())
 
 
 def _activation_bytes(model: ModelConfig, size: int, *, recompute: bool, masked: float) -> float:

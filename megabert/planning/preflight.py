@@ -17,20 +17,24 @@ from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.errors import CheckpointError
 from megabert.models.build import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
+from megabert.observability.progress import span
 from megabert.optim.schedules import learning_rate
-from megabert.planning.estimate import passes_over, warn_of
+from megabert.planning.estimate import estimate, passes_over, warn_of
 from megabert.planning.memory import (
     BUDGETS,
     GIB,
     Memory,
     checkpoint_gib,
     describe_checkpoints,
+    describe_memory,
     estimate_memory,
     fitting_budget,
 )
 from megabert.planning.parameters import count_parameters
 from megabert.planning.schedule_plot import draw_schedules
+from megabert.planning.step_time import Cluster
 from megabert.shards.shard_set import ShardSet
+from megabert.training.expected_time import cpu_seconds, describe_cpu_time
 from megabert.training.micro_batch_size import first_budget
 from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.start import RunInputs, open_inputs
@@ -91,7 +95,22 @@ def describe_run(
         passes += passes_over(inputs.shards[index][0], phase.num_instances)
     shares = [train.metadata.masked_lm_prob for train, _ in inputs.shards]
     lines += draw_schedules(inputs.config, shares)
-    return "\n".join([*lines, *warn_of(passes), _describe_disk(dry_run, run_dir)])
+    return "\n".join([*lines, *warn_of(passes), *_describe_time(dry_run), _describe_disk(dry_run, run_dir)])
+
+
+def _describe_time(dry_run: DryRun) -> list[str]:
+    """Say how long the run takes: by datasheets on a GPU of the table, by a measurement on this machine's CPU."""
+    inputs, ranks, gpu = dry_run.inputs, dry_run.world_size, dry_run.gpu
+    if gpu:
+        nodes = -(-ranks // gpu.gpus_per_node)
+        cluster = Cluster(gpu=gpu, nodes=nodes, gpus_per_node=-(-ranks // nodes))
+        time_s = 3600 * estimate(inputs.config, cluster).hours
+        return [f"expected: about {span(time_s)} on {ranks} {gpu.name}; megabert estimate says what that rests on"]
+    if torch.cuda.is_available():  # a GPU whose datasheet is not known
+        return []
+    # However many ranks share this CPU, together they have all of it.
+    steps = [phase.num_steps for phase in inputs.config.phases]
+    return [describe_cpu_time(inputs.config, cpu_seconds(inputs.config, inputs.statistics), steps)]
 
 
 def data_positions(inputs: RunInputs) -> list[DataPosition]:
@@ -215,16 +234,12 @@ def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
     with PackedLoader(packer, num_steps=SAMPLED_STEPS) as loader:
         batches = list(loader)
     memory = _memory(dry_run, shape.tokens)
+    parts = memory.parts_gib if dry_run.gpu else memory.tensors_gib
+    room = f" (the GPU has {dry_run.gpu.memory_gib:.0f})" if dry_run.gpu else ""
     return [
         f"  each rank: {len(batches[0].micro_batches)} micro-step(s) of at most {shape.tokens:,} of "
         f"{budget:,} tokens, {shape.sequences:,} sequences, {shape.masked:,} masked; {_real_share(batches)}",
-        (
-            f"  memory: {memory.total_gib:.1f} of {dry_run.gpu.memory_gib:.0f} GiB per rank"
-            if dry_run.gpu
-            else f"  memory: {memory.tensors_gib:.2f} GiB of tensors per rank"
-        )
-        + f" (counted: weights and optimizer {(memory.weights + memory.optimizer) / 2**30:.2f}, gradients "
-        f"{memory.gradients / 2**30:.2f}, activations {memory.activations / 2**30:.2f})",
+        f"  memory per rank: {describe_memory(parts)}{room}",
     ]
 
 

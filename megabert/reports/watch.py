@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from megabert.config.loading import phase_name
-from megabert.config.run import RunConfig
 from megabert.files import read_small
 from megabert.observability.metrics import read_metrics
+from megabert.observability.progress import seconds_left, span
 from megabert.training.recovery.heartbeat import read_beats, slowest_ranks
 from megabert.training.run.folder import checkpoints_dir, read_config
 from megabert.training.run.status import StatusRecord, check_status
@@ -81,7 +81,7 @@ def take_snapshot(run_dir: Path) -> Snapshot:
         last=last,
         held_out=next((row for row in reversed(rows) if "eval/mlm_loss" in row), {}),
         sequences_per_s=rate,
-        left_s=_seconds_left(config, index, int(last.get("phase_step", 0)), rate) if rate else None,
+        left_s=seconds_left(config, index, int(last.get("phase_step", 0)), rate) if rate else None,
         checkpoint_step=_checkpoint_step(run_dir),
         checkpoint_age=_age(checkpoints_dir(run_dir) / "latest"),
         row_age=_age(run_dir / "metrics.jsonl"),
@@ -174,15 +174,6 @@ def _is_alive(pid: int | None) -> bool:
     return True
 
 
-def _seconds_left(config: RunConfig, index: int, phase_step: int, rate: float) -> float:
-    """Return the seconds that the remaining steps take, with a later phase slower in proportion to its length."""
-    present = config.phases[index]
-    left = (present.num_instances - present.instances_of(phase_step)) / rate
-    for phase in config.phases[index + 1 :]:
-        left += phase.num_instances / rate * phase.max_seq_length / present.max_seq_length
-    return left
-
-
 def _checkpoint_step(run_dir: Path) -> int | None:
     """Return the step that ``latest`` names."""
     try:
@@ -199,7 +190,7 @@ def _starts(run_dir: Path) -> int:
 def _age(path: Path) -> str:
     """Return how long ago a file was written."""
     try:
-        return f"{_span(max(0.0, time.time() - path.stat().st_mtime))} ago"
+        return f"{span(max(0.0, time.time() - path.stat().st_mtime))} ago"
     except OSError:
         return "none yet"
 
@@ -209,12 +200,4 @@ def _left(snapshot: Snapshot) -> str:
     if snapshot.left_s is None:
         return ""
     is_done = snapshot.verdict == "done" or not snapshot.left_s
-    return "; done" if is_done else f"; about {_span(snapshot.left_s)} left"
-
-
-def _span(seconds: float) -> str:
-    """Return a duration in its largest unit of which there are at least two."""
-    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
+    return "; done" if is_done else f"; about {span(snapshot.left_s)} left"

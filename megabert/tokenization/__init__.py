@@ -6,6 +6,7 @@ from megabert.tokenization.tokenizer import Tokenizer
 from megabert.tokenization.training import (
     DEFAULT_VOCAB_SIZE,
     MAX_TRAINED_WORD,
+    Notify,
     TooManyWords,
     byte_bpe_spans,
     compose,
@@ -21,6 +22,7 @@ from megabert.tokenization.training import (
 __all__ = [
     "DEFAULT_VOCAB_SIZE",
     "MAX_TRAINED_WORD",
+    "Notify",
     "Pieces",
     "SpecialIds",
     "Tokenizer",

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
 import pyarrow as pa
@@ -51,6 +51,10 @@ _POLICY = ((1.0, 0.5), (0.9999, 0.75), (MIN_COVERAGE, 1.0))
 
 # Syllables, jamo, compatibility jamo, the two extended blocks and the half-width forms.
 _HANGUL = re.compile("[\uac00-\ud7af\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\ud7b0-\ud7ff\uffa0-\uffdc]")
+
+
+Notify = Callable[[str], None]
+"""Is told what begins, where the parts of a training take long."""
 
 
 class TooManyWords(Exception):
@@ -108,7 +112,11 @@ def wordpiece_spans(text: str) -> Iterator[str]:
 
 @panics_as_errors("vocabulary")
 def train_wordpiece_on(
-    spans: Iterable[tuple[str, int]], *, vocab_size: int = DEFAULT_VOCAB_SIZE, cased: bool = True
+    spans: Iterable[tuple[str, int]],
+    *,
+    vocab_size: int = DEFAULT_VOCAB_SIZE,
+    cased: bool = True,
+    notify: Notify = lambda text: None,
 ) -> Tokenizer:
     """Train WordPiece on counted text.
 
@@ -116,6 +124,7 @@ def train_wordpiece_on(
         spans: What `wordpiece_spans` yields, each with how often it occurs; read twice.
         vocab_size: As for `train_wordpiece`.
         cased: Likewise.
+        notify: Called at the beginning of each part that takes long.
 
     Raises:
         ConfigError: An option is out of its range.
@@ -128,10 +137,12 @@ def train_wordpiece_on(
     options = TextOptions(do_lower_case=not cased, strip_accents=not cased, compose=composes)
     # From here on the text is a table of words. Its order is that of code points, so the order of documents and the
     # number of threads that read them cannot change an id.
+    notify("words are normalised and split at punctuation")
     words = _split_words(spans, options)
     if not len(words):
         raise DataError("vocabulary: the text has no words. Give documents that hold text.")
     initial, inside = choose_alphabet(words, vocab_size - len(special))
+    notify(f"{len(words):,} words are read by the trainer, then pieces are learned")
     merged = _train_pieces(words, initial, [*special, *inside], vocab_size)
     vocabulary = {piece: index for index, piece in enumerate([*special, *initial, *inside, *merged])}
     return Tokenizer(build_backend(vocabulary, options), where="trained vocabulary")
@@ -165,12 +176,15 @@ def byte_bpe_spans(text: str) -> Iterator[str]:
 
 
 @panics_as_errors("vocabulary")
-def train_byte_bpe_on(spans: Iterable[tuple[str, int]], *, vocab_size: int) -> Tokenizer:
+def train_byte_bpe_on(
+    spans: Iterable[tuple[str, int]], *, vocab_size: int, notify: Notify = lambda text: None
+) -> Tokenizer:
     """Train byte-level BPE on counted text.
 
     Args:
         spans: What `byte_bpe_spans` yields, each with how often it occurs.
         vocab_size: As for `train_byte_bpe`.
+        notify: Called at the beginning of each part that takes long.
 
     Raises:
         ConfigError: An option is out of its range.
@@ -192,6 +206,7 @@ def train_byte_bpe_on(spans: Iterable[tuple[str, int]], *, vocab_size: int) -> T
     )
     trained = tokenizers.Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    notify("words are read by the trainer, then pieces are learned")
     trained.train_from_iterator(_repeat_spans(spans), trainer)
     model = json.loads(trained.to_str())["model"]
     if not model["merges"]:

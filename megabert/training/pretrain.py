@@ -29,6 +29,7 @@ from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
 from megabert.shards.checked_shards import CHECKED_NAME, Checked, check_shards
 from megabert.shards.shard_set import ShardSet
+from megabert.training.expected_time import cpu_seconds, describe_cpu_time
 from megabert.training.micro_batch_size import choose_micro_batch_tokens
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
@@ -131,6 +132,8 @@ def _build_engine(
     """Build model, optimizer and engine and fill them; return the state with the size of the micro-batches."""
     config = inputs.config
     share_host(world)
+    if world.device.type == "cpu":
+        _log_expected_time(inputs, start.state, world)
     model = inputs.build_model()
     initialize(model, config.seed)
     if initial is not None and start.checkpoint is None:
@@ -143,6 +146,17 @@ def _build_engine(
     if start.checkpoint is not None:
         load_checkpoint(start.checkpoint, engine, world)
     return engine, replace(start.state, budgets=budgets)
+
+
+def _log_expected_time(inputs: RunInputs, state: TrainerState, world: World) -> None:
+    """Say what is left of the run on this CPU before the first step, which may itself take hours."""
+    config = inputs.config
+    step_s = cpu_seconds(config, inputs.statistics, world.size)
+    made = [phase.num_steps if index < state.phase else 0 for index, phase in enumerate(config.phases)]
+    made[state.phase] = state.phase_step
+    left = [phase.num_steps - steps for phase, steps in zip(config.phases, made, strict=True)]
+    if world.is_main:
+        logger.info("%s", describe_cpu_time(config, step_s, left))
 
 
 def _check_shards(

@@ -21,9 +21,10 @@ from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.process_group import World, raise_everywhere, run_on_main_rank
 from megabert.engine.engine import Engine, LossScaleFloor
 from megabert.models.bert import BertForPreTraining
-from megabert.observability.logs import Progress, logger
+from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.profiler import StepProfiler
+from megabert.observability.progress import Progress, seconds_left
 from megabert.optim import learning_rate
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.meter import Meter
@@ -287,9 +288,12 @@ class Trainer:
             row["train/trust_ratio/all"] = list(ratios.values())
         self._writer.write(self.state.step, row)
         masked_lm = f" (masked-LM {losses['mlm_loss']:.4f})" if losses["mlm_loss"] != losses["loss"] else ""
+        sequences, tokens = perf["perf/sequences_per_s"], perf["perf/tokens_per_s"]
         progress.report(
             self.state.phase_step,
-            f"loss {losses['loss']:.4f}{masked_lm}, lr {rate:.2e}, {perf['perf/sequences_per_s']:.0f} sequences/s",
+            f"loss {losses['loss']:.4f}{masked_lm}, lr {rate:.2e}, {sequences:,.0f} sequences/s, "
+            f"{tokens:,.0f} tokens/s",
+            left_s=seconds_left(self.config, self.state.phase, self.state.phase_step, sequences),
         )
 
     def _open_writer(self) -> MetricWriter | None:

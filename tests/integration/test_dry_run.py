@@ -22,7 +22,7 @@ def test_dry_run_plans_for_ranks_that_are_not_there(shards, tmp_path, capsys):
     assert "run steps 9 to 13" in shown, "the second phase continues where the first ends"
     assert shown.count("SHA-256 of") == 2
     assert shown.count("% of them real") == 2
-    assert shown.count("of 140 GiB per rank") == 2
+    assert shown.count("(the GPU has 140)") == 2
     assert "checkpoints: " in shown
     assert not (tmp_path / "run").exists()
 

@@ -32,6 +32,7 @@ from megabert.engine.build import resolve_precision
 from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model
 from megabert.shards.shard_set import ShardSet
+from megabert.shards.statistics import InstanceStatistics
 from megabert.training.run.folder import changes_since, checkpoints_dir, claim_run_folder, fork_command, read_config
 from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
@@ -56,6 +57,12 @@ class RunInputs:
     def zero_stage(self) -> int:
         """DeepSpeed's ZeRO stage."""
         return zero_stage_of(self.deepspeed)
+
+    @property
+    def statistics(self) -> list[InstanceStatistics]:
+        """Rows, tokens and masked tokens of each phase's training split."""
+        phases = zip(self.shards, self.config.phases, strict=True)
+        return [train.statistics_in(phase) for (train, _), phase in phases]
 
     def build_model(self) -> PretrainingModel:
         """Return the model that is trained, without usable weights."""

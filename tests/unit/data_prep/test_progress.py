@@ -22,8 +22,8 @@ def test_lines_tell_units_rate_and_time_left(clock, capsys):
         progress.advance({"tokens": 9_000_000})
     lines = capsys.readouterr().err.splitlines()
     # The first unit takes as long as compiling does: it is told without a guess, and not held against the others.
-    assert lines[0] == "tokenize: 1/40 units, 0.3 Mtokens/s, 30.0 s"
-    assert lines[1] == "tokenize: 4/40 units, 1.0 Mtokens/s, 01:12 left, 36.0 s"
+    assert lines[0] == "tokenize: 1/40 units (2%), 0.3 Mtokens/s, 30.0 s"
+    assert lines[1] == "tokenize: 4/40 units (10%), 1.0 Mtokens/s, 01:12 left, 36.0 s"
     progress.close()
     assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -53,7 +53,7 @@ def test_time_left_waits_until_each_worker_has_started(clock, capsys):
     progress.advance({})
     lines = capsys.readouterr().err.splitlines()
     progress.close()
-    assert [line for line in lines if "left" in line] == ["tokenize: 5/100 units, 03:41 left, 47.0 s"]
+    assert [line for line in lines if "left" in line] == ["tokenize: 5/100 units (5%), 03:41 left, 47.0 s"]
 
 
 def test_long_unit_shows_that_time_passes(monkeypatch, capsys):

@@ -5,7 +5,8 @@ import warnings
 
 import pytest
 
-from megabert.observability.logs import Progress, log_path, log_to_stderr, logger, logging_to_file
+from megabert.observability.logs import log_path, log_to_stderr, logger, logging_to_file
+from megabert.observability.progress import Progress
 
 
 @pytest.fixture(autouse=True)
@@ -56,5 +57,5 @@ def test_interval_is_a_bar_on_a_terminal_and_a_line_elsewhere(tmp_path, capsys, 
         progress.close()
     shown = capsys.readouterr().err
     assert ("%|" in shown) is is_terminal
-    assert ("phase1 step 5/8: loss 7.5" in shown) is not is_terminal
-    assert "phase1 step 5/8: loss 7.5" in log_path(tmp_path, 0).read_text()
+    assert ("phase1 step 5/8 (62%): loss 7.5" in shown) is not is_terminal
+    assert "phase1 step 5/8 (62%): loss 7.5" in log_path(tmp_path, 0).read_text()

@@ -1,6 +1,7 @@
 """What a recipe needs: counted, held against the model itself, and shown."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from megabert.data.batch import probe_batch
 from megabert.models.build import build_model
 from megabert.observability.gpus import GPUS
 from megabert.planning.estimate import estimate, steps_that_fit
-from megabert.planning.memory import activation_bytes_per_layer, estimate_memory
+from megabert.planning.memory import activation_bytes_per_layer, describe_memory, estimate_memory
 from megabert.planning.step_time import Cluster
 
 
@@ -162,3 +163,17 @@ def test_impossible_wishes_are_refused(flags, phrases, capsys):
     assert main(["estimate", *flags]) == 2
     error = capsys.readouterr().err
     assert all(phrase in error for phrase in phrases), error
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_memory_shown_is_the_sum_of_its_named_parts(stage):
+    plan = bert_large(1)
+    memory = estimate_memory(
+        plan.config, parameters=plan.parameters, zero_stage=stage, world_size=8, micro_batch_tokens=8192
+    )
+    total, *parts = (
+        float(number) for number in re.findall(r"[\d.]*\d(?= GiB| \+|$)", describe_memory(memory.parts_gib))
+    )
+    assert total == pytest.approx(sum(parts))
+    assert total == pytest.approx(memory.total_gib, abs=0.03)
+    assert len(parts) == 5
