@@ -53,6 +53,7 @@ def write_random_shards(folder: Path, rows: int, length: int, shards: int = 4) -
         tokenizer_sha256="0" * 64,
         special_ids=SPECIAL_IDS,
         vocab_size=VOCAB_SIZE,
+        masked_lm_prob=0.15,
     )
     rng = np.random.default_rng(0)
     schema, token = instance_schema(metadata), token_type(VOCAB_SIZE)

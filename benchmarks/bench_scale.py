@@ -99,7 +99,7 @@ def measure(real: DocumentSet, tokenizer: Path, gigabytes: list[float], units: i
             metadata = ShardMetadata(
                 objective="nsp", pairing=pairing, masking="static", mask_unit="token", max_seq_length=length,
                 max_predictions_per_seq=20, seed=0, tokenizer_sha256=loaded.sha256,
-                special_ids=loaded.special_ids._asdict(), vocab_size=loaded.vocab_size, revision=3,
+                special_ids=loaded.special_ids._asdict(), vocab_size=loaded.vocab_size, masked_lm_prob=0.15,
             )  # fmt: skip
             print(f"{pairing}, length {length}")
             print(f"{'text':>9s} {'buckets':>8s} {'index':>9s} {'opened':>8s} {'hot us':>8s} {'ratio':>6s}", end="")

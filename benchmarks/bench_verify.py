@@ -65,7 +65,7 @@ def measure(folder: Path, repeats: int) -> None:
 
     some = [Batch.of(batch) for task in tasks[:2] for batch in batches(task)]
     rows = sum(entry.rows for entry in manifest.shards)
-    share = rows / sum(len(batch.label_R) for batch in some)
+    share = rows / sum(len(batch.next_sentence_labels) for batch in some)
 
     def apply_rules() -> None:
         for batch in some:

@@ -41,9 +41,9 @@ def first_broken(batch, rules, broken_R):
 @inlined
 def _frame(row, batch, limits):
     """Check what a row says of itself: length, start of B, label, number of predictions."""
-    length, b_start = batch.offsets[row + 1] - batch.offsets[row], batch.b_start_R[row]
-    predictions = batch.ends_M[row + 1] - batch.ends_M[row]
-    originals = batch.ends_originals[row + 1] - batch.ends_originals[row]
+    length, b_start = batch.token_starts[row + 1] - batch.token_starts[row], batch.segment_b_starts[row]
+    predictions = batch.masked_starts[row + 1] - batch.masked_starts[row]
+    originals = batch.masked_id_starts[row + 1] - batch.masked_id_starts[row]
     if length < limits.shortest or length > limits.longest:
         return LENGTH
     # [CLS] A [SEP] B [SEP], with a token at least on each side; or one segment, where B starts after the end.
@@ -52,7 +52,7 @@ def _frame(row, batch, limits):
             return SEGMENT
     elif b_start != length:
         return SEGMENT
-    if batch.label_R[row] > limits.largest_label:
+    if batch.next_sentence_labels[row] > limits.largest_label:
         return LABEL
     if predictions < 0 or predictions > limits.most_predictions or predictions != originals:
         return COUNTS
@@ -62,7 +62,7 @@ def _frame(row, batch, limits):
 @inlined
 def _predictions(row, batch, rules):
     """Check that predictions ascend, spare the specials, are of the vocabulary, and are as many as the length wants."""
-    _, offsets, b_starts, positions_M, ends_M, originals_M, ends_originals, _ = batch
+    offsets, _, b_starts, ends_M, positions_M, ends_originals, originals_M, _, _ = batch
     last, previous = offsets[row + 1] - offsets[row] - 1, 0
     predictions, wanted = ends_M[row + 1] - ends_M[row], rules.wanted[last + 1]
     for index in range(predictions):
@@ -81,7 +81,7 @@ def _predictions(row, batch, rules):
 @inlined
 def _tokens(row, batch, rules):
     """Check every token of a row as it was before masking."""
-    ids_T, offsets, b_starts, positions_M, ends_M, originals_M, ends_originals, _ = batch
+    offsets, ids_T, b_starts, ends_M, positions_M, ends_originals, originals_M, _, _ = batch
     limits, special, kinds, _ = rules
     start, last, b_start = offsets[row], offsets[row + 1] - offsets[row] - 1, b_starts[row]
     predicted, end = ends_M[row], ends_M[row + 1]
@@ -115,7 +115,7 @@ def _tokens(row, batch, rules):
 @compiled
 def is_sound(batch, rules):
     """Tell whether no row breaks a rule; the arguments are those of `first_broken`."""
-    ids_T, offsets, b_starts, positions_M, ends_M, originals_M, ends_originals, labels = batch
+    offsets, ids_T, b_starts, ends_M, positions_M, ends_originals, originals_M, labels, _ = batch
     limits, special, kinds, wanted = rules
     has_words, has_whole_sides = limits.has_words, limits.has_whole_sides
     # One pass over all tokens, many at once: how many are special, and whether all are of the vocabulary. No original

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.masking import count_predictions
-from megabert.shards import FlatBatch, ShardMetadata, token_type
+from megabert.shards import FlatInstances, ShardMetadata, token_type
 from megabert.tokenization import SpecialIds, Tokenizer
 
 RULES = (
@@ -24,19 +24,19 @@ RULES = (
 """The rules, by their numbers in `data_prep.checks.invariant_loops`; an instance is named for the first it breaks."""
 
 
-class Batch(FlatBatch):
+class Batch(FlatInstances):
     """A record batch, opened up; arrays are views of Arrow's memory."""
 
     def restored(self) -> NDArray[np.integer]:
         """Return the ids before masking; the batch must be sound."""
-        ids = self.ids_T.copy()
-        ids[self.predicted_M] = self.originals_M
+        ids = self.input_ids.copy()
+        ids[self.predicted_tokens] = self.masked_ids
         return ids
 
     def rows_of(self, tokens: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the rows that hold a marked token."""
-        marked = np.searchsorted(self.offsets, np.flatnonzero(tokens), side="right") - 1
-        return np.bincount(marked, minlength=len(self.label_R)) > 0
+        marked = np.searchsorted(self.token_starts, np.flatnonzero(tokens), side="right") - 1
+        return np.bincount(marked, minlength=len(self.next_sentence_labels)) > 0
 
 
 class Limits(NamedTuple):
@@ -94,7 +94,7 @@ class Rules(NamedTuple):
 
         if is_sound(batch, self):
             return {}
-        broken_R = np.empty(len(batch.label_R), np.uint8)
+        broken_R = np.empty(len(batch.next_sentence_labels), np.uint8)
         first_broken(batch, self, broken_R)
         return {rule: rows for number, rule in enumerate(RULES) if len(rows := np.flatnonzero(broken_R == number))}
 

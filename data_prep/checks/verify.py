@@ -158,13 +158,13 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
     # A few at a time, so that little is held decoded.
     for numbers in _groups(task, reader):
         batch = Batch.of(read_batches(reader, numbers))
-        rows = len(batch.label_R)
-        if rows > MAX_BATCH_ROWS:
-            problems.append(f"{task.path}: batch {numbers[0]} has {rows} rows; allowed are {MAX_BATCH_ROWS}")
+        rows, each = len(batch.next_sentence_labels), rows_per_batch(task.metadata.max_seq_length)
+        if rows != min(len(numbers) * each, task.entry.rows - first):
+            problems.append(f"{task.path}: record batches {numbers[0]} to {numbers[-1]} do not have {each} rows each")
         part = None if pairs is None else pairs.take(np.arange(first, min(first + rows, len(pairs))))
         problems += _check_batch(task, batch, first, rules, part)
-        totals += [rows, len(batch.ids_T), len(batch.positions_M)]
-        sizes.append(np.stack([np.diff(batch.offsets), np.diff(batch.ends_M)]))
+        totals += [rows, len(batch.input_ids), len(batch.masked_positions)]
+        sizes.append(np.stack([np.diff(batch.token_starts), np.diff(batch.masked_starts)]))
         first += rows
     # Rows may be sound and yet too few.
     said = [task.entry.rows, task.entry.tokens, task.entry.masked_tokens]
@@ -174,10 +174,9 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
 
 
 def _groups(task: ShardTask, reader: pa.RecordBatchFileReader) -> list[range]:
-    """Return the record batches that are checked together: several, or one of an earlier version's large ones."""
-    count, small = reader.num_record_batches, rows_per_batch(task.metadata.max_seq_length)
-    is_small = task.entry.rows <= count * small
-    size = max(1, min(BATCHES_A_CHECK, MAX_BATCH_ROWS // small)) if is_small else 1
+    """Return the record batches that are checked together."""
+    count, rows = reader.num_record_batches, rows_per_batch(task.metadata.max_seq_length)
+    size = max(1, min(BATCHES_A_CHECK, MAX_BATCH_ROWS // rows))
     return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 
@@ -222,13 +221,13 @@ def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, NDAr
     """Compare a sound batch with the ranges of the documents that it was made from, and those with the label."""
     documents = task.split_documents
     expected = assemble(documents, pairs, task.metadata)
-    if not np.array_equal(expected.offsets, batch.offsets):
-        return {"its length is not that of its pair in the documents": np.arange(len(batch.label_R))}
-    is_other = batch.rows_of(batch.restored() != expected.ids_T) | (batch.b_start_R != expected.segment_b_start)
+    if not np.array_equal(expected.offsets, batch.token_starts):
+        return {"its length is not that of its pair in the documents": np.arange(len(batch.next_sentence_labels))}
+    is_other = batch.rows_of(batch.restored() != expected.ids_T) | (batch.segment_b_starts != expected.segment_b_start)
     checks = {
         "its text is not that of its pair in the documents": is_other,
         **untrue_pairs(documents, pairs, task.metadata),
-        "its label is not that of its pair": batch.label_R != pairs.label,
+        "its label is not that of its pair": batch.next_sentence_labels != pairs.label,
     }
     return {rule: np.flatnonzero(bad) for rule, bad in checks.items() if bad.any()}
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from data_prep.arrow_files import open_mapped
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
-from megabert.shards import FlatBatch, ShardMetadata, find_nonsense, read_batch
+from megabert.shards import FlatInstances, ShardMetadata, find_nonsense, read_batch
 from megabert.tokenization import Tokenizer, load_tokenizer
 from megabert.tokenization.written import readable_pieces
 
@@ -53,7 +53,7 @@ def read_row(path: Path, row: int) -> tuple[pa.RecordBatch, ShardMetadata]:
             raise DataError(f"{path}: {error}. Copy the shard again, or build it again.") from error
         if remaining < batch.num_rows:
             chosen = batch.slice(remaining, 1)
-            nonsense = find_nonsense(FlatBatch.of(chosen), metadata)
+            nonsense = find_nonsense(FlatInstances.of(chosen), metadata)
             if nonsense is not None:
                 raise DataError(f"{path}: row {row}: {nonsense[1]}. Build the shards again.")
             return chosen, metadata

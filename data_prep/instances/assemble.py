@@ -15,7 +15,7 @@ from data_prep.instances.draws import MASKS
 from data_prep.instances.pairs import Pairs
 from megabert.masking.masking import MaskedInstances, mask_instances
 from megabert.randomness.keyed import mix
-from megabert.shards import FlatBatch, ShardMetadata, instance_schema, token_type
+from megabert.shards import FlatInstances, ShardMetadata, instance_schema, token_type
 
 LENGTH_BINS = 16
 """Even ranges of lengths that instances are counted in."""
@@ -98,17 +98,17 @@ def count_instances(batch: pa.RecordBatch, metadata: ShardMetadata) -> dict[str,
     """Return the counts of a shard's instances, under their names in the manifest."""
     from data_prep.instances.count_loops import count_shown
 
-    columns = FlatBatch.of(batch)
-    ids_T, length_R, is_random_R = columns.ids_T, np.diff(columns.offsets), columns.label_R == 1
+    columns = FlatInstances.of(batch)
+    ids_T, length_R, is_random_R = columns.input_ids, np.diff(columns.token_starts), columns.next_sentence_labels == 1
     mask_id = ids_T.dtype.type(metadata.special_ids["mask"])
     as_mask, as_original = count_shown(
-        ids_T, columns.offsets, columns.positions_M, columns.ends_M, columns.originals_M, mask_id
+        ids_T, columns.token_starts, columns.masked_positions, columns.masked_starts, columns.masked_ids, mask_id
     )
     bin_R = (length_R - 1) * LENGTH_BINS // metadata.max_seq_length
     return {
         "rows": batch.num_rows,
         "tokens": len(ids_T),
-        "masked_tokens": len(columns.positions_M),
+        "masked_tokens": len(columns.masked_positions),
         "random_next": int(np.count_nonzero(is_random_R)),  # in sentence order: swapped
         "random_next_tokens": int(length_R[is_random_R].sum()),
         "full_length": int(np.count_nonzero(length_R == metadata.max_seq_length)),

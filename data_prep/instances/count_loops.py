@@ -1,4 +1,4 @@
-"""A loop that counts what instances show, over a `megabert.shards.FlatBatch`."""
+"""A loop that counts what instances show, over a `megabert.shards.FlatInstances`."""
 
 # T tokens, M predictions, R rows
 

@@ -7,7 +7,7 @@ of the same documents. Held-out documents are passed over once.
 import contextlib
 import filecmp
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def make_instances(build: Build, corpus: Counts, buckets_a_shard: int) -> dict[i
 
 def _metadata(build: Build, length: int) -> ShardMetadata:
     config, tokenizer = build.config, tokenizer_of(build.path("tokenizer"))
-    metadata = ShardMetadata(
+    return ShardMetadata(
         objective=config.objective,
         pairing=config.pairing,
         masking=config.masking,
@@ -127,7 +127,6 @@ def _metadata(build: Build, length: int) -> ShardMetadata:
         vocab_size=tokenizer.vocab_size,
         masked_lm_prob=config.masked_lm_prob,
     )
-    return replace(metadata, revision=metadata.latest_revision)
 
 
 def instance_units(build: Build, metadata: ShardMetadata, buckets_a_shard: int) -> Iterator[Unit]:

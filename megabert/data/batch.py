@@ -17,7 +17,7 @@ from torch import Tensor
 
 from megabert.data.packing import MicroShape
 from megabert.randomness.keyed import mix, string_key
-from megabert.shards.row_reader import Columns
+from megabert.shards.columns import FlatInstances
 
 IGNORED = -100
 """The label of padding, which torch's cross entropy leaves out."""
@@ -104,7 +104,7 @@ def instance_seeds(seed: int, number: int, ordinals: NDArray[np.int64]) -> NDArr
 
 
 def assemble(
-    columns: Columns,
+    columns: FlatInstances,
     indices: NDArray[np.int64],
     seeds: NDArray[np.int32],
     batch_format: BatchFormat,
@@ -169,7 +169,7 @@ def columns_of(
     segment_b_starts: Sequence[int] | None = None,
     *,
     mask_id: int | None = None,
-) -> Columns:
+) -> FlatInstances:
     """Return sequences in the form in which instances are decoded from shards, without labels.
 
     Args:
@@ -182,13 +182,15 @@ def columns_of(
     starts = np.concatenate([[0], np.cumsum(lengths)])
     masked_M = np.flatnonzero(ids_T == mask_id) if mask_id is not None else np.empty(0, np.int64)
     sequence_M = np.searchsorted(starts, masked_M, side="right") - 1
-    return Columns(
-        input_ids=ids_T,
+    masked_starts = np.searchsorted(masked_M, starts)
+    return FlatInstances(
         token_starts=starts,
+        input_ids=ids_T,
         segment_b_starts=lengths if segment_b_starts is None else np.asarray(segment_b_starts, np.int64),
         masked_positions=masked_M - starts[sequence_M],
         masked_ids=np.full(len(masked_M), IGNORED),
-        masked_starts=np.searchsorted(masked_M, starts),
+        masked_starts=masked_starts,
+        masked_id_starts=masked_starts,
         next_sentence_labels=np.full(len(lengths), IGNORED),
         rows=np.arange(len(lengths)),
     )

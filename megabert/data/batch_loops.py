@@ -10,7 +10,7 @@ def gather_rows(columns, rows, packed):
     """Copy instances end to end, with what follows from where each one starts.
 
     Args:
-        columns: ``Columns``, the decoded instances.
+        columns: ``FlatInstances``, the decoded instances.
         rows: Int64, the instances to copy, in order.
         packed: ``PackedArrays``, written; as large as these instances.
     """

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from megabert.masking import MaskingOptions, count_predictions, mask_instances
 from megabert.randomness.keyed import mix, string_key
-from megabert.shards.row_reader import Columns
+from megabert.shards.columns import FlatInstances
 from megabert.shards.shard_set import ShardSet
 from megabert.tokenization import load_tokenizer
 
@@ -40,7 +40,7 @@ class DynamicMasker:
         """
         return count_predictions(lengths, self._options)
 
-    def mask(self, columns: Columns, epochs: NDArray[np.int64] | int) -> Columns:
+    def mask(self, columns: FlatInstances, epochs: NDArray[np.int64] | int) -> FlatInstances:
         """Return instances with the masks of an epoch, or of one epoch for each."""
         # The key is that of the row, so an instance gets the same masks on whatever rank and in whatever batch it is.
         keys = mix(_MASKS_KEY, self._seed, epochs, columns.rows)
@@ -52,4 +52,5 @@ class DynamicMasker:
             masked_positions=masked.positions_M,
             masked_ids=masked.original_ids_M,
             masked_starts=masked.offsets,
+            masked_id_starts=masked.offsets,
         )

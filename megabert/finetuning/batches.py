@@ -15,7 +15,7 @@ from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble, colu
 from megabert.data.order import EpochOrder
 from megabert.data.packing import MicroShape, plan_packing
 from megabert.observability.logs import logger
-from megabert.shards.row_reader import Columns
+from megabert.shards.columns import FlatInstances
 from megabert.tokenization import SpecialIds
 
 
@@ -57,7 +57,7 @@ class Sequences:
         has_b = b is not None and self.has_segments
         self.segment_b_starts.append(len(a) + 1 + self.separators if has_b else len(self.ids[-1]))
 
-    def columns(self) -> Columns:
+    def columns(self) -> FlatInstances:
         """Return all sequences, end to end, and log how many of them lost their end."""
         if self.num_truncated:
             share = f"{self.num_truncated} of {len(self.ids)}"
@@ -69,7 +69,7 @@ class Sequences:
 class Features:
     """The items that are packed and scored. An item is one sequence, or several that stay together."""
 
-    columns: Columns
+    columns: FlatInstances
     labels: NDArray
     """What the loss compares the logits with.
 

@@ -34,8 +34,6 @@ class MaskingOptions:
     """Most predictions in one instance."""
     actions: tuple[float, float, float] = (0.8, 0.1, 0.1)
     """Shares of the predicted tokens that become [MASK], become a random piece, and are kept (Devlin et al. 2019)."""
-    are_spans_cut: bool = False
-    """Whether longer spans are cut to 10 words, as in shards of revision 1. SpanBERT draws none that is longer."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -94,7 +92,7 @@ def count_predictions(lengths: NDArray[np.integer], options: MaskingOptions) -> 
 
 def mask_instances(
     ids_T: NDArray[np.integer],
-    offsets: NDArray[np.int64],
+    offsets: NDArray[np.integer],
     *,
     keys: NDArray[np.uint64],
     pieces: PieceTable,
@@ -118,7 +116,7 @@ def mask_instances(
         ConfigError: Words are masked, and ``pieces`` does not know them.
         DataError: Offsets and keys do not fit the ids, or an instance has 65,536 tokens or more.
     """
-    from megabert.masking.masking_loops import CUT_SPAN, mask_rows
+    from megabert.masking.masking_loops import mask_rows
 
     options = options or MaskingOptions()
     _check(ids_T, offsets, keys, pieces)
@@ -138,7 +136,7 @@ def mask_instances(
         original_ids_M=np.empty(room, ids_T.dtype),
         offsets=np.zeros(len(keys) + 1, np.int64),
     )
-    mask_unit = CUT_SPAN if options.are_spans_cut else MASK_UNITS.index(options.mask_unit)
+    mask_unit = MASK_UNITS.index(options.mask_unit)
     mask_rows(masked, offsets, keys, wanted, mask_unit, pieces, _action_bounds(options.actions))
     count = masked.offsets[-1]
     return masked._replace(positions_M=masked.positions_M[:count], original_ids_M=masked.original_ids_M[:count])
@@ -152,7 +150,7 @@ def _action_bounds(actions: tuple[float, float, float]) -> tuple[np.uint64, np.u
 
 
 def _check(
-    ids_T: NDArray[np.integer], offsets: NDArray[np.int64], keys: NDArray[np.uint64], pieces: PieceTable
+    ids_T: NDArray[np.integer], offsets: NDArray[np.integer], keys: NDArray[np.uint64], pieces: PieceTable
 ) -> None:
     lengths = np.diff(offsets)
     fits = len(offsets) == len(keys) + 1 and offsets[0] == 0 and offsets[-1] == len(ids_T)

@@ -16,13 +16,11 @@ import numpy as np
 from megabert.compiled import compiled, inlined
 from megabert.randomness.keyed_loops import below, mix_2, stream, uniform
 
-TOKEN, WHOLE_WORD, SPAN, CUT_SPAN = range(4)
+TOKEN, WHOLE_WORD, SPAN = range(3)
 MAX_SPAN_WORDS = 10
 # A span is of at most k words with a probability of 1 - 0.8^k (geometric with p = 0.2). SpanBERT draws none of more
-# than 10 words, so the probabilities of 1 to 10 add up to one (mean 3.80). In shards of revision 1 longer ones were cut
-# to 10 (mean 4.46).
-LONGER_CUT_SPAN = tuple(1 - 0.8**words for words in range(1, MAX_SPAN_WORDS))
-LONGER_SPAN = tuple(share / (1 - 0.8**MAX_SPAN_WORDS) for share in LONGER_CUT_SPAN)
+# than 10 words, so the probabilities of 1 to 10 add up to one (mean 3.80).
+LONGER_SPAN = tuple((1 - 0.8**words) / (1 - 0.8**MAX_SPAN_WORDS) for words in range(1, MAX_SPAN_WORDS))
 # Draws under an instance's key: the order of words, what happens to a position, what replaces it, lengths of spans.
 _ORDER, _ACTION, _REPLACEMENT, _SPAN_LENGTH = 1, 2, 3, 4
 _1, _11, _58 = np.uint64(1), np.uint64(11), np.uint64(58)
@@ -46,7 +44,7 @@ def mask_rows(masked, offsets, keys_R, wanted_R, mask_unit, pieces, action_bound
         offsets: Where each instance starts, and the end of the last.
         keys_R: Random key of each instance.
         wanted_R: How many positions to choose, at most.
-        mask_unit: `TOKEN`, `WHOLE_WORD`, `SPAN` or `CUT_SPAN`.
+        mask_unit: `TOKEN`, `WHOLE_WORD` or `SPAN`.
         pieces: `megabert.masking.PieceTable`; ``is_subword`` is empty where it is not needed.
         action_bounds: What happens to a chosen position, by a draw of 53 bits: below the first bound it becomes [MASK]
             (80% by default), from there to below the second a random piece (10%), and above it is kept (10%).
@@ -182,9 +180,9 @@ def _choose_words(mask_unit, key, wanted, ids, specials, is_subword, scratch, ch
         order[other] = order[index]
         # A span is as many words longer than one as there are bounds at or below one uniform draw.
         span_words = 1
-        if mask_unit >= SPAN:
+        if mask_unit == SPAN:
             draw = uniform(stream(length_key, index))
-            for bound in LONGER_SPAN if mask_unit == SPAN else LONGER_CUT_SPAN:
+            for bound in LONGER_SPAN:
                 span_words += draw >= bound
         # Take its words one by one. It ends early before a word that does not fit or is chosen already, and at a [SEP].
         for word in range(first_word, min(first_word + span_words, num_words)):

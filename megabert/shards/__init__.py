@@ -1,11 +1,13 @@
 """Instance shards, the contract between ``data_prep`` and ``megabert``: their format, and all that reads them.
 
-``format`` has the Arrow schema, its metadata and the manifest; ``instances`` what a record batch may hold, and the
-index of lengths next to a shard. To read: ``shard_set`` is one split by global rows, ``row_reader`` the shards that
-are open, ``shard_file`` one of them, mapped into memory, ``copy_loops`` the loops that copy instances out of it, and
-``checked_shards`` the record of what was found sound.
+``format`` has the Arrow schema, its metadata and the manifest, ``columns`` the table of the columns, ``instances``
+the checks of record batches, and ``row_lengths`` the index of lengths next to a shard. To read: ``shard_set`` is one
+split by global rows, ``row_reader`` the shards that are open, ``shard_file`` one of them, mapped into memory,
+``copy_loops`` the loops that copy instances out of it, and ``checked_shards`` the record of shards that were found
+sound.
 """
 
+from megabert.shards.columns import FlatInstances, flat_list, token_type
 from megabert.shards.format import (
     MANIFEST_NAME,
     MAX_BATCH_ROWS,
@@ -15,26 +17,15 @@ from megabert.shards.format import (
     instance_schema,
     read_manifest,
     rows_per_batch,
-    token_type,
     write_manifest,
 )
-from megabert.shards.instances import (
-    FlatBatch,
-    LengthsSpan,
-    find_nonsense,
-    flat_list,
-    lengths_path,
-    read_batch,
-    read_batches,
-    read_length_spans,
-    read_lengths,
-    write_lengths,
-)
+from megabert.shards.instances import find_nonsense, read_batch, read_batches
+from megabert.shards.row_lengths import LengthsSpan, lengths_path, read_length_spans, read_lengths, write_lengths
 
 __all__ = [
     "MANIFEST_NAME",
     "MAX_BATCH_ROWS",
-    "FlatBatch",
+    "FlatInstances",
     "LengthsSpan",
     "Manifest",
     "ShardEntry",

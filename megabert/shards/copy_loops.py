@@ -1,11 +1,9 @@
-"""The loops that copy instances: from a mapped shard or a record batch into columns, and from there into a micro-batch.
+"""The loops that find instances in a mapped shard and copy them out of it.
 
-pyarrow takes longer to open a record batch than a rank takes to copy its one or two rows out of it. Where a batch is as
-a build writes it, a loop finds its arrays itself: it reads the flatbuffer in front of the batch (Arrow's Message.fbs)
-and follows no number that leads outside. Any other batch is opened by pyarrow (`shard_file`).
+pyarrow takes longer to open a record batch than a rank takes to copy its one or two rows out of it. So a loop finds the
+arrays of a batch itself: it reads the flatbuffer in front of the batch (Arrow's Message.fbs) and follows no number that
+leads outside. A batch that is not laid out as a build writes it is refused (`shard_file`).
 """
-
-# T packed tokens, M masked positions, B sequences
 
 import mmap
 from typing import Any, NamedTuple
@@ -13,17 +11,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megabert.compiled import compiled, inlined
+from megabert.shards.columns import LIST_VALUES, NODES, STARTS, FlatInstances
 
 # Fields of the tables Message and RecordBatch, by number, and the type of header that is a record batch.
 _HEADER_TYPE, _HEADER = 1, 2
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = 0, 1, 2, 3
 _RECORD_BATCH = 3
-_NODE_COUNT, _BUFFER_COUNT = 8, 16
-"""Five columns, three of them lists, whose values have a node and two buffers of their own."""
+_NODE_COUNT = len(NODES)
+_BUFFER_COUNT = 2 * _NODE_COUNT
+_HOLDS = tuple(node.holds for node in NODES)
+_WIDTHS = tuple(node.width for node in NODES)
+(
+    _TOKEN_STARTS,
+    _INPUT_IDS,
+    _SEGMENT_B_STARTS,
+    _MASKED_STARTS,
+    _MASKED_POSITIONS,
+    _MASKED_ID_STARTS,
+    _MASKED_IDS,
+    _NEXT_SENTENCE_LABELS,
+) = range(_NODE_COUNT)
+"""The fields of `FlatInstances` that a file holds, by node."""
 _CONTINUATION = -1
 _PAGE = mmap.PAGESIZE
 _NEAR = 32 * 1024
-"""Bytes between two parts that are rather read as well than asked for apart: a request takes as long as seven pages."""
+"""Gaps of up to so many bytes are read along with their neighbours: one more request costs as much as seven pages."""
 BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("padding", "<i4"), ("body", "<i8")])
 """Where a record batch is in the file, as Arrow's footer says it: where its message starts, and the lengths of message
 and buffers."""
@@ -42,18 +54,18 @@ class MappedShard(NamedTuple):
     tokens: Any
     """Uint16 or uint32, as tokens are stored."""
     blocks: Any
-    """``BLOCK``, one for each record batch; none where the footer does not tell."""
+    """``BLOCK``, one for each record batch."""
+    starts: Any
+    """Int64, the rows at which record batches start, and the end."""
 
 
 class Layout(NamedTuple):
-    """What tells about where an instance is in a record batch, before the batch has been read."""
+    """Where an instance probably is in a record batch, before the batch has been read."""
 
     blocks: Any
-    """``BLOCK``, one for each record batch; none where the footer does not tell."""
+    """``BLOCK``, one for each record batch."""
     starts: Any
-    """Int64, the rows at which record batches are expected to start, and the end."""
-    most_rows: int
-    """Rows of a batch as a build writes it. A larger one is of an earlier version, and compressed."""
+    """Int64, the rows at which record batches start, and the end."""
     token_bytes: int
     """Bytes of all tokens of the shard, for the mean of an instance."""
     slack: int
@@ -99,15 +111,14 @@ def locate(layout, rows, numbers, inside):
 def _expected(layout, number):
     """Return where a batch begins, where its tokens probably do, what follows them, and where it ends.
 
-    Where tokens are not to be told from the rest, they begin at the end, so that all is in front of them.
+    If tokens fill too little of the batch to be asked for apart, they are said to begin at the end: the whole batch is
+    then in front of them.
     """
-    if number >= len(layout.blocks):
-        return np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     block, size = layout.blocks[number], layout.starts[number + 1] - layout.starts[number]
     stop = block.offset + block.metadata + block.body
     tokens = block.offset + block.metadata + 4 * (size + 1)
     rest = tokens + size * layout.token_bytes // layout.starts[-1] - 2 * layout.slack
-    if size > layout.most_rows or rest >= stop:
+    if rest >= stop:
         return block.offset, stop, stop, stop
     return block.offset, tokens, rest, stop
 
@@ -125,43 +136,41 @@ def _ask(parts, count, begin, stop):
 
 
 @compiled
-def copy_mapped_rows(shard, batch_starts, numbers, rows, filled, columns):
-    """Append instances to columns.
+def copy_mapped_rows(shard, numbers, rows, filled, columns):
+    """Append instances of a mapped shard to ``columns``.
 
     Args:
         shard: ``MappedShard``.
-        batch_starts: Int64, the rows at which record batches are expected to start, and the end.
         numbers: Int64, the record batch of each instance to copy; equal ones next to each other.
         rows: Int64, its row there.
-        filled: Instances that are in the columns already.
-        columns: ``Columns``, with room for lists of the greatest length, written from there on.
+        filled: Number of instances that ``columns`` holds already.
+        columns: ``FlatInstances``, with room for lists of the greatest length, written from there on.
 
     Returns:
-        How many instances are in the columns then. Fewer than there should be: the next one is for pyarrow to read, or
-        to name what is wrong with it.
+        The number of instances in ``columns`` now. If it is too small, the record batch of the next instance is
+        damaged, or not laid out as a build does it.
     """
-    places = np.empty((_BUFFER_COUNT, 2), np.int64)
+    places = np.empty((_NODE_COUNT, 2), np.int64)
     first = 0
     while first < len(rows):
         stop = first + 1
         while stop < len(rows) and numbers[stop] == numbers[first]:
             stop += 1
         number = numbers[first]
-        if number >= len(shard.blocks):
+        if _find_arrays(shard, number, places) != shard.starts[number + 1] - shard.starts[number]:
             break
-        if _find_buffers(shard, number, places) != batch_starts[number + 1] - batch_starts[number]:
-            break
-        batch = (
-            _part(shard.tokens, places[3]),
-            _part(shard.words, places[1]),
-            _part(shard.halves, places[5]),
-            _part(shard.halves, places[9]),
-            _part(shard.words, places[7]),
-            _part(shard.tokens, places[13]),
-            _part(shard.words, places[11]),
-            _part(shard.octets, places[15]),
+        batch = FlatInstances(
+            _part(shard.words, places[_TOKEN_STARTS]),
+            _part(shard.tokens, places[_INPUT_IDS]),
+            _part(shard.halves, places[_SEGMENT_B_STARTS]),
+            _part(shard.words, places[_MASKED_STARTS]),
+            _part(shard.halves, places[_MASKED_POSITIONS]),
+            _part(shard.words, places[_MASKED_ID_STARTS]),
+            _part(shard.tokens, places[_MASKED_IDS]),
+            _part(shard.octets, places[_NEXT_SENTENCE_LABELS]),
+            columns.rows,
         )
-        end = copy_rows(batch, rows[first:stop], filled, columns)
+        end = _copy_rows(batch, rows[first:stop], filled, columns)
         is_whole = end == filled + stop - first
         filled = end
         if not is_whole:
@@ -178,16 +187,16 @@ def _part(values, place):
 
 
 @inlined
-def _find_buffers(shard, number, places):
+def _find_arrays(shard, number, places):
     """Find the arrays of a record batch: where each starts in the file, and how many values it has.
 
     Args:
         shard: ``MappedShard``.
         number: Index of the batch.
-        places: Of shape (buffers, 2), written; the validity bitmaps are left out.
+        places: Of shape (nodes, 2), written: first byte, number of values.
 
     Returns:
-        The rows of the batch; -1 where it is compressed, has nulls, or is not laid out in this way.
+        The rows of the batch; -1 if it is compressed, has nulls, or is not laid out in this way.
     """
     words, longs, block = shard.words, shard.longs, shard.blocks[number]
     begin = block.offset
@@ -208,23 +217,19 @@ def _find_buffers(shard, number, places):
     if kind < 0 or shard.octets[kind] != _RECORD_BATCH or length < 0 or length % 8 or nodes < 0 or buffers < 0:
         return -1
     count = longs[length // 8]
-    # A node is (values, nulls), a buffer (offset from the body, bytes).
+    # A node is (values, nulls), a buffer (offset from the body, bytes); validity comes first and is skipped.
     for node in range(_NODE_COUNT):
         values, nulls = longs[nodes // 8 + 2 * node], longs[nodes // 8 + 2 * node + 1]
         offset, size = longs[buffers // 8 + 4 * node + 2], longs[buffers // 8 + 4 * node + 3]
-        is_child = node in (1, 4, 6)
-        is_list = node in (0, 3, 5)
-        if is_list:
-            width, values = 4, values + 1
-        elif node in (1, 6):
-            width = shard.tokens.itemsize
-        else:
-            width = 1 if node == 7 else 2
-        if nulls or (not is_child and values != count + is_list) or not 0 <= values <= size // width:
+        # Each column has a value per row. The node of a list counts its rows, and there is one more start than that.
+        is_wrong = nulls != 0 or (_HOLDS[node] != LIST_VALUES and values != count)
+        values += _HOLDS[node] == STARTS
+        width = _WIDTHS[node] if _WIDTHS[node] else shard.tokens.itemsize
+        if is_wrong or not 0 <= values <= size // width:
             return -1
         if offset % 8 or not 0 <= offset <= room or size > room - offset:
             return -1
-        places[2 * node + 1, 0], places[2 * node + 1, 1] = body + offset, values
+        places[node, 0], places[node, 1] = body + offset, values
     return -1 if is_compressed else count
 
 
@@ -258,42 +263,42 @@ def _vector(words, position, count, begin, body):
     return vector + 4
 
 
-@compiled
-def copy_rows(batch, rows, filled, columns):
-    """Append instances of a record batch to columns.
+@inlined
+def _copy_rows(batch, rows, filled, columns):
+    """Append instances of a record batch to ``columns``.
 
     Args:
-        batch: ``FlatBatch``.
+        batch: ``FlatInstances``, as the file holds them.
         rows: Int64, the instances to copy, in order.
-        filled: Instances that are in the columns already.
-        columns: ``Columns``, with room for lists of the greatest length, written from there on.
+        filled: Number of instances that ``columns`` holds already.
+        columns: ``FlatInstances``, with room for lists of the greatest length, written from there on.
 
     Returns:
-        ``filled``, with these instances; it ends before one whose offsets make no sense, that is longer than there is
-        room for, or whose masked positions and ids differ in number.
+        ``filled`` plus the number of instances copied. It stops before one whose offsets make no sense, that is longer
+        than there is room for, or whose masked positions and ids differ in number.
     """
-    ids_T, offsets, b_start_R, positions_M, ends_M, originals_M, ends_originals, label_R = batch
+    token_starts, input_ids, b_starts, masked_starts, positions, id_starts, masked_ids, labels, _ = batch
     most_tokens = len(columns.input_ids) // len(columns.rows)
     most_masked = len(columns.masked_ids) // len(columns.rows)
     r = filled
     for row in rows:
-        start, first, original = offsets[row], ends_M[row], ends_originals[row]
-        length, masked = offsets[row + 1] - start, ends_M[row + 1] - first
-        if length > most_tokens or masked > most_masked or ends_originals[row + 1] - original != masked:
+        start, first, original = token_starts[row], masked_starts[row], id_starts[row]
+        length, masked = token_starts[row + 1] - start, masked_starts[row + 1] - first
+        if length > most_tokens or masked > most_masked or id_starts[row + 1] - original != masked:
             break
-        if min(start, first, original, length, masked) < 0 or start + length > len(ids_T):
+        if min(start, first, original, length, masked) < 0 or start + length > len(input_ids):
             break
-        if first + masked > len(positions_M) or original + masked > len(originals_M):
+        if first + masked > len(positions) or original + masked > len(masked_ids):
             break
         t, m = columns.token_starts[r], columns.masked_starts[r]
-        source, target = ids_T[start : start + length], columns.input_ids[t : t + length]
+        source, target = input_ids[start : start + length], columns.input_ids[t : t + length]
         for index in range(length):
             target[index] = source[index]
         for index in range(masked):
-            columns.masked_positions[m + index] = positions_M[first + index]
-            columns.masked_ids[m + index] = originals_M[original + index]
-        columns.segment_b_starts[r] = b_start_R[row]
-        columns.next_sentence_labels[r] = label_R[row]
+            columns.masked_positions[m + index] = positions[first + index]
+            columns.masked_ids[m + index] = masked_ids[original + index]
+        columns.segment_b_starts[r] = b_starts[row]
+        columns.next_sentence_labels[r] = labels[row]
         r += 1
         columns.token_starts[r], columns.masked_starts[r] = t + length, m + masked
     return r

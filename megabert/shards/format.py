@@ -19,9 +19,10 @@ from megabert.errors import DataError
 from megabert.files import atomic_write
 from megabert.json_files import parse_json, read_json
 from megabert.masking import MaskingOptions, PieceTable
+from megabert.shards.columns import COLUMNS, token_type
 
 MANIFEST_NAME = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_BATCH_ROWS = 8192
 BATCH_TOKENS = 32_768
 """Tokens of a record batch, if all instances are of full length: a random row costs one read of about 80 KiB."""
@@ -59,12 +60,8 @@ class ShardMetadata:
     """Ids of the special pieces, by the names pad, unk, cls, sep and mask."""
     vocab_size: int
     """Number of pieces in the vocabulary."""
-    masked_lm_prob: float = 0.15
-    """Share of an instance's tokens to predict. Shards that do not store it were masked with BERT's 0.15."""
-    revision: Literal[1, 2, 3] = 1
-    """Which draws made the instances, where megabert has changed them. 3: random Bs of a shard come from a window of
-    the split (``nsp``). 2: random Bs are the true Bs of other pairs (``balanced``, ``nsp``), and lengths of spans are
-    SpanBERT's. 1: the earlier draws, and all that has not changed; it is not stored."""
+    masked_lm_prob: float
+    """Share of an instance's tokens to predict."""
     format_version: int = FORMAT_VERSION
     """Version of this schema."""
 
@@ -91,18 +88,12 @@ class ShardMetadata:
                 raise DataError(f"Shard metadata: {name}={values[name]}; allowed: {low} to {high}.")
 
     @property
-    def latest_revision(self) -> Literal[1, 2, 3]:
-        """Revision that this megabert makes of such shards."""
-        return 3 if self.objective == "nsp" else 2 if self.mask_unit == "span" else 1
-
-    @property
     def masking_options(self) -> MaskingOptions:
         """How the instances are masked."""
         return MaskingOptions(
             mask_unit=self.mask_unit,
             masked_lm_prob=self.masked_lm_prob,
             max_predictions_per_seq=self.max_predictions_per_seq,
-            are_spans_cut=self.mask_unit == "span" and self.revision == 1,
         )
 
     def piece_table(self, is_subword: NDArray[np.bool_] | None) -> PieceTable:
@@ -116,7 +107,7 @@ class ShardMetadata:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {name: value for name, value in asdict(self).items() if (name, value) != ("revision", 1)}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str = "shard metadata") -> "ShardMetadata":
@@ -131,7 +122,6 @@ class ShardMetadata:
         """
         check_version(values, where)
         try:
-            # What the first shards did not store (masked_lm_prob, revision) has a default.
             parse_json(json.dumps(values), cls, where=where, remedy="Build the shards again.")
         except DataError as error:
             raise DataError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
@@ -187,22 +177,11 @@ def rows_per_batch(max_seq_length: int) -> int:
     return max(1, min(MAX_BATCH_ROWS, BATCH_TOKENS // max_seq_length))
 
 
-def token_type(vocab_size: int) -> pa.DataType:
-    """Return the narrowest Arrow type that holds every token id."""
-    return pa.uint16() if vocab_size <= 65_536 else pa.uint32()
-
-
 def instance_schema(metadata: ShardMetadata) -> pa.Schema:
     """Return the Arrow schema of a shard, with its metadata as JSON. Each row is an instance without padding."""
     token = token_type(metadata.vocab_size)
     return pa.schema(
-        [
-            ("input_ids", pa.list_(token)),
-            ("segment_b_start", pa.uint16()),
-            ("masked_lm_positions", pa.list_(pa.uint16())),
-            ("masked_lm_ids", pa.list_(token)),
-            ("next_sentence_label", pa.uint8()),
-        ],
+        [(column.name, column.type(token)) for column in COLUMNS],
         metadata={PREFIX + name: json.dumps(value, sort_keys=True) for name, value in metadata.to_dict().items()},
     )
 

@@ -1,9 +1,8 @@
-"""One shard, mapped into memory: its record batches as arrays, and its bytes asked for before they are needed.
+"""One shard, mapped into memory: where its record batches are, and its bytes asked for before they are needed.
 
-A build stores shards uncompressed and in small record batches (`megabert.shards.rows_per_batch`). Then instances are
-copied straight out of the file (`copy_loops`), so that its pages are the only copy a node has, and a row costs one
-read of its batch. Shards of earlier versions are compressed in batches of 8,192 rows: pyarrow opens these, and whatever
-else is not laid out as a build does it.
+A build stores shards uncompressed and in small record batches (`megabert.shards.rows_per_batch`). Instances are copied
+straight out of the file (`copy_loops`), so that its pages are the only copy a node has, and a row costs one read of its
+batch. A file of another layout is refused; pyarrow opens it only to say what is wrong with it.
 """
 
 import errno
@@ -11,11 +10,10 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,39 +21,21 @@ from numpy.typing import NDArray
 
 from megabert.errors import DataError
 from megabert.files import check_regular
-from megabert.shards import FlatBatch, ShardEntry, ShardMetadata, read_batch, rows_per_batch, token_type
+from megabert.shards.columns import FlatInstances, token_type
+from megabert.shards.format import ShardEntry, ShardMetadata, rows_per_batch
+from megabert.shards.instances import find_nonsense, read_batch
 
 COPY_AGAIN = "Copy the shard again, or delete it and run the same `megabert-data build` command."
-_LABEL_COLUMN = 4
-"""Index of the smallest column, which tells a batch's rows without decoding the others."""
+BUILD_AGAIN = "Build the shards again, or correct the program that wrote them (docs/instances.md)."
 _TAIL_BYTES = 16 * 1024
 """The end of a file that is read first: the footer of a shard is about 6 KiB."""
 _MAGIC = b"ARROW1"
 
 
-class UnevenBatchesError(Exception):
-    """The record batches of a shard are not of the size that was expected; looking up rows has to begin again."""
-
-
-class OpenBatch(NamedTuple):
-    """A record batch as arrays."""
-
-    columns: FlatBatch
-    held_bytes: int
-    """Memory that it takes; 0 where the arrays are views of the file."""
-
-
 class ShardFile:
     """A shard that is open for reading."""
 
-    def __init__(
-        self,
-        path: Path,
-        entry: ShardEntry,
-        metadata: ShardMetadata,
-        schema: bytes | None,
-        batch_starts: NDArray[np.int64] | None = None,
-    ) -> None:
+    def __init__(self, path: Path, entry: ShardEntry, metadata: ShardMetadata, schema: bytes | None) -> None:
         """Map the file and check what it says of itself against the manifest.
 
         Args:
@@ -63,7 +43,6 @@ class ShardFile:
             entry: What the manifest says of it.
             metadata: What the manifest says of all shards.
             schema: The ``schema`` of a shard that was found to agree with the manifest; one that equals it agrees, too.
-            batch_starts: The ``batch_starts`` that it was found to have before.
 
         Raises:
             DataError: It is no such shard.
@@ -71,52 +50,49 @@ class ShardFile:
         from megabert.shards.copy_loops import BLOCK, Layout, MappedShard
 
         self.path = path
+        self._metadata = metadata
         with self._naming_damage():
             self._map, footer = _map(path)
             # A page that was not asked for would bring 128 KiB around it.
             self._map.madvise(mmap.MADV_RANDOM)
             blocks, self.schema = _blocks(footer, BLOCK)
-            """The schema as bytes; None where the footer is not laid out as usual."""
+            """The schema as bytes."""
             if self.schema is None or self.schema != schema:
                 self._check_metadata(metadata)
-            self.batch_starts = (
-                self._starts(metadata, entry.rows, len(blocks)) if batch_starts is None else batch_starts
-            )
-            """The rows, within the shard, at which its record batches start, and the end."""
-        if self.batch_starts[-1] != entry.rows:
-            raise self.damaged(f"it has {self.batch_starts[-1]} rows, the manifest says {entry.rows}")
+        rows = rows_per_batch(metadata.max_seq_length)
+        self._rows, self._batch_rows = entry.rows, rows
+        if len(blocks) != -(-entry.rows // rows):
+            raise self._layout_error()
+        starts = np.minimum(np.arange(len(blocks) + 1) * rows, entry.rows)
         types = np.uint8, np.uint16, np.int32, np.int64, np.dtype(token_type(metadata.vocab_size).to_pandas_dtype())
         views = (np.frombuffer(self._map, kind, len(self._map) // np.dtype(kind).itemsize) for kind in types)
-        self.mapped = MappedShard._make([*views, blocks])
+        self.mapped = MappedShard._make([*views, blocks, starts])
         """The file as arrays, for the loops that find and copy instances."""
         token_bytes = self.mapped.tokens.itemsize
-        rows = rows_per_batch(metadata.max_seq_length)
         # Four standard deviations of where the middle of a batch is, if lengths vary by a quarter of the longest.
         slack = metadata.max_seq_length * token_bytes * math.isqrt(rows) // 2
-        self.layout = Layout(blocks, self.batch_starts, rows, entry.tokens * token_bytes, slack)
+        self.layout = Layout(blocks, starts, entry.tokens * token_bytes, slack)
         """Where in the file instances are expected."""
 
-    def read(self, number: int) -> OpenBatch:
-        """Return a record batch, whose values may make no sense yet but are all there.
+    def explain(self, number: int, row: int) -> DataError:
+        """Return the error for an instance that could not be copied.
 
-        Raises:
-            DataError: It is damaged.
-            UnevenBatchesError: ``batch_starts`` was a wrong guess, and is right now.
+        Args:
+            number: Its record batch.
+            row: Its row there.
         """
-        try:
-            batch = read_batch(self._reader, number)
-        except DataError as error:
-            raise self.damaged(str(error)) from error
-        if len(batch) != self.batch_starts[number + 1] - self.batch_starts[number]:
-            starts = np.cumsum([0, *self._sizes(range(self._reader.num_record_batches))])
-            if starts[-1] != self.batch_starts[-1]:
-                raise self.damaged(f"it has {starts[-1]} rows, the manifest says {self.batch_starts[-1]}")
-            self.batch_starts, self.layout = starts, self.layout._replace(starts=starts)
-            raise UnevenBatchesError
-        columns = _views(batch)
-        # Arrow hands out views of what it was given, unless that is compressed.
-        distance = batch.column(0).buffers()[1].address - self._content.address
-        return OpenBatch(columns, 0 if 0 <= distance < self._content.size else batch.nbytes)
+        starts, remedy = self.mapped.starts, BUILD_AGAIN
+        with self._naming_damage():
+            try:
+                batch = read_batch(self._reader, number)
+            except DataError as error:
+                return self.damaged(str(error))
+            if len(batch) != starts[number + 1] - starts[number]:
+                return self._layout_error()
+            nonsense = find_nonsense(FlatInstances.of(batch.slice(row, 1)), self._metadata)
+            if nonsense is not None:
+                return self.damaged(f"row {starts[number] + row}: {nonsense[1]}", remedy)
+        return self.damaged(f"record batch {number} is compressed, or not laid out as a build writes it", remedy)
 
     def prefetch(self, parts: NDArray[np.int64]) -> None:
         """Ask the system to read parts of the file, so that it reads many at a time; returns at once.
@@ -162,41 +138,18 @@ class ShardFile:
                 f"{getattr(expected, other[0])!r}",
             )
 
-    def _starts(self, metadata: ShardMetadata, rows: int, count: int) -> NDArray[np.int64]:
-        """Return where record batches start, if there are as many as a build writes, or the first and the last tell it.
-
-        Looking at a batch costs a read of the disk, so that they are not all looked at.
-        """
-        size = rows_per_batch(metadata.max_seq_length)
-        if count == -(-rows // size):
-            return np.minimum(np.arange(count + 1) * size, rows)
-        count = self._reader.num_record_batches
-        sizes = self._sizes([0, count - 1])
-        if sizes[0] * (count - 1) + sizes[1] == rows and sizes[0] >= sizes[1] > 0:
-            return np.minimum(np.arange(count + 1) * sizes[0], rows)
-        return np.cumsum([0, *self._sizes(range(count))])
-
-    def _sizes(self, numbers: Iterable[int]) -> list[int]:
-        """Return how many rows record batches have."""
-        options = pa.ipc.IpcReadOptions(included_fields=[_LABEL_COLUMN], use_threads=False)
-        labels = pa.ipc.open_file(self._content, options=options)
-        return [labels.get_batch(number).num_rows for number in numbers]
-
-
-def _views(batch: pa.RecordBatch) -> FlatBatch:
-    """Return a batch that was read whole as arrays, several times as fast as pyarrow makes them column by column."""
-    rows, token = len(batch), batch.schema.types[0].value_type.to_pandas_dtype()
-    arrays: list[NDArray[np.integer]] = []
-    for column, dtype in zip(batch.columns, (token, np.uint16, np.uint16, token, np.uint8), strict=True):
-        _, first, *values = column.buffers()
-        if not values:
-            arrays.append(np.frombuffer(first, dtype, rows))
-            continue
-        offsets = np.frombuffer(first, np.int32, rows + 1)
-        count = int(offsets[-1])
-        # numpy refuses a buffer of no bytes.
-        arrays += [np.frombuffer(values[1], dtype, count) if count else np.empty(0, dtype), offsets]
-    return FlatBatch(*arrays)
+    def _layout_error(self) -> DataError:
+        """Return the error for a shard whose record batches do not have the rows that follow from the manifest."""
+        with self._naming_damage():
+            sizes = [self._reader.get_batch(number).num_rows for number in range(self._reader.num_record_batches)]
+        if sum(sizes) != self._rows:
+            return self.damaged(f"it has {sum(sizes)} rows, the manifest says {self._rows}")
+        wanted = -(-self._rows // self._batch_rows)
+        return self.damaged(
+            f"its {self._rows} rows are in {len(sizes)} record batches, the first of {sizes[0]}; "
+            f"a build writes {wanted} of {self._batch_rows}",
+            BUILD_AGAIN,
+        )
 
 
 def _map(path: Path) -> tuple[mmap.mmap, bytes]:

@@ -25,7 +25,8 @@ from megabert.shards import (
     read_manifest,
     write_lengths,
 )
-from megabert.shards.row_reader import OPEN_SHARDS, Columns, RowReader, Sizes
+from megabert.shards.columns import FlatInstances
+from megabert.shards.row_reader import OPEN_SHARDS, RowReader, Sizes
 from megabert.shards.shard_file import COPY_AGAIN
 from megabert.shards.statistics import InstanceStatistics
 from megabert.tokenization.huggingface import copy_tokenizer, load_tokenizer
@@ -235,7 +236,7 @@ class ShardSet:
         with self._lock:
             return np.stack(self._reader.sizes(index, begin, end), axis=1)
 
-    def columns(self, spans: tuple[tuple[int, int], ...]) -> Columns:
+    def columns(self, spans: tuple[tuple[int, int], ...]) -> FlatInstances:
         """Read ranges of global rows (first, stop), in the given order; they may run over the ends of shards.
 
         Raises:
@@ -243,7 +244,7 @@ class ShardSet:
         """
         return self.rows(np.concatenate([np.arange(first, stop) for first, stop in spans]))
 
-    def rows(self, rows: NDArray[np.int64], sizes: Sizes | None = None) -> Columns:
+    def rows(self, rows: NDArray[np.int64], sizes: Sizes | None = None) -> FlatInstances:
         """Read instances; cheapest where the rows ascend, because each record batch is then looked up once.
 
         Args:
@@ -265,7 +266,7 @@ class ShardSet:
         """Numbers of an instance in the lengths index."""
         return 2 if self.has_masks else 1
 
-    def _compare(self, columns: Columns, sizes: Sizes) -> None:
+    def _compare(self, columns: FlatInstances, sizes: Sizes) -> None:
         """Raise a DataError if instances are not as long as their index said, which the packing was planned with."""
         wrong = columns.lengths != sizes.lengths
         if self._kinds == 2:

@@ -91,7 +91,9 @@ class Span(TaskKind[SpanQuestion]):
                 windows.append(Window(question=index, start=start, offsets=offsets[first:stop], is_best=is_best))
         columns = sequences.columns()
         labels = np.array(spans, np.int64)
-        return WindowFeatures(columns=columns, labels=labels, rows=columns.lengths, windows=tuple(windows))
+        return WindowFeatures(
+            columns=columns, labels=labels, rows=columns.lengths.astype(np.int64), windows=tuple(windows)
+        )
 
     def _windows(self, tokens: int, question: int) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
         """Yield first and past-the-last token of each window, and for which tokens it is the best window.

@@ -43,7 +43,7 @@ def pair_options(length, *, objective="nsp", pairing="balanced", seed=1, pass_nu
     metadata = ShardMetadata(
         objective=objective, pairing=pairing, masking="static", mask_unit="token", max_seq_length=length,
         max_predictions_per_seq=20, seed=seed, tokenizer_sha256="", special_ids=dict.fromkeys(SPECIAL_TOKENS, 0),
-        vocab_size=2000, revision=3,
+        vocab_size=2000, masked_lm_prob=0.15,
     )  # fmt: skip
     return PairOptions(metadata=metadata, short_seq_prob=0.1, pass_number=pass_number, min_tokens=min_tokens)
 

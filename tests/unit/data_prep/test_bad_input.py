@@ -182,7 +182,7 @@ def test_folder_without_manifest_and_manifest_without_shards_are_refused(own_cop
     manifest.unlink()
     assert main(["verify", str(own_copy)]) == 3
     assert "no finished folder" in capsys.readouterr().err
-    manifest.write_text('{"format_version": 1, "metadata": {}, "shards": [], "totals": {}}')
+    manifest.write_text('{"format_version": 2, "metadata": {}, "shards": [], "totals": {}}')
     assert main(["stats", str(own_copy)]) == 3
     assert "lists no shards" in capsys.readouterr().err
 

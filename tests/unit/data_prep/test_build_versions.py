@@ -1,4 +1,4 @@
-"""Which versions of packages a build asks for, and which draws its shards are noted to have."""
+"""Which versions of packages a build asks for."""
 
 import pytest
 
@@ -6,7 +6,6 @@ from data_prep.execution import build_state
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 from megabert.errors import DataError
-from megabert.shards import instance_schema
 
 
 def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, make_config, monkeypatch):
@@ -26,16 +25,3 @@ def test_other_versions_are_refused_where_units_are_left(own_copy, make_config, 
     monkeypatch.setattr(build_state, "installed_version", lambda name: {**installed, "sentencex": "99"}[name])
     with pytest.raises(DataError, match=rf"sentencex {recorded} \(now 99\).*pip install sentencex=={recorded}\)"):
         build(make_config(), own_copy, Executor())
-
-
-def test_new_draws_are_noted_where_they_differ(make_config, tokenizer_folder, tmp_path):
-    for changes, revision in (
-        ({}, 3),
-        ({"pairing": "google"}, 3),
-        ({"objective": "sop"}, 1),
-        ({"objective": "sop", "mask_unit": "span"}, 2),
-    ):
-        config = make_config(tokenizer=str(tokenizer_folder), lengths=(64,), dupe_factor=1, **changes)
-        manifest = build(config, tmp_path / str(len(str(changes))), Executor()).manifests[64]
-        assert manifest.metadata.revision == revision
-        assert instance_schema(manifest.metadata).metadata.get(b"megabert.revision", b"1") == str(revision).encode()

@@ -28,7 +28,7 @@ FORMS = [
 def make_metadata(**changes):
     fixed = {"pairing": "balanced", "masking": "static", "mask_unit": "token", "max_seq_length": 24}
     shape = {"max_predictions_per_seq": 4, "vocab_size": VOCAB_SIZE, "special_ids": SPECIAL_IDS}
-    return ShardMetadata(seed=0, tokenizer_sha256="0" * 64, **{**fixed, **shape, **changes})
+    return ShardMetadata(seed=0, tokenizer_sha256="0" * 64, masked_lm_prob=0.15, **{**fixed, **shape, **changes})
 
 
 def make_rules(metadata):
@@ -57,7 +57,7 @@ def make_batch(rng, metadata, rows=3):
     ids_T = np.concatenate(ids).astype(np.uint16 if metadata.vocab_size < 1 << 16 else np.uint32)
     label = rng.integers(0, 1 if metadata.objective == "none" else 2, rows).astype(np.uint8)
     none, ends = np.zeros(0, np.uint16), np.zeros(rows + 1, np.int64)
-    batch = Batch(ids_T, offsets, np.array(starts, np.uint16), none, ends, ids_T[:0], ends, label)
+    batch = Batch(offsets, ids_T, np.array(starts, np.uint16), ends, none, ends, ids_T[:0], label, np.arange(rows))
     if metadata.masking == "dynamic":
         return batch
     pieces = PieceTable(
@@ -65,10 +65,10 @@ def make_batch(rng, metadata, rows=3):
     )
     options = MaskingOptions(mask_unit=metadata.mask_unit, max_predictions_per_seq=metadata.max_predictions_per_seq)
     keys = rng.integers(0, 1 << 62, rows).astype(np.uint64)
-    masked = mask_instances(batch.ids_T, offsets, keys=keys, pieces=pieces, options=options)
+    masked = mask_instances(batch.input_ids, offsets, keys=keys, pieces=pieces, options=options)
     return batch._replace(
-        ids_T=masked.ids_T, positions_M=masked.positions_M, originals_M=masked.original_ids_M,
-        ends_M=masked.offsets, ends_originals=masked.offsets.copy(),
+        input_ids=masked.ids_T, masked_positions=masked.positions_M, masked_ids=masked.original_ids_M,
+        masked_starts=masked.offsets, masked_id_starts=masked.offsets.copy(),
     )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def damage(rng, batch):
     """Change one to three numbers of any column."""
     columns = [column.copy() for column in batch]
     for _ in range(rng.integers(1, 4)):
-        column = columns[rng.integers(len(columns))]
+        column = columns[rng.integers(len(columns) - 1)]  # the last one is no column of the file
         if not len(column):
             continue
         place = rng.integers(len(column))
@@ -92,7 +92,7 @@ def damage(rng, batch):
 
 def judge(rules, batch):
     """Return the verdict of the fast pass, and that of the rules."""
-    broken = np.empty(len(batch.label_R), np.uint8)
+    broken = np.empty(len(batch.next_sentence_labels), np.uint8)
     first_broken(batch, rules, broken)
     return is_sound(batch, rules), broken
 
@@ -118,10 +118,10 @@ def test_special_token_in_the_text_is_not_made_up_for_by_a_predicted_border():
     rules = make_rules(metadata)
     ids = np.array([2, 5, 6, 7, 3, 8, 9, 10, 3], np.uint16)
     ends = np.array([0, 1])
-    batch = Batch(ids, np.array([0, len(ids)]), np.array([5], np.uint16), np.array([2], np.uint16), ends,
-                  np.array([6], np.uint16), ends, np.zeros(1, np.uint8))  # fmt: skip
+    batch = Batch(np.array([0, len(ids)]), ids, np.array([5], np.uint16), ends, np.array([2], np.uint16), ends,
+                  np.array([6], np.uint16), np.zeros(1, np.uint8), np.arange(1))  # fmt: skip
     assert rules.broken(batch) == {}
-    stray = batch._replace(ids_T=np.array([2, 5, 6, 4, 3, 8, 9, 10, 3], np.uint16))
+    stray = batch._replace(input_ids=np.array([2, 5, 6, 4, 3, 8, 9, 10, 3], np.uint16))
     assert [*rules.broken(stray)] == [RULES[6]]
-    border = stray._replace(positions_M=np.array([4], np.uint16))
+    border = stray._replace(masked_positions=np.array([4], np.uint16))
     assert [*rules.broken(border)] == [RULES[4]]

@@ -99,18 +99,17 @@ def test_spans_are_whole_words_within_the_wanted_number():
     assert max(lengths) > 5
 
 
-@pytest.mark.parametrize(("are_cut", "one", "ten", "mean"), [(False, 0.224, 0.030, 3.80), (True, 0.2, 0.134, 4.46)])
-def test_lengths_of_spans_are_geometric(are_cut, one, ten, mean):
-    """Spans taken first are counted, in instances with room for the longest; shares of SpanBERT's Figure 2, or cut."""
+def test_lengths_of_spans_are_geometric():
+    """Spans taken first are counted, in instances with room for the longest; shares of SpanBERT's Figure 2."""
     ids, offsets, keys = make_instances([200] * 20_000)
     ids[(ids != CLS) & (ids != SEP)] = int(np.flatnonzero(~IS_SUBWORD)[-1])
-    options = MaskingOptions(mask_unit="span", masked_lm_prob=0.05, max_predictions_per_seq=10, are_spans_cut=are_cut)
+    options = MaskingOptions(mask_unit="span", masked_lm_prob=0.05, max_predictions_per_seq=10)
     masked = mask_instances(ids, offsets, keys=keys, pieces=PIECES, options=options)
-    draws = uniform(stream(mix(keys, 4), 0)) * (1 if are_cut else 1 - 0.8**MAX_SPAN_WORDS)
+    draws = uniform(stream(mix(keys, 4), 0)) * (1 - 0.8**MAX_SPAN_WORDS)
     wanted = np.minimum(1 + np.floor(np.log1p(-draws) / np.log1p(-0.2)).astype(int), MAX_SPAN_WORDS)
-    assert abs(np.mean(wanted == 1) - one) < 0.015
-    assert abs(np.mean(wanted == MAX_SPAN_WORDS) - ten) < 0.01
-    assert abs(np.mean(wanted) - mean) < 0.08
+    assert abs(np.mean(wanted == 1) - 0.224) < 0.015
+    assert abs(np.mean(wanted == MAX_SPAN_WORDS) - 0.030) < 0.01
+    assert abs(np.mean(wanted) - 3.80) < 0.08
     for row in range(300):
         first = 1 + int(below(stream(mix(keys[row], 1), 0), 197))
         middle = int(np.flatnonzero(ids[offsets[row] + 1 : offsets[row + 1]] == SEP)[0]) + 1

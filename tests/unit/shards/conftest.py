@@ -16,4 +16,5 @@ def metadata() -> ShardMetadata:
         tokenizer_sha256="a" * 64,
         special_ids={"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
         vocab_size=65_536,
+        masked_lm_prob=0.15,
     )

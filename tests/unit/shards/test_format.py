@@ -58,8 +58,8 @@ def test_manifest_without_shards_is_refused(folder, metadata):
 
 
 def test_other_version_is_refused(folder):
-    edit(folder, format_version=2)
-    with pytest.raises(DataError, match="format_version=2"):
+    edit(folder, format_version=3)
+    with pytest.raises(DataError, match="format_version=3"):
         read_manifest(folder)
 
 
@@ -140,15 +140,3 @@ def test_unknown_objective_is_refused(metadata):
 def test_missing_mask_id_is_refused(metadata):
     with pytest.raises(DataError, match="lacks mask"):
         replace(metadata, special_ids={"pad": 0, "unk": 1, "cls": 2, "sep": 3})
-
-
-def test_first_revision_is_not_stored_and_a_later_one_is(folder, metadata):
-    """Shards of an earlier version keep their digest, with which runs remember what they trained on."""
-    assert "revision" not in (folder / "manifest.json").read_text()
-    assert b"megabert.revision" not in instance_schema(metadata).metadata
-    later = replace(read_manifest(folder), metadata=replace(metadata, revision=2))
-    write_manifest(folder, later)
-    assert read_manifest(folder) == later
-    assert ShardMetadata.from_arrow(instance_schema(later.metadata)) == later.metadata
-    with pytest.raises(DataError, match="revision=4; allowed: 1, 2, 3"):
-        replace(metadata, revision=4)

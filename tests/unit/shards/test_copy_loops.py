@@ -12,10 +12,10 @@ FRONT, TOKENS, REST = 1200 + 4 * (ROWS + 1), 2 * LENGTH * ROWS, 20_000
 BATCH = FRONT + TOKENS + REST
 
 
-def layout(batches: int, *, most_rows: int = ROWS) -> Layout:
+def layout(batches: int) -> Layout:
     blocks = np.array([(8 + BATCH * n, 1200, 0, BATCH - 1200) for n in range(batches)], BLOCK)
     starts = np.arange(batches + 1) * ROWS
-    return Layout(blocks, starts, most_rows, batches * TOKENS, SLACK)
+    return Layout(blocks, starts, batches * TOKENS, SLACK)
 
 
 def parts_of(rows, where: Layout):
@@ -46,11 +46,3 @@ def test_row_is_asked_for_with_what_is_around_the_tokens_of_its_batch(row, share
 
 def test_rows_next_to_each_other_are_one_part():
     assert parts_of(range(3 * ROWS), layout(3)).tolist() == [[0, 8 + 3 * BATCH]]
-
-
-def test_batches_of_earlier_versions_are_asked_for_whole():
-    assert parts_of([ROWS + 9], layout(3, most_rows=100)).tolist() == [[8 + BATCH - (8 + BATCH) % 4096, 8 + 2 * BATCH]]
-
-
-def test_file_whose_footer_does_not_tell_is_not_asked_for():
-    assert not len(parts_of([3, 300], layout(3)._replace(blocks=np.empty(0, BLOCK))))

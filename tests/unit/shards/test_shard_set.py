@@ -5,7 +5,6 @@ import os
 import resource
 import shutil
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -48,16 +47,6 @@ def test_statistics_are_those_of_the_split(shard_folder, train_instances):
     assert statistics.rows == len(train_instances)
     assert statistics.tokens == sum(len(i.input_ids) for i in train_instances)
     assert ShardSet.open(shard_folder, "validation").num_rows == 97
-
-
-def test_decompressed_batches_are_bounded(shard_folder, monkeypatch):
-    monkeypatch.setattr(row_reader, "_HELD_BYTES", 20_000)
-    monkeypatch.setattr(row_reader, "_FEWEST_HELD", 2)
-    shards = ShardSet.open(shard_folder)
-    shards.columns(((0, 1111),))
-    reader = shards._reader
-    assert len(reader._batches) >= 2
-    assert 0 < reader._held_bytes == sum(batch.held_bytes for batch in reader._batches.values()) <= 20_000
 
 
 def test_flipped_byte_is_named(shard_folder, tmp_path):
@@ -200,29 +189,44 @@ def test_rows_are_read_in_any_order_and_more_than_once(shard_folder, train_insta
     assert [_row(columns, i) for i in range(400)] == [_expected(train_instances[row]) for row in rows]
 
 
-@pytest.mark.parametrize("cuts", [(0, 10, 200, 201, 478), (0, 100, 110, 300, 400, 478), (0, 478)])
 @pytest.mark.parametrize("open_shards", [256, 1])
-def test_record_batches_of_any_size_are_read(shard_folder, train_instances, tmp_path, cuts, open_shards, monkeypatch):
+def test_rows_of_several_record_batches_and_shards_are_read(make, train_instances, tmp_path, open_shards, monkeypatch):
     monkeypatch.setattr(shard_file, "rows_per_batch", lambda _: 100)
     monkeypatch.setattr(row_reader, "OPEN_SHARDS", open_shards)
-    folder = shutil.copytree(shard_folder, tmp_path / "copy")
-    path = folder / "train-00003.arrow"
-    with pa.ipc.open_file(path.read_bytes()) as reader:
-        table = reader.read_all().combine_chunks()
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        for first, stop in pairwise((*cuts[:-1], len(table))):
-            writer.write_table(table.slice(first, stop - first))
+    folder = make.shards(tmp_path / "shards", {"train": make.split(train_instances, 4)}, batch_rows=100)
     shards = ShardSet.open(folder)
     assert shards.sizes(((700, 1111),)).lengths.tolist() == [len(row.input_ids) for row in train_instances[700:]]
-    columns = ShardSet.open(folder).columns(((300, 1111),))
-    assert [_row(columns, i) for i in range(811)] == [_expected(instance) for instance in train_instances[300:]]
+    rows = np.random.default_rng(3).permutation(1111)
+    columns = shards.rows(rows)
+    assert [_row(columns, i) for i in range(1111)] == [_expected(train_instances[row]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"compression": "zstd"}, "record batch 0 is compressed, or not laid out as a build writes it"),
+        ({"batch_rows": 7}, "its 40 rows are in 6 record batches, the first of 7; a build writes 1 of 1024"),
+    ],
+)
+def test_shard_of_another_layout_is_refused_with_the_remedy(make, tmp_path, options, problem):
+    folder = make.shards(tmp_path / "other", {"train": [make.instances(40, 32, 1000, seed=5)]}, **options)
+    with pytest.raises(DataError, match=rf"train-00000\.arrow: {problem}\. Build the shards again"):
+        ShardSet.open(folder).rows(np.arange(40))
+
+
+def test_uneven_record_batches_are_refused(make, tmp_path, monkeypatch):
+    rows = make.instances(40, 32, 1000, seed=5)
+    folder = make.shards(tmp_path / "other", {"train": [rows]}, batch_rows=24)
+    monkeypatch.setattr(shard_file, "rows_per_batch", lambda _: 30)
+    with pytest.raises(DataError, match="its 40 rows are in 2 record batches, the first of 24; a build writes 2 of 30"):
+        ShardSet.open(folder).rows(np.arange(40))
 
 
 @pytest.mark.parametrize(
     ("offset", "metadata"), [(2**63 - 8, 2**31 - 8), (2**63 - 2**20, 2**31 - 8), (2**40, 48), (-8, 16)]
 )
 def test_footer_that_leads_outside_is_named(make, tmp_path, offset, metadata):
-    folder = make.shards(tmp_path, {"train": [make.instances(9, 32, 1000, seed=5)]}, compression=None)
+    folder = make.shards(tmp_path, {"train": [make.instances(9, 32, 1000, seed=5)]})
     path = folder / "train-00000.arrow"
     content, (_, footer) = path.read_bytes(), shard_file._map(path)
     blocks, _ = shard_file._blocks(footer, copy_loops.BLOCK)
@@ -238,35 +242,23 @@ def test_footer_that_leads_outside_is_named(make, tmp_path, offset, metadata):
     [{}, {"vocab_size": 100_000}, {"objective": "none"}, {"masking": "dynamic"}],
     ids=["uint16", "uint32", "no_pairs", "no_masks"],
 )
-def test_rows_of_uncompressed_shards_are_copied_without_pyarrow(make, tmp_path, options):
+def test_rows_are_copied_without_pyarrow(make, tmp_path, options):
     rows = make.instances(300, 32, 1000, seed=5, objective=options.get("objective", "nsp"))
     if options.get("masking") == "dynamic":
         rows = [replace(row, masked_lm_positions=[], masked_lm_ids=[]) for row in rows]
-    folder = make.shards(
-        tmp_path / "plain", {"train": [rows[:90], rows[90:]]}, compression=None, batch_rows=1024, **options
-    )
+    folder = make.shards(tmp_path / "plain", {"train": [rows[:90], rows[90:]]}, **options)
     shards = ShardSet.open(folder)
     order = np.random.default_rng(0).permutation(300)
     columns = shards.rows(order)
     assert [_row(columns, i) for i in range(300)] == [_expected(rows[row]) for row in order]
     reader = shards._reader
-    assert not reader._batches
     # The first one is opened by pyarrow as well, which looks at its schema.
     assert sorted("_reader" in vars(file) for file in reader._files.values()) == [False, True]
 
 
-def test_uncompressed_batches_of_another_size_are_views_of_the_file(make, tmp_path):
-    rows = make.instances(300, 32, 1000, seed=5)
-    folder = make.shards(tmp_path / "plain", {"train": [rows]}, compression=None)
-    shards = ShardSet.open(folder)
-    assert shards.sizes(((0, 300),)).lengths.tolist() == [len(row.input_ids) for row in rows]
-    assert len(shards._reader._batches) == 3
-    assert shards._reader._held_bytes == 0
-
-
 def test_flipped_bits_in_front_of_the_values_are_an_error_or_change_one_value(make, tmp_path):
     rows = make.instances(40, 32, 1000, seed=5)
-    folder = make.shards(tmp_path / "plain", {"train": [rows]}, compression=None)
+    folder = make.shards(tmp_path / "plain", {"train": [rows]})
     path = next(folder.glob("*.arrow"))
     content = path.read_bytes()
     start = content.index(b"\xff\xff\xff\xff", 16)  # the record batch's message, behind the schema's

@@ -72,18 +72,6 @@ def test_an_index_that_was_removed_is_written_again_without_its_shard(folder, ha
     assert hashed == []
 
 
-def test_a_run_that_knows_an_index_of_the_earlier_layout_writes_the_new_one(folder, hashed):
-    known = {path.replace(".row_lengths.", ".lengths."): state for path, state in _check(folder, {}, 1).items()}
-    hashed.clear()
-    indices = list(folder.glob("*.row_lengths.npy"))
-    for path in indices:
-        path.rename(path.with_name(path.name.replace(".row_lengths.", ".lengths.")))
-    _check(folder, known, 1)
-    assert indices
-    assert all(path.exists() for path in indices)
-    assert hashed == []
-
-
 def test_another_manifest_makes_a_shard_unknown(folder, hashed):
     known = _check(folder, {}, 1)
     hashed.clear()

@@ -3,14 +3,20 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from megabert.files import sha256_file
-from megabert.shards import Manifest, ShardEntry, ShardMetadata, instance_schema, token_type, write_manifest
+from megabert.shards import (
+    Manifest,
+    ShardEntry,
+    ShardMetadata,
+    instance_schema,
+    rows_per_batch,
+    token_type,
+    write_manifest,
+)
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 
@@ -47,12 +53,12 @@ def write_shards(
     *,
     length: int = 32,
     vocab_size: int = 1000,
-    batch_rows: int = 100,
+    batch_rows: int | None = None,
     objective: str = "nsp",
     masking: str = "static",
-    compression: str | None = "zstd",
+    compression: str | None = None,
 ) -> Path:
-    """Write shards by split, with batches that do not divide them, and their manifest."""
+    """Write shards by split, and their manifest; by default as a build lays them out."""
     metadata = ShardMetadata(
         objective=objective,
         pairing="balanced",
@@ -64,7 +70,9 @@ def write_shards(
         tokenizer_sha256="0" * 64,
         special_ids=SPECIAL_IDS,
         vocab_size=vocab_size,
+        masked_lm_prob=0.15,
     )
+    batch_rows = batch_rows or rows_per_batch(length)
     schema, token = instance_schema(metadata), token_type(vocab_size)
     options = pa.ipc.IpcWriteOptions(compression=compression)
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,26 +102,3 @@ def split_unevenly(instances: list[Instance], shards: int) -> list[list[Instance
     """Cut into shards of different sizes."""
     cuts = [len(instances) * i * i // (shards * shards) for i in range(shards + 1)]
     return [instances[a:b] for a, b in pairwise(cuts)]
-
-
-@pytest.fixture(scope="session")
-def train_instances() -> list[Instance]:
-    return make_instances(1111, 32, 1000, seed=1)
-
-
-@pytest.fixture(scope="session")
-def validation_instances() -> list[Instance]:
-    return make_instances(97, 32, 1000, seed=2)
-
-
-@pytest.fixture(scope="session")
-def shard_folder(tmp_path_factory, train_instances, validation_instances) -> Path:
-    """Four uneven training shards of 1,111 instances and one of 97 held-out ones, length 32."""
-    shards = {"train": split_unevenly(train_instances, 4), "validation": [validation_instances]}
-    return write_shards(tmp_path_factory.mktemp("instances"), shards)
-
-
-@pytest.fixture(scope="session")
-def make():
-    """The makers of instances and shards, for tests that need others than ``shard_folder``."""
-    return SimpleNamespace(instances=make_instances, shards=write_shards, split=split_unevenly)
