@@ -86,7 +86,7 @@ class FlatInstances(NamedTuple):
     masked_positions: NDArray[np.integer]
     """All positions to predict, counted from the start of their instance, ascending within it."""
     masked_id_starts: NDArray[np.integer]
-    """As ``masked_starts``, for ``masked_ids``; equal to it in sound instances."""
+    """The same as ``masked_starts``, for ``masked_ids``; the two are equal in sound instances."""
     masked_ids: NDArray[np.integer]
     """The ids before masking at these positions."""
     next_sentence_labels: NDArray[np.integer]
