@@ -5,8 +5,10 @@ tokens of the documents that the pairing names, and the label must be true of th
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +16,11 @@ from numpy.typing import NDArray
 
 from data_prep.checks.invariants import Batch, Rules
 from data_prep.checks.stats import as_damage
-from data_prep.document_set import DocumentSet, documents_of, index_path, tokenizer_of
+from data_prep.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, Progress
-from data_prep.instances.assemble import assemble
+from data_prep.execution.records import Tally
+from data_prep.instances.assemble import assemble, count_instances
 from data_prep.instances.pairs import PairOptions, Pairs
 from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
@@ -35,6 +38,7 @@ from megabert.shards import (
     rows_per_batch,
 )
 
+WRITE_AGAIN = "Run the same `megabert-data build` command again, which writes it again."
 BATCHES_A_CHECK = 32
 """Record batches that are checked together; each has 32,768 tokens or less."""
 
@@ -103,18 +107,23 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
     progress = Progress(f"verify {folder.name}", len(tasks), INSTANCES)
     # Shards finish in any order; problems are listed in the manifest's, so that two runs report alike.
     by_shard: dict[int, list[str]] = {}
-    for index, result in executor.run(check_shard, tasks):
-        by_shard[index] = result
+    tally = Tally()
+    for index, checked in executor.run(check_shard, tasks):
+        by_shard[index] = checked.problems
+        tally.merge(checked.tally)
         progress.advance({"rows": tasks[index].entry.rows})
     progress.close()
     problems = [problem for index in sorted(by_shard) for problem in by_shard[index]]
+    if not problems:  # what is counted of damaged shards says nothing
+        with as_damage(folder / MANIFEST_NAME, WRITE_AGAIN):
+            problems = [*_check_statistics(folder, manifest, tally), *_check_corpus(folder, manifest, documents)]
     return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems, documents is not None)
 
 
 def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None) -> list[ShardTask]:
     """Return a task for each shard of a manifest."""
     config, metadata = manifest.config, manifest.metadata  # another program need not write these settings
-    with as_damage(folder / MANIFEST_NAME, "Run the same `megabert-data build` command again, which writes it again."):
+    with as_damage(folder / MANIFEST_NAME, WRITE_AGAIN):
         short_seq_prob = config.get("short_seq_prob", 0.1)
         least = dict(zip(config.get("lengths", ()), config.get("min_tokens") or (), strict=False))
         min_tokens = int(least.get(metadata.max_seq_length, 0))
@@ -128,8 +137,21 @@ def _documents_of(folder: Path) -> Path:
     return documents
 
 
-def check_shard(task: ShardTask) -> list[str]:
+class CheckedShard(NamedTuple):
+    """What is wrong with a shard, and what its instances were counted to be."""
+
+    problems: list[str]
+    tally: Tally
+    """Counts as in the manifest, under the split."""
+
+
+def check_shard(task: ShardTask) -> CheckedShard:
     """Return the problems of a shard, each with its row. Where the hash is wrong, only that is said."""
+    tally = Tally()
+    return CheckedShard(_problems_of(task, tally), tally)
+
+
+def _problems_of(task: ShardTask, tally: Tally) -> list[str]:
     try:
         check_regular(task.path)
         with pa.memory_map(str(task.path)) as stored:  # hashed and decoded from the same pages
@@ -143,12 +165,12 @@ def check_shard(task: ShardTask) -> list[str]:
             "Copy the shard again, or delete it and run the same `megabert-data build` command, which writes it again."
         ]
     try:
-        return _check_content(task, content)
+        return _check_content(task, content, tally)
     except (DataError, pa.ArrowException, OSError, SystemError) as error:
         return [f"{task.path}: {str(error).removeprefix(f'{task.path}: ').splitlines()[0]}"]
 
 
-def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
+def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[str]:
     reader = pa.ipc.open_file(content, options=pa.ipc.IpcReadOptions(use_threads=False))
     if ShardMetadata.from_arrow(reader.schema, str(task.path)) != task.metadata:
         return [f"{task.path}: its metadata differs from the manifest's"]
@@ -163,6 +185,8 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
             problems.append(f"{task.path}: record batches {numbers[0]} to {numbers[-1]} do not have {each} rows each")
         part = None if pairs is None else pairs.take(np.arange(first, min(first + rows, len(pairs))))
         problems += _check_batch(task, batch, first, rules, part)
+        if not problems:  # counting follows positions
+            tally.add(count_instances(batch, task.metadata), task.entry.split)
         totals += [rows, len(batch.input_ids), len(batch.masked_positions)]
         sizes.append(np.stack([np.diff(batch.token_starts), np.diff(batch.masked_starts)]))
         first += rows
@@ -170,6 +194,8 @@ def _check_content(task: ShardTask, content: pa.Buffer) -> list[str]:
     said = [task.entry.rows, task.entry.tokens, task.entry.masked_tokens]
     if totals.tolist() != said:
         problems.append(f"{task.path}: rows, tokens, masked tokens are {totals.tolist()}, the manifest says {said}")
+    if pairs is not None and len(pairs) != first:
+        problems.append(f"{task.path}: it has {first} rows, the documents give {len(pairs)}")
     return problems + _check_index(task, np.concatenate(sizes, axis=1))
 
 
@@ -189,6 +215,29 @@ def _check_index(task: ShardTask, sizes: NDArray[np.int64]) -> list[str]:
     if stored is not None and np.array_equal(stored, sizes[:kinds]):
         return []
     return [f"{lengths_path(task.path)}: says other lengths than the shard. Delete it: training writes it again."]
+
+
+def _check_statistics(folder: Path, manifest: Manifest, tally: Tally) -> Iterator[str]:
+    """Yield what the manifest counts otherwise than the shards; another program need not count."""
+    said = manifest.statistics.get("instances", {})
+    for split in said and {*said, *tally.groups}:
+        own, theirs = tally.of(split), said.get(split, {})
+        for name in (name for name in {**own, **theirs} if own.get(name) != theirs.get(name)):
+            values = f"{name}={theirs.get(name)} of {split}, the shards {own.get(name)}"
+            yield f"{folder / MANIFEST_NAME}: its statistics say {values}"
+
+
+def _check_corpus(folder: Path, manifest: Manifest, documents: Path | None) -> Iterator[str]:
+    """Yield what the manifest counts otherwise than the index of the documents."""
+    said = manifest.statistics.get("corpus")
+    if documents is None or said is None:
+        return
+    splits = [split for split in SPLITS if index_path(documents, split).is_file()]
+    sets = [DocumentSet.open(documents, split, manifest.metadata.vocab_size) for split in splits]
+    totals = np.sum([own.bucket_starts[-1] for own in sets], axis=0).tolist()
+    for name, total in zip(("documents", "sentences", "tokens"), totals, strict=True):
+        if said.get(name) != total:
+            yield f"{folder / MANIFEST_NAME}: its statistics say {said.get(name)} {name}, {documents} has {total}"
 
 
 def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs: Pairs | None) -> list[str]:

@@ -94,11 +94,10 @@ def to_batch(
     return pa.record_batch(columns, schema=schema)
 
 
-def count_instances(batch: pa.RecordBatch, metadata: ShardMetadata) -> dict[str, Any]:
-    """Return the counts of a shard's instances, under their names in the manifest."""
+def count_instances(columns: FlatInstances, metadata: ShardMetadata) -> dict[str, Any]:
+    """Return the counts of sound instances, under their names in the manifest."""
     from data_prep.instances.count_loops import count_shown
 
-    columns = FlatInstances.of(batch)
     ids_T, length_R, is_random_R = columns.input_ids, np.diff(columns.token_starts), columns.next_sentence_labels == 1
     mask_id = ids_T.dtype.type(metadata.special_ids["mask"])
     as_mask, as_original = count_shown(
@@ -106,7 +105,7 @@ def count_instances(batch: pa.RecordBatch, metadata: ShardMetadata) -> dict[str,
     )
     bin_R = (length_R - 1) * LENGTH_BINS // metadata.max_seq_length
     return {
-        "rows": batch.num_rows,
+        "rows": len(length_R),
         "tokens": len(ids_T),
         "masked_tokens": len(columns.masked_positions),
         "random_next": int(np.count_nonzero(is_random_R)),  # in sentence order: swapped

@@ -30,6 +30,7 @@ from megabert.config.loading import to_dict
 from megabert.errors import DataError
 from megabert.randomness.keyed import mix
 from megabert.shards import (
+    FlatInstances,
     Manifest,
     ShardEntry,
     ShardMetadata,
@@ -189,7 +190,7 @@ def _bucket_rows(task: InstanceTask, bucket: int, tally: Tally) -> pa.RecordBatc
     instances = assemble(documents, pairs, metadata)
     masked = mask(instances, pairs, metadata, tokenizer.is_subword)
     rows = to_batch(instances, masked, pairs.label, metadata)
-    tally.add(count_instances(rows, metadata))
+    tally.add(count_instances(FlatInstances.of(rows), metadata))
     return rows
 
 

@@ -142,3 +142,27 @@ def test_unlike_totals_are_refused(own_copy, capsys):
     path.write_text(json.dumps(values))
     assert main(["verify", str(own_copy), "--workers", "1"]) == 3
     assert "totals" in capsys.readouterr().err
+
+
+def test_statistics_that_differ_from_the_shards_are_named(own_copy):
+    folder = own_copy / "instances" / "64"
+    manifest = read_manifest(folder)
+    counts = manifest.statistics["instances"]["train"]
+    counts["shown_as_mask"] += 1
+    manifest.statistics["corpus"]["tokens"] += 1
+    write_manifest(folder, manifest)
+    said, is_so = counts["shown_as_mask"], counts["shown_as_mask"] - 1
+    problems = verify(folder, Executor(), use_text=True).problems
+    assert f"its statistics say shown_as_mask={said} of train, the shards {is_so}" in problems[0]
+    assert re.search(r"its statistics say \d+ tokens, .*documents has \d+", problems[1])
+    assert len(verify(folder, Executor()).problems) == 1
+
+
+def test_shard_that_lacks_rows_of_its_documents_is_named(own_copy):
+    folder = own_copy / "instances" / "64"
+    rewrite(folder, lambda rows: rows.pop())
+    manifest = read_manifest(folder)
+    fewer = dataclasses.replace(manifest.shards[0], rows=manifest.shards[0].rows - 1)
+    write_manifest(folder, dataclasses.replace(manifest, shards=[fewer, *manifest.shards[1:]], statistics={}))
+    problems = verify(folder, Executor(), use_text=True).problems
+    assert f"it has {fewer.rows} rows, the documents give {fewer.rows + 1}" in problems[0]
