@@ -1,4 +1,4 @@
-"""The nine tasks read GLUE's files as its download leaves them."""
+"""The nine tasks read GLUE's files as its download leaves them, and two others the JSON Lines of their authors."""
 
 import json
 
@@ -42,6 +42,21 @@ def test_task_reads_its_file(task, tmp_path):
     assert example.text == "one"
     assert example.pair == (None if task.name in SINGLE else "two")
     assert task.labels is None or example.label in task.labels
+
+
+LINES = {
+    "snli": ({"sentence1": "one", "sentence2": "two", "gold_label": "neutral", "pairID": "7"}, "neutral"),
+    "boolq": ({"question": "one", "passage": "two", "title": "t", "answer": True}, "true"),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_task_reads_its_json_lines(name, tmp_path):
+    row, label = LINES[name]
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    task = find_task(name)
+    (example,) = TASK_KINDS[task.kind].read(task, find_file(tmp_path, (task.train,)))
+    assert (example.text, example.pair, example.label) == ("one", "two", label)
 
 
 def test_task_names_are_checked():
