@@ -21,7 +21,7 @@ REGISTRIES: dict[str, tuple[Iterable[str], str]] = {
     "recipe": (shipped_names("recipe"), "docs/configuration.md"),
     "family": (FAMILIES, "docs/families/index.md"),
 }
-"""By kind: the names in the code, and the page whose tables have a row (or a column) of each."""
+"""Names in the code by kind, and the page whose tables have a row (or a column) of each."""
 
 
 def lacking(kind: str, name: str) -> list[str]:
