@@ -6,12 +6,16 @@ DeepSpeed itself silently ignores unknown keys, and reads ``"auto"`` as false.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from megabert.config.loading import read_mapping, shipped_or_own
 from megabert.config.names import did_you_mean
 from megabert.config.run import RunConfig
+from megabert.config.yaml_text import read_number
 from megabert.errors import ConfigError
 
 DEFAULT_BUCKET_SIZE = 30_000_000
@@ -19,59 +23,58 @@ DEFAULT_BUCKET_SIZE = 30_000_000
 IN_FLIGHT = 2
 """Buckets of stage 2 that may be under way while another is computed."""
 
-ENGINE_KEYS: dict[str, frozenset[str]] = {
-    "": frozenset(
-        {
-            "zero_optimization",
-            "bf16",
-            "fp16",
-            "data_types",
-            "communication_data_type",
-            "gradient_clipping",
-            "train_micro_batch_size_per_gpu",
-            "gradient_accumulation_steps",
-            "managed_gradient_accumulation",
-            "zero_allow_untested_optimizer",
-            "zero_force_ds_cpu_optimizer",
-            "steps_per_print",
-            "wall_clock_breakdown",
-            "memory_breakdown",
-            "dump_state",
-            "comms_logger",
-            "flops_profiler",
-            "hierarchy",
-        }
-    ),
-    "zero_optimization": frozenset(
-        {
-            "stage",
-            "contiguous_gradients",
-            "reduce_scatter",
-            "reduce_bucket_size",
-            "allgather_partitions",
-            "allgather_bucket_size",
-            "overlap_comm",
-            "offload_param",
-            "offload_optimizer",
-            "sub_group_size",
-            "round_robin_gradients",
-            "stage3_max_live_parameters",
-            "stage3_max_reuse_distance",
-            "stage3_prefetch_bucket_size",
-            "stage3_param_persistence_threshold",
-            "stage3_model_persistence_threshold",
-            "stage3_module_granularity_threshold",
-            "stage3_use_all_reduce_for_fetch_params",
-            "stage3_allgather_sequential",
-        }
-    ),
-    "bf16": frozenset({"enabled"}),
-    "fp16": frozenset(
-        {"enabled", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"}
-    ),
-    "data_types": frozenset({"grad_accum_dtype"}),
-    "hierarchy": frozenset({"enabled", "ranks_per_node", "network_dtype"}),  # megabert's own (engine/two_legs.py)
+Elements = Annotated[int, Field(ge=0, le=10**13)]
+Bucket = Annotated[int, Field(ge=1, le=10**13)]
+Few = Annotated[int, Field(ge=0, le=10**6)]
+Number = Annotated[float, Field(ge=0, le=2**64)]
+
+ENGINE_KEYS: dict[str, dict[str, Any]] = {
+    "": {
+        **dict.fromkeys(("zero_optimization", "bf16", "fp16", "data_types"), dict),
+        **dict.fromkeys(("comms_logger", "flops_profiler", "hierarchy"), dict),
+        **dict.fromkeys(("managed_gradient_accumulation", "zero_allow_untested_optimizer"), bool),
+        **dict.fromkeys(
+            ("zero_force_ds_cpu_optimizer", "wall_clock_breakdown", "memory_breakdown", "dump_state"), bool
+        ),
+        **dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), Bucket),
+        "communication_data_type": str,
+        "gradient_clipping": Number,
+        "steps_per_print": Bucket,
+    },
+    "zero_optimization": {
+        "stage": Annotated[int, Field(ge=0, le=3)],
+        **dict.fromkeys(("contiguous_gradients", "reduce_scatter", "overlap_comm", "allgather_partitions"), bool),
+        **dict.fromkeys(("reduce_bucket_size", "allgather_bucket_size", "sub_group_size"), Bucket),
+        **dict.fromkeys(("offload_param", "offload_optimizer", "round_robin_gradients"), Any),  # refused if they are on
+        **dict.fromkeys(("stage3_max_live_parameters", "stage3_max_reuse_distance"), Elements),
+        **dict.fromkeys(("stage3_prefetch_bucket_size", "stage3_module_granularity_threshold"), Elements),
+        **dict.fromkeys(("stage3_param_persistence_threshold", "stage3_model_persistence_threshold"), Elements),
+        **dict.fromkeys(("stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential"), bool),
+    },
+    "bf16": {"enabled": bool},
+    "fp16": {
+        "enabled": bool,
+        "initial_scale_power": Annotated[int, Field(ge=0, le=64)],
+        **dict.fromkeys(("loss_scale", "min_loss_scale"), Number),
+        **dict.fromkeys(("loss_scale_window", "hysteresis"), Annotated[int, Field(ge=1, le=10**6)]),
+    },
+    "data_types": {"grad_accum_dtype": str},
+    "comms_logger": {**dict.fromkeys(("enabled", "verbose", "prof_all", "debug"), bool), "prof_ops": list[str]},
+    "flops_profiler": {
+        **dict.fromkeys(("enabled", "detailed"), bool),
+        **dict.fromkeys(("profile_step", "top_modules"), Few),
+        "module_depth": Annotated[int, Field(ge=-1, le=1000)],
+        "recompute_fwd_factor": Number,
+        "output_file": str,
+    },
+    # megabert's own (engine/two_legs.py)
+    "hierarchy": {
+        "enabled": bool,
+        "ranks_per_node": Annotated[int, Field(ge=1, le=10**6)],
+        "network_dtype": Literal["fp32", "bf16"],
+    },
 }
+"""Every key of an engine file, by its section, with the type of its values."""
 
 REQUIRED: dict[str, Any] = {
     # megabert counts micro-steps itself: they are packed and uneven, and a step may have any number of them. So
@@ -101,8 +104,10 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
         ConfigError: Naming every unknown key, contradiction and unsupported combination.
     """
     path = shipped_or_own("engine", name_or_file)
-    engine = read_mapping(path, json.loads, "JSON", wanted="an object", remedy="Give a name or a file.")
-    problems = _unknown_keys(engine)
+    engine = read_mapping(path, _parse, "JSON", wanted="an object", remedy="Give a name or a file.")
+    problems = _misfits(engine)
+    if problems:  # whatever else is wrong with such values means little
+        raise _refusal(path, problems)
     owned = {
         **REQUIRED,
         "gradient_clipping": max_grad_norm,
@@ -121,8 +126,29 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
     problems += unsupported(engine, precision)
     problems += [f'{key} is "auto", but no recipe field fills it in; give a value' for key in _autos(engine)]
     if problems:
-        raise ConfigError("\n".join([f"{path}: {len(problems)} problem(s)", *(f"  {p}" for p in problems)]))
+        raise _refusal(path, problems)
     return engine
+
+
+def _refusal(path: Path, problems: Sequence[str]) -> ConfigError:
+    return ConfigError("\n".join([f"{path}: {len(problems)} problem(s)", *(f"  {problem}" for problem in problems)]))
+
+
+def _parse(text: str) -> Any:
+    """Parse JSON; ``5e8``, which DeepSpeed's documentation writes, is a whole number.
+
+    Raises:
+        ValueError: It is no JSON, or a key is there twice.
+    """
+    return json.loads(text, parse_float=read_number, object_pairs_hook=_without_twins)
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} is there twice")
+    return values
 
 
 def deepspeed_of(config: RunConfig, precision: str) -> dict[str, Any]:
@@ -154,12 +180,8 @@ def zero_stage_of(engine: Mapping[str, Any]) -> int:
 def unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
     """Return a line with the remedy for each setting that DeepSpeed would accept and megabert does not support."""
     zero = engine.get("zero_optimization", {})
-    if not isinstance(zero, Mapping):
-        return []
     stage = zero.get("stage", 0)
     problems = []
-    if stage not in (0, 1, 2, 3):
-        problems.append(f"zero_optimization.stage={json.dumps(stage)}; allowed are 0, 1, 2, 3")
     if stage == 0 and precision != "fp32":
         problems.append(
             f"zero_optimization.stage=0 cannot train in {precision}: DeepSpeed leaves the loss unscaled or refuses. "
@@ -175,22 +197,10 @@ def unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
         for key in ("offload_param", "offload_optimizer")
         if zero.get(key)
     ]
-    return problems + _unsupported_hierarchy(engine.get("hierarchy"), stage)
-
-
-def _unsupported_hierarchy(hierarchy: Any, stage: Any) -> list[str]:
-    if not isinstance(hierarchy, Mapping):
-        return []
-    enabled, per_node = hierarchy.get("enabled"), hierarchy.get("ranks_per_node")
-    dtype = hierarchy.get("network_dtype", "fp32")
-    problems = []
-    if not isinstance(enabled, bool):
-        problems.append(f"hierarchy.enabled={json.dumps(enabled)}; give true or false")
-    if per_node is not None and (type(per_node) is not int or per_node < 1):
-        problems.append(f"hierarchy.ranks_per_node={json.dumps(per_node)}; give a number of ranks, or leave it out")
-    if dtype not in ("fp32", "bf16"):
-        problems.append(f"hierarchy.network_dtype={json.dumps(dtype)}; allowed are fp32 and bf16")
-    if enabled is True and stage not in (1, 2):
+    hierarchy = engine.get("hierarchy")
+    if hierarchy is not None and "enabled" not in hierarchy:
+        problems.append("hierarchy.enabled is missing; give true or false")
+    elif hierarchy and hierarchy["enabled"] is True and stage not in (1, 2):
         problems.append(f"hierarchy.enabled=true is for stages 1 and 2, not {stage}; remove it, or take --engine zero1")
     return problems
 
@@ -201,18 +211,28 @@ def _owner(key: str) -> str:
     return f"the recipe's {fields[key]}" if key in fields else "how megabert drives DeepSpeed"
 
 
-def _unknown_keys(engine: Mapping[str, Any]) -> list[str]:
-    problems = []
-    for section, known in ENGINE_KEYS.items():
-        values = engine.get(section, {}) if section else engine
-        if not isinstance(values, Mapping):
-            problems.append(f"{section} must be an object (found {json.dumps(values)})")
-            continue
-        for key in values:
-            if key not in known:
-                path = f"{section}.{key}" if section else key
-                problems.append(f"{path}: unknown key{did_you_mean(key, sorted(known))}")
-    return problems
+def _misfits(engine: Mapping[str, Any]) -> list[str]:
+    """Return a line for each key that is unknown, and for each value of another type than its key's."""
+    return [
+        problem
+        for section, types in ENGINE_KEYS.items()
+        if isinstance(values := value_at(engine, section) if section else engine, Mapping)
+        for key, value in values.items()
+        if (problem := _misfit(f"{section}.{key}" if section else key, value, types))
+    ]
+
+
+def _misfit(path: str, value: Any, types: Mapping[str, Any]) -> str | None:
+    key = path.rpartition(".")[2]
+    if key not in types:
+        return f"{path}: unknown key{did_you_mean(key, sorted(types))}"
+    if value == "auto":  # filled in, or refused by its name
+        return None
+    try:
+        TypeAdapter(types[key]).validate_python(value, strict=True)
+    except ValidationError as error:
+        return f"{path}={json.dumps(value)[:100]}: {error.errors()[0]['msg']}"
+    return None
 
 
 def _autos(values: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -67,10 +67,16 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """Return a number that is written with a point or an exponent; ``50e9`` is whole, ``50.0`` is not."""
-        value: float = self.construct_yaml_float(node)  # type: ignore[no-untyped-call]
-        is_whole = "e" in node.value.lower() and abs(value) < 2**63 and value.is_integer()
-        return int(Decimal(node.value)) if is_whole else value
+        """Return a number that is written with a point or an exponent."""
+        text = node.value.lower()  # .inf and .nan are read, too, so that a field can say that they are no number for it
+        return read_number(text if text[-1].isdigit() or text[-1] == "." else text.replace(".", ""))
+
+
+def read_number(text: str) -> int | float:
+    """Return a number that is written with a point or an exponent; ``50e9`` is whole, ``50.0`` is not."""
+    value = float(text)
+    is_whole = "e" in text.lower() and abs(value) < 2**63 and value.is_integer()
+    return int(Decimal(text)) if is_whole else value
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,8 +1,10 @@
+import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from megabert.config.deepspeed import derive_deepspeed
+from megabert.config.deepspeed import ENGINE_KEYS, derive_deepspeed
 from megabert.config.loading import load_run_config, phase_data, shipped_names, shipped_or_own
 from megabert.errors import ConfigError
 
@@ -153,8 +155,10 @@ def test_missing_data_names_the_command_that_makes_it():
         ('{"bf16": {"enabled": true}}', "bf16.enabled=true contradicts false .the recipe's precision"),
         ('{"zero_optimization": {"stage": "auto"}}', "no recipe field fills it in"),
         ('{"zero_optimization": {"stage": 1, "round_robin_gradients": true}}', "round_robin_gradients"),
-        ('{"zero_optimization": {"stage": 4}}', "allowed are 0, 1, 2, 3"),
-        ('{"zero_optimization": 3}', "must be an object"),
+        ('{"zero_optimization": {"stage": 4}}', "zero_optimization.stage=4: Input should be less than or equal to 3"),
+        ('{"zero_optimization": 3}', "zero_optimization=3: Input should be a valid dictionary"),
+        ('{"zero_optimization": {"stage": 1, "stage": 2}}', "stage is there twice"),
+        ('{"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}', "offload is not supported"),
         ("[]", "not an object"),
         ("{", "is not valid JSON"),
     ],
@@ -164,6 +168,25 @@ def test_bad_engine_file_is_refused(tmp_path, engine, message):
     path.write_text(engine)
     with pytest.raises(ConfigError, match=message):
         derive_deepspeed(str(path), precision="fp32", max_grad_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "of_type"), [("no", str), (True, bool), ([1], None), (None, None), (-2, None), (1e400, None)]
+)
+def test_no_key_of_an_engine_file_takes_a_value_of_another_type(value, of_type, tmp_path):
+    path = tmp_path / "engine.json"
+    for section, types in ENGINE_KEYS.items():
+        for key, kind in types.items():
+            if kind not in (Any, of_type):
+                path.write_text(json.dumps({section: {key: value}} if section else {key: value}))
+                with pytest.raises(ConfigError, match=key):
+                    derive_deepspeed(str(path), precision="fp32", max_grad_norm=1.0)
+
+
+def test_an_engine_file_may_write_whole_numbers_with_an_exponent(tmp_path):
+    (tmp_path / "engine.json").write_text('{"zero_optimization": {"stage": 1, "reduce_bucket_size": 5e8}}')
+    values = derive_deepspeed(str(tmp_path / "engine.json"), precision="fp32", max_grad_norm=1.0)
+    assert values["zero_optimization"]["reduce_bucket_size"] == 500_000_000
 
 
 def test_sixteen_bits_on_stage_0_name_the_remedy():
