@@ -106,7 +106,7 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
     path = shipped_or_own("engine", name_or_file)
     engine = read_mapping(path, _parse, "JSON", wanted="an object", remedy="Give a name or a file.")
     problems = _misfits(engine)
-    if problems:  # whatever else is wrong with such values means little
+    if problems:
         raise _refusal(path, problems)
     owned = {
         **REQUIRED,
@@ -179,9 +179,11 @@ def zero_stage_of(engine: Mapping[str, Any]) -> int:
 
 def unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
     """Return a line with the remedy for each setting that DeepSpeed would accept and megabert does not support."""
+    problems = _misfits(engine)
+    if problems:  # whatever else is wrong with such values means little
+        return problems
     zero = engine.get("zero_optimization", {})
     stage = zero.get("stage", 0)
-    problems = []
     if stage == 0 and precision != "fp32":
         problems.append(
             f"zero_optimization.stage=0 cannot train in {precision}: DeepSpeed leaves the loss unscaled or refuses. "

@@ -44,8 +44,8 @@ def test_nodes_are_blocks_of_hosts():
     ("stage", "hierarchy", "message"),
     [
         (3, {"enabled": True}, "for stages 1 and 2"),
-        (1, {"enabled": True, "network_dtype": "fp16"}, "allowed are fp32 and bf16"),
-        (1, {"enabled": True, "ranks_per_node": 0}, "give a number of ranks"),
+        (1, {"enabled": True, "network_dtype": "fp16"}, "Input should be 'fp32' or 'bf16'"),
+        (1, {"enabled": True, "ranks_per_node": 0}, "greater than or equal to 1"),
         (1, {"network_dtype": "bf16"}, "give true or false"),
     ],
 )
