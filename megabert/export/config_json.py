@@ -1,9 +1,9 @@
 """``config.json`` to and from our ``ModelConfig``.
 
-Both have BERT's fields under the same names. The table ``EXCHANGES`` says, for each family, in what else they differ.
+`megabert.export.config_fields` has a table of all fields for each family.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,10 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 import megabert
-from megabert.config.families import FAMILIES, Objective
+from megabert.config.families import Objective
 from megabert.config.loading import merge_layers
 from megabert.config.model import ModelConfig
+from megabert.config.names import closest
 from megabert.errors import ConfigError
+from megabert.export import config_fields
+from megabert.export.config_fields import CONFIG_FIELDS, Fixed, Taken
 from megabert.json_files import read_json
 from megabert.models.convert import unused_positions
 from megabert.tokenization import SpecialIds
@@ -33,12 +36,6 @@ ACTIVATIONS = {
 }
 """Our ``hidden_act`` by theirs; the last two are the same function."""
 
-RELATIVE = {"relative_attention": True, "is_decoder": False, "pooler_dropout": 0, "pooler_hidden_act": "gelu"}
-"""What a DeBERTa's config.json must say. Where ``relative_attention`` is missing, transformers takes it for false."""
-
-REQUIRED = {"position_embedding_type": "absolute", "is_decoder": False}
-"""What a config.json must say or leave out: other values are other models. These are transformers' defaults."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Typed:
@@ -48,7 +45,7 @@ class _Typed:
     hidden_act: str | None = None
     hidden_activation: str | None = None
     layer_types: tuple[str, ...] | None = None
-    rope_parameters: dict[str, Any] | None = None
+    rope_parameters: dict[str, dict[str, Any] | None] | None = None
     architectures: tuple[str, ...] | None = None
     pad_token_id: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
     pos_att_type: str | tuple[str, ...] | None = None
@@ -62,128 +59,29 @@ class Exchange:
 
     architectures: Mapping[Objective | Literal["rtd"], str]
     """Class that has all weights of a model, by objective; ``rtd`` is ELECTRA's discriminator."""
-    own_fields: tuple[str, ...] = ()
-    """Fields of ours that its config.json has besides BERT's."""
-    required: Mapping[str, Any] = field(default_factory=lambda: REQUIRED)
-    """Values that its config.json must have, or leave out."""
-    their_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Values that transformers takes where config.json leaves a field out, if they are not our defaults."""
-    optional: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of ours that may be None, and the value that means this in config.json."""
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    """Fields of ours that have another name in its config.json."""
-    left_out: tuple[str, ...] = ()
-    """Fields of ours, besides other families' own, that its config.json does not have."""
     special_ids: Mapping[str, str] = field(
         default_factory=lambda: {"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"}
     )
     """Names in its config.json of ids of special pieces, and their roles."""
-    translate: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    """Returns a config.json with those fields in our form that state the same in another."""
 
-
-_DEBERTA = {
-    "relative_attention": False,
-    "position_biased_input": True,
-    "pos_att_type": (),
-    "max_relative_positions": -1,
-    "layer_norm_eps": 1e-7,
-    "type_vocab_size": 0,
-}
-"""Values that transformers takes where a DeBERTa's config.json leaves a field out."""
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 """How transformers calls a ModernBERT's layers with global and with local attention."""
-
-
-def _translate_modernbert(content: dict[str, Any]) -> dict[str, Any]:
-    """Read what transformers 5 writes, kinds of layers and rotary positions by kind, as what version 4 wrote.
-
-    Raises:
-        ConfigError: Layers alternate in another way, or rotary positions are scaled.
-    """
-    types = tuple(content.get("layer_types") or ())
-    every = types.index(FULL, 1) if FULL in types[1:] else len(types)
-    if types and types != tuple(SLIDING if i % every else FULL for i in range(len(types))):
-        raise ConfigError(f"invalid:\n  layer_types={types!r}: only every n-th layer may be {FULL}, from the first on")
-    content = {**content, **({"global_attn_every_n_layers": every} if types else {})}
-    for kind, name in ((FULL, "global_rope_theta"), (SLIDING, "local_rope_theta")):
-        own = (content.get("rope_parameters") or {}).get(kind) or {}
-        if not isinstance(own, dict) or own.get("rope_type", "default") != "default" or content.get("rope_scaling"):
-            raise ConfigError("invalid:\n  rope_parameters: only rope_type='default' is supported")
-        content |= {name: own["rope_theta"]} if "rope_theta" in own else {}
-    # transformers has one dropout for the probabilities and the output of attention; ours may differ.
-    return {"hidden_dropout_prob": content["attention_probs_dropout_prob"], **content}
+ROPE_PARAMETERS = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
+"""What the parameters of rotary positions may say besides their base."""
 
 
 EXCHANGES: dict[str, Exchange] = {
     "bert": Exchange(
         architectures={"nsp": "BertForPreTraining", "sop": "BertForPreTraining", "none": "BertForMaskedLM"}
     ),
-    "roberta": Exchange(
-        architectures={"none": "RobertaForMaskedLM"},
-        their_defaults={"type_vocab_size": 2, "layer_norm_eps": 1e-12, "pad_token_id": 1},
-    ),
-    "albert": Exchange(
-        architectures={"sop": "AlbertForPreTraining", "none": "AlbertForMaskedLM"},
-        own_fields=("embedding_size", "num_hidden_groups"),
-        required={**REQUIRED, "inner_group_num": 1},
-        their_defaults={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
-    ),
-    "electra": Exchange(
-        architectures={"rtd": "ElectraForPreTraining", "none": "ElectraForMaskedLM"},
-        own_fields=("embedding_size", "generator_size"),
-        their_defaults={
-            "embedding_size": 128,
-            "hidden_size": 256,
-            "num_attention_heads": 4,
-            "intermediate_size": 1024,
-            "generator_size": 0.25,
-        },
-    ),
-    "deberta": Exchange(
-        architectures={"none": "DebertaForMaskedLM"},
-        own_fields=FAMILIES["deberta"].own_fields,
-        required={**RELATIVE, "talking_head": False},
-        their_defaults=_DEBERTA,
-        optional={"max_relative_positions": -1},
-    ),
-    "deberta-v2": Exchange(
-        architectures={"none": "DebertaV2ForMaskedLM"},
-        own_fields=FAMILIES["deberta-v2"].own_fields,
-        required={**RELATIVE, "conv_groups": 1},
-        their_defaults={
-            **_DEBERTA,
-            "hidden_size": 1536,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 24,
-            "intermediate_size": 6144,
-            "position_buckets": -1,
-            "share_att_key": False,
-            "norm_rel_ebd": "none",
-            "conv_kernel_size": 0,
-            "conv_act": "tanh",
-        },
-        optional={"max_relative_positions": -1, "position_buckets": -1, "conv_kernel_size": 0},
-    ),
+    "roberta": Exchange(architectures={"none": "RobertaForMaskedLM"}),
+    "albert": Exchange(architectures={"sop": "AlbertForPreTraining", "none": "AlbertForMaskedLM"}),
+    "electra": Exchange(architectures={"rtd": "ElectraForPreTraining", "none": "ElectraForMaskedLM"}),
+    "deberta": Exchange(architectures={"none": "DebertaForMaskedLM"}),
+    "deberta-v2": Exchange(architectures={"none": "DebertaV2ForMaskedLM"}),
     "modernbert": Exchange(
         architectures={"none": "ModernBertForMaskedLM"},
-        own_fields=FAMILIES["modernbert"].own_fields,
-        required={
-            "attention_bias": False,
-            "mlp_bias": False,
-            "norm_bias": False,
-            "classifier_bias": False,
-            "decoder_bias": True,
-            "classifier_activation": "gelu",
-        },
-        their_defaults={"num_hidden_layers": 22, "intermediate_size": 1152, "attention_dropout": 0.0},
-        renamed={
-            "hidden_act": "hidden_activation",
-            "layer_norm_eps": "norm_eps",
-            "attention_probs_dropout_prob": "attention_dropout",
-        },
-        left_out=("type_vocab_size",),
         special_ids={
             "pad_token_id": "pad",
             "bos_token_id": "cls",
@@ -191,13 +89,9 @@ EXCHANGES: dict[str, Exchange] = {
             "cls_token_id": "cls",
             "sep_token_id": "sep",
         },
-        translate=_translate_modernbert,
     ),
 }
 """Exchange by family, which is the ``model_type`` in config.json."""
-
-OURS_ALONE = ("preset", "family", *sorted({name for e in EXCHANGES.values() for name in e.own_fields}))
-"""Fields of ``ModelConfig`` that BERT's config.json does not have."""
 
 
 def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialIds) -> dict[str, Any]:
@@ -208,20 +102,22 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
         architecture: Class of ``transformers`` that has all exported weights.
         special_ids: Special tokens of the tokenizer.
     """
-    exchange = EXCHANGES[config.family]
-    left_out = {*OURS_ALONE, *exchange.left_out} - set(exchange.own_fields)
-    shape = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in left_out}
+    exchange, table = EXCHANGES[config.family], CONFIG_FIELDS[config.family]
+    theirs = {entry.ours or name: (name, entry) for name, entry in table.items() if isinstance(entry, Taken)}
+    shape = {f.name: getattr(config, f.name) for f in fields(config) if f.name in theirs}
     if "embedding_size" in shape:
         shape["embedding_size"] = config.embedding_width
     if "num_hidden_groups" in shape:
         shape["num_hidden_groups"] = config.num_hidden_groups or config.num_hidden_layers
     shape["max_position_embeddings"] += unused_positions(config, special_ids.pad)
-    shape |= {name: none for name, none in exchange.optional.items() if shape[name] is None}
+    for name, value in shape.items():
+        if value is None:
+            shape[name] = theirs[name][1].none_is[0]
     return {
         "architectures": [architecture],
         "model_type": config.family,
-        **exchange.required,
-        **{exchange.renamed.get(name, name): value for name, value in shape.items()},
+        **{name: entry.value for name, entry in table.items() if isinstance(entry, Fixed) and entry.is_written},
+        **{theirs[name][0]: value for name, value in shape.items()},
         **{name: getattr(special_ids, role) for name, role in exchange.special_ids.items()},
         "tie_word_embeddings": True,
         "torch_dtype": "float32",
@@ -243,48 +139,126 @@ def read_config_json(folder: Path) -> ModelConfig:
     family = content.get("model_type", "bert" if path.name == GOOGLE_CONFIG else None)
     if family not in EXCHANGES:
         raise ConfigError(f"{path}: model_type={family!r}; supported are {', '.join(EXCHANGES)}. Give such an encoder.")
-    # Fill in what transformers would, then refuse what our models cannot do.
-    exchange = EXCHANGES[family]
-    content = {**exchange.their_defaults, **content}
-    for key, value in exchange.required.items():
-        if content.get(key, value) != value:
-            raise ConfigError(
-                f"{path}: {key}={content.get(key)!r}; only {value!r} is supported. Give another {family}."
-            )
-    content |= {ours: content[theirs] for ours, theirs in exchange.renamed.items() if theirs in content}
-    activation = content.get("hidden_act", FAMILIES[family].defaults.get("hidden_act", "gelu"))
-    if activation not in ACTIVATIONS:
-        raise ConfigError(f"{path}: hidden_act={activation!r}; supported are {', '.join(ACTIVATIONS)}.")
-    # Our own default is "auto", which only shards resolve.
-    if content.get("vocab_size") in (None, "auto"):
-        raise ConfigError(f"{path}: states no vocab_size. Give a complete Hugging Face folder.")
-    generator = folder / GENERATOR_FOLDER
     try:
-        content = exchange.translate({**content, "family": family, "hidden_act": ACTIVATIONS[activation]})
-        config = _model_config(content, exchange)
+        config = _model_config(_taken(content, family), family, content.get("architectures"))
+        generator = folder / GENERATOR_FOLDER
         if config.generator_size is not None and (generator / "config.json").is_file():
             share = read_config_json(generator).hidden_size / config.hidden_size
             config = merge_layers(ModelConfig, vars(config), {"generator_size": share})
-    except ConfigError as error:
-        problems = "; ".join(line.strip() for line in str(error).splitlines()[1:])
-        raise ConfigError(f"{path}: {problems}. Give a whole Hugging Face folder of a BERT model.") from None
+    except _Misfit as error:
+        raise ConfigError(f"{path}: {error}. Give another {family}, or correct the file.") from None
     return config
 
 
-def _model_config(content: dict[str, Any], exchange: Exchange) -> ModelConfig:
-    """Translate what is said in another way than ours."""
-    if content.get("architectures") == [exchange.architectures["none"]]:
-        content["generator_size"] = None  # ELECTRA's generator alone
-    names = {f.name for f in fields(ModelConfig)} - {*OURS_ALONE, *exchange.left_out}
-    names |= {"family", *exchange.own_fields}
-    shape = {name: value for name, value in content.items() if name in names}
-    shape |= {name: None for name, none in exchange.optional.items() if shape[name] in (none, 0)}
-    if isinstance(shape.get("pos_att_type"), str):
-        shape["pos_att_type"] = [part.strip() for part in shape["pos_att_type"].lower().split("|")]
-    config = merge_layers(ModelConfig, shape)
-    # RoBERTa counts positions from behind the padding id; its table has rows that no token reaches.
-    unused = unused_positions(config, content.get("pad_token_id") or 0)
-    return merge_layers(ModelConfig, shape, {"max_position_embeddings": config.max_position_embeddings - unused})
+class _Misfit(Exception):
+    """Fields of a config.json that describe no model of ours, in words."""
+
+
+def _taken(content: dict[str, Any], family: str) -> dict[str, Any]:
+    """Return our fields of a config.json, with transformers' defaults; everything that we do not have is refused.
+
+    Raises:
+        _Misfit: Naming every field that is unknown, or has a value that no model of ours has.
+    """
+    table, taken = CONFIG_FIELDS[family], dict[str, Any]()
+    problems = [_unknown(name, [*table]) for name in content if name not in table]
+    for name, entry in table.items():
+        if isinstance(entry, Taken):
+            value = content.get(name, entry.default)
+            if value is None and name in content and None not in entry.none_is:
+                problems.append(f"{name}=None is no value; leave it out")
+            taken[entry.ours or name] = None if any(_is_same(value, none) for none in entry.none_is) else value
+        elif isinstance(entry, Fixed):
+            wanted = _derived(entry.value, {**content, **taken})
+            value = content.get(name, wanted if entry.default is ... else entry.default)
+            if not _is_same(value, wanted):
+                problems.append(f"{name}={value!r}; only {wanted!r} is supported")
+    if taken["vocab_size"] in (None, "auto"):  # our own default, which only shards resolve
+        problems.append("states no vocab_size")
+    if taken["hidden_act"] not in ACTIVATIONS:
+        problems.append(f"hidden_act={taken['hidden_act']!r}; supported are {', '.join(ACTIVATIONS)}")
+    if problems:
+        raise _Misfit("; ".join(problems))
+    return {**taken, "hidden_act": ACTIVATIONS[taken["hidden_act"]]}
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    meant = closest(name, known)
+    return f"{name} is no field of this family" + (
+        f" (did you mean {meant}?)" if meant else "; if it changes nothing, remove it"
+    )
+
+
+def _derived(value: Any, sizes: Mapping[str, Any]) -> Any:
+    """Return the value that a field must have, where it follows from others."""
+    try:
+        match value:
+            case config_fields.HIDDEN_SIZE:
+                return sizes["hidden_size"]
+            case config_fields.HEAD_WIDTH:
+                return sizes["hidden_size"] // sizes["num_attention_heads"]
+            case config_fields.HALF_WINDOW:
+                return sizes["local_attention"] // 2
+    except (TypeError, ZeroDivisionError):  # the model's own checks say what is wrong with these
+        return None
+    return value
+
+
+def _is_same(value: Any, wanted: Any) -> bool:
+    """Whether two JSON values are equal; unlike in Python, true is not 1."""
+    return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
+
+
+def _model_config(taken: dict[str, Any], family: str, architectures: Any) -> ModelConfig:
+    """Return the model that our fields describe.
+
+    Raises:
+        _Misfit: There is no such model.
+    """
+    pad_id = taken.pop("pad_token_id", 0)
+    if family == "modernbert":
+        _translate_modernbert(taken)
+    if family == "electra" and architectures == [EXCHANGES[family].architectures["none"]]:
+        taken["generator_size"] = None  # ELECTRA's generator alone
+    if "pos_att_type" in taken:
+        kinds = taken["pos_att_type"] or []
+        taken["pos_att_type"] = [part.strip() for part in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
+    try:
+        config = merge_layers(ModelConfig, {"family": family, **taken})
+        # RoBERTa counts positions from after the padding id; its table has rows that no token reaches.
+        positions = config.max_position_embeddings - unused_positions(config, pad_id)
+        return merge_layers(ModelConfig, {"family": family, **taken}, {"max_position_embeddings": positions})
+    except ConfigError as error:
+        _, *problems = str(error).splitlines()
+        raise _Misfit("; ".join(problem.strip() for problem in problems)) from None
+
+
+def _translate_modernbert(taken: dict[str, Any]) -> None:
+    """Read what transformers 5 writes, kinds of layers and rotary positions by kind, as what version 4 wrote.
+
+    Raises:
+        _Misfit: Layers alternate in another way, or rotary positions are scaled, partial, or not by kind of layer.
+    """
+    types, layers = taken.pop("layer_types"), taken["num_hidden_layers"]
+    if types is not None:
+        every = types.index(FULL, 1) if FULL in types[1:] else max(1, len(types))
+        if types != [SLIDING if i % every else FULL for i in range(len(types))]:
+            raise _Misfit(f"layer_types={types!r}: only every n-th layer may be {FULL}, from the first on")
+        if len(types) != layers:
+            raise _Misfit(f"layer_types names {len(types)} layers, num_hidden_layers={layers!r}")
+        taken["global_attn_every_n_layers"] = every
+    names = {FULL: "global_rope_theta", SLIDING: "local_rope_theta"}
+    for kind, own in (taken.pop("rope_parameters") or {}).items():
+        if kind not in names:
+            raise _Misfit(f"rope_parameters.{kind}: only {FULL} and {SLIDING} have parameters, each its own")
+        for key, value in ({} if own is None else own).items():
+            if key == "rope_theta":
+                taken[names[kind]] = value
+            elif key not in ROPE_PARAMETERS or not _is_same(value, ROPE_PARAMETERS[key]):
+                raise _Misfit(f"rope_parameters.{kind}.{key}={value!r}: only rope_type='default' is supported")
+    # transformers has one dropout for the probabilities and the output of attention; ours may differ.
+    if taken["hidden_dropout_prob"] is None:
+        taken["hidden_dropout_prob"] = taken["attention_probs_dropout_prob"]
 
 
 def config_path(folder: Path) -> Path:

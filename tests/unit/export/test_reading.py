@@ -81,7 +81,7 @@ def test_other_debertas_are_refused(changes, message, deberta_folder):
 
 def test_the_other_generation_of_deberta_is_refused(deberta_folder):
     edit_config(deberta_folder, model_type="deberta", max_relative_positions=256)
-    with pytest.raises(CheckpointError, match=r"says deberta, but the weights lack .*attention\.self\."):
+    with pytest.raises(ConfigError, match="position_buckets is no field of this family"):
         read_huggingface(deberta_folder)
 
 
@@ -102,6 +102,22 @@ def modernbert_folder(folder_of) -> Path:
         ({"rope_parameters": ["full_attention"]}, "rope_parameters"),
         ({"layer_types": ["sliding_attention", "full_attention"]}, "only every n-th layer may be full_attention"),
         ({"norm_bias": True}, "norm_bias=True; only False is supported"),
+        ({"norm_bias": 0}, "norm_bias=0; only False is supported"),
+        ({"layer_types": ["full_attention"]}, "layer_types names 1 layers, num_hidden_layers=2"),
+        ({"layer_types": []}, "layer_types names 0 layers"),
+        ({"layer_types": False}, "layer_types"),
+        ({"rope_parameters": False}, "rope_parameters"),
+        ({"rope_parameters": {"rope_theta": 5e5}}, "rope_parameters.rope_theta"),
+        ({"rope_parameters": {"global": {"rope_theta": 5e5}}}, "rope_parameters.global: only full_attention and"),
+        ({"rope_parameters": {"full_attention": {"factor": 2}}}, "rope_parameters.full_attention.factor=2"),
+        ({"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}}, "partial_rotary_factor=0.5"),
+        ({"rope_theta": 5e5}, "rope_theta is no field of this family"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5; only 1 is supported"),
+        ({"head_dim": 32}, "head_dim=32; only 64 is supported"),
+        ({"sliding_window": 63}, "sliding_window=63; only 64 is supported"),
+        ({"global_rope_theta": None}, "global_rope_theta=None is no value"),
+        ({"local_atention": 32}, "local_atention is no field of this family .did you mean local_attention"),
     ],
 )
 def test_other_modernberts_are_refused(changes, message, modernbert_folder):
