@@ -133,7 +133,7 @@ def rescore(
         evaluation = evaluate(model, kind, labelled, device=torch_device)
     if predictions is not None:
         kind.write(evaluation.predictions, evaluation.metrics, predictions)
-    heading = f"{name}, {path}: {len(examples):,} examples; {UNIT}"
+    heading = f"{name}, {path}: {len(examples):,} examples, {UNIT}"
     return f"{heading}\n{render_scores(evaluation.metrics, kind.baseline(examples))}"
 
 

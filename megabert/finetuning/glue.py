@@ -92,7 +92,7 @@ def glue_table(summaries: Mapping[str, Summary]) -> str:
                 rows.append((str(task.glue_folder), part, metric, *cells))
     mean = statistics.fmean(task_score(summary) for summary in summaries.values())
     rows.append(("mean", f"{len(summaries)} of {len(GLUE)} tasks", "", in_points("", mean), ""))
-    headers = ("task", "set", "metric", "score", "one answer")
+    headers = ("task", "set", "metric", "score", "constant answer")
     return f"GLUE: {UNIT}\n{render_table(rows, headers=headers, align='lllrr')}"
 
 

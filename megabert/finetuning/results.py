@@ -147,7 +147,7 @@ def render_summary(summary: Summary) -> str:
     ]
     seeds = ", ".join(map(str, summary.seeds))
     heading = f"{summary.task}: {UNIT}; " + (f"mean of seeds {seeds}" if len(summary.seeds) > 1 else f"seed {seeds}")
-    table = render_table(rows, headers=("set", "metric", "score", "one answer"), align="llrr")
+    table = render_table(rows, headers=("set", "metric", "score", "constant answer"), align="llrr")
     return f"{heading}\n{table}\nbest model  {summary.best_model}"
 
 

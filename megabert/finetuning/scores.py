@@ -9,7 +9,7 @@ from megabert.text_tables import render_table
 
 THRESHOLD = "null_threshold"
 """The one number among the metrics that is no score."""
-UNIT = "scores in points (100 = perfect); beside them the best that one answer to everything scores"
+UNIT = "scores in points (100 = perfect)"
 """Heading of a table of scores."""
 
 
@@ -29,4 +29,4 @@ def render_scores(metrics: Mapping[str, float], baseline: Mapping[str, float]) -
         (name, in_points(name, value), in_points(name, baseline[name]) if name in baseline else "-")
         for name, value in metrics.items()
     ]
-    return render_table(rows, headers=("metric", "score", "one answer"), align="lrr")
+    return render_table(rows, headers=("metric", "score", "constant answer"), align="lrr")
