@@ -35,7 +35,7 @@ PROGRAM = Program(
         },
         "use": {
             "export": "write a checkpoint as a folder that transformers loads",
-            "evaluate": "score a fine-tuned model on a labelled file",
+            "evaluate": "score a fine-tuned model on labels, or any model on a text",
             "fill-mask": "guess the [MASK]s of a text",
             "embed": "write a vector for each line of a file, or for each token",
         },

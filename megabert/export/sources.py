@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from megabert.checkpoints.format import read_checkpoint_manifest
@@ -16,6 +17,7 @@ from megabert.export.huggingface import load_fitting_tokenizer, read_huggingface
 from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
 from megabert.models.key_maps import DECODER
 from megabert.tokenization import Tokenizer, load_tokenizer
+from megabert.tokenization.huggingface import download_remedy
 from megabert.training.run.folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
 
 logger = logging.getLogger(__name__)
@@ -90,7 +92,7 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
     else:
         raise ConfigError(
             f"{folder}: neither a run folder (no {CONFIG_NAME}) nor a Hugging Face folder (no config.json). "
-            "Name one of the two."
+            f"{download_remedy(name) or 'Name one of the two.'}"
         )
 
     def read() -> dict[str, Tensor]:
@@ -104,6 +106,18 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
 
     weights = InitialWeights(source=str(folder), tokenizer_sha256=load_tokenizer(pieces).sha256, read=read)
     return Source(model=model, tokenizer_dir=pieces, weights=weights, seed=seed)
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device that ``--device`` names: ``auto`` takes a GPU if there is one.
+
+    Raises:
+        ConfigError: ``cuda``, and there is no GPU.
+    """
+    device = torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    if name == "cuda" and device.type == "cpu":
+        raise ConfigError("--device cuda: this machine shows no GPU. Use --device cpu.")
+    return device
 
 
 def _model_of_run(folder: Path, run: RunConfig, checkpoint: str) -> ModelConfig:

@@ -17,6 +17,7 @@ from megabert.data.batch import MicroBatch
 from megabert.distributed.process_group import World
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.huggingface import load_fitting_tokenizer
+from megabert.export.sources import find_device
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.saved_model import KEY, SCORING_SETTINGS, SavedModel, read_saved_model
 from megabert.finetuning.scores import UNIT, render_scores
@@ -125,7 +126,7 @@ def rescore(
     examples = subset(reader.read(task, path), config.max_eval_examples)
     labels = saved.labels or task.labels or reader.labels_of(examples)
     kind = bind_kind(task, config, saved.model, load_fitting_tokenizer(folder, saved.model), labels)
-    torch_device = _find_device(device)
+    torch_device = find_device(device)
     model = saved.build_model(task, kind.num_outputs).to(torch_device)
     batcher = kind.batcher(kind.encode(examples, is_training=False))
     with torch.no_grad():
@@ -149,10 +150,3 @@ def _settings(saved: SavedModel, changes: Mapping[str, Any]) -> FinetuneConfig:
         problems = "; ".join(line.strip() for line in str(error).splitlines()[1:])
         raise ConfigError(f"{saved.folder}/config.json: {KEY}: {problems}. Fetch the folder again.") from None
     return merge_layers(FinetuneConfig, recorded, changes)
-
-
-def _find_device(name: str) -> torch.device:
-    device = torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-    if name == "cuda" and device.type == "cpu":
-        raise ConfigError("--device cuda: this machine shows no GPU. Use --device cpu.")
-    return device

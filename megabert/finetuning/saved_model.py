@@ -19,6 +19,7 @@ from megabert.finetuning.task_kinds import TASK_KINDS
 from megabert.finetuning.tasks import Task
 from megabert.models.convert import load_parameters
 from megabert.observability.environment import describe_environment
+from megabert.tokenization.huggingface import download_remedy
 
 if TYPE_CHECKING:  # these import, in the end, what reads a saved model
     from megabert.finetuning.results import Metrics
@@ -175,7 +176,8 @@ def read_saved_model(folder: Path) -> SavedModel:
     """
     if not (folder / "config.json").is_file():
         inside = sorted(folder.glob("seed_*/model"))
-        hint = f"Name one of its models, such as {inside[0]}." if inside else "Name the folder of a fine-tuned model."
+        hint = f"Name one of its models, such as {inside[0]}." if inside else download_remedy(folder)
+        hint = hint or "Name the folder of a fine-tuned model."
         raise ConfigError(f"{folder}: no config.json. {hint}")
     content = read_huggingface(folder)
     fields = read_object(folder / "config.json")

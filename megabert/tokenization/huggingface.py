@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,18 @@ SENTENCEPIECE_FILES = ("spiece.model", "spm.model")
 """SentencePiece models, with which ALBERT, DeBERTa 2 and 3 are published. They are recognised, but not read."""
 
 
+_HUB_NAME = re.compile(r"(?!runs/|models/|data/)[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def download_remedy(name: str | Path) -> str:
+    """Return the line that downloads a model of the Hugging Face Hub, for a name that is no folder here, else ""."""
+    name = str(name)
+    if Path(name.split("/")[0]).exists() or not _HUB_NAME.fullmatch(name):
+        return ""
+    command = f"hf download {name} --local-dir models/{name}"
+    return f"Names of the Hugging Face Hub are not read. Download it first (pip install huggingface_hub): {command}"
+
+
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """Read a tokenizer from a Hugging Face folder.
 
@@ -63,7 +76,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
         "This SentencePiece model has no tokenizer.json; transformers, with sentencepiece and protobuf, makes it: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
         if any((folder / name).is_file() for name in SENTENCEPIECE_FILES)
-        else "Give a Hugging Face folder, or train a vocabulary with `megabert-data vocab`."
+        else download_remedy(folder) or "Give a Hugging Face folder, or train a vocabulary with `megabert-data vocab`."
     )
     raise DataError(f"{folder}: no tokenizer there; looked for {', '.join(_READERS)}. {remedy}")
 

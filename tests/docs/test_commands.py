@@ -62,8 +62,8 @@ def test_documentation_shows_every_command():
 @pytest.mark.parametrize(("page", "words"), OTHERS, ids=named)
 def test_shown_command_is_accepted(page, words):
     _, options = PROGRAM.parse(words[0], words[1:])
-    if options.fields and not set(NEEDED) & set(words):
-        assert main(words) in (0, 3), page  # `estimate`: it works, or lacks the reader's data
+    if words[0] == "estimate" and options.fields and not set(NEEDED) & set(words):
+        assert main(words) in (0, 3), page  # it works, or lacks the reader's data
 
 
 @pytest.mark.parametrize(("page", "words"), DATA, ids=named)

@@ -57,6 +57,7 @@ def write_shards(
     objective: str = "nsp",
     masking: str = "static",
     compression: str | None = None,
+    tokenizer_sha256: str = "0" * 64,
 ) -> Path:
     """Write shards by split, and their manifest; by default as a build lays them out."""
     metadata = ShardMetadata(
@@ -67,7 +68,7 @@ def write_shards(
         max_seq_length=length,
         max_predictions_per_seq=max(1, round(length * 0.15)),
         seed=0,
-        tokenizer_sha256="0" * 64,
+        tokenizer_sha256=tokenizer_sha256,
         special_ids=SPECIAL_IDS,
         vocab_size=vocab_size,
         masked_lm_prob=0.15,
