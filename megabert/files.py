@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
+from weakref import WeakSet
 
 from megabert.errors import ConfigError, DataError
 
@@ -28,6 +29,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAX_SMALL_BYTES = 64 << 20
 """Most bytes of a file that is read as a whole and parsed: JSON, YAML, a vocabulary. The largest known tokenizer.json,
 of 256,000 pieces, has 34 MB."""
+UNDER_WAY: set[Path] = set()
+"""Temporary files and folders that this process has not yet given their names or removed."""
+_LOCKS: "WeakSet[IO[str]]" = WeakSet()
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp(\.old)?", re.DOTALL)
 NAME_SHOWN = 40
@@ -183,7 +187,9 @@ def open_to_append(path: Path | str) -> IO[str]:
 
 def open_lock(path: Path) -> IO[str]:
     """Open a lock file for reading and writing, as `open_in_place` does."""
-    return os.fdopen(open_in_place(path, os.O_RDWR), "r+", encoding="utf-8", errors="replace")
+    stream = os.fdopen(open_in_place(path, os.O_RDWR), "r+", encoding="utf-8", errors="replace")
+    _LOCKS.add(stream)
+    return stream
 
 
 def refuse_linked_folders(root: Path, names: Iterable[str]) -> None:
@@ -202,6 +208,18 @@ def refuse_linked_folders(root: Path, names: Iterable[str]) -> None:
                 raise DataError(
                     f"{path}: is a link, where a folder of ours belongs. Remove it; {root} as a whole may be a link."
                 )
+
+
+def is_anything_open() -> bool:
+    """Return whether this process has a file under way, or holds a lock: then it has to end in order."""
+    return bool(UNDER_WAY) or any(not stream.closed for stream in _LOCKS)
+
+
+def remove_under_way() -> None:
+    """Remove the temporary files and folders of a process that ends."""
+    for path in list(UNDER_WAY):
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def is_temporary(path: Path) -> bool:
@@ -267,6 +285,7 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     path = Path(path)
     check_replaceable(path, is_folder=False)
     temporary = temporary_path(path)
+    UNDER_WAY.add(temporary)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -281,6 +300,8 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
                 raise disk_full(path, error) from error
             name_by_path(error, temporary, path)
         raise
+    finally:
+        UNDER_WAY.discard(temporary)
 
 
 def disk_full(path: Path, error: OSError) -> DataError:

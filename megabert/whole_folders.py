@@ -12,6 +12,7 @@ from megabert.errors import DataError
 from megabert.files import (
     NAME_SHOWN,
     NO_SPACE,
+    UNDER_WAY,
     check_replaceable,
     disk_full,
     name_by_path,
@@ -43,6 +44,7 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
     folder = Path(folder)
     check_replaceable(folder, is_folder=True)
     temporary = temporary_path(folder)
+    UNDER_WAY.add(temporary)
     try:
         _remove_unfinished(folder)
         new = temporary / "new"
@@ -61,6 +63,7 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        UNDER_WAY.discard(temporary)
 
 
 def _remove_unfinished(folder: Path) -> None:

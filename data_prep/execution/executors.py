@@ -19,6 +19,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Any, Self
 
+from megabert.command_line.signals import SIGNALS, exit_code
 from megabert.errors import EXIT_INTERRUPTED, ConfigError, DataError
 
 PR_SET_PDEATHSIG = 1
@@ -190,8 +191,9 @@ class MpiExecutor(Executor):
         return self._ranks if self._ranks <= WORKING_RANKS else self._ranks - 1
 
     def _kill(self) -> None:
-        print("megabert-data: interrupted; the same command continues what was begun", file=sys.stderr, flush=True)
-        _mpi().COMM_WORLD.Abort(EXIT_INTERRUPTED)  # the only way to end ranks that are at work
+        print(f"megabert-data: {SIGNALS.words()}", file=sys.stderr, flush=True)
+        code = EXIT_INTERRUPTED if SIGNALS.received is None else exit_code(SIGNALS.received)
+        _mpi().COMM_WORLD.Abort(code)  # the only way to end ranks that are at work
 
     def _submit(self, function: Callable[[Any], Any], task: Any) -> Future:
         if self._ranks <= WORKING_RANKS and (self._own_task is None or self._own_task.done()):

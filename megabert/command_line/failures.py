@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
+from megabert.command_line.signals import SIGNALS, Interrupted
 from megabert.command_line.terminal import safe_output
 from megabert.errors import EXIT_INTERRUPTED, ConfigError, DataError, Echo, MegabertError
 
@@ -71,7 +72,7 @@ def as_user_error(error: BaseException) -> MegabertError | None:
 def exit_code_of(error: BaseException) -> int:
     """Return the code with which a command that ends by an exception leaves: 1 for a bug."""
     if isinstance(error, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
+        return error.exit_code if isinstance(error, Interrupted) else EXIT_INTERRUPTED
     known = as_user_error(error)
     return 1 if known is None else known.exit_code
 
@@ -91,10 +92,16 @@ def guarded(run: Callable[[], int | None], *, program: str, rank_label: Callable
         try:
             code = run() or 0
             sys.stdout.flush()  # else a closed pipe or a full disk shows only at Python's end
+            if SIGNALS.received is not None:  # and the exception was lost on its way
+                raise Interrupted(SIGNALS.received)
             return code
         except BaseException as error:
             _drop_output()
-            return _reported(error, program=program, rank_label=rank_label)
+            # Whatever else goes wrong while a command ends by a signal follows from that.
+            cause = error if SIGNALS.received is None else Interrupted(SIGNALS.received)
+            return _reported(cause, program=program, rank_label=rank_label)
+        finally:
+            SIGNALS.close()
 
 
 def _drop_output() -> None:
@@ -111,8 +118,8 @@ def _reported(error: BaseException, *, program: str, rank_label: Callable[[], st
         case BrokenPipeError():  # the reader, such as head, has enough
             return EXIT_READER_GONE
         case KeyboardInterrupt():
-            print(f"{program}: interrupted; the same command continues what was begun", file=sys.stderr)
-            return EXIT_INTERRUPTED
+            print(f"{program}: {SIGNALS.words()}", file=sys.stderr)
+            return exit_code_of(error)
         case Echo():  # another rank reports it
             return error.exit_code
         case SystemExit() | GeneratorExit():

@@ -41,7 +41,7 @@ fails; 75: a SIGTERM or SIGUSR1 came in between.
 
 def run(options: Namespace) -> int:
     """Examine, print, and tell by the exit code."""
-    with StopSignals() as stop:
+    with StopSignals("the checks") as stop:
         with loading("PyTorch"):
             from megabert.doctor.examination import examine
             from megabert.doctor.finding import is_fit, render

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from megabert.checkpoints.loading import load_checkpoint
+from megabert.command_line.signals import SIGNALS
 from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.data.loader import PackedLoader, StepTotals
@@ -60,6 +61,7 @@ class Trainer:
         self.state, self.run_dir, self.world = state, run_dir, world
         self._shards, self._budgets = inputs.shards, state.budgets.tokens
         self._stop, self._watchdog = stop, watchdog
+        SIGNALS.waits_for = watchdog.describe
         self._checkpoints = CheckpointWriter(
             config, engine=engine, world=world, run_dir=run_dir, status=status, watchdog=watchdog, state=state
         )

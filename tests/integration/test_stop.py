@@ -64,6 +64,7 @@ def test_signal_during_start_up_stops_after_the_first_steps(shards, tmp_path):
         run.wait_for_signal_handlers(process)
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(60) == 75, run.output[-4000:]
+        assert "megabert: SIGTERM received: this ends after " in run.output
     finally:
         kill_everything(process)
     assert status_of(run)["status"] == "stopped"

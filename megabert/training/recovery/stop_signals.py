@@ -6,6 +6,8 @@ Job schedulers send them before they end a job. The run saves, and exits with a 
 import signal
 from types import FrameType
 
+from megabert.command_line.signals import SIGNALS as OF_THE_COMMAND
+
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -13,9 +15,12 @@ class StopSignals:
     """Context manager that turns the signals into a flag; later ones change nothing.
 
     Enter it in the main thread before imports and start-up, which take seconds: until then a signal ends the process.
+    A second SIGTERM ends it at once, as ``megabert.command_line.signals`` says.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waits_for: str = "the start-up, a first step and a checkpoint") -> None:
+        """Prepare; ``waits_for`` is what a signal's sender is told that this waits for."""
+        self._waits_for = waits_for
         self.received: str | None = None
         """Name of the first signal, or None."""
         self._previous: dict[signal.Signals, object] = {}
@@ -23,11 +28,13 @@ class StopSignals:
     def __enter__(self) -> "StopSignals":
         for number in SIGNALS:
             self._previous[number] = signal.signal(number, self._note)
+        OF_THE_COMMAND.graceful, OF_THE_COMMAND.waits_for = SIGNALS, lambda: self._waits_for
         return self
 
     def __exit__(self, *exception: object) -> None:
         # A launcher ends the other ranks at the first non-zero exit: that must not change the code of a rank that has
         # saved and is on its way out.
+        OF_THE_COMMAND.graceful = ()
         for number, previous in self._previous.items():
             signal.signal(number, signal.SIG_IGN if self.received else previous)  # type: ignore[arg-type]
 

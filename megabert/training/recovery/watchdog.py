@@ -80,6 +80,16 @@ class Watchdog:
         if self._thread is not threading.current_thread():
             self._thread.join()
 
+    def describe(self) -> str:
+        """Return what this rank does, for how long it has done so, and how long a step takes."""
+        so_far = f"{time.monotonic() - self._begun:.0f} s so far"
+        if not self._activity.startswith("making"):
+            return f"{self._activity} ({so_far}), a step and a checkpoint"
+        if not self._steps:
+            return f"the first step of this start ({so_far}) and a checkpoint"
+        usual = sorted(self._steps)[len(self._steps) // 2]
+        return f"step {self._step} ({so_far}, steps take {usual:.1f} s), perhaps the next one, and a checkpoint"
+
     def start_phase(self) -> None:
         """Forget the steps of the previous phase, which had another pace."""
         self._steps.clear()
@@ -108,6 +118,7 @@ class Watchdog:
 
     def _expect(self, doing: str, seconds: float) -> None:
         self._heartbeat.note(self._step, doing)
+        self._activity = doing
         with self._changed:
             self._begun = time.monotonic()
             self._doing, self._deadline = f"{doing} takes more than {seconds:.0f} s", self._begun + seconds

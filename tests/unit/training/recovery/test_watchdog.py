@@ -1,3 +1,4 @@
+import re
 import threading
 import time
 from types import SimpleNamespace
@@ -66,6 +67,17 @@ def test_limit_of_a_step_follows_the_phase(tmp_path):
     watchdog.start_phase()
     watchdog.expect_step()
     assert "first steps" in watchdog._doing
+
+
+def test_watchdog_tells_what_a_signal_waits_for(tmp_path):
+    watchdog = Guarded(tmp_path).watchdog
+    watchdog.expect("validating")
+    assert re.fullmatch(r"validating \(0 s so far\), a step and a checkpoint", watchdog.describe())
+    watchdog.expect_step(7)
+    assert watchdog.describe() == "the first step of this start (0 s so far) and a checkpoint"
+    watchdog._steps.extend([1.0, 30.0, 31.0])
+    watchdog.expect_step(8)
+    assert watchdog.describe() == "step 8 (0 s so far, steps take 30.0 s), perhaps the next one, and a checkpoint"
 
 
 class Waiting:

@@ -1,0 +1,110 @@
+"""How a process of its own answers signals."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+HEAD = """
+    import os, signal, sys, time
+    from megabert.command_line.failures import guarded
+    from megabert.command_line import signals
+    from megabert.command_line.signals import SIGNALS
+    SIGNALS.install("megabert")
+    def send(number):
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+"""
+
+
+def ended(code: str) -> tuple[int, str]:
+    """Run code as the body of a command; return its exit code and what it said."""
+    program = textwrap.dedent(HEAD) + "def run():\n" + textwrap.indent(textwrap.dedent(code), "    ")
+    program += "\nsys.exit(guarded(run, program='megabert', rank_label=str))\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_a_command_with_the_shells_code(number):
+    code, said = ended(f"send({int(number)})")
+    assert code == 128 + number
+    assert ("interrupted" if number == signal.SIGINT else f"ended by {number.name}") in said
+
+
+def test_interruption_that_a_callback_drops_is_raised_again():
+    code, said = ended("""
+        import weakref
+        class Thing: pass
+        thing = Thing()
+        kept = weakref.ref(thing, lambda _: send(signal.SIGTERM))
+        del thing
+        time.sleep(30)
+    """)
+    assert code == 143
+    assert "ignored" not in said
+
+
+def test_interruption_that_a_library_drops_is_raised_again():
+    code, _ = ended("""
+        try:
+            send(signal.SIGINT)
+        except BaseException:
+            pass
+        time.sleep(30)
+    """)
+    assert code == 130
+
+
+def test_error_that_follows_from_an_interruption_is_not_shown():
+    code, said = ended("""
+        try:
+            send(signal.SIGTERM)
+        except BaseException:
+            raise ValueError("half a file")
+    """)
+    assert code == 143
+    assert "half a file" not in said
+
+
+def test_ignored_signals_stay_ignored(tmp_path):
+    program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); " + " ".join(
+        ["from megabert.command_line.signals import SIGNALS; SIGNALS.install('x');", "signal.raise_signal(1)"]
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
+def test_second_signal_ends_a_command_at_once_and_removes_what_was_under_way(tmp_path):
+    kills = "sleep 0.2; kill -TERM {pid}; sleep 0.2; kill -TERM {pid}"
+    code, said = ended(f"""
+        import hashlib, subprocess
+        from megabert.files import atomic_path
+        signals.ONE_REQUEST_OTHER_S = signals.PATIENCE_S = 0.0
+        SIGNALS.waits_for = lambda: "a long function in C"
+        with atomic_path({str(tmp_path / "file")!r}) as temporary:
+            temporary.touch()
+            subprocess.Popen(["sh", "-c", {kills!r}.format(pid=os.getpid())])
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # Python's handlers wait for it
+    """)
+    assert code == 143
+    assert "SIGTERM received: this ends after a long function in C; Ctrl-C or a second SIGTERM ends it at once" in said
+    assert "a second signal, SIGTERM: this ends at once" in said
+    assert os.listdir(tmp_path) == []
+
+
+def test_signals_that_come_together_are_one_request(tmp_path):
+    code, said = ended("""
+        SIGNALS.graceful = (signal.SIGTERM,)
+        SIGNALS.waits_for = lambda: "the step under way"
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1.0)
+        return 75
+    """)
+    assert code == 75
+    assert said.count("SIGTERM received: this ends after the step under way") == 1
