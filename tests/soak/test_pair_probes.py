@@ -72,12 +72,12 @@ class Text:
         }, document
 
 
-def pairs_of(folder: Path, length: int, pairing: str):
-    """Pairs of as many passes as give `ROWS`, as columns, with the text."""
+def pairs_of(folder: Path, length: int, pairing: str, least: int = ROWS):
+    """Pairs of as many passes as give so many, as columns, with the text."""
     metadata = replace(read_manifest(folder / "instances" / str(length)).metadata, pairing=pairing)
     text = Text(folder)
     columns, rows, pass_number = [], 0, 0
-    while rows < ROWS:
+    while rows < least:
         options = PairOptions(metadata=metadata, short_seq_prob=0.1, pass_number=pass_number)
         for bucket in range(len(text.documents.bucket_starts) - 1):
             pairs = make_pairs(text.documents, bucket, options, folder / "tokenizer")
