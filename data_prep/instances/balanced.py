@@ -3,14 +3,18 @@
 What is different from google-research/bert's `create_pretraining_data.py`:
 
 - The target length is drawn for each instance, not once for a document.
-- Half of the labels are random, within each range of lengths, not in the mean over all.
+- Half of the labels are random at each length, not in the mean over all.
 - A is cut at its front and B at its back, so a true pair stays adjacent, and no side starts inside a word.
 - A random B is the true B of another pair. So it is drawn as true ones are: it begins and ends where they do, in the
   middle or at the end of a document, whole or cut, with as many sentences. Nothing in B alone can tell the label.
+- Pairs with a random label exchange their Bs: each gives its own to one of another text and takes that of one. So a
+  text is as often in a pass with one label as with the other, once, and a model that remembers what it has seen learns
+  nothing of the label by that. The original puts the true B of a random pair back and draws the random one elsewhere:
+  the text of nearly every random B is in the pass again, and that of a true one is not.
 
-Every pair is planned with its true B first. Then the pairs with a random label take the Bs of pairs of other buckets,
-each one that is as long as its own was and was cut as it was. With this A it makes an instance as long as the true one
-would have been, so the length tells nothing either. Copies of a text are in one bucket, so none becomes a random B.
+Every pair is planned with its true B first, and labels are dealt. Then those with label 1 exchange, each with one whose
+B is as long and was cut in the same way. With this A it makes an instance as long as the true one would have been, so
+the length tells nothing either.
 
 The same walk serves sentence order (Lan et al. 2020). There the two sides change places, and nothing but the text may
 tell: each side is cut at its front or its back, by a coin, and half of the documents are walked from their end.
@@ -21,20 +25,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.instances.draws import CANDIDATE, LABELS
+from data_prep.instances.draws import LABELS, SIDE
 from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, Bucket, Integers, PairOptions, Pairs
-from data_prep.instances.partners import other_tokens, overlaps
-from megabert.randomness.keyed import below, mix
+from data_prep.instances.partners import partner_buckets
+from megabert.randomness.keyed import mix
 
 if TYPE_CHECKING:
     from data_prep.instances.balanced_loops import PairColumns
 
-TOLERANCE_TOKENS = 8
-"""A random B that differs by more from the true one's length gives way to one that ends otherwise, if that is
-nearer."""
 KEPT_PLANS = 4
-"""Buckets whose plans are kept: all of a small split, whose buckets are partners of one another. In a large one, units
-that follow each other have a bucket of their windows in common."""
+"""Buckets whose plans are kept: all of a small split, whose buckets are partners of one another."""
 
 
 def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.bool_]) -> Pairs:
@@ -46,7 +46,7 @@ def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.b
     pairs = _at(_plan(bucket, options), slice(None))
     has_random = options.metadata.objective == "nsp"
     if has_random:
-        _replace_seconds(bucket, options, pairs)
+        _exchange_seconds(bucket, options, pairs)
     tokens, longest = bucket.documents.bucket_tokens(bucket.number), _longest(options)
     truncate_pairs(pairs, longest, has_random, (tokens, bucket.starts_S[0], is_subword))
     kept = np.flatnonzero(pairs.b_end > pairs.b_start)
@@ -67,7 +67,6 @@ def _plan(bucket: Bucket, options: PairOptions) -> "PairColumns":
     if name not in plans:
         walk_options = WalkOptions(
             pass_key=options.key[()],
-            label_key=mix(options.key, bucket.number, LABELS)[()],
             short_seq_prob=options.short_seq_prob,
             longest=_longest(options),
             has_random=options.metadata.objective == "nsp",
@@ -80,7 +79,25 @@ def _plan(bucket: Bucket, options: PairOptions) -> "PairColumns":
         while len(plans) >= KEPT_PLANS:
             del plans[next(iter(plans))]  # the oldest
         plans[name] = _at(columns, slice(planned))
+        _deal_labels(plans[name])
     return plans[name]
+
+
+def _deal_labels(pairs: "PairColumns") -> None:
+    """Give half of the pairs the label 1, at each length.
+
+    Pairs are sorted by the length that they will have, equal ones at random. Of each two neighbours one has label 1, by
+    a coin.
+    """
+    from megabert.randomness.keyed_loops import order_of
+
+    length = np.minimum(pairs.a_end - pairs.a_start + pairs.b_end - pairs.b_start, pairs.target)
+    draws = mix(pairs.key, LABELS)
+    order = order_of(draws)
+    order = order[order_of(length[order])]
+    coins = (draws[order[::2]] & np.uint64(1)).astype(np.uint8)
+    pairs.label[order[::2]] = coins
+    pairs.label[order[1::2]] = 1 - coins[: len(order) // 2]
 
 
 def _at(pairs: "PairColumns", rows: NDArray[np.bool_] | slice) -> "PairColumns":
@@ -88,79 +105,67 @@ def _at(pairs: "PairColumns", rows: NDArray[np.bool_] | slice) -> "PairColumns":
     return type(pairs)(*(np.array(column[rows]) for column in pairs))
 
 
-def _replace_seconds(bucket: Bucket, options: PairOptions, pairs: "PairColumns") -> None:
-    """Put the Bs of other texts into the pairs whose label is 1."""
-    rows = np.flatnonzero(pairs.label == 1)
-    if not len(rows):
-        return
-    partners = _plan_partners(bucket, options)
-    if partners is not None:
-        groups = [(rows, partners)]
-    else:  # One bucket alone: its texts are parted into two sides, and each takes the Bs of the other.
-        side = _sides(bucket, options, pairs)
-        groups = [(rows[side[rows]], _at(pairs, ~side)), (rows[~side[rows]], _at(pairs, side))]
-    for own, others in groups:
-        if len(own) and len(others.key):
-            _take_seconds(pairs, own, others)
-        else:  # no pair of another text in the whole split: B stays, and the label says so
-            pairs.label[own] = 0
-
-
-def _plan_partners(bucket: Bucket, options: PairOptions) -> "PairColumns | None":
-    """Plan the pairs of other buckets that begin in the unit's window; None if there are none."""
-    documents, plans = bucket.documents, []
-    for begin, end in other_tokens(bucket, options):
-        for number in overlaps(documents.first_tokens, begin, end):
-            plan = _plan(Bucket(documents, number), options)
-            is_inside = (plan.a_start >= begin) & (plan.a_start < end)
-            plans.append(plan if is_inside.all() else _at(plan, is_inside))
-    if not any(len(plan.key) for plan in plans):
-        return None
-    return type(plans[0])(*map(np.concatenate, zip(*plans, strict=True)))
-
-
-def _sides(bucket: Bucket, options: PairOptions, pairs: "PairColumns") -> NDArray[np.bool_]:
-    """Part the pairs into two sides of about equal size, all pairs of a text and its copies on one of them.
-
-    Texts are put in an order of the pass's own. Those with more than half of the pairs before their middle are one
-    side; so no side is empty where two texts have pairs.
-    """
-    texts, text_D = np.unique(bucket.documents.document_hashes(bucket.number), return_inverse=True)
-    text = text_D[pairs.document]
-    order = np.argsort(mix(options.key, texts))
-    counts = np.bincount(text, minlength=len(texts))[order]
-    side = np.empty(len(texts), bool)
-    side[order] = 2 * np.cumsum(counts) - counts > len(text)
-    return side[text]
-
-
-def _take_seconds(pairs: "PairColumns", rows: Integers, others: "PairColumns") -> None:
-    """Give each of some pairs the B of another: of those that are nearest in length, one at random."""
+def _exchange_seconds(bucket: Bucket, options: PairOptions, pairs: "PairColumns") -> None:
+    """Have the pairs whose label is 1, of this bucket and of its partners, exchange their Bs."""
     from data_prep.instances.balanced_loops import CUT
 
-    kind, length, keys = pairs.kind[rows], pairs.b_length[rows], pairs.key[rows]
-    # First among the Bs that end as the own one did: kinds are further apart than any two lengths of a kind.
-    apart = 2 * int(max(length.max(), others.b_length.max()))
-    chosen = _nearest(others.kind * apart + others.b_length, kind * apart + length, keys)
-    # Few pairs (a small split) may hold none that is nearly as long; then the length is what matters.
-    far = np.flatnonzero(np.abs(others.b_length[chosen] - length) > TOLERANCE_TOKENS)
-    if len(far):
-        chosen[far] = _nearest(others.b_length, length[far], keys[far])
+    parts, texts, rows = [], [], np.flatnonzero(pairs.label == 1)
+    for number in partner_buckets(bucket, options):
+        plan = _plan(Bucket(bucket.documents, number), options)
+        parts.append(_at(plan, plan.label == 1))
+        texts.append(bucket.documents.document_hashes(number)[parts[-1].document])
+        if number == bucket.number:
+            first = sum(len(part.key) for part in parts[:-1])
+    everyone = type(pairs)(*map(np.concatenate, zip(*parts, strict=True)))
+    takes = _takes(everyone, np.concatenate(texts), options)
+    if takes is None:  # no pair of another text in the whole split: B stays, and the label says so
+        pairs.label[rows] = 0
+        return
+    other = takes[first : first + len(rows)]
     # A B that is cut ends exactly where the own one did, at the same length; any other is left whole.
-    start, other_length = others.b_start[chosen], others.b_length[chosen]
-    cut_length = np.minimum(length, others.b_end[chosen] - start)
+    start, other_length = everyone.b_start[other], everyone.b_length[other]
+    cut_length = np.minimum(pairs.b_length[rows], everyone.b_end[other] - start)
     pairs.b_start[rows] = start
-    pairs.b_end[rows] = start + np.where(kind == CUT, cut_length, other_length)
+    pairs.b_end[rows] = start + np.where(pairs.kind[rows] == CUT, cut_length, other_length)
 
 
-def _nearest(values: Integers, wanted: Integers, keys: NDArray[np.uint64]) -> Integers:
-    """Return an index for each wanted value: of the nearest in ``values``, drawn by its key among equal ones."""
+def _takes(pairs: "PairColumns", hashes: NDArray[np.uint64], options: PairOptions) -> Integers | None:
+    """Return whose B each of these pairs takes: one of another text, as near as can be in length and end.
+
+    Args:
+        pairs: All pairs with label 1 of buckets that are partners.
+        hashes: Of the text that each is from.
+        options: Options of the pass.
+
+    Returns:
+        The number of a pair for each, every pair once. If one text has more than half of all pairs, the Bs of the others
+        are taken by as many of its pairs as need be. None if there is no other text.
+    """
+    from data_prep.instances.balanced_loops import REACHING, exchange_alike, part_alike
     from megabert.randomness.keyed_loops import order_of
 
-    # Values are small, so that what is looked up for a value is looked up once, in tables.
-    counts = np.bincount(values)
-    first = np.cumsum(counts) - counts
-    present = np.flatnonzero(counts)
-    last_nearest = (present[:-1] + present[1:] - 1) // 2  # values above are nearer to the next one, or as near
-    nearest = present[np.searchsorted(last_nearest, np.arange(wanted.max() + 1))][wanted]
-    return order_of(values)[first[nearest] + below(mix(keys, CANDIDATE), counts[nearest])]
+    # Neighbours in this order end alike and are as long, or nearly; at its two turns, they are as long.
+    apart = int(pairs.b_length.max(initial=0)) + 1
+    length = np.where(pairs.kind == REACHING, apart - 1 - pairs.b_length, pairs.b_length)
+    values = pairs.kind * apart + length
+    different, text, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    if 2 * counts.max(initial=0) > len(text):
+        return _taken_of_few(values, text == counts.argmax()) if len(different) > 1 else None
+    rows = order_of(values)
+    ends = part_alike(values[rows], text[rows], len(different))
+    # Within each group the pairs of a text are next to each other, and texts are in an order of the pass's own.
+    group = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+    order = order_of(mix(options.key, SIDE, different)[text[rows]])
+    rows = rows[order[order_of(group[order])]]
+    takes = np.empty_like(rows)
+    takes[rows] = rows[exchange_alike(ends, text[rows], pairs.key[rows])]
+    return takes
+
+
+def _taken_of_few(values: Integers, is_common: NDArray[np.bool_]) -> Integers:
+    """Return whose B each pair takes where one text has most: in order of their values, evenly from the other side."""
+    sides, takes = (np.flatnonzero(is_common), np.flatnonzero(~is_common)), np.empty_like(values)
+    first, second = (side[np.argsort(values[side], kind="stable")] for side in sides)
+    for own, others in ((first, second), (second, first)):
+        takes[own] = others[np.arange(len(own)) * len(others) // len(own)]
+    return takes

@@ -1,11 +1,12 @@
-"""The loops of `data_prep.instances.balanced` over one bucket: the walk, the labels that it deals, and the cuts.
+"""The loops of `data_prep.instances.balanced`: the walk over one bucket, who takes whose B, and the cuts.
 
 In plain words: a document is a row of sentences. An instance starts at one of them, wants a number of tokens (its
 target) and takes whole sentences until it has that many or the document ends. A sentence boundary in the middle, drawn
-at random, parts them into A and B. Then a label is dealt. With 0 ("B follows A") the instance is complete, and the next
-one starts after it. With 1 ("B is random") B will be replaced later; the sentences of the true B are
-put back, so the next instance starts where A ends. google-research/bert's `create_pretraining_data.py` walks the same
-way. At last each pair is cut to its target.
+at random, parts them into A and B, and the next instance starts after B. google-research/bert's
+`create_pretraining_data.py` walks the same way, but for one thing: it puts the true B of a random pair back, so that
+the text of every random B is in the pass twice. Here random pairs exchange their Bs, so all text is used once.
+
+At last each pair is cut to its target.
 """
 
 # S sentences of the bucket, numbered from 0
@@ -14,13 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_prep.instances.draws import DIRECTION, SHORT, SPLIT_POINT, TARGET, TRUNCATE
+from data_prep.instances.draws import CANDIDATE, DIRECTION, SHORT, SPLIT_POINT, TARGET, TRUNCATE
 from megabert.compiled import compiled, inlined, usable_in_loops
 from megabert.randomness.keyed_loops import below, mix_2, mix_3, uniform
 
-LENGTH_RANGES = 8  # labels are even within each: a finer division leaves more labels without their opposite
-LABEL_DELAY = 8  # instances; chains of put-backs at a document's end are rarely as long
-_MOST_OWED = 2 * LABEL_DELAY  # to one range: each deal pays back a label that is due, or adds one
 _1 = np.uint64(1)
 
 
@@ -28,9 +26,7 @@ class WalkOptions(NamedTuple):
     """What the walk draws from, and how long instances are."""
 
     pass_key: Any
-    """Key of all draws of one pass for one length, but for the labels."""
-    label_key: Any
-    """Key of the labels of this bucket in this pass."""
+    """Key of all draws of one pass for one length."""
     short_seq_prob: float
     """Share of the instances whose target is a short one."""
     longest: int
@@ -54,7 +50,7 @@ class PairColumns(NamedTuple):
     """First token of B: of the one that follows A, until a random one takes its place."""
     b_end: Any
     label: Any
-    """1: random, or swapped."""
+    """1: random, or swapped. Dealt after the walk, which does not depend on it."""
     key: Any
     """Key of all further draws of the instance."""
     target: Any
@@ -65,20 +61,6 @@ class PairColumns(NamedTuple):
     """Tokens of the B that follows A, once it is cut to the target."""
     kind: Any
     """How that B ends: `WHOLE`, `REACHING` or `CUT`."""
-
-
-class OwedLabels(NamedTuple):
-    """The labels that are still to be dealt as the opposite of earlier ones: a queue for each range of lengths."""
-
-    due: Any
-    """Number of the deal from which on each owed label may be dealt."""
-    label: Any
-    first: Any
-    """Where the oldest of each queue is; queues are rings of ``_MOST_OWED`` elements."""
-    count: Any
-    """Labels in each queue."""
-    totals: Any
-    """Labels dealt, and coins thrown."""
 
 
 @compiled
@@ -95,9 +77,8 @@ def walk_bucket(starts_S, document_starts, document_keys, options, pairs):
     Returns:
         How many pairs were written.
     """
-    pass_key, label_key, short_seq_prob, longest, has_random, min_tokens = options
-    a_start, a_end, b_start, b_end, labels, keys, targets, documents, b_length, kinds = pairs
-    owed = new_owed()
+    pass_key, short_seq_prob, longest, has_random, min_tokens = options
+    a_start, a_end, b_start, b_end, _, keys, targets, documents, b_length, kinds = pairs
     count = 0
     for document in range(len(document_keys)):
         bounds = starts_S[document_starts[document] : document_starts[document + 1] + 1]
@@ -113,22 +94,17 @@ def walk_bucket(starts_S, document_starts, document_keys, options, pairs):
         while end > 1 and sentence < end:  # a document of one sentence has no pair
             key = mix_3(pass_key, document_keys[document], sentence)
             target, middle, stop = _draw_pair(key, bounds, sentence, end, longest, short_seq_prob)
-            # Labels are even within each range of lengths. A random B will be as long as the true one.
-            planned = min(bounds[stop] - bounds[sentence], target)
-            label = deal(label_key, owed, min((planned - 1) * LENGTH_RANGES // longest, LENGTH_RANGES - 1))
-
             a, a_stop, b, b_stop = bounds[sentence], bounds[middle], bounds[middle], bounds[stop]
             if is_backwards:  # back from the mirror: what came second there is first in the text
                 a, a_stop, b, b_stop = mirror - b_stop, mirror - b, mirror - a_stop, mirror - a
             a_start[count], a_end[count], b_start[count], b_end[count] = a, a_stop, b, b_stop
-            labels[count], keys[count], targets[count], documents[count] = label, key, target, document
+            keys[count], targets[count], documents[count] = key, target, document
             excess = excess_by_side(a_stop - a, b_stop - b, target)[1]
             b_length[count] = b_stop - b - excess
             kinds[count] = CUT if excess else REACHING if b_stop - a >= target else WHOLE
             count += 1
 
-            # The true B of a random pair was not used: it is put back, so that no text is lost.
-            sentence = _next_start(sentence, middle if label == 1 and has_random else stop, end)
+            sentence = _next_start(sentence, stop, end)
     return count
 
 
@@ -160,46 +136,77 @@ def _next_start(sentence, following, end):
     return following - 1 if following - 1 > sentence else end
 
 
-@inlined
-def new_owed():
-    """Return `OwedLabels` with nothing owed."""
-    shape, nothing = (LENGTH_RANGES, _MOST_OWED), np.zeros(LENGTH_RANGES, np.int64)
-    return OwedLabels(
-        np.zeros(shape, np.int64), np.zeros(shape, np.int64), nothing, nothing.copy(), np.zeros(2, np.int64)
-    )
+@compiled
+def part_alike(values, texts, num_texts):
+    """Part items into groups of neighbours in which no text has more than half of the items.
 
-
-@inlined
-def deal(key, owed, length_range):
-    """Return the label of the next instance: a coin, or the opposite of one dealt before in the same range of lengths.
-
-    Half of the labels are to be 1 at every length, or the length would tell something of the label. So each coin is
-    paid back: its opposite is owed to its range of lengths, and a later instance of that range gets it without a throw.
-
-    It is paid back after `LABEL_DELAY` deals at the earliest. A random label puts B back, so the next instance of the
-    document is often a little shorter: were that one always dealt the opposite, length would tell the label after all
-    (by 1.7 tokens at length 512 on short documents).
+    A group is as small as can be: all items with one value, and those of the next value too where one text has too
+    many. Items that are left at the end join the last groups.
 
     Args:
-        key: Key of the coins.
-        owed: `OwedLabels`, changed.
-        length_range: Which of the `LENGTH_RANGES` the instance is in.
+        values: Ascending.
+        texts: Number of each item's text. None has more than half of all items.
+        num_texts: How many texts there are.
+
+    Returns:
+        Where each group ends.
     """
-    due, labels, first, count, totals = owed
-    totals[0] += 1
-    # The oldest owed label of the range, if there is one and its time has come.
-    oldest = first[length_range] % _MOST_OWED
-    if count[length_range] and due[length_range, oldest] <= totals[0]:
-        first[length_range] += 1
-        count[length_range] -= 1
-        return labels[length_range, oldest]
-    # Otherwise a coin, whose opposite joins the queue.
-    label = np.int64(mix_2(key, totals[1]) & _1)
-    totals[1] += 1
-    last = (first[length_range] + count[length_range]) % _MOST_OWED
-    due[length_range, last], labels[length_range, last] = totals[0] + LABEL_DELAY, 1 - label
-    count[length_range] += 1
-    return label
+    ends, num_groups = np.empty(len(values), np.int64), 0
+    counts = np.zeros(num_texts, np.int64)
+    first = most = 0
+    for item in range(len(values)):
+        counts[texts[item]] += 1
+        most = max(most, counts[texts[item]])
+        is_last_alike = item + 1 == len(values) or values[item + 1] != values[item]
+        if is_last_alike and 2 * most <= item + 1 - first:
+            ends[num_groups] = item + 1
+            num_groups += 1
+            for earlier in range(first, item + 1):
+                counts[texts[earlier]] = 0
+            first, most = item + 1, 0
+    # What is left has too much of one text: groups before it join until it does not.
+    while first < len(values) and 2 * most > len(values) - first:
+        num_groups -= 1
+        before = ends[num_groups - 1] if num_groups else 0
+        for item in range(before, first):
+            counts[texts[item]] += 1
+            most = max(most, counts[texts[item]])
+        first = before
+    if first < len(values):
+        ends[num_groups] = len(values)
+        num_groups += 1
+    return ends[:num_groups]
+
+
+@compiled
+def exchange_alike(ends, texts, keys):
+    """Return from whom each item takes: within its group, never from its own text, and from every item one takes.
+
+    Items of a group stand in a row, those of a text next to each other. Each takes from the one half of the group
+    further on, from the start again where the row ends: that one is of another text, since no text has more than half.
+    If the largest text leaves room, a stretch of items may take from one another's in any order.
+
+    Args:
+        ends: Where each group ends.
+        texts: Text of each item.
+        keys: Key of each item's draw.
+    """
+    takes, first = np.empty(len(texts), np.int64), 0
+    for end in ends:
+        size = end - first
+        half, largest, same = size // 2, 0, 0
+        for item in range(first, end):
+            same = same + 1 if item > first and texts[item] == texts[item - 1] else 1
+            largest = max(largest, same)
+            takes[item] = first + (item - first + half) % size
+        # Moved by less than a stretch, the distance to any own item stays above the size of the largest text.
+        stretch = half - largest + 1
+        for item in range(first, end):
+            begin = item - (item - first) % stretch
+            other = begin + below(mix_2(keys[item], CANDIDATE), item - begin + 1)
+            takes[item], takes[other] = takes[other], takes[item]
+        first = end
+    return takes
 
 
 @compiled

@@ -1,52 +1,40 @@
-"""Which text the random Bs of a unit come from: a window of the split that stands for all of it.
+"""Which text the random Bs of a unit come from: a part of the split that stands for all of it.
 
 Random Bs should come from anywhere in the corpus. Drawn from all of it, each of them would be in another bucket, and a
-unit would open them all: 20,000 files at 500 GB, of which it uses a token or two. So each unit draws from a window,
-a stretch of the split about as long as its own bucket. Windows overlap two or three buckets, whatever the corpus.
+unit would open them all: 20,000 files at 500 GB, of which it uses a token or two. So each unit uses a part of the
+split, another one in each pass. Documents are sorted by the hash of their text, so any part is a random sample.
 
-What a unit draws is uniform over the split all the same. Documents are sorted by the hash of their text, so any stretch
-is a random sample of them. The split is seen as a circle, and one draw for each pass turns the windows of all units
-against their own buckets. The draw is uniform over the circle, so every token (google: every document) is as likely to
-be in a unit's window as every other; the window has a fixed length, so within it every one is as likely to be taken.
-A bucket is thereby drawn from as often as its size asks for. And since all windows turn together, they tile the circle
-as the buckets do: in each pass, every token is in the window of one unit.
+balanced: In each pass, one random order of the buckets parts them into groups of two or three, or of as many as hold
+`PARTNER_TOKENS`. The buckets of a group exchange Bs. Every unit of a group works out who takes from whom, and all come
+to the same. So in each pass every B is used once, whoever makes which unit.
 
-Where the window would be the whole split (2 million tokens and less), it is the whole split.
+google: A window of documents, about as many as a bucket has. The split is seen as a circle, and one draw for each pass
+turns the windows of all units against their own buckets. So every document is as likely to be in a unit's window as
+every other, and in each pass all windows together cover the split once.
+
+Where the part would be the whole split (2 million tokens and less), it is the whole split.
 """
 
-from collections.abc import Iterator
-
-from numpy.typing import NDArray
+import numpy as np
 
 from data_prep.instances.draws import PARTNER
-from data_prep.instances.pairs import Bucket, Integers, PairOptions
-from megabert.randomness.keyed import below, mix
+from data_prep.instances.pairs import Bucket, PairOptions
+from megabert.randomness.keyed import mix
 
 PARTNER_TOKENS = 2_000_000
-"""A window holds at least so many tokens. At length 512 these are 4,000 pairs, among which nearly every pair finds a B
-of exactly its own length."""
+"""A part of the split holds at least so many tokens. At length 512 these are 2,000 pairs that exchange, among which
+nearly every one finds a B of exactly its own length."""
 
 
-def other_tokens(bucket: Bucket, options: PairOptions) -> list[tuple[int, int]]:
-    """Return the window of a unit over the tokens of all other buckets, as ranges from begin to below end.
-
-    It is as long as the unit's own bucket, or `PARTNER_TOKENS`, if that is more.
-    """
-    first_tokens, number = bucket.documents.first_tokens, bucket.number
-    own_begin, own_end, total = int(first_tokens[number]), int(first_tokens[number + 1]), int(first_tokens[-1])
-    # The other buckets are a circle of their own, which begins behind the unit's.
-    others = total - own_end + own_begin
-    length = min(max(PARTNER_TOKENS, own_end - own_begin), others)
-    key = mix(options.key, PARTNER)
-    begin = _draw_below(key, others)
-    if length == others > 0:  # all of them, from the first token of a bucket
-        step = int(below(key, bucket.documents.num_buckets - 1))
-        begin = (int(first_tokens[(number + 1 + step) % bucket.documents.num_buckets]) - own_end) % total
-    return [
-        part
-        for first, end in _on_circle(begin, length, others)
-        for part in _on_circle((own_end + first) % total, end - first, total)
-    ]
+def partner_buckets(bucket: Bucket, options: PairOptions) -> list[int]:
+    """Return the buckets that exchange random Bs with a bucket in a pass, itself among them, ascending."""
+    buckets, tokens = bucket.documents.num_buckets, int(bucket.documents.first_tokens[-1])
+    size = min(max(2, -(-PARTNER_TOKENS * buckets // max(tokens, 1))), buckets)
+    groups = buckets // size
+    order = np.argsort(mix(options.key, PARTNER, np.arange(buckets)))
+    group = np.arange(buckets) * groups // buckets
+    own = group[np.flatnonzero(order == bucket.number)]
+    return sorted(order[group == own].tolist())
 
 
 def other_documents(bucket: Bucket, options: PairOptions) -> tuple[int, int]:
@@ -59,22 +47,6 @@ def other_documents(bucket: Bucket, options: PairOptions) -> tuple[int, int]:
     share = max(1 / bucket.documents.num_buckets, PARTNER_TOKENS / max(int(starts[-1, 2]), 1))
     if share >= 1:
         return 0, documents
-    first = int(starts[bucket.number, 0]) + _draw_below(mix(options.key, PARTNER), documents)
+    # Drawn below a number that may be more than `megabert.randomness.keyed.below` takes.
+    first = int(starts[bucket.number, 0]) + (int(mix(options.key, PARTNER)) * documents >> 64)
     return first % documents, max(1, round(share * documents))
-
-
-def overlaps(first_tokens: Integers, begin: int, end: int) -> Iterator[int]:
-    """Yield the buckets that hold some of the tokens from ``begin`` to below ``end``."""
-    first, last = first_tokens[1:-1].searchsorted([begin, end - 1], side="right").tolist()
-    yield from range(first, last + 1)
-
-
-def _draw_below(key: NDArray, size: int) -> int:
-    """Draw a number from 0 to below ``size``, which may be more than `megabert.randomness.keyed.below` takes."""
-    return int(key) * size >> 64
-
-
-def _on_circle(begin: int, length: int, size: int) -> list[tuple[int, int]]:
-    """Return the ranges, one or two, of ``length`` numbers from ``begin`` on, where 0 follows ``size - 1``."""
-    ranges = [(begin, min(begin + length, size)), (0, begin + length - size)]
-    return [(first, end) for first, end in ranges if first < end]

@@ -12,7 +12,7 @@ from data_prep.execution.executors import Executor
 from data_prep.instances import balanced
 from data_prep.instances.assemble import in_order
 from data_prep.instances.balanced import pair_balanced
-from data_prep.instances.balanced_loops import LABEL_DELAY, PairColumns, deal, excess_by_side, new_owed, truncate_pairs
+from data_prep.instances.balanced_loops import PairColumns, excess_by_side, exchange_alike, part_alike, truncate_pairs
 from data_prep.instances.pairs import Bucket
 from data_prep.pipeline import build
 from data_prep.steps.step6_instances import make_pairs
@@ -95,7 +95,7 @@ def test_random_second_begins_and_ends_where_true_ones_do(built):
 def test_random_second_changes_no_length(built, monkeypatch):
     """Nearly every instance is exactly as long as its true B would have made it, and so is each of its sides."""
     _, found = pairs_of(built, 128)
-    monkeypatch.setattr(balanced, "_replace_seconds", lambda *_: None)
+    monkeypatch.setattr(balanced, "_exchange_seconds", lambda *_: None)
     _, as_planned = pairs_of(built, 128)
     assert np.array_equal(join(found, "key"), join(as_planned, "key"))
     for name in ("a_length", "b_length"):
@@ -198,19 +198,69 @@ def test_first_word_of_a_document_is_not_extended_into_the_one_before():
     assert [pairs.a_start[0], pairs.a_end[0], pairs.b_start[0], pairs.b_end[0]] == [5, 25, 25, 35]
 
 
-def test_labels_dealt_are_even_within_lengths_and_over_all():
+@pytest.mark.parametrize("texts", [2, 3, 9])
+def test_exchange_gives_each_item_to_one_of_another_text(texts):
     rng = np.random.default_rng(0)
-    ranges = np.minimum(rng.geometric(0.4, 3000), 8) - 1
-    key, owed = mix(4)[()], new_owed()
-    labels = np.array([deal(key, owed, index) for index in ranges.tolist()])
-    signs = 2 * labels - 1
-    assert sum(abs(signs[ranges == index].sum()) for index in range(8)) <= LABEL_DELAY
-    # Neighbours do not tell each other's label.
-    assert abs(np.mean(signs[1:] * signs[:-1])) < 4 / np.sqrt(len(signs))
+    for size in range(2, 60):
+        values, text = np.sort(rng.integers(0, 12, size)), rng.integers(0, texts, size)
+        if 2 * np.bincount(text).max() > size:
+            continue
+        ends = part_alike(values, text, texts)
+        begins = np.concatenate([[0], ends[:-1]])
+        assert ends[-1] == size
+        for begin, end in zip(begins, ends, strict=True):
+            assert 2 * np.bincount(text[begin:end]).max() <= end - begin
+            text[begin:end].sort()
+        takes = exchange_alike(ends, text, mix(7, np.arange(size)))
+        assert (text[takes] != text).all()
+        assert np.array_equal(np.sort(takes), np.arange(size))
+        assert (np.searchsorted(ends, takes, side="right") == np.searchsorted(ends, np.arange(size), side="right")).all()
+
+
+@pytest.mark.parametrize("length", [64, 128, 512])
+def test_all_text_is_used_once_in_a_pass_whatever_the_label(built, length):
+    """A model that remembers where it has seen a text before learns nothing of the label by it."""
+    documents, found = pairs_of(built, length, passes=1)
+    used = np.zeros(documents.first_tokens[-1] + 1, np.int64)
+    for side in "ab":
+        start, size = join(found, f"{side}_start"), join(found, f"{side}_length")
+        np.add.at(used, start, 1)
+        np.add.at(used, start + size, -1)
+    used = np.cumsum(used)[:-1]
+    # The last sentence of a document, left alone, takes the one before it along: that one is used twice.
+    assert np.mean(used > 1) < 0.03
+    is_again = used[join(found, "b_start")] > 1
+    assert abs(join(found, "label")[is_again].sum() - is_again.sum() / 2) <= 3 * np.sqrt(is_again.sum())
+
+
+def test_common_text_takes_from_the_others_evenly(make_config, texts, tmp_path):
+    """One text of four times the others' length: no label is lost, and Bs repeat no more than that asks for."""
+    path = write_jsonl(tmp_path / "in.jsonl", ["\n".join(texts[:24]), *texts[24:30]])
+    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), buckets=1, validation_share=0)
+    built = build(config, tmp_path / "out", Executor())
+    documents, found = pairs_of(built, 64, passes=4)
+    assert abs(join(found, "label").mean() - 0.5) < 0.01
+    for pairs in found:
+        assert not any(bad.any() for bad in untrue_pairs(documents, pairs, built.manifests[64].metadata).values())
+        counts = np.unique(pairs.b_start[pairs.label == 1], return_counts=True)[1]
+        common = documents.document_of_token(pairs.a_start[pairs.label == 1])
+        most, rest = np.bincount(common).max(), (pairs.label == 1).sum() - np.bincount(common).max()
+        assert most > 2 * rest
+        assert counts.max() <= -(-most // rest)
+
+
+def test_labels_are_even_at_each_length(built):
+    documents, options = DocumentSet.open(built.folder / "documents", "train"), pair_options(128)
+    for number in range(documents.num_buckets):
+        plan = balanced._plan(Bucket(documents, number), options)
+        length = np.minimum(plan.b_end - plan.a_start, plan.target)
+        signs = 2 * plan.label.astype(int) - 1
+        assert all(abs(signs[length <= most].sum()) <= 1 for most in range(128))
+        assert abs(np.mean(signs[1:] * signs[:-1])) < 4 / np.sqrt(len(signs))  # neighbours do not tell each other's
 
 
 def test_label_does_not_show_in_length_of_short_documents(make_config, texts, tmp_path):
-    """Documents of 2 to 12 sentences: most instances are ends of documents, where a random B is put back."""
+    """Documents of 2 to 12 sentences: most instances are ends of documents."""
     rng = np.random.default_rng(0)
     paragraphs = [line for text in texts for line in text.splitlines() if line.count(". ") > 1]
     short = ["\n".join(paragraphs[place : place + rng.integers(1, 5)]) for place in range(len(paragraphs))]
