@@ -138,8 +138,8 @@ def _takes(pairs: "PairColumns", hashes: NDArray[np.uint64], options: PairOption
         options: Options of the pass.
 
     Returns:
-        The number of a pair for each, every pair once. If one text has more than half of all pairs, the Bs of the others
-        are taken by as many of its pairs as need be. None if there is no other text.
+        The number of a pair for each, every pair once. If one text has more than half of all pairs, each B of the
+        others is taken by as many of its pairs as need be. None if there is no other text.
     """
     from data_prep.instances.balanced_loops import REACHING, exchange_alike, part_alike
     from megabert.randomness.keyed_loops import order_of

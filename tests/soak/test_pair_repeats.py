@@ -1,52 +1,63 @@
 """How often a side occurs again, word for word, in a pass, and what that tells of the label.
 
 One instance shows nothing of it. But a model that remembers texts over an epoch can count them, so a text must occur as
-often with one label as with the other.
+often with one label as with the other. ``python tests/soak/test_pair_repeats.py BUILD ...`` prints the counts.
 """
 
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
-from soak.test_pair_probes import CORPORA, pairs_of
+from soak.test_pair_probes import CORPORA, built, pairs_of
 
-OCCURRENCES = 3  # and more
-MOST_REPEATED = 0.08
-"""Share of Bs that occur again; about that of `google`. Texts that say the same word for word remain."""
+MANY = 3  # occurrences and more
+MOST_REPEATED = 0.02  # short sentences that a text says again, and a last sentence that takes the one before it along
 
-
-def words_of(text, start, length):
-    """Each side's tokens, as something that can be counted."""
-    return [text.ids[first : first + size].tobytes() for first, size in zip(start, length, strict=True)]
+pytestmark = pytest.mark.soak
+__all__ = ["built"]
 
 
-def repeats(folder, length, pairing, rows=1) -> dict[str, float]:
-    """Share of repeated As and Bs in the first pass, and label 1 among sides by how often they occur as such."""
-    text, (a_start, a_length, b_start, b_length, label) = pairs_of(folder, length, pairing, rows)
-    result = {"rows": len(label), "label 1": label.mean()}
-    for name, start, size in (("A", a_start, a_length), ("B", b_start, b_length)):
-        words = words_of(text, start, size)
-        counts = Counter(words)
-        times = np.minimum([counts[side] for side in words], OCCURRENCES)
-        result[f"{name} repeated"] = float(np.mean(times > 1))
-        result |= {f"{name} {n} times": float(label[times == n].mean()) for n in np.unique(times)}
-    # The text of B elsewhere in the pass, as any part of any other instance: its first token is looked for.
+def repeats(folder: Path, length: int, pairing: str) -> dict[str, float]:
+    """Shares of sides that occur again in the first pass, and of label 1 among sides by how often they occur."""
+    text, (a_start, a_length, b_start, b_length, label) = pairs_of(folder, length, pairing, least=1)
+    result = {"rows": len(label), "label 1": float(label.mean())}
     used = np.zeros(len(text.ids) + 1, np.int64)
-    for start, size in ((a_start, a_length), (b_start, b_length)):
+    for name, start, size in (("A", a_start, a_length), ("B", b_start, b_length)):
+        words = [text.ids[first : first + count].tobytes() for first, count in zip(start, size, strict=True)]
+        counts = Counter(words)
+        times = np.minimum([counts[side] for side in words], MANY)
+        result[f"{name} repeated"] = float(np.mean(times > 1))
+        result |= {
+            f"{name} {number} times: label 1": float(label[times == number].mean()) for number in np.unique(times)
+        }
         np.add.at(used, start, 1)
         np.add.at(used, start + size, -1)
+    # The beginning of B as any part of any other instance.
     is_elsewhere = np.cumsum(used)[b_start] > 1
     result["B elsewhere"] = float(is_elsewhere.mean())
-    result |= {f"B elsewhere: {value}": float(label[is_elsewhere == value].mean()) for value in np.unique(is_elsewhere)}
+    for value in np.unique(is_elsewhere):
+        name = "B elsewhere: label 1" if value else "B nowhere else: label 1"
+        result[name] = float(label[is_elsewhere == value].mean())
     return result
 
 
-if __name__ == "__main__":
-    import sys
-    from pathlib import Path
+@pytest.mark.parametrize("length", [128, 512])
+@pytest.mark.parametrize("corpus", CORPORA, ids=lambda path: path.stem)
+def test_occurrences_of_a_side_tell_nothing(corpus, length, built):
+    scores = repeats(built(corpus), length, "balanced")
+    print(corpus.stem, length, {name: round(score, 3) for name, score in scores.items()})
+    assert max(scores["A repeated"], scores["B repeated"]) < MOST_REPEATED
+    assert scores["B elsewhere"] < 3 * MOST_REPEATED
+    assert abs(scores["A 1 times: label 1"] - 0.5) < 0.01
+    assert abs(scores["B 1 times: label 1"] - 0.5) < 0.01
+    assert abs(scores["B nowhere else: label 1"] - 0.5) < 0.01
 
-    for folder in sys.argv[1:]:
+
+if __name__ == "__main__":
+    for build in map(Path, sys.argv[1:]):
         for pairing in ("balanced", "google"):
             for length in (128, 512):
-                scores = repeats(Path(folder), length, pairing)
-                print(Path(folder).name, length, pairing, {name: round(score, 3) for name, score in scores.items()})
+                scores = repeats(build, length, pairing)
+                print(build.name, length, pairing, {name: round(score, 3) for name, score in scores.items()})

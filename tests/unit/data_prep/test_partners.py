@@ -35,7 +35,9 @@ def test_partners_of_a_pass_are_groups_and_change_with_it(tmp_path, small_window
     for pass_number in range(200):
         options = pair_options(64, pass_number=pass_number)
         partners = [tuple(partner_buckets(Bucket(documents, number), options)) for number in range(buckets)]
-        assert all(number in own and all(partners[other] == own for other in own) for number, own in enumerate(partners))
+        assert all(
+            number in own and all(partners[other] == own for other in own) for number, own in enumerate(partners)
+        )
         assert {len(own) for own in partners} <= ({1} if buckets == 1 else {2, 3})
         groups.update(partners)
     # Every bucket meets every other one.
