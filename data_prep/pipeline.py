@@ -26,6 +26,7 @@ from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files
 from data_prep.extract.opening import InputFile
 from data_prep.steps.corpus_counts import corpus_counts, require_documents, require_pairs
+from data_prep.steps.held_out import first_trained
 from data_prep.steps.step1_extract import extract_documents
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
 from data_prep.steps.step3_tokenize import tokenize_documents
@@ -112,11 +113,13 @@ def _make_documents(build: Build, files: list[InputFile]) -> DocumentPlan:
     # 1. Each chunk of the input becomes a file of cleaned documents, cut into sentences.
     texts, extracted = extract_documents(build, files)
     require_documents(build.config, extracted)
+    documents = sum(extracted["documents"].values()) - extracted["empty_documents"]
+    split = first_trained(build.config, documents, texts, build.executor)
     # 2. The tokenizer, trained on the whole corpus or, where that is large, on a sample of its documents.
     report = train_or_copy_vocabulary(build, texts, extracted["characters"])
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
     # 3. Each of these files becomes one of token ids, its documents sorted by the hash of their text.
-    chunks, tokenized = tokenize_documents(build, texts)
+    chunks, tokenized = tokenize_documents(build, texts, split)
     buckets = count_buckets(build.config, tokenized)
     # 4. Many chunks become few files first; of up to 256, nothing is done.
     merged = merge_chunks(build, chunks, buckets["train"], vocab_size)

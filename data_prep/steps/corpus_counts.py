@@ -140,36 +140,33 @@ def require_pairs(config: BuildConfig, corpus: Counts) -> None:
         corpus: What `corpus_counts` returned.
 
     Raises:
-        DataError: All documents are held out or too short for a length, too many have one sentence, or there are fewer
-        than two.
+        DataError: All documents are too short for a length, or too many have one sentence.
     """
     single, documents = corpus["one_sentence_documents"], corpus["documents"]
-    if documents == corpus["validation_documents"]:
-        raise DataError(
-            f"All {documents} document(s) are held out, and none is left to train on: a hash of the text decides. "
-            f"Give more documents, or change --validation-share (now {config.validation_share}; 0 holds out none)."
-        )
     for length, short in corpus.get("short_documents", {}).items():
         if short == documents:
             raise DataError(
                 f"All {documents:,} documents have fewer than {config.least_tokens(int(length)):,} tokens, and none is "
                 f"left for length {length}. Give longer documents, lower --min-tokens, or leave the length out."
             )
-    if config.objective == "none":
-        return
-    objective = config.objective
-    if single > MAX_ONE_SENTENCE_SHARE * documents:
+    require_several_sentences(config, single, documents)
+
+
+def require_several_sentences(config: BuildConfig, single: int, documents: int) -> None:
+    """Refuse to make pairs of a corpus in which too many documents have one sentence.
+
+    Args:
+        config: Names the objective.
+        single: Number of these documents.
+        documents: Number of all.
+
+    Raises:
+        DataError: They are too many.
+    """
+    if config.objective != "none" and single > MAX_ONE_SENTENCE_SHARE * documents:
         raise DataError(
-            f"{single:,} of {documents:,} documents have one sentence, which gives no pair; objective={objective} "
-            f"allows {MAX_ONE_SENTENCE_SHARE:.0%}. Use objective: none (--objective none), or "
+            f"{single:,} of {documents:,} documents have one sentence, which gives no pair; objective="
+            f"{config.objective} allows {MAX_ONE_SENTENCE_SHARE:.0%}. Use objective: none (--objective none), or "
             "fix the document borders: blank lines part documents, where --format book takes a file as one; and "
             "--language decides sentences."
         )
-    validation = corpus["validation_documents"]
-    for split, number in (("training", documents - validation), ("validation", validation)):
-        if objective == "nsp" and number < 2 and (split == "training" or number):
-            raise DataError(
-                f"{number} {split} document(s) of {documents}: a random next sentence comes from another document, so "
-                f"objective=nsp needs two. Give more documents, change --validation-share "
-                f"(now {config.validation_share}; 0 holds out none), or use --objective none."
-            )

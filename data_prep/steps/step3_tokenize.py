@@ -14,8 +14,8 @@ from data_prep.document_set import EXTRACTED, TokenizedDocuments, document_schem
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.steps.held_out import split_of
 from data_prep.token_files import TokenFiles
-from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.shards import token_type
 from megabert.tokenization import Tokenizer
 
@@ -28,23 +28,29 @@ class TokenizeTask:
 
     source: Path
     tokenizer: Path
-    validation_share: float
+    first_trained: int
+    """Smallest draw of a document that is not held out."""
     path: Path
     """Output."""
 
 
-def tokenize_documents(build: Build, texts: Sequence[Path]) -> tuple[TokenFiles, Counts]:
+def tokenize_documents(build: Build, texts: Sequence[Path], first_trained: int) -> tuple[TokenFiles, Counts]:
     """Tokenize all extracted documents.
+
+    Args:
+        build: The build.
+        texts: Files of extracted documents.
+        first_trained: What `data_prep.steps.held_out.first_trained` returned.
 
     Returns:
         One file of tokenized documents for each extracted file, and what was counted.
     """
-    share = build.config.validation_share
     tokenizer, folder = build.path("tokenizer"), build.path("work", "tokens")
 
     def unit(number: int) -> Unit:
         source = texts[number]
-        return build.unit("tokens", source.stem, tokenize, TokenizeTask(source, tokenizer, share, folder / source.name))
+        task = TokenizeTask(source, tokenizer, first_trained, folder / source.name)
+        return build.unit("tokens", source.stem, tokenize, task)
 
     results = build.run("tokenize", LazyList(len(texts), unit), TOKENS)
     return TokenFiles(lambda _, number: folder / texts[number].name, len(texts)), results.counts
@@ -70,7 +76,7 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     # Sentences without a piece vanish from their documents, and documents without a sentence from the corpus.
     has_tokens = lengths > 0
     hashes, sources = (np.asarray(table[name]) for name in ("document_hash", "source"))
-    splits = split_of(hashes, task.validation_share)
+    splits = split_of(hashes, task.first_trained)
     sentence_offsets = offsets_of(has_tokens.astype(np.int64))[sentence_offsets]
     documents = TokenizedDocuments(hashes, splits, sources, ids, lengths[has_tokens], sentence_offsets)
 
@@ -89,15 +95,6 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
         "bytes": task.source.stat().st_size,
     }
     return [task.path], counts
-
-
-def split_of(hashes: NDArray[np.uint64], validation_share: float) -> NDArray[np.uint8]:
-    """Return 1 for held-out documents.
-
-    The hash of the text alone decides, so a document stays in its split when others are added or the seed changes, and
-    copies of a text never fall into different splits.
-    """
-    return (uniform(mix(hashes, string_key("split"))) < validation_share).astype(np.uint8)
 
 
 def _spaced(sentences: pa.StringArray, sentence_offsets: NDArray[np.int64]) -> pa.StringArray:

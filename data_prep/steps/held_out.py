@@ -1,0 +1,113 @@
+"""Which documents are held out: those whose text has the smallest draws, as many as the share asks for.
+
+A draw is a hash of the text alone. So the choice depends neither on the order of the input nor on the workers nor on
+the seed, copies of a text are in one split, and documents that are added change it for few of the others. Draws are
+ranked, so the share is reached exactly, however few documents there are; and at least as many are held out, and left
+to train on, as the objective needs. In a corpus of more than a million documents, each draw is compared with the share
+by itself, which comes within a hundredth of it as well.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from data_prep.arrow_files import open_mapped
+from data_prep.config import BuildConfig
+from data_prep.execution.executors import Executor
+from data_prep.steps.corpus_counts import require_several_sentences
+from megabert.errors import DataError
+from megabert.randomness.keyed import mix, string_key
+
+MOST_RANKED = 1 << 20
+"""Documents of which one process ranks all draws: 8 MiB."""
+Draws = NDArray[np.uint64]
+
+
+def draws_of(hashes: NDArray[np.uint64]) -> Draws:
+    """Return the draw of each document, from the hash of its text."""
+    return np.asarray(mix(hashes, string_key("split")))
+
+
+def split_of(hashes: NDArray[np.uint64], below: int) -> NDArray[np.uint8]:
+    """Return 1 for documents that are held out: those whose draw is below a bound, which `first_trained` returns."""
+    return (draws_of(hashes) < np.uint64(below)).astype(np.uint8)
+
+
+def needed(config: BuildConfig) -> int:
+    """Return how many documents each split needs: a random next sentence comes from another one."""
+    return 2 if config.objective == "nsp" else 1
+
+
+def first_trained(config: BuildConfig, documents: int, files: Sequence[Path], executor: Executor) -> int:
+    """Return the smallest draw of a document that is not held out.
+
+    Args:
+        config: Names the share and the objective.
+        documents: Number of documents in all files.
+        files: Documents with the hashes of their texts, and their sentences or the lengths of these.
+        executor: Reads the files.
+
+    Raises:
+        DataError: There are too few documents for both splits.
+    """
+    if documents > MOST_RANKED:
+        return int(config.validation_share * 2**64)
+    read = [part for _, part in executor.run(read_draws, files)]
+    all_draws, of_several = (np.concatenate([np.zeros(0, np.uint64), *parts]) for parts in zip(*read, strict=True))
+    require_several_sentences(config, len(all_draws) - len(of_several), len(all_draws))
+    every, several = np.unique(all_draws), np.unique(of_several)
+    usable = every if config.objective == "none" else several
+    require_enough(config, len(every), len(several))
+    if not config.validation_share:
+        return 0
+    least = needed(config)
+    wanted = int(every[math.ceil(config.validation_share * len(every)) - 1]) + 1
+    # At least as many as are needed are held out, and as many are not.
+    return min(max(wanted, int(usable[least - 1]) + 1), int(usable[len(usable) - least]))
+
+
+def read_draws(path: Path) -> tuple[Draws, Draws]:
+    """Return the draws of a file's documents, and of those with two sentences or more."""
+    table = open_mapped(path).read_all()
+    draws = draws_of(np.asarray(table["document_hash"]))
+    column = "sentences" if "sentences" in table.column_names else "sentence_lengths"
+    return draws, draws[np.asarray(pc.list_value_length(table[column])) > 1]
+
+
+def require_enough(config: BuildConfig, different: int, several: int) -> None:
+    """Refuse a corpus that is too small for both splits.
+
+    Args:
+        config: Names the share and the objective.
+        different: Number of different texts.
+        several: How many of these have two sentences or more.
+
+    Raises:
+        DataError: It is; the message has a remedy that works.
+    """
+    is_paired, least = config.objective != "none", needed(config)
+    usable = several if is_paired else different
+    splits = 2 if config.validation_share else 1
+    if usable >= splits * least:
+        return
+    of_two = " of two sentences or more" if is_paired else ""
+    held_out = f" and {least} held out" if splits == 2 else ""
+    raise DataError(
+        f"{usable} different document(s){of_two}: objective={config.objective} needs {least} to train on{held_out}. "
+        f"{' '.join(_remedies(config, different, several))}"
+    )
+
+
+def _remedies(config: BuildConfig, different: int, several: int) -> Iterable[str]:
+    """Yield what helps, first what costs least."""
+    splits = 2 if config.validation_share else 1
+    yield "Give more documents; where one file holds many, check that blank lines part them (--format)."
+    others = [name for name, number in (("sop", several), ("none", different)) if number >= splits]
+    if others and config.objective == "nsp":
+        yield f"Or use --objective {' or '.join(others)}, for which {splits} document(s) are enough."
+    if splits == 2 and (several if config.objective != "none" else different) >= needed(config):
+        yield "Or hold out none (--validation-share 0), to validate on other text or not at all."
