@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import open_mapped
+from data_prep.arrow_files import checked_table
 from data_prep.config import BuildConfig
+from data_prep.document_set import EXTRACTED
 from data_prep.execution.executors import Executor
 from data_prep.steps.corpus_counts import require_several_sentences
 from megabert.errors import DataError
@@ -48,7 +49,7 @@ def first_trained(config: BuildConfig, documents: int, files: Sequence[Path], ex
     Args:
         config: Names the share and the objective.
         documents: Number of documents in all files.
-        files: Documents with the hashes of their texts, and their sentences or the lengths of these.
+        files: Extracted documents.
         executor: Reads the files.
 
     Raises:
@@ -72,10 +73,9 @@ def first_trained(config: BuildConfig, documents: int, files: Sequence[Path], ex
 
 def read_draws(path: Path) -> tuple[Draws, Draws]:
     """Return the draws of a file's documents, and of those with two sentences or more."""
-    table = open_mapped(path).read_all()
+    table = checked_table(path, EXTRACTED)
     draws = draws_of(np.asarray(table["document_hash"]))
-    column = "sentences" if "sentences" in table.column_names else "sentence_lengths"
-    return draws, draws[np.asarray(pc.list_value_length(table[column])) > 1]
+    return draws, draws[np.asarray(pc.list_value_length(table["sentences"])) > 1]
 
 
 def require_enough(config: BuildConfig, different: int, several: int) -> None:

@@ -252,7 +252,7 @@ def test_common_text_takes_from_the_others_evenly(make_config, texts, tmp_path):
 
 
 def test_labels_are_even_at_each_length(built):
-    documents, options = DocumentSet.open(built.folder / "documents", "train"), pair_options(128)
+    documents, options = DocumentSet.open(built.folder / "documents", "train", 2000), pair_options(128)
     for number in range(documents.num_buckets):
         plan = balanced._plan(Bucket(documents, number), options)
         length = np.minimum(plan.b_end - plan.a_start, plan.target)

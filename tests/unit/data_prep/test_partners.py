@@ -69,7 +69,7 @@ def test_every_second_of_a_pass_is_used_once(tmp_path, small_windows, monkeypatc
     documents, options = uneven_split(tmp_path), pair_options(64, pass_number=3)
     used = [PAIRINGS["balanced"](Bucket(documents, number), options) for number in range(9)]
     monkeypatch.setattr(balanced, "_exchange_seconds", lambda *_: None)
-    fresh = DocumentSet.open(tmp_path, "train")
+    fresh = DocumentSet.open(tmp_path, "train", 2000)
     planned = [PAIRINGS["balanced"](Bucket(fresh, number), options) for number in range(9)]
     starts, true = (np.sort(np.concatenate([pairs.b_start for pairs in part])) for part in (used, planned))
     assert np.array_equal(starts, true)

@@ -1,0 +1,105 @@
+"""Which documents are held out: by rank of a hash of their text, and never too few for the objective."""
+
+import math
+
+import numpy as np
+import pytest
+from unit.data_prep.conftest import SENTENCES, run_build, write_jsonl
+
+from data_prep.config import BuildConfig, SourceConfig
+from data_prep.execution.executors import Executor
+from data_prep.pipeline import build
+from data_prep.steps import held_out
+from data_prep.steps.held_out import draws_of, first_trained, needed, split_of
+from megabert.errors import DataError
+
+
+def config_of(**changes):
+    return BuildConfig(sources=(SourceConfig(input="x"),), **changes)
+
+
+def held_out_of(monkeypatch, config, hashes, *, several=None):
+    """Numbers of the texts that are held out."""
+    hashes = np.array(hashes, np.uint64)
+    several = np.ones(len(hashes), bool) if several is None else np.array(several)
+    monkeypatch.setattr(
+        held_out, "read_draws", lambda rows: (draws_of(hashes[rows]), draws_of(hashes[rows][several[rows]]))
+    )
+    parts = np.array_split(np.random.default_rng(0).permutation(len(hashes)), 3)
+    with Executor() as executor:
+        below = first_trained(config, len(hashes), parts, executor)
+    return np.flatnonzero(split_of(hashes, below))
+
+
+@pytest.mark.parametrize("objective", ["nsp", "sop", "none"])
+@pytest.mark.parametrize("share", [0.001, 0.02, 0.3, 0.99])
+@pytest.mark.parametrize("documents", [2, 3, 4, 5, 12, 62, 1000])
+def test_share_is_reached_and_both_splits_have_what_they_need(monkeypatch, documents, share, objective):
+    config, hashes = config_of(objective=objective, validation_share=share), np.arange(documents) + 7
+    least = needed(config)
+    if documents < 2 * least:
+        with pytest.raises(DataError, match="different document"):
+            held_out_of(monkeypatch, config, hashes)
+        return
+    chosen = held_out_of(monkeypatch, config, hashes)
+    assert len(chosen) == min(max(math.ceil(share * documents), least), documents - least)
+    assert set(chosen) == set(np.argsort(draws_of(hashes.astype(np.uint64)))[: len(chosen)])
+
+
+def test_copies_count_once_and_stay_together(monkeypatch):
+    hashes = np.repeat(np.arange(10), [1, 50, 1, 1, 1, 1, 1, 1, 1, 1])
+    chosen = held_out_of(monkeypatch, config_of(validation_share=0.3), hashes)
+    assert len(np.unique(hashes[chosen])) == 3
+    assert not set(hashes[chosen]) & set(np.delete(hashes, chosen))
+
+
+def test_documents_of_one_sentence_count_for_the_share_alone(monkeypatch):
+    """As many others are held out as pairs need, and left to train on."""
+    hashes = np.arange(40)
+    order = np.argsort(draws_of(hashes.astype(np.uint64)))
+    is_several = np.ones(40, bool)
+    is_several[order[:4]] = False  # would be all that is held out
+    chosen = held_out_of(monkeypatch, config_of(validation_share=0.05), hashes, several=is_several)
+    assert is_several[chosen].sum() == 2
+
+
+def test_share_changes_few_documents_when_some_are_added(monkeypatch):
+    config = config_of(validation_share=0.1)
+    before, after = (set(held_out_of(monkeypatch, config, np.arange(count))) for count in (500, 520))
+    assert len(before - after) <= 6
+
+
+@pytest.mark.parametrize(("objective", "documents"), [("nsp", 3), ("sop", 1), ("none", 1)])
+def test_too_few_documents_are_refused_before_the_vocabulary(tmp_path, capsys, objective, documents):
+    texts = [f"{SENTENCES} This is text number {number}." for number in range(documents)]
+    flags = ["--input", str(write_jsonl(tmp_path / "a.jsonl", texts)), "--objective", objective, "--validation-share"]
+    code, message = run_build(tmp_path, capsys, *flags, "0.02")
+    assert code == 3
+    assert f"objective={objective} needs {needed(config_of(objective=objective))} to train on and" in message
+    assert not (tmp_path / "out" / "tokenizer").exists()
+    # Each remedy that is named works, in the same folder.
+    assert ("--objective sop or none" in message) == (objective == "nsp")
+    assert "--validation-share 0)" in message
+    assert run_build(tmp_path, capsys, *flags, "0")[0] == 0
+    if objective == "nsp":
+        assert run_build(tmp_path / "other", capsys, *flags, "0.02", "--objective", "none")[0] == 0
+
+
+@pytest.mark.parametrize("documents", [2, 3, 5, 12])
+@pytest.mark.parametrize("objective", ["nsp", "none"])
+def test_few_long_documents_give_both_splits(documents, objective, texts, tokenizer_folder, tmp_path):
+    """As books do: with the default share, on which few documents would hold out none by a draw each."""
+    path = write_jsonl(tmp_path / "in.jsonl", ["\n".join(part) for part in np.array_split(texts[:24], documents)])
+    config = BuildConfig(
+        sources=(SourceConfig(input=str(path)),), tokenizer=str(tokenizer_folder), lengths=(64,), objective=objective,
+        dupe_factor=1,
+    )  # fmt: skip
+    if objective == "nsp" and documents < 4:
+        with pytest.raises(DataError, match="needs 2 to train on and 2 held out"):
+            build(config, tmp_path / "out", Executor())
+        return
+    counts = build(config, tmp_path / "out", Executor()).manifests[64].statistics["instances"]
+    assert counts["train"]["rows"] > 50
+    assert counts["validation"]["rows"] > 5
+    if objective == "nsp":
+        assert all(abs(part["random_next"] / part["rows"] - 0.5) < 0.05 for part in counts.values())
