@@ -155,7 +155,7 @@ def estimate(
     opened = all_buckets * last.files + last.blocks * last.files
     stages.append(stage("buckets", "documents", all_buckets, opened, all_buckets, TOKENIZED * copies))
     units = len(config.lengths) * (shards + validation_shards)
-    size = passes * BYTES_A_TOKEN / TEXT_BYTES_A_TOKEN
+    size = passes * BYTES_A_TOKEN[config.pairing] / TEXT_BYTES_A_TOKEN
     stages.append(stage("instances", "instances", units, 4 * units * a_shard, 2 * units, size, passes))
     work = sum(stage.bytes for stage in stages[:-1])
     largest = max(stage.units for stage in stages)

@@ -60,11 +60,12 @@ def first_trained(config: BuildConfig, documents: int, files: Sequence[Path], ex
     read = [part for _, part in executor.run(read_draws, files)]
     all_draws, of_several = (np.concatenate([np.zeros(0, np.uint64), *parts]) for parts in zip(*read, strict=True))
     require_several_sentences(config, len(all_draws) - len(of_several), len(all_draws))
-    every, several = np.unique(all_draws), np.unique(of_several)
-    usable = every if config.objective == "none" else several
-    require_enough(config, len(every), len(several))
-    if not config.validation_share:
+    if not config.validation_share:  # copies of a text may be trained on; a build warns of labels that teach nothing
+        require_enough(config, len(all_draws), len(of_several))
         return 0
+    every, several = np.unique(all_draws), np.unique(of_several)
+    require_enough(config, len(every), len(several))
+    usable = every if config.objective == "none" else several
     least = needed(config)
     wanted = int(every[math.ceil(config.validation_share * len(every)) - 1]) + 1
     # At least as many as are needed are held out, and as many are not.
@@ -83,7 +84,7 @@ def require_enough(config: BuildConfig, different: int, several: int) -> None:
 
     Args:
         config: Names the share and the objective.
-        different: Number of different texts.
+        different: Number of documents; of different texts, if some are to be held out.
         several: How many of these have two sentences or more.
 
     Raises:
@@ -95,10 +96,10 @@ def require_enough(config: BuildConfig, different: int, several: int) -> None:
     if usable >= splits * least:
         return
     of_two = " of two sentences or more" if is_paired else ""
-    held_out = f" and {least} held out" if splits == 2 else ""
+    different_ones, held_out = ("different ", f" and {least} held out") if splits == 2 else ("", "")
     raise DataError(
-        f"{usable} different document(s){of_two}: objective={config.objective} needs {least} to train on{held_out}. "
-        f"{' '.join(_remedies(config, different, several))}"
+        f"{usable} {different_ones}document(s){of_two}: objective={config.objective} needs {least} to train on"
+        f"{held_out}. {' '.join(_remedies(config, different, several))}"
     )
 
 

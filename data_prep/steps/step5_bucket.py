@@ -71,7 +71,8 @@ def count_buckets(config: BuildConfig, counts: Counts, used_tokens: float | None
     used = sum(weights[int(source)] * tokens for source, tokens in counts.get("tokens_by_source", {}).items())
     used = used if used_tokens is None else used_tokens
     wanted = max(MIN_BUCKETS, -(-counts["tokens"] // BUCKET_TOKENS), math.ceil(used / MAX_BUCKET_TOKENS))
-    automatic = max(1, min(wanted, train // DOCUMENTS_A_BUCKET))
+    # Both splits together, so that another share alone leaves documents in their buckets.
+    automatic = max(1, min(wanted, (train + validation) // DOCUMENTS_A_BUCKET))
     buckets = {"train": config.buckets or automatic}
     if validation:
         buckets["validation"] = validation_buckets(buckets["train"], config.validation_share)

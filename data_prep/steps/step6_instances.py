@@ -44,9 +44,8 @@ from megabert.shards import (
 from megabert.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
 from megabert.whole_folders import publish_folder
 
-BYTES_A_TOKEN = 3.8
-"""Size of a shard with static masks for each token of the text that went into it: 2.6 with zstd (measured on 462 MB of
-English), and 1.41 to 1.48 times as much as shards are stored."""
+BYTES_A_TOKEN = {"balanced": 2.9, "google": 3.8}
+"""Size of a shard with static masks for each token of the text that went into it; `google` writes some text twice."""
 MIN_SHARDS = 512
 """Training shards of a length that a corpus has, before any of them takes several buckets."""
 MAX_SHARDS = 50_000
@@ -78,7 +77,7 @@ def count_buckets_a_shard(config: BuildConfig, buckets: int, tokens: int) -> int
         tokens: Tokens in these.
     """
     passes = buckets * config.dupe_factor
-    wanted = int(config.shard_mib * 2**20 * buckets / (BYTES_A_TOKEN * max(tokens, 1)))
+    wanted = int(config.shard_mib * 2**20 * buckets / (BYTES_A_TOKEN[config.pairing] * max(tokens, 1)))
     shared = min(wanted, passes // MIN_SHARDS)
     return max(1, shared, -(-passes // MAX_SHARDS))
 

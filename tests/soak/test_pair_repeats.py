@@ -29,14 +29,14 @@ def repeats(folder: Path, length: int, pairing: str) -> dict[str, float]:
         counts = Counter(words)
         times = np.minimum([counts[side] for side in words], MANY)
         result[f"{name} repeated"] = float(np.mean(times > 1))
-        result |= {
-            f"{name} {number} times: label 1": float(label[times == number].mean()) for number in np.unique(times)
-        }
+        for number in np.unique(times):
+            result[f"{name} {number} times: label 1"] = float(label[times == number].mean())
+            result[f"{name} {number} times"] = int(np.count_nonzero(times == number))
         np.add.at(used, start, 1)
         np.add.at(used, start + size, -1)
     # The beginning of B as any part of any other instance.
     is_elsewhere = np.cumsum(used)[b_start] > 1
-    result["B elsewhere"] = float(is_elsewhere.mean())
+    result |= {"B elsewhere": float(is_elsewhere.mean()), "Bs elsewhere": int(np.count_nonzero(is_elsewhere))}
     for value in np.unique(is_elsewhere):
         name = "B elsewhere: label 1" if value else "B nowhere else: label 1"
         result[name] = float(label[is_elsewhere == value].mean())

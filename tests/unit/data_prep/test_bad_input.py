@@ -107,7 +107,7 @@ def test_single_document_is_trained_on_whatever_its_hash(tmp_path, capsys):
     flags = ("--input", str(tmp_path / "a.jsonl"), "--objective", "none", "--validation-share", "0.9999")
     code, message = run_build(tmp_path, capsys, *flags)
     assert code == 3
-    assert "All 1 document(s) are held out" in message
+    assert "1 different document(s): objective=none needs 1 to train on and 1 held out" in message
     assert run_build(tmp_path, capsys, *flags[:-2])[0] == 0
 
 
@@ -146,7 +146,7 @@ def test_single_document_cannot_have_a_random_next(tmp_path, capsys):
     write_jsonl(tmp_path / "a.jsonl", [SENTENCES])
     code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))
     assert code == 3
-    assert "1 training document(s) of 1" in message
+    assert "1 document(s) of two sentences or more: objective=nsp needs 2 to train on" in message
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
