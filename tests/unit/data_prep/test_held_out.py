@@ -54,7 +54,7 @@ def test_copies_count_once_and_stay_together(monkeypatch):
 
 
 def test_documents_of_one_sentence_count_for_the_share_alone(monkeypatch):
-    """As many others are held out as pairs need, and left to train on."""
+    """Pairs need others, which are held out and left to train on as well."""
     hashes = np.arange(40)
     order = np.argsort(draws_of(hashes.astype(np.uint64)))
     is_several = np.ones(40, bool)
@@ -88,7 +88,7 @@ def test_too_few_documents_are_refused_before_the_vocabulary(tmp_path, capsys, o
 @pytest.mark.parametrize("documents", [2, 3, 5, 12])
 @pytest.mark.parametrize("objective", ["nsp", "none"])
 def test_few_long_documents_give_both_splits(documents, objective, texts, tokenizer_folder, tmp_path):
-    """As books do: with the default share, on which few documents would hold out none by a draw each."""
+    """Books, with the default share: by a draw each, most often none would be held out."""
     path = write_jsonl(tmp_path / "in.jsonl", ["\n".join(part) for part in np.array_split(texts[:24], documents)])
     config = BuildConfig(
         sources=(SourceConfig(input=str(path)),), tokenizer=str(tokenizer_folder), lengths=(64,), objective=objective,
