@@ -60,11 +60,21 @@ class MicroBatch:
     num_masked: int
     num_instances: int
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "MicroBatch":
-        """Return a copy on a device."""
+    def to(self, device: torch.device | str) -> "MicroBatch":
+        """Return a copy on a device, for which the host does not wait."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved: dict[str, Any] = {name: t.to(device, non_blocking=non_blocking) for name, t in tensors.items()}
+        moved: dict[str, Any] = {name: sent_to(device, tensor) for name, tensor in tensors.items()}
         return replace(self, **moved)
+
+
+def sent_to(device: torch.device | str, tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor on a device; it is under way when this returns.
+
+    A GPU copies from page-locked memory while the host continues. From other memory the host waits until the GPU has
+    done all that it was given before.
+    """
+    on_gpu = torch.device(device).type == "cuda"
+    return (tensor.pin_memory() if on_gpu else tensor).to(device, non_blocking=True)
 
 
 class PackedArrays(NamedTuple):

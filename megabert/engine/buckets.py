@@ -134,7 +134,17 @@ def split_groups(groups: Iterable[dict[str, Any]], model: nn.Module, size: int) 
     for group in groups:
         ordered = sorted(group["params"], key=lambda parameter: order[id(parameter)])
         parts += [{**group, "params": part} for part in _cut(ordered, size)]
-    return sorted(parts, key=lambda part: order[id(part["params"][0])])
+    parts.sort(key=lambda part: order[id(part["params"][0])])
+    return [{**part, "params": _aligned(part["params"])} for part in parts]
+
+
+ALIGNED_ELEMENTS = 8
+"""So many elements of 16 bits are 16 bytes, which one instruction of a GPU loads where they begin at a multiple."""
+
+
+def _aligned(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    """Put parameters of other sizes last: one element in front would misalign all that follow in the flat tensor."""
+    return sorted(parameters, key=lambda parameter: parameter.numel() % ALIGNED_ELEMENTS != 0)
 
 
 def _cut(parameters: list[nn.Parameter], size: int) -> Iterator[list[nn.Parameter]]:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble, columns_of, instance_seeds
+from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble, columns_of, instance_seeds, sent_to
 from megabert.data.order import EpochOrder
 from megabert.data.packing import MicroShape, plan_packing
 from megabert.observability.logs import logger
@@ -131,13 +131,13 @@ class TaskBatch:
     """Indices of the items in the features."""
 
     def to(self, device: torch.device) -> "TaskBatch":
-        """Return a copy on a device."""
+        """Return a copy on a device, for which the host does not wait."""
         positions_M = self.label_positions_M
         return replace(
             self,
-            inputs=self.inputs.to(device, non_blocking=True),
-            labels=self.labels.to(device),
-            label_positions_M=None if positions_M is None else positions_M.to(device),
+            inputs=self.inputs.to(device),
+            labels=sent_to(device, self.labels),
+            label_positions_M=None if positions_M is None else sent_to(device, positions_M),
         )
 
 

@@ -62,32 +62,42 @@ class RelativeEmbedding(nn.Module):
         """Embed all distances that occur in a sequence of ``longest`` tokens, for sequences that are laid out so."""
         config = self.config
         first, last, position_E = positions_of(
-            longest, config.relative_span, config.max_distance, is_bucketed=config.position_buckets is not None
+            longest,
+            config.relative_span,
+            config.max_distance,
+            is_bucketed=config.position_buckets is not None,
+            device=self.weight.device,
         )
         used_P = torch.arange(first, last + 1, device=self.weight.device)
         # A lookup copies the rows; a slice would be a view of a table that ZeRO-3 releases after this forward.
         embedded_PD = functional.embedding(used_P, self.weight)
         if self.LayerNorm is not None:
             embedded_PD = self.LayerNorm(embedded_PD)
-        return DisentangledPacking(groups, embedded_PD, position_E.to(self.weight.device))
+        return DisentangledPacking(groups, embedded_PD, position_E)
 
 
 @lru_cache
-def positions_of(longest: int, span: int, farthest: int, *, is_bucketed: bool) -> tuple[int, int, Tensor]:
+def positions_of(
+    longest: int, span: int, farthest: int, *, is_bucketed: bool, device: torch.device
+) -> tuple[int, int, Tensor]:
     """Return the first and the last row of the table that occur, and for each distance its row, counted from the first.
+
+    The rows are copied to the device once for each length: the host waits for such a copy.
 
     Args:
         longest: Tokens of the longest sequence; distances go from -(longest - 1) to longest - 1.
         span: Half the rows of the table.
         farthest: Distance from which on all share the last position; read only if bucketed.
         is_bucketed: Whether distances beyond span / 2 share positions (the authors' second version).
+        device: Where the rows are needed.
     """
-    distance_E = torch.arange(1 - longest, longest)
+    distance_E = torch.arange(1 - longest, longest, device="cpu")
     if is_bucketed:
         distance_E = _bucket(distance_E, span, farthest)
     row_E = (distance_E + span).clamp(0, 2 * span - 1)
     first, last = int(row_E[0]), int(row_E[-1])
-    return first, last, row_E - first
+    with torch.inference_mode(False):  # the one tensor serves training and inference
+        return first, last, (row_E - first).to(device)
 
 
 def _bucket(distance_E: Tensor, span: int, farthest: int) -> Tensor:

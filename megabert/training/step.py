@@ -66,7 +66,7 @@ def train_step(
     sums = no_sums(terms, world.device)
     # Every rank has as many micro-batches, some perhaps without instances: collectives have to pair up.
     for number, micro_batch in enumerate(batch.micro_batches, start=1):
-        output = engine.forward(micro_batch.to(world.device, non_blocking=True))
+        output = engine.forward(micro_batch.to(world.device))
         loss = weighted_loss(output, terms, counts=counts, world_size=world.size)
         engine.backward(loss, is_last=number == len(batch.micro_batches))
         sums += sums_of(output, terms)

@@ -4,8 +4,6 @@ A kernel is compiled for each set of dtypes and constants (``HAS_DROPOUT``, ``IS
 these variants is a program of its own. Launches are recorded on meta tensors: nothing runs, and no GPU is needed.
 """
 
-import contextlib
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +11,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from triton.runtime.jit import JITFunction
+from recorded_launches import META, recording
 
 from benchmarks.gpu import parity
 from benchmarks.gpu.batches import random_batch
@@ -23,35 +21,6 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.data.batch import probe_batch
 from megabert.models.build import build_model
-from megabert.ops import backend
-from megabert.ops.triton_support import tile_sizes
-
-META = torch.device("meta")
-MULTIPROCESSORS = 132
-"""Those of an H100 and an H200."""
-
-
-@contextlib.contextmanager
-def recording() -> Iterator[set[tuple]]:
-    """Yield the set that each launch puts its variant into: kernel, dtypes of its tensors, constants."""
-    variants = set()
-
-    def run(kernel, *arguments, grid, warmup, **options):
-        dtypes = tuple(argument.dtype for argument in arguments if isinstance(argument, torch.Tensor))
-        variants.add((kernel.fn.__name__, dtypes, tuple(sorted(options.items()))))
-
-    def forget() -> None:
-        tile_sizes.multiprocessors_of.cache_clear()
-        backend.choose.cache_clear()
-
-    forget()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JITFunction, "run", run)
-        # Triton may be chosen as it may in the interpreter; kernels are those of a GPU all the same.
-        patch.setattr(backend, "os", SimpleNamespace(environ={"TRITON_INTERPRET": "1"}))
-        patch.setattr(tile_sizes, "ASSUMED_MULTIPROCESSORS", MULTIPROCESSORS)
-        yield variants
-    forget()
 
 
 def on_meta(patch: pytest.MonkeyPatch) -> SimpleNamespace:

@@ -48,7 +48,7 @@ def test_absolute_positions_and_segments_are_absent(config):
 @pytest.mark.parametrize(("span", "farthest"), [(256, 512), (8, 64), (8, 20), (6, 512), (9, 40), (32, 33)])
 def test_distances_fall_into_the_buckets_of_transformers(span, farthest):
     length = 600
-    first, last, position_E = positions_of(length, span, farthest, is_bucketed=True)
+    first, last, position_E = positions_of(length, span, farthest, is_bucketed=True, device=torch.device("cpu"))
     bucket_SS = build_relative_position(torch.empty(length, 1), torch.empty(length, 1), span, farthest)[0]
     expected = (bucket_SS + span).clamp(0, 2 * span - 1)
     assert (first, last) == (int(expected.min()), int(expected.max()))

@@ -27,8 +27,10 @@ SIZES = [
     (256, 16, 1),
     (131_072, 20_480, 1_040),
     (128, 16, 2),
+    (300, 7, 3),
+    (17, 1, 1),
 ]
-"""Tokens and masked positions, multiples of 16, and any number of sequences."""
+"""Tokens, masked positions and sequences: pre-training pads the first two to multiples of 16, fine-tuning does not."""
 
 
 @pytest.fixture
@@ -85,7 +87,18 @@ def test_each_kernel_is_compiled_once_for_all_micro_batches(variants):
     assert variants == first
 
 
+@pytest.mark.parametrize("is_full", [True, False])
+def test_each_kernel_is_compiled_once_for_all_long_sequences(variants, is_full, monkeypatch):
+    monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda *_: is_full)
+    for longest in (257, 300, 384, 400, 512, 1000):
+        qkv, cu_seqlens = meta(longest + 9, 3 * WIDTH), meta(3, dtype=torch.int32)
+        options = {"max_seqlen": longest, "num_heads": HEADS, "dropout": None}
+        attention_triton(qkv, cu_seqlens, **options, bias_C=meta(3 * WIDTH)).backward(meta(longest + 9, WIDTH))
+    assert "attention_delta" in variants
+    assert {name: len(kinds) for name, kinds in variants.items()} == dict.fromkeys(variants, 1)
+
+
 def test_variants_are_seen(variants):
-    attention_triton(meta(256, 3 * WIDTH), meta(3, dtype=torch.int32), max_seqlen=128, num_heads=HEADS, dropout=None)
-    attention_triton(meta(250, 3 * WIDTH), meta(3, dtype=torch.int32), max_seqlen=128, num_heads=HEADS, dropout=None)
+    for width in (3 * WIDTH, 3 * 96):
+        attention_triton(meta(256, width), meta(3, dtype=torch.int32), max_seqlen=128, num_heads=HEADS, dropout=None)
     assert len(variants["attention_forward"]) == 2

@@ -31,7 +31,7 @@ from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_que
 from megabert.ops.triton_support.device_functions import drop_pairs, exp2
 
 
-@triton.jit(do_not_specialize=["sequences"])
+@triton.jit(do_not_specialize=["tokens", "sequences", "blocks"])
 def attention_delta(
     out_ptr,  # contexts, (tokens, heads, HEAD)
     dout_ptr,  # their gradient, (tokens, heads, HEAD)
@@ -168,7 +168,7 @@ def _differentiate_tile(
         _store_bias_sums(bias_ptr, sequences, width, dk_sum, dv_sum, HEAD, BLOCK_H)
 
 
-@triton.jit(do_not_specialize=["sequences"])
+@triton.jit(do_not_specialize=["tokens", "sequences"])
 def attention_backward(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
     dout_ptr,  # gradient of the contexts, (tokens, heads, HEAD)
@@ -249,7 +249,7 @@ def attention_backward(
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "blocks"])
 def attention_sum_tiles(
     partials_ptr,  # each key tile's part of dQ, float32, (tiles, tokens, width)
     cu_seqlens_ptr,  # where each sequence starts, int32, (sequences + 1,)

@@ -113,7 +113,7 @@ def weigh(scores, total, highest, score_scale):
     return p, shrink, total * shrink + tl.sum(p, axis=1), higher
 
 
-@triton.jit(do_not_specialize=["sequences"])
+@triton.jit(do_not_specialize=["tokens", "sequences"])
 def attention_forward(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
     cu_seqlens_ptr,  # where each sequence starts, int32, (sequences + 1,)

@@ -8,6 +8,8 @@ are near (Beltagy et al. 2020).
 # T packed tokens, B sequences, N heads, H head width, E = H / 2 pairs of a head, D = N * H, C = 3 * D,
 # P rows of a table of turns: T tokens, or as many as the longest sequence has positions
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -55,11 +57,17 @@ def turns_of(positions_P: Tensor, base: float, head_width: int) -> Tensor:
         base: How much slower the slowest pair turns than the first, nearly.
         head_width: H, an even number.
     """
-    # In float32, step by step as when the published weights were trained.
-    exponent_E = torch.arange(0, head_width, 2, dtype=torch.float32) / head_width
-    speed_E = (1.0 / base**exponent_E).to(positions_P.device)
-    angle_PE = positions_P.float()[:, None] * speed_E
+    angle_PE = positions_P.float()[:, None] * _speeds(base, head_width, positions_P.device)
     return torch.stack([angle_PE.cos(), angle_PE.sin()], 1)
+
+
+@functools.lru_cache(maxsize=256)
+def _speeds(base: float, head_width: int, device: torch.device) -> Tensor:
+    """Return each pair's speed, float32 of shape (E,), copied to a device once: the host waits for such a copy."""
+    with torch.inference_mode(False):  # the one tensor serves training and inference
+        # In float32, step by step as when the published weights were trained.
+        exponent_E = torch.arange(0, head_width, 2, dtype=torch.float32, device="cpu") / head_width
+        return (1.0 / base**exponent_E).to(device)
 
 
 def rotary_attention(

@@ -77,7 +77,7 @@ def _differentiate_queries(
     return dq_first, tl.dot(ds, k_second, dq_second, input_precision="ieee")
 
 
-@triton.jit(do_not_specialize=["sequences"])
+@triton.jit(do_not_specialize=["tokens", "sequences"])
 def rotary_attention_backward_queries(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
     turns_ptr,  # cosines and sines, float32, (positions, 2, E)
@@ -157,7 +157,7 @@ def rotary_attention_backward_queries(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["sequences"])
+@triton.jit(do_not_specialize=["tokens", "sequences"])
 def rotary_attention_backward_keys(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
     turns_ptr,  # cosines and sines, float32, (positions, 2, E)

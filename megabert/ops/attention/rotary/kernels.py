@@ -193,7 +193,7 @@ def _attend_to_tile(
     return tl.dot(p.to(v.dtype), v, context * shrink[:, None], input_precision="ieee"), total, highest
 
 
-@triton.jit(do_not_specialize=["sequences"])
+@triton.jit(do_not_specialize=["tokens", "sequences"])
 def rotary_turn(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
     turns_ptr,  # cosines and sines, float32, (positions, 2, E)
@@ -223,7 +223,7 @@ def rotary_turn(
     tl.store(turned_ptr + HEAD // 2 + offsets, second, mask=mask)
 
 
-@triton.jit(do_not_specialize=["sequences"])
+@triton.jit(do_not_specialize=["tokens", "sequences"])
 def rotary_attention_forward(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
     turns_ptr,  # cosines and sines, float32, (positions, 2, E)
