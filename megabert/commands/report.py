@@ -1,11 +1,11 @@
-"""``megabert report``: what a run has learned."""
+"""``megabert report``: what a run has learned, or how a fine-tuned model errs."""
 
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser
+from megabert.command_line.program import Parser, positive
 from megabert.command_line.terminal import loading
-from megabert.errors import DataError
+from megabert.errors import ConfigError, DataError
 
 
 def add_arguments(parser: Parser) -> None:
@@ -13,10 +13,14 @@ def add_arguments(parser: Parser) -> None:
     parser.description = (
         "Print one table of what a run has learned, phase by phase, next to the unigram baseline; write the loss "
         "curve as RUN/loss.png; with --text, show guesses for [MASK] of the unigram, the untrained and the trained "
-        "model side by side. --html and --png write one page of curves as well."
+        "model side by side. --html and --png write one page of curves as well. Of a fine-tuning: its scores, which "
+        "labels are taken for which, and the errors of which the model is surest."
     )
-    parser.examples = ['megabert report runs/demo --text "He went to [MASK] sea." --html report.html']
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
+    parser.examples = [
+        'megabert report runs/demo --text "He went to [MASK] sea." --html report.html',
+        "megabert report runs/mrpc --examples 20",
+    ]
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder, or folder of a fine-tuning")
     parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
     parser.add_checkpoint()
     parser.add_argument(
@@ -28,10 +32,18 @@ def add_arguments(parser: Parser) -> None:
     text = "also write curves, tables and configuration as one self-contained page"
     parser.add_argument("--html", type=Path, metavar="FILE", help=text)
     parser.add_argument("--png", type=Path, metavar="FILE", help="also write the page's curves as a picture")
+    text = "fine-tunings: how many errors are shown (default: 5)"
+    parser.add_argument("--examples", type=positive, metavar="N", help=text)
 
 
 def run(options: Namespace) -> int:
     """Print the table and the fill-mask examples, write the loss curve and the page."""
+    from megabert.finetuning.results import is_finetuning
+
+    if is_finetuning(options.run_dir):
+        return _report_finetuning(options)
+    if options.examples is not None:
+        raise ConfigError("--examples: changes nothing in the report of a run. Leave it out.")
     from megabert.training.run.folder import read_config
 
     run_dir = options.run_dir
@@ -69,4 +81,22 @@ def run(options: Namespace) -> int:
             f"{run_dir}: the held-out loss at [MASK] is {margin:.3f} nats below the unigram baseline, --min-margin "
             f"asks for {options.min_margin:g}. Train longer, or on more text."
         )
+    return 0
+
+
+def _report_finetuning(options: Namespace) -> int:
+    """Print scores, confusions and errors of a fine-tuning, or of all those of GLUE."""
+    from megabert.finetuning.predictions import render_report
+    from megabert.finetuning.results import read_summaries
+
+    given = {"text": options.text, "min-margin": options.min_margin, "html": options.html, "png": options.png}
+    given["checkpoint"] = None if options.checkpoint == "last" else options.checkpoint
+    without = [name for name, value in given.items() if value not in (None, [])]
+    if without:
+        raise ConfigError(f"--{without[0]}: changes nothing in the report of a fine-tuning. Leave it out.")
+    reports = [
+        render_report(folder, summary, examples=options.examples or 5)
+        for folder, summary in read_summaries(options.run_dir).values()
+    ]
+    print("\n\n\n".join(reports))
     return 0

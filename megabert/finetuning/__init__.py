@@ -10,5 +10,6 @@ In the order in which a fine-tuning runs:
 4. ``saved_model`` writes the result as a model folder that transformers loads, and reads such a folder back.
 
 ``finetune`` does these for one seed after the other and keeps what has finished (``results``; ``scores`` says how
-numbers are shown). ``glue`` runs a fine-tuning for each task of GLUE.
+numbers are shown). ``glue`` runs a fine-tuning for each task of GLUE. ``predictions`` and ``comparison`` look at what
+finished ones left.
 """

@@ -12,14 +12,11 @@ from pathlib import Path
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.errors import CheckpointError, ConfigError, DataError, MegabertError
 from megabert.files import atomic_write
-from megabert.finetuning.results import Summary, read_summary
+from megabert.finetuning.results import GLUE_NAME, Summary, read_summary
 from megabert.finetuning.scores import UNIT, in_points
 from megabert.finetuning.tasks import GLUE, TASKS, Task
 from megabert.observability.logs import logger
 from megabert.text_tables import render_table
-
-GLUE_NAME = "glue.json"
-"""In the output folder of all tasks: their scores."""
 
 
 def run_glue(data: Path, output_dir: Path, flags: Sequence[str], *, launcher: str = "") -> dict[str, Summary]:

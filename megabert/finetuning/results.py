@@ -22,6 +22,8 @@ SETTINGS_NAME = "finetune.json"
 RESULT_NAME = "result.json"
 SUMMARY_NAME = "results.json"
 TABLE_NAME = "results.md"
+GLUE_NAME = "glue.json"
+"""In the output folder of all of GLUE's tasks: their scores."""
 
 Metrics = dict[str, dict[str, float]]
 """Metrics of each evaluation set, by its name."""
@@ -136,6 +138,27 @@ def read_summary(output_dir: Path) -> Summary:
     """
     remedy = "Run the fine-tuning again: seeds that have finished are kept."
     return read_json(output_dir / SUMMARY_NAME, Summary, remedy=remedy, error=CheckpointError)
+
+
+def is_finetuning(folder: Path) -> bool:
+    """Tell whether a folder is that of a fine-tuning, or of GLUE's."""
+    return (folder / SETTINGS_NAME).is_file() or (folder / GLUE_NAME).is_file()
+
+
+def read_summaries(folder: Path) -> dict[str, tuple[Path, Summary]]:
+    """Read the summaries of a fine-tuning, or of all those of GLUE, by task, each with its folder.
+
+    Raises:
+        CheckpointError: One is missing or damaged, or the folder holds no fine-tuning.
+    """
+    if (folder / SETTINGS_NAME).is_file():
+        folders = [folder]
+    else:
+        folders = sorted(path.parent for path in folder.glob(f"*/{SETTINGS_NAME}"))
+    if not folders:
+        raise CheckpointError(f"{folder}: holds no fine-tuning (no {SETTINGS_NAME}). Name an --output-dir of one.")
+    summaries = [(own, read_summary(own)) for own in folders]
+    return {summary.task: (own, summary) for own, summary in summaries}
 
 
 def render_summary(summary: Summary) -> str:

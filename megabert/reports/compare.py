@@ -1,5 +1,6 @@
 """Two runs side by side, step by step: where they first differ, and by how much."""
 
+import dataclasses
 import math
 import statistics
 from collections import Counter
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from megabert.config.loading import differences, to_dict
+from megabert.config.phase import PhaseConfig
 from megabert.config.run import is_science
 from megabert.errors import CheckpointError
 from megabert.observability.metrics import read_metrics
@@ -180,8 +182,18 @@ def _config_lines(config: Mapping[str, tuple[Any, Any]]) -> list[str]:
     if not config:
         return ["configurations: equal", ""]
     lines = ["configurations (* makes it another experiment):"]
-    lines += [f"  {'*' if is_science(path) else ' '} {path}: {a!r} and {b!r}" for path, (a, b) in config.items()]
+    for path, values in config.items():
+        # A list of which one run has more, such as phases, gives whole sections: the fields that differ from defaults.
+        a, b = (_section(value) if isinstance(value, Mapping) else repr(value) for value in values)
+        lines.append(f"  {'*' if is_science(path) else ' '} {path}: {a} and {b}")
     return [*lines, ""]
+
+
+def _section(fields: Mapping[str, Any]) -> str:
+    """Return the fields of a phase that say something: those that are not as they would be without a word."""
+    defaults = {field.name: field.default for field in dataclasses.fields(PhaseConfig)}
+    said = {name: value for name, value in fields.items() if value != defaults.get(name)}
+    return "(" + ", ".join(f"{name} {value}" for name, value in said.items()) + ")"
 
 
 def _tag_row(tag: TagDifference) -> tuple[object, ...]:

@@ -1,6 +1,8 @@
 import json
+import re
 
 import pytest
+import yaml
 from unit.reports.run_folders import eval_row, train_row, write_run
 
 from megabert.cli import main
@@ -103,3 +105,17 @@ def test_folder_without_steps_is_refused(tmp_path, capsys):
     a = write_run(tmp_path / "a", [])
     assert main(["compare", str(a), str(a)]) == 4
     assert "no step has been logged" in capsys.readouterr().err
+
+
+def test_phases_are_compared_field_by_field(tmp_path, capsys):
+    a, b = (write_run(tmp_path / name, rows(8.0)) for name in "ab")
+    config = yaml.safe_load((b / "config.yaml").read_text())
+    config["phases"][0]["learning_rate"] = 0.5
+    config["phases"].append({"max_seq_length": 512, "steps": 7, "global_batch_size": 16, "learning_rate": 0.25})
+    (b / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(["compare", str(a), str(b)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"\* phases\.0\.learning_rate: \S+ and 0.5\n", shown)
+    section = r"\(max_seq_length 512, steps 7, global_batch_size 16, learning_rate 0\.25\)"
+    assert re.search(rf"\* phases\.\d: None and {section}\n", shown)
+    assert max(map(len, shown.splitlines())) < 160 + len(str(tmp_path))

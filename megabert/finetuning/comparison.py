@@ -1,0 +1,168 @@
+"""Two fine-tunings of a task side by side: scores, settings, and which examples one of them fixed or broke."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megabert.config.loading import differences
+from megabert.errors import ConfigError
+from megabert.finetuning.predictions import Rows, describe, goodness, read_predictions, said
+from megabert.finetuning.results import Summary, read_settings, read_summaries
+from megabert.finetuning.scores import UNIT, in_points
+from megabert.text_tables import render_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetComparison:
+    """The predictions of two models for one evaluation set."""
+
+    task: str
+    name: str
+    a: Rows
+    b: Rows
+    fixed: tuple[int, ...]
+    """Lines of the examples that B has right or nearer and A has not, the largest gain first."""
+    broken: tuple[int, ...]
+    """Lines of those that A has right or nearer."""
+
+    @property
+    def p_value(self) -> float:
+        """How likely so uneven a split of the changes is if both models are equally good (sign test, two-sided)."""
+        changes, fewest = len(self.fixed) + len(self.broken), min(len(self.fixed), len(self.broken))
+        return min(1.0, 2 * sum(math.comb(changes, count) for count in range(fewest + 1)) / 2**changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuningComparison:
+    """Two fine-tunings, or two folders of them, side by side."""
+
+    folders: tuple[Path, Path]
+    settings: dict[str, dict[str, tuple[Any, Any]]]
+    """Both values of each setting that differs, by task."""
+    summaries: dict[str, tuple[Summary, Summary]]
+    sets: tuple[SetComparison, ...]
+    tolerance: float
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether scores are equal, within the tolerance, and so are all predictions."""
+        scores = all(
+            math.isclose(a.mean[name][metric], b.mean[name][metric], rel_tol=self.tolerance, abs_tol=0.0)
+            for a, b in self.summaries.values()
+            for name in a.mean
+            for metric in a.mean[name]
+        )
+        return scores and not any(one.fixed or one.broken for one in self.sets)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        return {
+            "equal": self.are_equal,
+            "settings": self.settings,
+            "scores": {task: {"a": a.mean, "b": b.mean} for task, (a, b) in self.summaries.items()},
+            "examples": [
+                {"task": one.task, "set": one.name, "fixed": one.fixed, "broken": one.broken, "p_value": one.p_value}
+                for one in self.sets
+            ],
+        }
+
+
+def compare_finetunings(first: Path, second: Path, *, tolerance: float = 0.0) -> FinetuningComparison:
+    """Compare two output folders of `megabert finetune`, of one task or of GLUE.
+
+    Raises:
+        ConfigError: They have no task in common, or were scored on other examples.
+        CheckpointError: Something in them is missing or damaged.
+    """
+    a, b = read_summaries(first), read_summaries(second)
+    tasks = [task for task in a if task in b]
+    if not tasks:
+        raise ConfigError(
+            f"{first} is of {', '.join(a)}, {second} of {', '.join(b)}: there is nothing to compare. Name two folders "
+            "of one task."
+        )
+    own = {task: (a[task][0], b[task][0]) for task in tasks}
+    settings = {task: _settings(folder) for task, folder in own.items()}
+    return FinetuningComparison(
+        folders=(first, second),
+        settings={task: changed for task, changed in settings.items() if changed},
+        summaries={task: (a[task][1], b[task][1]) for task in tasks},
+        sets=tuple(
+            _compare_set(task, name, own[task], (a[task][1], b[task][1]))
+            for task in tasks
+            for name in a[task][1].mean
+            if name in b[task][1].mean
+        ),
+        tolerance=tolerance,
+    )
+
+
+def _settings(folders: tuple[Path, Path]) -> dict[str, tuple[Any, Any]]:
+    old, new = (read_settings(folder) for folder in folders)
+    return differences({**old.settings, "model": old.model}, {**new.settings, "model": new.model})
+
+
+def _compare_set(task: str, name: str, folders: tuple[Path, Path], summaries: tuple[Summary, Summary]) -> SetComparison:
+    a, b = (read_predictions(folder, summary, name) for folder, summary in zip(folders, summaries, strict=True))
+    if [_example(row) for row in a.values()] != [_example(row) for row in b.values()]:
+        raise ConfigError(
+            f"{folders[0]} and {folders[1]}: the examples of {name} differ, so their predictions cannot be compared. "
+            "Score one model on the other's file: megabert evaluate --model ... --data ..."
+        )
+    gains = {line: goodness(b[line]) - goodness(row) for line, row in a.items()}
+    return SetComparison(
+        task=task,
+        name=name,
+        a=a,
+        b=b,
+        fixed=tuple(sorted((line for line in gains if gains[line] > 0), key=lambda line: -gains[line])),
+        broken=tuple(sorted((line for line in gains if gains[line] < 0), key=lambda line: gains[line])),
+    )
+
+
+def _example(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a row says of the example alone."""
+    return {name: row.get(name) for name in ("line", "id", "text", "pair", "context", "question", "tokens", "label")}
+
+
+def render_finetunings(comparison: FinetuningComparison, *, examples: int) -> str:
+    """Return the comparison as text."""
+    a, b = comparison.folders
+    lines = [f"A: {a}", f"B: {b}", ""]
+    for task, changed in comparison.settings.items():
+        lines += [f"{task}, settings that differ:", *(f"  {name}: {x} and {y}" for name, (x, y) in changed.items()), ""]
+    lines += [UNIT, _score_table(comparison)]
+    for one in comparison.sets:
+        lines += ["", _heading(one), *_listed("fixed by B", one.fixed, one, examples)]
+        lines += _listed("broken by B", one.broken, one, examples)
+    return "\n".join(lines)
+
+
+def _score_table(comparison: FinetuningComparison) -> str:
+    rows = []
+    for task, (a, b) in comparison.summaries.items():
+        for name in (name for name in a.mean if name in b.mean):
+            for metric in a.mean[name]:
+                change = in_points(metric, b.mean[name][metric] - a.mean[name][metric])
+                cells = (a.shown(name, metric), b.shown(name, metric), change.replace("-0.00", "0.00"))
+                rows.append((task, name, metric, *cells, a.baseline_shown(name, metric)))
+    headers = ("task", "set", "metric", "A", "B", "B - A", "constant answer")
+    return render_table(rows, headers=headers, align="lllrrrr")
+
+
+def _heading(one: SetComparison) -> str:
+    alike = len(one.a) - len(one.fixed) - len(one.broken)
+    both = sum(goodness(row) == 1 and goodness(one.b[line]) == 1 for line, row in one.a.items())
+    share = f" ({both:,} of them right)" if any("correct" in row for row in one.a.values()) else ""
+    return (
+        f"{one.task} {one.name}, predictions of the best seeds for {len(one.a):,} examples: {alike:,} as good{share}, "
+        f"{len(one.fixed):,} fixed by B, {len(one.broken):,} broken by B (sign test: p = {one.p_value:.2g})"
+    )
+
+
+def _listed(what: str, chosen: tuple[int, ...], one: SetComparison, examples: int) -> list[str]:
+    shown = chosen[:examples]
+    lines = [f"  {describe(one.a[line])}, A said {said(one.a[line])}, B said {said(one.b[line])}" for line in shown]
+    return [f"{what}, {len(shown)} of {len(chosen):,}:", *lines] if shown else []
