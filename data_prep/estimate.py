@@ -1,6 +1,7 @@
 """What a build will take, before it begins: units, files, opens, disk, memory, and time for each step.
 
-Counts come from the functions that plan a build. Sizes and rates are those of English web text, measured as
+Counts come from the functions that plan a build. How many tokens and documents the text has is estimated from a look
+at some of it (`data_prep.text_sample`), or is that of English web text. Rates were measured as
 ``benchmarks/bench_data.log`` and ``benchmarks/bench_rank0.log`` say; `measured_rates` measures those of this machine.
 """
 
@@ -10,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,33 +21,34 @@ from data_prep.config import BuildConfig
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Unit
 from data_prep.extract.inputs import chunk_size
-from data_prep.extract.opening import InputChunk, InputFile
-from data_prep.steps.step1_extract import PART_CHARACTERS, DocumentReader, ExtractTask
+from data_prep.extract.opening import InputFile
+from data_prep.steps.step1_extract import PART_CHARACTERS
 from data_prep.steps.step2_vocabulary import counting_units
 from data_prep.steps.step4_merge_chunks import MAX_FILES, plan_levels
 from data_prep.steps.step5_bucket import count_buckets
 from data_prep.steps.step6_instances import BYTES_A_TOKEN, count_buckets_a_shard
+from data_prep.text_sample import TextSample, english
 from data_prep.token_files import TokenFiles
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError
 
-TEXT_BYTES_A_TOKEN = 4.76
-TEXT_BYTES_A_DOCUMENT = 3000
 EXTRACTED, TOKENIZED = 1.05, 0.45
 """Bytes of extracted and of tokenized documents for each byte of text."""
 EXPANSION = {"gz": 3.0, "bz2": 4.0, "zst": 3.5, "xz": 4.5}
 """Bytes of text for each byte of a compressed file, about."""
+HASHED = 1300.0
+"""Megabytes of stored input that a core hashes in a second."""
 RATES = {"extract": 47.0, "tokens": 98.0, "chunks": 312.0, "documents": 312.0, "instances": 181.0}
 """Megabytes of text a second and core: for ``chunks`` each level (taken as that of ``documents``, which does the same),
 for ``instances`` each pass of a length."""
-VOCABULARY_S = 120.0
-"""Training of a vocabulary from more than 200 million characters, in one process."""
-WORKER_MIB, RANK0_MIB, RANK0_BYTES_A_UNIT = 425, 400, 700
-"""Memory of a worker; that of rank 0, and what a restart takes there for each unit of the largest step."""
+INPUT_FILE_BYTES = 10**9
+"""Size of the files that text is taken to be in if it is not there yet."""
+VOCABULARY_S, VOCABULARY_BYTES = 120.0, 200e6
+"""Training of a vocabulary from so much text, in one process. Less takes less in proportion; more is a sample."""
+WORKER_MIB, RANK0_MIB, RANK0_BYTES_PER_UNIT = 425, 400, 820
+"""Memory of a worker; that of rank 0, and what a restart takes there for each finished unit of any step."""
 RANK0_S_A_UNIT = 150e-6
 """Time in which rank 0 makes, hands out and records a unit."""
-LOOKS, DOCUMENTS_A_LOOK = 16, 100
-"""Places of the input that are looked at for the lengths of documents, and documents there."""
 ASKED_BUCKET_TOKENS = 20_000_000
 """Tokens that ``buckets`` may put into each, about; twice as many are refused."""
 WORK_BYTES_A_TOKEN = 40
@@ -72,6 +74,7 @@ class Estimate:
     """What a build will take."""
 
     text_bytes: int
+    sample: TextSample
     ranks: int
     stages: list[Stage]
     work_bytes: int
@@ -108,7 +111,12 @@ def text_bytes_of(files: Sequence[InputFile], weighted: BuildConfig | None = Non
 
 
 def estimate(
-    config: BuildConfig, files: Sequence[InputFile] | int, ranks: int, rates: dict[str, float] | None = None
+    config: BuildConfig,
+    files: Sequence[InputFile] | int,
+    ranks: int,
+    *,
+    rates: dict[str, float] | None = None,
+    sample: TextSample | None = None,
 ) -> Estimate:
     """Return what a build will take.
 
@@ -117,17 +125,22 @@ def estimate(
         files: The input; or bytes of text, uncompressed, that are not there yet.
         ranks: Processes or MPI ranks, each with a core of its own.
         rates: As `RATES`; those by default.
+        sample: What a look at the text says; English web text by default.
 
     Raises:
         ConfigError: The build cannot work.
     """
+    sample = sample or english(config)
     text_bytes = files if isinstance(files, int) else text_bytes_of(files)
     used = text_bytes if isinstance(files, int) else text_bytes_of(files, config)
     chunks = -(-text_bytes // chunk_size(text_bytes, config.chunk_bytes))
     texts = max(chunks, -(-text_bytes // PART_CHARACTERS))
-    tokens, documents = round(text_bytes / TEXT_BYTES_A_TOKEN), max(1, text_bytes // TEXT_BYTES_A_DOCUMENT)
+    tokens, documents = (
+        round(text_bytes / sample.bytes_per_token),
+        max(1, round(text_bytes / sample.bytes_per_document)),
+    )
     validation = round(documents * config.validation_share)
-    used_tokens = round(used / TEXT_BYTES_A_TOKEN)
+    used_tokens = round(used / sample.bytes_per_token)
     buckets = count_buckets(config, {"documents": [documents - validation, validation], "tokens": tokens}, used_tokens)
     _require_small_buckets(config, used_tokens, buckets["train"])
     levels = plan_levels(TokenFiles(lambda block, number: Path(), texts), Path(), buckets["train"])
@@ -143,8 +156,9 @@ def estimate(
         return Stage(title, units, opened, files, round(size * text_bytes), max(busy, units * RANK0_S_A_UNIT))
 
     stages = [
+        _hash_stage(files, ranks),
         stage("extract", "extract", chunks, chunks, texts, EXTRACTED),
-        _vocabulary_stage(config, texts),
+        _vocabulary_stage(config, texts, text_bytes),
         stage("tokenize", "tokens", texts, texts, texts, TOKENIZED),
     ]
     for before, after in pairwise(levels):
@@ -155,25 +169,31 @@ def estimate(
     opened = all_buckets * last.files + last.blocks * last.files
     stages.append(stage("buckets", "documents", all_buckets, opened, all_buckets, TOKENIZED * copies))
     units = len(config.lengths) * (shards + validation_shards)
-    size = passes * BYTES_A_TOKEN[config.pairing] / TEXT_BYTES_A_TOKEN
+    size = passes * BYTES_A_TOKEN[config.pairing] / sample.bytes_per_token
     stages.append(stage("instances", "instances", units, 4 * units * a_shard, 2 * units, size, passes))
     work = sum(stage.bytes for stage in stages[:-1])
-    largest = max(stage.units for stage in stages)
-    memory = RANK0_MIB + (largest * RANK0_BYTES_A_UNIT >> 20)
+    memory = RANK0_MIB + (sum(stage.units for stage in stages) * RANK0_BYTES_PER_UNIT >> 20)
     # A bucket's range of hashes may begin in one block and end in another.
     most = min(last.blocks, 2 + last.blocks // min(buckets.values())) * last.files
     most = max(most, *(min(before.files, MAX_FILES) for before in levels[:-1]), 1)
     end = stages[-1].bytes + stages[-2].bytes
-    return Estimate(text_bytes, ranks, stages, work, end, shards, memory, most)
+    return Estimate(text_bytes, sample, ranks, stages, work, end, shards, memory, most)
 
 
-def _vocabulary_stage(config: BuildConfig, texts: int) -> Stage:
-    """Return the step that counts words and trains, where no tokenizer is given."""
+def _hash_stage(files: Sequence[InputFile] | int, ranks: int) -> Stage:
+    """Return the hashing of the input, with which every start begins; a file is hashed by one rank."""
+    number = len(files) if not isinstance(files, int) else max(1, files // INPUT_FILE_BYTES)
+    size = files if isinstance(files, int) else sum(file.bytes for file in files)
+    return Stage("hash input", number, number, 0, 0, size / 1e6 / HASHED / min(ranks, max(number, 1)))
+
+
+def _vocabulary_stage(config: BuildConfig, texts: int, text_bytes: int) -> Stage:
+    """Return the step that counts words and trains, if no tokenizer is given."""
     if config.tokenizer:
         return Stage("vocabulary", 1, 1, 1, 0, 0)
     # Each unit that counts writes the words and the documents that it held out, which the one that trains reads.
-    counting = counting_units(texts)
-    return Stage("vocabulary", counting + 1, texts + 2 * counting, 2 * counting + 1, 0, VOCABULARY_S)
+    counting, seconds = counting_units(texts), VOCABULARY_S * min(1.0, text_bytes / VOCABULARY_BYTES)
+    return Stage("vocabulary", counting + 1, texts + 2 * counting, 2 * counting + 1, 0, seconds)
 
 
 def _require_small_buckets(config: BuildConfig, tokens: int, buckets: int) -> None:
@@ -211,28 +231,6 @@ def shown(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:,.1f} PB"
-
-
-def short_share(config: BuildConfig, chunks: Sequence[InputChunk]) -> tuple[int, dict[int, tuple[float, float]]]:
-    """Return how many documents of a sample were looked at, and for each length the shares that are too short for it.
-
-    Args:
-        config: Says how many tokens are needed, and how documents are read and cleaned.
-        chunks: All parts of the input; the first documents of some of them are read.
-
-    Returns:
-        The number, and for each length with a bound the share of the documents and that of their text.
-    """
-    chosen = np.unique(np.linspace(0, len(chunks) - 1, LOOKS).astype(int)).tolist() if chunks else []
-    readers = (DocumentReader(ExtractTask(chunks[index], index, config, Path())) for index in chosen)
-    texts = (paragraphs for reader in readers for paragraphs in islice(reader.documents(), DOCUMENTS_A_LOOK))
-    tokens = np.array([sum(len(text.encode()) for text in document) for document in texts]) / TEXT_BYTES_A_TOKEN
-    shares = {}
-    for length in config.lengths:
-        is_short = tokens < config.least_tokens(length)
-        if config.least_tokens(length) and len(tokens):
-            shares[length] = float(is_short.mean()), float(tokens[is_short].sum() / max(tokens.sum(), 1))
-    return len(tokens), shares
 
 
 def measured_rates(config: BuildConfig) -> dict[str, float]:

@@ -33,6 +33,7 @@ from data_prep.steps.step3_tokenize import tokenize_documents
 from data_prep.steps.step4_merge_chunks import merge_chunks
 from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
+from data_prep.text_sample import sample_text
 from megabert.errors import DataError
 from megabert.files import atomic_write, read_small
 from megabert.shards import Manifest
@@ -86,7 +87,8 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
     if config.tokenizer is not None:
         tokenizer_of(Path(config.tokenizer))  # an unfit one is refused before anything is written
     if needs_space and not (output / STATE_NAME).exists():
-        print(require_space(estimate(config, files, executor.workers), output), file=sys.stderr)
+        needed = estimate(config, files, executor.workers, sample=sample_text(config, files))
+        print(require_space(needed, output), file=sys.stderr)
     with lock_folder(output), executor:
         state = remember(output, config, files, executor)
         begun = Build(output, config, executor, state.versions, state.origins)

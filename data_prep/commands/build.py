@@ -9,13 +9,14 @@ from typing import Any, get_args
 from data_prep.checks.stats import as_damage, describe_corpus, describe_split, share, tokens_read
 from data_prep.commands.estimate import estimate_lines
 from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfig
-from data_prep.estimate import estimate, short_share
+from data_prep.estimate import estimate
 from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
 from data_prep.execution.records import Counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import PLAN_NAME, Built, build
 from data_prep.steps.corpus_counts import LOST_ENDS, counted
+from data_prep.text_sample import sample_text
 from megabert.command_line.program import Parser, positive
 from megabert.config import loading
 from megabert.config.fields import field_table
@@ -130,13 +131,14 @@ def _show_plan(config: BuildConfig, workers: int) -> int:
         print(f"{file.path}: {file.bytes:,} bytes, {kind}, {file.encoding}")
     chunks = plan_chunks(files, config.chunk_bytes)
     print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes, {len(chunks)} units to read")
-    print("\n".join(estimate_lines(estimate(config, files, workers))))
-    if config.min_tokens:
-        looked_at, shares = short_share(config, chunks)
-        for length, (of_documents, of_text) in shares.items():
+    sample = sample_text(config, files)
+    print("\n".join(estimate_lines(estimate(config, files, workers, sample=sample))))
+    for length in config.lengths:
+        if least := config.least_tokens(length):
+            of_documents, of_text = sample.short_share(least)
             print(
-                f"length {length}: of {looked_at:,} documents looked at, about {of_documents:.0%} ({of_text:.0%} of "
-                f"their text) have fewer than {config.least_tokens(length):,} tokens and are left out"
+                f"length {length}: of {len(sample.document_tokens):,} documents looked at, about {of_documents:.0%} "
+                f"({of_text:.0%} of their text) have fewer than {least:,} tokens and are left out"
             )
     return 0
 

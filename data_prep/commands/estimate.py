@@ -7,6 +7,7 @@ from pathlib import Path
 from data_prep.config import BuildConfig
 from data_prep.estimate import WORKER_MIB, Estimate, estimate, measured_rates, require_space, shown
 from data_prep.extract.inputs import find_files
+from data_prep.text_sample import sample_text
 from megabert.command_line.program import Parser, positive
 from megabert.errors import ConfigError
 from megabert.text_tables import render_table
@@ -54,7 +55,9 @@ def run(options: Namespace) -> int:
         options.input = ["(planned)"]
     config = make_config(options)
     files = options.input_bytes or find_files(config.sources)
-    plan = estimate(config, files, options.ranks, measured_rates(config) if options.measure else None)
+    rates = measured_rates(config) if options.measure else None
+    sample = None if isinstance(files, int) else sample_text(config, files)
+    plan = estimate(config, files, options.ranks, rates=rates, sample=sample)
     print("\n".join(estimate_lines(plan)))
     if options.output:
         print(require_space(plan, options.output))
@@ -72,15 +75,23 @@ def estimate_lines(plan: Estimate) -> list[str]:
     shuffle = sum(s.bytes for s in plan.stages if s.title in ("tokenize", "merge", "buckets"))
     idle = max(0, plan.ranks - max(s.units for s in plan.stages))
     return [
-        f"{shown(plan.text_bytes)} of English text, {plan.ranks:,} ranks; about:",
+        f"{shown(plan.text_bytes)} of {_kind(plan)}, {plan.ranks:,} ranks; about:",
         *table,
         f"time: {_duration(plan.seconds)}, if files are read and written as fast as cores ask",
         f"shuffle: {shown(shuffle)} written, and as much read; one unit opens {plan.most_opened} files at most",
         f"disk: {shown(plan.peak_bytes)} at the peak, {shown(plan.end_bytes)} at the end; "
         f"{plan.shards:,} training shards of each length",
-        f"memory: {WORKER_MIB} MiB a rank, {plan.rank0_mib:,} MiB on the one that hands out",
+        f"memory: {WORKER_MIB} MiB a rank, {plan.rank0_mib:,} MiB at a restart on the one that hands out",
         *([f"{idle:,} of the ranks find no unit: fewer are as fast"] if idle else []),
     ]
+
+
+def _kind(plan: Estimate) -> str:
+    sample = plan.sample
+    if len(sample.document_bytes) == 1:
+        return f"text, taken to be English ({sample.bytes_per_token:.2f} bytes per token)"
+    looked_at = f"{len(sample.document_bytes):,} documents that were looked at"
+    return f"text ({sample.bytes_per_token:.2f} bytes per token in {looked_at})"
 
 
 def _duration(seconds: float) -> str:

@@ -21,7 +21,7 @@ def test_files_and_memory_stay_within_what_is_promised_at_any_size(terabytes, le
     plan = estimate(config(lengths=lengths), int(terabytes * 1e12), 1000)
     assert plan.shards <= 50_000
     assert plan.most_opened <= 256
-    assert plan.rank0_mib < 2048
+    assert plan.rank0_mib < 500 + 90 * terabytes  # a restart reads the record of every finished unit
     assert plan.stages[-1].bytes / 1e12 == pytest.approx(terabytes * 4.008 * len(lengths), rel=0.01)
 
 
@@ -85,7 +85,14 @@ def test_build_says_its_disk_first_and_refuses_to_begin_without_it(texts, tmp_pa
 def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, capsys):
     assert main(["estimate", "--input-bytes", "10TB", "--ranks", "1000"]) == 0
     shown_text = capsys.readouterr().out
-    for word in ("10.0 TB of English text, 1,000 ranks", "merge", "instances", "shuffle: 18.0 TB", "at the peak"):
+    for word in (
+        "10.0 TB of text, taken to be English (4.76 bytes per token), 1,000 ranks",
+        "hash input",
+        "merge",
+        "instances",
+        "shuffle: 18.0 TB",
+        "at the peak",
+    ):
         assert word in shown_text
     assert main(["estimate", "--input-bytes", "1MB", "--ranks", "5000"]) == 0
     assert "of the ranks find no unit" in capsys.readouterr().out

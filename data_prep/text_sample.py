@@ -1,0 +1,120 @@
+"""How many tokens and documents a text has, from a look at some of it: before a build no vocabulary says so."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.config import BuildConfig
+from data_prep.document_set import tokenizer_of
+from data_prep.extract.inputs import plan_chunks
+from data_prep.extract.opening import InputFile
+from data_prep.steps.step1_extract import DocumentReader, ExtractTask
+from megabert.errors import MegabertError
+from megabert.tokenization import DEFAULT_VOCAB_SIZE
+
+LOOKS, DOCUMENTS_PER_LOOK, CHARACTERS_PER_LOOK = 16, 100, 200_000
+"""Places of the input that are looked at, and documents or characters there, about."""
+ENGLISH_DOCUMENT_BYTES = 3000
+TOKENS_PER_CHARACTER = {"han": 1.0, "kana": 0.6, "hangul": 0.4, "other": 1 / 4.76}
+"""By script, with 30,522 pieces: English web text has 4.76 characters per token, Korean 7 bytes per token. Han
+characters are tokens of their own in WordPiece. Kana are assumed."""
+VOCABULARY_EXPONENT = 0.13
+"""Bytes per token grow by this power of the vocabulary's size: 3.0, 4.0 and 4.7 with 2,048, 8,192 and 30,522 pieces in
+Wikipedia's English, 3.9, 5.8 and 7.0 in Korean."""
+Item = TypeVar("Item")
+_BLOCKS = {"han": ((0x3400, 0x9FFF), (0x20000, 0x3FFFF)), "kana": ((0x3040, 0x30FF),), "hangul": ((0xAC00, 0xD7AF),)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSample:
+    """Documents that were looked at."""
+
+    document_bytes: NDArray[np.float64]
+    """UTF-8 bytes of each."""
+    document_tokens: NDArray[np.float64]
+    """Tokens of each, about."""
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes of text for each token."""
+        return float(self.document_bytes.sum() / self.document_tokens.sum())
+
+    @property
+    def bytes_per_document(self) -> float:
+        """Mean size of a document."""
+        return float(self.document_bytes.mean())
+
+    def short_share(self, least_tokens: int) -> tuple[float, float]:
+        """Return the share of documents of fewer tokens, and their share of the text."""
+        is_short = self.document_tokens < least_tokens
+        return float(is_short.mean()), float(self.document_tokens[is_short].sum() / self.document_tokens.sum())
+
+
+def english(config: BuildConfig) -> TextSample:
+    """Return what stands for text that is not there yet."""
+    size = float(ENGLISH_DOCUMENT_BYTES)
+    tokens = size * TOKENS_PER_CHARACTER["other"] / _vocabulary_factor(config)
+    return TextSample(document_bytes=np.array([size]), document_tokens=np.array([tokens]))
+
+
+def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
+    """Look at the first documents of some places, spread over the input; that of English if nothing can be read there.
+
+    Args:
+        config: Says how documents are read and cleaned, and gives the tokenizer or the size of the vocabulary.
+        files: The input.
+    """
+    tokenizer = tokenizer_of(Path(config.tokenizer)) if config.tokenizer else None
+    sizes: list[int] = []
+    tokens: list[float] = []
+    try:
+        for text in _documents(config, files):
+            sizes.append(len(text.encode()))
+            tokens.append(len(tokenizer.encode(text)) if tokenizer else _tokens(text, config))
+    except MegabertError:  # the build will name what cannot be read, with what helps
+        pass
+    if not sum(tokens):
+        return english(config)
+    return TextSample(document_bytes=np.array(sizes, float), document_tokens=np.array(tokens, float))
+
+
+def _documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[str]:
+    """Yield the text of documents as it is cleaned."""
+    chunks = plan_chunks(_spread(files), config.chunk_bytes)
+    for number, chunk in enumerate(_spread(chunks)):
+        characters = 0
+        reader = DocumentReader(ExtractTask(chunk, number, config, Path()))
+        for count, paragraphs in enumerate(reader.documents()):
+            text = "\n".join(paragraphs)
+            if text:
+                yield text
+            characters += len(text)
+            if count + 1 >= DOCUMENTS_PER_LOOK or characters >= CHARACTERS_PER_LOOK:
+                break
+
+
+def _spread(items: Sequence[Item]) -> list[Item]:
+    """Return some items of a list, evenly spaced."""
+    return [items[i] for i in np.unique(np.linspace(0, len(items) - 1, LOOKS).astype(int))] if items else []
+
+
+def _tokens(text: str, config: BuildConfig) -> float:
+    """Return how many tokens a text will be, about."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    counts = {
+        script: sum(int(((codes >= first) & (codes <= last)).sum()) for first, last in blocks)
+        for script, blocks in _BLOCKS.items()
+    }
+    counts["other"] = len(codes) - sum(counts.values())
+    factor = _vocabulary_factor(config)
+    return sum(
+        count * TOKENS_PER_CHARACTER[script] / (1.0 if script == "han" else factor) for script, count in counts.items()
+    )
+
+
+def _vocabulary_factor(config: BuildConfig) -> float:
+    return float((config.vocab_size / DEFAULT_VOCAB_SIZE) ** VOCABULARY_EXPONENT)

@@ -1,0 +1,66 @@
+"""How many tokens a text has, from a look at it, against the tokens that a build counts."""
+
+import pytest
+from unit.data_prep.conftest import write_jsonl
+
+from data_prep.config import BuildConfig, SourceConfig
+from data_prep.estimate import estimate
+from data_prep.extract.inputs import find_files
+from data_prep.text_sample import english, sample_text
+
+
+def config_of(path, **changes):
+    return BuildConfig(sources=(SourceConfig(input=str(path)),), **changes)
+
+
+def sampled(path, **changes):
+    config = config_of(path, **changes)
+    return sample_text(config, find_files(config.sources))
+
+
+def test_tokens_are_about_those_that_the_build_counts(built, make_config):
+    corpus = next(iter(built.manifests.values())).statistics["corpus"]
+    config = make_config()
+    files = find_files(config.sources)
+    bytes_per_token = sum(file.bytes for file in files) / corpus["tokens"]
+    assert sample_text(config, files).bytes_per_token == pytest.approx(bytes_per_token, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_token"),
+    [("The cat sat on the mat. ", 4.76), ("\ud55c\uad6d\uc5b4 \ubb38\uc7a5 ", 7.0), ("\u4e2d\u6587\u53e5\u5b50", 3.0)],
+)
+def test_scripts_have_tokens_of_other_sizes(text, bytes_per_token, tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", [text * 40] * 5)
+    assert sampled(source).bytes_per_token == pytest.approx(bytes_per_token, rel=0.05)
+
+
+def test_disk_follows_the_script(tmp_path):
+    def end_bytes(text: str) -> float:
+        source = write_jsonl(tmp_path / "a.jsonl", [text * 400] * 50)
+        config = config_of(source)
+        files = find_files(config.sources)
+        plan = estimate(config, files, 1, sample=sample_text(config, files))
+        return plan.stages[-1].bytes / plan.text_bytes
+
+    assert end_bytes("\ud55c\uad6d\uc5b4 \ubb38\uc7a5 ") < 0.75 * end_bytes("The cat sat on the mat. ")
+
+
+def test_text_that_cannot_be_read_counts_as_english(tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_text("no JSON\n" * 10)
+    assert sampled(source).bytes_per_token == english(config_of(source)).bytes_per_token
+
+
+def test_share_of_short_documents_is_that_of_the_sample(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", ["word " * 10] * 3 + ["word " * 1000])
+    of_documents, of_text = sampled(source).short_share(100)
+    assert of_documents == 0.75
+    assert of_text == pytest.approx(30 / 1030, rel=0.05)
+
+
+def test_hashing_and_small_vocabularies_take_the_time_of_their_size():
+    config = config_of("planned")
+    seconds = {stage.title: stage.seconds for stage in estimate(config, 1_200_000, 1).stages}
+    assert 0 < seconds["vocabulary"] < 2
+    assert {stage.title: stage.seconds for stage in estimate(config, 10**12, 1).stages}["hash input"] > 700
