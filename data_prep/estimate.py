@@ -41,6 +41,8 @@ HASHED = 1300.0
 RATES = {"extract": 47.0, "tokens": 98.0, "chunks": 312.0, "documents": 312.0, "instances": 181.0}
 """Megabytes of text a second and core: for ``chunks`` each level (taken as that of ``documents``, which does the same),
 for ``instances`` each pass of a length."""
+DYNAMIC_SIZE = 0.77
+"""Size of shards without masks, as a share of that with static ones: 2.2 bytes per token instead of 2.9."""
 INPUT_FILE_BYTES = 10**9
 """Size of the files that text is taken to be in if it is not there yet."""
 VOCABULARY_S, VOCABULARY_BYTES = 120.0, 200e6
@@ -169,7 +171,8 @@ def estimate(
     opened = all_buckets * last.files + last.blocks * last.files
     stages.append(stage("buckets", "documents", all_buckets, opened, all_buckets, TOKENIZED * copies))
     units = len(config.lengths) * (shards + validation_shards)
-    size = passes * BYTES_A_TOKEN[config.pairing] / sample.bytes_per_token
+    masks = DYNAMIC_SIZE if config.masking == "dynamic" else 1.0
+    size = passes * masks * BYTES_A_TOKEN[config.pairing] / sample.bytes_per_token
     stages.append(stage("instances", "instances", units, 4 * units * a_shard, 2 * units, size, passes))
     work = sum(stage.bytes for stage in stages[:-1])
     memory = RANK0_MIB + (sum(stage.units for stage in stages) * RANK0_BYTES_PER_UNIT >> 20)
