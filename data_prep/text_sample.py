@@ -20,7 +20,7 @@ LOOKS, DOCUMENTS_PER_LOOK, CHARACTERS_PER_LOOK = 16, 100, 200_000
 """Places of the input that are looked at, and documents or characters there, about."""
 ENGLISH_DOCUMENT_BYTES = 3000
 TOKENS_PER_CHARACTER = {"han": 1.0, "kana": 0.6, "hangul": 0.4, "other": 1 / 4.76}
-"""By script, with 30,522 pieces: English web text has 4.76 characters per token, Korean 7 bytes per token. Han
+"""With 30,522 pieces, by script: English web text has 4.76 characters per token, Korean 7 bytes per token. Han
 characters are tokens of their own in WordPiece. Kana are assumed."""
 VOCABULARY_EXPONENT = 0.13
 """Bytes per token grow by this power of the vocabulary's size: 3.0, 4.0 and 4.7 with 2,048, 8,192 and 30,522 pieces in
