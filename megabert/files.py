@@ -222,6 +222,19 @@ def remove_under_way() -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
+def remove_temporaries(root: Path, folders: Iterable[str]) -> None:
+    """Remove what a killed process left in a folder whose lock this one holds.
+
+    Args:
+        root: The folder. Pages and pictures under way in it may be another command's, which takes no lock.
+        folders: Folders in it that are looked at as well; ``*`` stands for any name.
+    """
+    for folder in [root, *(path for name in folders for path in root.glob(name) if path.is_dir())]:
+        for path in folder.glob(".*.tmp*"):
+            if is_temporary(path) and not re.search(r"\.(png|html)\.", path.name):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
 def is_temporary(path: Path) -> bool:
     """Whether a name is one that `atomic_path` and ``publish_folder`` give to what they have not finished."""
     return _TEMPORARY.fullmatch(path.name) is not None
@@ -296,7 +309,8 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            if error.errno in NO_SPACE:
+            # Within a folder that is being published, its own error names the folder.
+            if error.errno in NO_SPACE and not any(map(is_temporary, path.parents)):
                 raise disk_full(path, error) from error
             name_by_path(error, temporary, path)
         raise
@@ -309,7 +323,7 @@ def disk_full(path: Path, error: OSError) -> DataError:
     finished = "What was finished is kept"
     if error.errno == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        allowed = "the file system's" if limit == resource.RLIM_INFINITY else f"{limit / 2**20:.1f} MiB (ulimit -f)"
+        allowed = "the file system's" if limit == resource.RLIM_INFINITY else f"{limit:,} bytes (ulimit -f)"
         return DataError(
             f"{path}: would be larger than the limit of file size, {allowed}. {finished}: raise the limit "
             "(ulimit -f unlimited), or name a folder on another disk, and run the same command again."

@@ -8,6 +8,7 @@ write removes it. Deleting, too, begins with a rename: a folder never has the na
 incomplete.
 """
 
+import errno
 import logging
 import os
 import platform
@@ -171,6 +172,8 @@ def run_explained(world: World, folder: Path, work: Callable[[], Result], *, doi
 def _remedy(error: Exception, doing: str) -> str:
     if isinstance(error, CheckpointError):
         return ""
+    if getattr(error, "errno", None) == errno.EFBIG:
+        return " It would be larger than the limit of file size: raise it (ulimit -f unlimited), then start again."
     if getattr(error, "errno", None) in NO_SPACE:
         return " Free some space or name another --run-dir, then start again."
     return f" Check the folder and its permissions on that rank's host, then start again ({doing} changed nothing)."

@@ -16,6 +16,9 @@ _METAVARS = {int: "N", float: "X", str: "TEXT"}
 _COLUMN = 30
 """Where the text of a flag begins."""
 
+_NARROWEST = 40
+"""Columns below which a terminal breaks the lines by itself, since words would no longer fit."""
+
 
 def render_help(parser: "Parser", *, has_all: bool) -> str:
     """Return the help of a command.
@@ -24,7 +27,7 @@ def render_help(parser: "Parser", *, has_all: bool) -> str:
         parser: Its parser.
         has_all: Whether all flags are shown, or those that most runs set.
     """
-    width = shutil.get_terminal_size().columns - 2
+    width = max(_NARROWEST, shutil.get_terminal_size().columns - 2)
     page = argparse.RawDescriptionHelpFormatter(parser.prog, max_help_position=_COLUMN, width=width)
     arguments = [action for action in parser._actions if not action.option_strings]
     options = [action for action in parser._actions if action.option_strings]

@@ -14,6 +14,8 @@ CLEAR = "\x1b[H\x1b[J"
 FINAL = ("done", "failed")
 """Verdicts after which nothing changes any more."""
 
+MAX_INTERVAL_S = 86_400
+
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
@@ -29,8 +31,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Show the run until it ends, or once."""
-    if options.interval <= 0:
-        raise ConfigError(f"--interval {options.interval:g} must be above 0 seconds.")
+    if not 0 < options.interval <= MAX_INTERVAL_S:
+        raise ConfigError(f"--interval {options.interval:g}: give seconds above 0, and at most {MAX_INTERVAL_S:,}.")
 
     from megabert.reports.watch import render_snapshot, take_snapshot
 

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import tokenizers
 
 from megabert.errors import DataError
-from megabert.files import atomic_path, atomic_write, read_small
+from megabert.files import atomic_path, atomic_write, library_error, read_small
 from megabert.tokenization.backend import (
     BYTE_BPE,
     WORDPIECE,
@@ -110,15 +112,26 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
     }
     if options is not None:
         config |= {key: value for key, value in asdict(options).items() if key != "compose"}
-    with atomic_path(folder / "tokenizer.json") as temporary:
+    with atomic_path(folder / "tokenizer.json") as temporary, _naming_lack_of_space():
         backend.save(str(temporary))
     _write_json(folder / "tokenizer_config.json", config)
     _write_json(folder / "special_tokens_map.json", settings)
     if tokenizer.kind is WORDPIECE:
         atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in tokenizer.pieces))
     if tokenizer.kind is BYTE_BPE:
-        for name in backend.model.save(str(folder), "new"):  # new-vocab.json and new-merges.txt
+        with _naming_lack_of_space():
+            saved = backend.model.save(str(folder), "new")  # new-vocab.json and new-merges.txt
+        for name in saved:
             os.replace(name, folder / Path(name).name.removeprefix("new-"))
+
+
+@contextmanager
+def _naming_lack_of_space() -> Iterator[None]:
+    """Turn an error of the system, of which `tokenizers` gives the words alone, into one by which it is known."""
+    try:
+        yield
+    except Exception as error:
+        raise library_error(error) or error from error
 
 
 def check_links(tokenizer_dir: Path) -> None:

@@ -48,6 +48,8 @@ class Case:
     """A file of the machine that takes the output, such as /dev/full."""
     timeout_s: float = 60
     memory_bytes: int = 3 << 30
+    file_bytes: int | None = None
+    """Limit of file size (``ulimit -f``)."""
     quick: bool = False
     """Whether ``make test`` has it; the others are ``make soak``'s."""
 
@@ -124,7 +126,7 @@ class CommandServer:
         folder.mkdir()
         for step in case.given:
             step(folder, material)
-        wishes = ("environment", "stdin", "stdout", "timeout_s", "memory_bytes")
+        wishes = ("environment", "stdin", "stdout", "timeout_s", "memory_bytes", "file_bytes")
         return self.run(case.command, folder, scratch / "output", **{name: getattr(case, name) for name in wishes})
 
 

@@ -42,7 +42,7 @@ SWEPT = {
     ),
     "pretrain": (COMMANDS["run"].replace("--run-dir run", "--run-dir new"), ("build",), ""),
 }
-QUICK = {"embed": (0.3, 0.7), "build": (0.4, 0.6, 0.8), "finetune": (0.5, 0.7, 0.9)}
+QUICK = {"embed": (0.2, 0.4, 0.6, 0.8), "build": (0.3, 0.5, 0.7, 0.85)}
 """What ``make test`` sweeps: shares of the time that the command takes."""
 
 

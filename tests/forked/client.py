@@ -73,9 +73,15 @@ def request_of(module: str, words: list[str], listing: Path, **wishes: Any) -> d
         words: Its arguments.
         listing: A new file, in which the command lists the modules that it has imported.
         wishes: What differs from a shell's command in this folder: ``ranks``, ``folder``, ``environment``, ``stdin``,
-            ``stdout``, ``stderr``, ``timeout_s``, ``memory_bytes``.
+            ``stdout``, ``stderr``, ``timeout_s``, ``memory_bytes``, ``file_bytes`` (a limit of file size).
     """
-    usual = {"ranks": 1, "folder": os.getcwd(), "environment": environment_of_commands(), "memory_bytes": None}
+    usual = {
+        "ranks": 1,
+        "folder": os.getcwd(),
+        "environment": environment_of_commands(),
+        "memory_bytes": None,
+        "file_bytes": None,
+    }
     files = dict.fromkeys(("stdin", "stdout", "stderr"), os.devnull)
     request = {"module": module, "words": words, "modules": listing, "timeout_s": 240, **usual, **files, **wishes}
     return {name: str(value) if isinstance(value, Path) else value for name, value in request.items()}

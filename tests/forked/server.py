@@ -97,12 +97,14 @@ def run_command(request: dict[str, Any]) -> int:
         os.dup2(file, descriptor)
         os.close(file)
     os.chdir(request["folder"])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_bytes"] or resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = [request["module"], *request["words"]]
     if request["ranks"] > 1:
         return run_ranks(request)
     code = run_module(request["module"])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     Path(request["modules"]).write_text("\n".join(sys.modules))
     return code
 

@@ -21,6 +21,7 @@ from megabert.files import (
     read_small,
     refuse_input,
     refuse_linked_folders,
+    remove_temporaries,
     sha256_file,
     sync_file,
     sync_folder,
@@ -301,6 +302,15 @@ def test_a_lock_is_no_link_and_no_pipe(tmp_path):
         with pytest.raises(DataError, match=name):
             open_lock(tmp_path / name)
     assert (tmp_path / "precious").read_text() == "kept"
+
+
+def test_temporaries_of_killed_processes_are_removed_but_for_pages_and_the_users(tmp_path):
+    names = [".status.json.0a1b2c3d.tmp", "seed_1/.model.0a1b2c3d.tmp/new/x", ".loss.png.0a1b2c3d.tmp", ".mine.tmp"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    remove_temporaries(tmp_path, ["seed_*"])
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".loss.png.0a1b2c3d.tmp", ".mine.tmp", "seed_1"]
 
 
 @pytest.mark.parametrize(

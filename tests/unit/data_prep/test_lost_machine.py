@@ -121,7 +121,7 @@ def test_write_that_fails_names_the_file(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        with pytest.raises(DataError, match=r"a\.arrow: would be larger than the limit .*, 0\.0 MiB .ulimit -f"):
+        with pytest.raises(DataError, match=r"a\.arrow: would be larger than the limit .*, 0 bytes .ulimit -f"):
             write_batches(tmp_path / "a.arrow", pa.schema([("ids", pa.int64())]), [])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
