@@ -291,11 +291,14 @@ class Trainer:
         self._writer.write(self.state.step, row)
         masked_lm = f" (masked-LM {losses['mlm_loss']:.4f})" if losses["mlm_loss"] != losses["loss"] else ""
         sequences, tokens = perf["perf/sequences_per_s"], perf["perf/tokens_per_s"]
+        # The first step of a phase also compiles, so its rate says nothing about the others.
+        is_first = self.state.phase_step == 1
+        left_s = None if is_first else seconds_left(self.config, self.state.phase, self.state.phase_step, sequences)
         progress.report(
             self.state.phase_step,
             f"loss {losses['loss']:.4f}{masked_lm}, lr {rate:.2e}, {sequences:,.0f} sequences/s, "
             f"{tokens:,.0f} tokens/s",
-            left_s=seconds_left(self.config, self.state.phase, self.state.phase_step, sequences),
+            left_s=left_s,
         )
 
     def _open_writer(self) -> MetricWriter | None:

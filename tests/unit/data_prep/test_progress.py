@@ -4,7 +4,7 @@ import time
 import pytest
 
 from data_prep.execution import progress as module
-from data_prep.execution.progress import TOKENS, Progress
+from data_prep.execution.progress import TOKENS, Progress, say_stage
 
 
 @pytest.fixture
@@ -71,3 +71,10 @@ def test_terminal_shows_a_bar(monkeypatch, capsys):
     progress.advance({})
     progress.close()
     assert re.search(r"\rindex: 2/2 units, \d\.\d s \|\S+\|", capsys.readouterr().err)
+
+
+def test_stage_of_a_long_unit_is_a_line_that_a_bar_is_cleared_for(monkeypatch, capsys):
+    say_stage("vocabulary: words are counted")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    say_stage("vocabulary: pieces are learned")
+    assert capsys.readouterr().err == "vocabulary: words are counted\n\r\x1b[Kvocabulary: pieces are learned\n"

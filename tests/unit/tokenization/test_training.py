@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 
 from megabert.errors import ConfigError, DataError
-from megabert.tokenization import train_wordpiece
+from megabert.tokenization import train_byte_bpe_on, train_wordpiece, train_wordpiece_on
 from megabert.tokenization.training import choose_alphabet
 
 TRAIN = """
@@ -111,3 +111,15 @@ def test_text_without_words_is_refused():
 def test_impossible_sizes_are_refused():
     with pytest.raises(ConfigError, match="vocab_size"):
         train_wordpiece(["a b"], vocab_size=5)
+
+
+def test_training_says_what_begins():
+    words = [(f"word{number}", 9) for number in range(30)]
+    said: list[str] = []
+    train_wordpiece_on(words, vocab_size=100, notify=said.append)
+    assert said == [
+        "words are normalised and split at punctuation",
+        "30 words are read by the trainer, then pieces are learned",
+    ]
+    train_byte_bpe_on(((f" {word}", count) for word, count in words), vocab_size=300, notify=said.append)
+    assert said[2:] == ["words are read by the trainer, then pieces are learned"]
