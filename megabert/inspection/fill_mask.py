@@ -26,7 +26,7 @@ class Guess:
     """A piece that could replace a [MASK]."""
 
     piece: str
-    """The piece as people read it, where ``##`` marks a continued word."""
+    """The piece as people read it (`readable_pieces`)."""
     probability: float
     """Probability of the piece in [0, 1], over the whole vocabulary."""
 

@@ -17,7 +17,7 @@ class Neighbour(NamedTuple):
     """A piece whose embedding is near a query's."""
 
     piece: str
-    """The piece as written in the vocabulary, where ``##`` marks a continued word."""
+    """The piece as people read it (`readable_pieces`)."""
     cosine: float
     """Cosine with the query, in [-1, 1]."""
 

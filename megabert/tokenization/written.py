@@ -44,9 +44,10 @@ def written_pieces(tokenizer: Tokenizer) -> list[WrittenPiece]:
 def readable_pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
     """Return pieces as people read them.
 
-    Byte-level BPE writes a character for each byte, three of them for a syllable of Hangul. Here its pieces are text,
-    with ``##`` before one that continues a word, as in WordPiece. Bytes that are no whole characters, or cannot be
-    printed, are numbers.
+    WordPiece marks a piece that continues a word by ``##``, SentencePiece one that follows a space by U+2581.
+    Byte-level BPE, which writes a character for each byte (three for a syllable of Hangul), is shown as text, marked
+    like SentencePiece: a comma after a word is the piece ",", not the continuation of a word. Bytes that are no whole
+    characters, or cannot be printed, are numbers.
     """
     pieces = [tokenizer.pieces[index] for index in ids]
     if tokenizer.kind is not BYTE_BPE:
@@ -58,8 +59,8 @@ def readable_pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
         if piece in tokenizer.names or any(character not in to_bytes for character in text):
             readable.append(piece)
             continue
-        encoded = bytes(to_bytes[character] for character in text) or b" "
-        decoded = (WrittenPiece(encoded, piece != text).decode() or "").strip()
-        shown = decoded if decoded and decoded.isprintable() else f"<{encoded.hex(' ')}>"
-        readable.append(shown if piece != text else f"##{shown}")
+        encoded = bytes(to_bytes[character] for character in text)
+        decoded = WrittenPiece(encoded, piece != text).decode() or ""
+        is_text = not encoded or (decoded.strip() and decoded.isprintable())
+        readable.append((SPACE_MARK if piece != text else "") + (decoded if is_text else f"<{encoded.hex(' ')}>"))
     return readable
