@@ -34,14 +34,14 @@ def run(options: Namespace) -> int:
     if not 0 < options.interval <= MAX_INTERVAL_S:
         raise ConfigError(f"--interval {options.interval:g}: give seconds above 0, and at most {MAX_INTERVAL_S:,}.")
 
-    from megabert.reports.watch import render_snapshot, take_snapshot
+    from megabert.reports.watch import read_overview, render_overview
 
     is_repeated = sys.stdout.isatty() and not options.once
     while True:
-        snapshot = take_snapshot(options.run_dir)
+        overview = read_overview(options.run_dir)
         if is_repeated:
             unfiltered(sys.stdout).write(CLEAR)
-        print(render_snapshot(snapshot), flush=True)
-        if not is_repeated or snapshot.verdict.startswith(FINAL):
+        print(render_overview(overview), flush=True)
+        if not is_repeated or overview.verdict.startswith(FINAL):
             return 0
         time.sleep(options.interval)

@@ -81,7 +81,7 @@ class TaskTrainer:
         summary, best = TrainingSummary(), Evaluation(predictions=[], metrics={})
         masters: list[torch.Tensor] = []  # copies of this rank's part of the best weights, in float32
         shown = Progress(title=f"seed {seed}", total=steps, is_main=self.world.is_main)
-        metric_file = closing(MetricWriter(folder, resumed_step=0)) if self.world.is_main else nullcontext()
+        metric_file = closing(self._open_writer(folder)) if self.world.is_main else nullcontext()
         with metric_file as writer, shown as progress:
             while summary.steps < steps:
                 # Patience ends the training early: so many evaluations in a row were not better than the best one.
@@ -104,6 +104,10 @@ class TaskTrainer:
                     self._log(writer, summary.steps, row, text)
         put_back_masters(self.engine, masters)  # there are some: the last step is always evaluated
         return summary, best
+
+    def _open_writer(self, folder: Path) -> MetricWriter:
+        scores = [f"eval/{name}" for name in self.kind.task.metrics]
+        return MetricWriter(folder, resumed_step=0, config=self.kind.config, scores=scores)
 
     def evaluate(self, data: EvaluationSet) -> Evaluation:
         """Score a set with the present weights; every rank calls it and gets the result."""

@@ -4,10 +4,12 @@ import json
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
+from megabert.config.loading import to_dict, to_yaml
 from megabert.errors import CheckpointError, MegabertError
 from megabert.files import atomic_write, open_in_place, read_small
 from megabert.json_files import parse_json
@@ -30,8 +32,15 @@ class MetricWriter:
     rows wait in memory until there is space again, and TensorBoard lacks the points in between.
     """
 
-    def __init__(self, run_dir: Path, *, resumed_step: int) -> None:
-        """Open both files; rows and points after ``resumed_step`` are dropped."""
+    def __init__(self, run_dir: Path, *, resumed_step: int, config: object = None, scores: Sequence[str] = ()) -> None:
+        """Open both files; rows and points after ``resumed_step`` are dropped.
+
+        Args:
+            run_dir: Run folder, or the folder of a seed.
+            resumed_step: The step that the run continues after; 0 for a new one.
+            config: The configuration, a pydantic dataclass: TensorBoard shows it as text and as hyper-parameters.
+            scores: Tags whose last values stand next to the hyper-parameters.
+        """
         self._path, self._events = run_dir / "metrics.jsonl", run_dir / "tb"
         _drop_rows_after(self._path, resumed_step)
         self._file = open_in_place(self._path, os.O_WRONLY | os.O_APPEND)
@@ -39,6 +48,8 @@ class MetricWriter:
         self._is_disk_full = False
         self._tensorboard: Any = None
         self._try(lambda: self._open_tensorboard(purge_step=resumed_step + 1))
+        if config is not None and self._tensorboard is not None:
+            self._try(lambda: self._write_config(config, scores, resumed_step))
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:
         """Write one row. In TensorBoard numbers become scalars, and lists histograms."""
@@ -83,11 +94,25 @@ class MetricWriter:
         while self._waiting:  # a disk that fills up takes a part of a row; the rest follows when there is space
             self._waiting = self._waiting[os.write(self._file, self._waiting) :]
 
+    def _write_config(self, config: object, scores: Sequence[str], step: int) -> None:
+        from torch.utils.tensorboard.summary import hparams
+
+        self._tensorboard.add_text("config", indent(to_yaml(config), "    "), step)
+        if not step:  # once: a second session of the same run would be another row of the table
+            values = {
+                name: value if isinstance(value, bool | int | float) else str(value)
+                for name, value in _leaves(to_dict(config))
+            }
+            # The scores are named, not given: TensorBoard takes the last point of each tag.
+            for summary in hparams(values, dict.fromkeys(scores, 0.0)):
+                self._tensorboard.file_writer.add_summary(summary)
+
     def _write_points(self, step: int, values: Mapping[str, Value]) -> None:
         if self._tensorboard is None:
             self._open_tensorboard()
         try:
-            for tag, value in values.items():
+            for name, value in values.items():
+                tag = f"progress/{name}" if name in COUNTERS else name  # the part before the slash is the group
                 if isinstance(value, list):
                     if value:
                         import numpy as np
@@ -107,6 +132,16 @@ class MetricWriter:
         if threading.excepthook is not _without_tensorboard:
             threading.excepthook = _without_tensorboard
         self._tensorboard = SummaryWriter(str(self._events), purge_step=purge_step, flush_secs=30)
+
+
+def _leaves(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the fields of nested mappings by their paths; the items of a list are fields by their number."""
+    for name, value in fields.items():
+        inner = {str(i): item for i, item in enumerate(value)} if isinstance(value, list) else value
+        if isinstance(inner, Mapping):
+            yield from _leaves(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", inner
 
 
 def _without_tensorboard(failure: threading.ExceptHookArgs) -> None:

@@ -15,7 +15,7 @@ from megabert.files import atomic_path, read_small
 from megabert.observability.metrics import read_metrics
 from megabert.optim.schedules import planned_steps
 from megabert.reports.report import PhaseReport
-from megabert.reports.watch import render_snapshot, take_snapshot
+from megabert.reports.watch import read_overview, render_overview
 from megabert.training.run.folder import read_config
 
 CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
@@ -95,7 +95,7 @@ def render_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]
         picture: PNG from ``draw_page``.
         tables: Titles and plain text to show between the curves and the configuration.
     """
-    sections = [("Progress", render_snapshot(take_snapshot(run_dir))), *tables]
+    sections = [("Progress", render_overview(read_overview(run_dir))), *tables]
     parts = [f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(text)}</pre>" for title, text in sections]
     files = [_file_section(run_dir / name) for name in ("config.yaml", "command.txt", "environment.json")]
     encoded = base64.b64encode(picture).decode("ascii")

@@ -6,7 +6,9 @@ import socket
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from megabert.config.loading import phase_name
 from megabert.files import read_small
 from megabert.observability.metrics import read_metrics
 from megabert.observability.progress import seconds_left, span
-from megabert.training.recovery.heartbeat import read_beats, slowest_ranks
+from megabert.training.recovery.heartbeat import SILENT_S, Beat, read_beats, slowest_ranks
 from megabert.training.run.folder import checkpoints_dir, read_config
 from megabert.training.run.status import StatusRecord, check_status
 
@@ -25,15 +27,19 @@ _CURVE_WIDTH = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class RunOverview:
     """A run at one moment; fields are None or empty where it has not written anything yet."""
 
     run_dir: Path
     verdict: str
     error: str | None
     step: int
+    """The step that the run is at, by its heartbeats and its status; of a run without them the last logged one."""
+    logged_step: int
+    """The step of the newest row."""
     total_steps: int
     phase: str
+    phase_step: int
     phase_steps: int
     losses: list[float]
     """Masked-LM loss of every logged step, in order."""
@@ -53,7 +59,7 @@ class Snapshot:
     """Which ranks the other ranks wait for, read from their heartbeats; empty where there are none."""
 
 
-def take_snapshot(run_dir: Path) -> Snapshot:
+def read_overview(run_dir: Path) -> RunOverview:
     """Read a run's files.
 
     Raises:
@@ -64,64 +70,80 @@ def take_snapshot(run_dir: Path) -> Snapshot:
     last = train[-1] if train else {}
     # A run that has logged nothing is in the phase that its status names, or in the first one.
     index = max(1, min(int(last.get("phase", status.phase or 1)), len(config.phases))) - 1
+    logged_step, beats = int(rows[-1]["step"]) if rows else 0, read_beats(run_dir)
+    step = _current_step(logged_step, status, beats)
+    ends = list(accumulate(phase.num_steps for phase in config.phases))
+    while index + 1 < len(ends) and step > ends[index]:
+        index += 1
     phase = config.phases[index]
+    phase_step = max(0, min(step, ends[index]) - (ends[index] - phase.num_steps))
     recent = [row for row in train[-RECENT_ROWS:] if row.get("phase") == last.get("phase")]
     rates = [row["perf/sequences_per_s"] for row in recent if row.get("perf/sequences_per_s")]
     rate = statistics.median_high(rates) if rates else None
     verdict = _verdict(status)
-    return Snapshot(
+    return RunOverview(
         run_dir=run_dir,
         verdict=verdict,
         error=status.error,
-        step=int(rows[-1]["step"]) if rows else 0,
+        step=step,
+        logged_step=logged_step,
         total_steps=sum(phase.num_steps for phase in config.phases),
         phase=phase_name(config, index),
+        phase_step=phase_step,
         phase_steps=phase.num_steps,
         losses=[row["train/mlm_loss"] for row in train],
         last=last,
         held_out=next((row for row in reversed(rows) if "eval/mlm_loss" in row), {}),
         sequences_per_s=rate,
-        left_s=seconds_left(config, index, int(last.get("phase_step", 0)), rate) if rate else None,
+        left_s=seconds_left(config, index, phase_step, rate) if rate else None,
         checkpoint_step=_checkpoint_step(run_dir),
         checkpoint_age=_age(checkpoints_dir(run_dir) / "latest"),
         row_age=_age(run_dir / "metrics.jsonl"),
         starts=_starts(run_dir),
-        waiting=slowest_ranks(read_beats(run_dir), now=time.time()) if verdict == "running" else "",
+        waiting=slowest_ranks(beats, now=time.time()) if verdict == "running" else "",
     )
 
 
-def render_snapshot(snapshot: Snapshot) -> str:
-    """Return the snapshot as text."""
-    done, phase_step = 100 * snapshot.step / snapshot.total_steps, int(snapshot.last.get("phase_step", 0))
+def render_overview(overview: RunOverview) -> str:
+    """Return the overview as text."""
+    done = 100 * overview.step / overview.total_steps
     lines = [
-        f"{snapshot.run_dir}: {snapshot.verdict}",
-        f"step {snapshot.step:,} of {snapshot.total_steps:,} ({done:.0f}%), "
-        f"{snapshot.phase} {phase_step:,} of {snapshot.phase_steps:,}{_left(snapshot)}",
+        f"{overview.run_dir}: {overview.verdict}",
+        f"step {overview.step:,} of {overview.total_steps:,} ({done:.0f}%), "
+        f"{overview.phase} {overview.phase_step:,} of {overview.phase_steps:,}{_left(overview)}",
     ]
-    if snapshot.error:
-        lines.append(f"  {snapshot.error}")
-    if snapshot.waiting:
-        lines.append(f"  {snapshot.waiting}")
-    if snapshot.last:
-        lines += ["", *_numbers(snapshot), "", *_curve(snapshot.losses)]
-    restarts = max(0, snapshot.starts - 1)
-    skipped, rollbacks = (snapshot.last.get(f"train/{name}", 0) for name in ("skipped_steps", "rollbacks"))
-    step = snapshot.checkpoint_step
-    checkpoint = "none yet" if step is None else f"step {step:,}, {snapshot.checkpoint_age}"
+    if overview.error:
+        lines.append(f"  {overview.error}")
+    if overview.waiting:
+        lines.append(f"  {overview.waiting}")
+    if overview.last:
+        lines += ["", *_numbers(overview), "", *_curve(overview.losses)]
+    restarts = max(0, overview.starts - 1)
+    skipped, rollbacks = (overview.last.get(f"train/{name}", 0) for name in ("skipped_steps", "rollbacks"))
+    step = overview.checkpoint_step
+    checkpoint = "none yet" if step is None else f"step {step:,}, {overview.checkpoint_age}"
     lines += [
         "",
         f"last checkpoint  {checkpoint}",
-        f"last row         {snapshot.row_age}",
+        f"last row         {f'step {overview.logged_step:,}, ' if overview.logged_step else ''}{overview.row_age}",
         f"restarts         {restarts}",
         f"skipped steps    {skipped}, rollbacks {rollbacks}",
     ]
     return "\n".join(lines)
 
 
-def _numbers(snapshot: Snapshot) -> list[str]:
+def _current_step(logged_step: int, status: StatusRecord, beats: Sequence[Beat]) -> int:
+    """Return the step that a run is at: rows are written every few steps, heartbeats every few seconds."""
+    newest = max((beat.time for beat in beats), default=0.0)
+    # Heartbeats of ranks that an earlier start had are older than those of the present one.
+    present = [beat.step for beat in beats if newest - beat.time <= SILENT_S]
+    return max([logged_step, status.step or 0, *present])
+
+
+def _numbers(overview: RunOverview) -> list[str]:
     # A tag that a row lacks is shown as nan.
-    row, held_out = defaultdict(lambda: math.nan, snapshot.last), defaultdict(lambda: math.nan, snapshot.held_out)
-    rate = snapshot.sequences_per_s or math.nan
+    row, held_out = defaultdict(lambda: math.nan, overview.last), defaultdict(lambda: math.nan, overview.held_out)
+    rate = overview.sequences_per_s or math.nan
     lines = [
         f"loss             {row['train/loss']:.4f} (masked-LM {row['train/mlm_loss']:.4f})",
         f"learning rate    {row['train/lr']:.3e}, gradient norm {row['train/grad_norm']:.3f}",
@@ -195,9 +217,9 @@ def _age(path: Path) -> str:
         return "none yet"
 
 
-def _left(snapshot: Snapshot) -> str:
+def _left(overview: RunOverview) -> str:
     """Return the time left, as the end of a line; nothing where no rate is known."""
-    if snapshot.left_s is None:
+    if overview.left_s is None:
         return ""
-    is_done = snapshot.verdict == "done" or not snapshot.left_s
-    return "; done" if is_done else f"; about {span(snapshot.left_s)} left"
+    is_done = overview.verdict == "done" or not overview.left_s
+    return "; done" if is_done else f"; about {span(overview.left_s)} left"

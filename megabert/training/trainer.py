@@ -39,6 +39,9 @@ from megabert.training.run.status import RunStatus
 from megabert.training.state import StepOutcome, TrainerState
 from megabert.training.step import StepResult, train_step, validate
 
+SCORES = ("eval/mlm_loss", "eval/mlm_accuracy", "train/loss")
+"""Tags whose last values TensorBoard shows next to the hyper-parameters."""
+
 
 class Trainer:
     """Runs the phases that a state has left to do. Close it on every way out."""
@@ -302,7 +305,9 @@ class Trainer:
         )
 
     def _open_writer(self) -> MetricWriter | None:
-        return MetricWriter(self.run_dir, resumed_step=self.state.step) if self.world.is_main else None
+        if not self.world.is_main:
+            return None
+        return MetricWriter(self.run_dir, resumed_step=self.state.step, config=self.config, scores=SCORES)
 
     def _needs_rollback(self) -> bool:
         dynamic = self.engine.has_dynamic_loss_scale

@@ -33,7 +33,7 @@ _Scores = tuple[float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class ContextWindow:
     """Consecutive tokens of a context, as they are in one sequence."""
 
     question: int
@@ -50,7 +50,7 @@ class Window:
 class WindowFeatures(Features):
     """Features whose items are windows."""
 
-    windows: tuple[Window, ...]
+    windows: tuple[ContextWindow, ...]
 
 
 class Span(TaskKind[SpanQuestion]):
@@ -72,7 +72,7 @@ class Span(TaskKind[SpanQuestion]):
     def encode(self, examples: Sequence[SpanQuestion], *, is_training: bool) -> WindowFeatures:
         """Cut contexts into windows."""
         sequences = self.sequences()
-        windows: list[Window] = []
+        windows: list[ContextWindow] = []
         spans: list[tuple[int, int]] = []
         questions = self.tokenizer.encode_batch([example.question for example in examples])
         contexts = list(dict.fromkeys(example.context for example in examples))
@@ -88,7 +88,7 @@ class Span(TaskKind[SpanQuestion]):
                 else:
                     spans.append((0, 0))  # [CLS]
                 sequences.add(question, ids[first:stop])
-                windows.append(Window(question=index, start=start, offsets=offsets[first:stop], is_best=is_best))
+                windows.append(ContextWindow(question=index, start=start, offsets=offsets[first:stop], is_best=is_best))
         columns = sequences.columns()
         labels = np.array(spans, np.int64)
         return WindowFeatures(
@@ -155,7 +155,7 @@ class Span(TaskKind[SpanQuestion]):
             self._prediction(example, best, score) for example, best, score in zip(examples, answers, null, strict=True)
         ]
 
-    def _answers(self, rows: NDArray, window: Window, context: str) -> Iterator[tuple[str, _Scores]]:
+    def _answers(self, rows: NDArray, window: ContextWindow, context: str) -> Iterator[tuple[str, _Scores]]:
         """Yield the best answers of a window, each as its text and its scores."""
         start_logits, end_logits = np.asarray(rows, np.float64).T
         first, stop = window.start, window.start + len(window.offsets)

@@ -4,7 +4,9 @@ import os
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from megabert.config.loading import load_run_config
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError
 from megabert.observability import metrics
@@ -159,3 +161,23 @@ def test_flops_of_local_attention_count_pairs_in_the_window():
     layer = 4 * 768 * 768 + 3 * 768 * 1152
     assert flops == 6 * 22 * layer * 385 + 12 * 768 * (8 * squared + 14 * by_hand)
     assert local_pairs(ModelConfig(vocab_size=30522), lengths) == 0
+
+
+def test_tensorboard_has_configuration_hyperparameters_and_grouped_counters(tmp_path):
+    config = load_run_config("debug")
+    writer = MetricWriter(tmp_path, resumed_step=0, config=config, scores=["eval/mlm_loss"])
+    writer.write(1, {"phase": 2, "phase_step": 1, "eval/mlm_loss": 3.0})
+    writer.close()
+    MetricWriter(tmp_path, resumed_step=1, config=config, scores=["eval/mlm_loss"]).close()
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert {tag.partition("/")[0] for tag in events.Tags()["scalars"]} == {"progress", "eval"}
+    assert events.Scalars("progress/phase")[0].value == 2
+    text = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "    model:\n" in text
+    plugin = events.SummaryMetadata("_hparams_/session_start_info").plugin_data
+    start = HParamsPluginData.FromString(plugin.content).session_start_info
+    assert start.hparams["phases.0.max_seq_length"].number_value == config.phases[0].max_seq_length
+    assert start.hparams["seed"].number_value == 42
+    experiment = HParamsPluginData.FromString(events.SummaryMetadata("_hparams_/experiment").plugin_data.content)
+    assert [info.name.tag for info in experiment.experiment.metric_infos] == ["eval/mlm_loss"]

@@ -8,7 +8,7 @@ import yaml
 from unit.reports.run_folders import eval_row, train_row, write_run
 
 from megabert.cli import main
-from megabert.reports.watch import render_snapshot, take_snapshot
+from megabert.reports.watch import read_overview, render_overview
 from megabert.training.recovery.heartbeat import Beat
 
 RUNNING = {"status": "running", "step": 2, "phase": 1, "host": socket.gethostname(), "pid": os.getpid()}
@@ -22,9 +22,9 @@ def test_snapshot_says_where_a_run_stands(tmp_path):
     run = write_run(tmp_path / "run", [*rows(4), eval_row(4, 7.0)], status=RUNNING, starts=3)
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "latest").write_text("step_00000002\n")
-    found = take_snapshot(run)
+    found = read_overview(run)
     assert (found.verdict, found.step, found.total_steps, found.checkpoint_step) == ("running", 4, 1360, 2)
-    page = render_snapshot(found)
+    page = render_overview(found)
     assert "step 4 of 1,360 (0%), phase1 4 of 1,300" in page
     assert "loss             7.6000 (masked-LM 7.1000)" in page
     assert "held out         masked-LM 6.5000, accuracy 25.00% at step 4" in page
@@ -36,8 +36,8 @@ def test_snapshot_says_where_a_run_stands(tmp_path):
 def test_time_left_counts_the_later_phases(tmp_path):
     run = write_run(tmp_path / "run", rows(300), status=RUNNING)
     # 1,000 steps of 32 at 64 a second, then 60 of 16 that are four times as long.
-    assert take_snapshot(run).left_s == pytest.approx(1000 * 32 / 64 + 60 * 16 / 16)
-    assert "about 9.3 min left" in render_snapshot(take_snapshot(run))
+    assert read_overview(run).left_s == pytest.approx(1000 * 32 / 64 + 60 * 16 / 16)
+    assert "about 9.3 min left" in render_overview(read_overview(run))
 
 
 def test_second_of_two_equal_phases_is_named(tmp_path):
@@ -45,20 +45,20 @@ def test_second_of_two_equal_phases_is_named(tmp_path):
     values = yaml.safe_load((run / "config.yaml").read_text())
     values["phases"] = [values["phases"][0]] * 2
     (run / "config.yaml").write_text(yaml.safe_dump(values))
-    assert take_snapshot(run).phase == "phase2"
+    assert read_overview(run).phase == "phase2"
 
 
 def test_new_run_without_rows_is_shown(tmp_path):
-    page = render_snapshot(take_snapshot(write_run(tmp_path / "run", [])))
+    page = render_overview(read_overview(write_run(tmp_path / "run", [])))
     assert "not started" in page
     assert "last checkpoint  none yet" in page
 
 
 def test_run_whose_process_is_gone_was_killed(tmp_path):
     gone = {**RUNNING, "pid": 2**22 + 1}  # above Linux' greatest
-    assert take_snapshot(write_run(tmp_path / "here", rows(1), status=gone)).verdict.startswith("killed")
+    assert read_overview(write_run(tmp_path / "here", rows(1), status=gone)).verdict.startswith("killed")
     elsewhere = {**gone, "host": "another"}
-    assert take_snapshot(write_run(tmp_path / "there", rows(1), status=elsewhere)).verdict == "running"
+    assert read_overview(write_run(tmp_path / "there", rows(1), status=elsewhere)).verdict == "running"
 
 
 def test_rank_that_holds_the_others_up_is_named(tmp_path):
@@ -70,12 +70,12 @@ def test_rank_that_holds_the_others_up_is_named(tmp_path):
             rank=rank, host="node1", step=3, doing="making a step", is_waiting=is_waiting, since=now - 5, time=now
         )
         (run / "heartbeats" / f"rank_{rank:03d}.json").write_text(json.dumps(vars(beat)))
-    assert "the others wait for rank 1 (node1), making a step at step 3" in render_snapshot(take_snapshot(run))
+    assert "the others wait for rank 1 (node1), making a step at step 3" in render_overview(read_overview(run))
 
 
 def test_failure_is_shown_with_its_text(tmp_path):
     failed = {"status": "failed", "exit_code": 4, "rank": 3, "error": "CheckpointError: no space"}
-    page = render_snapshot(take_snapshot(write_run(tmp_path / "run", rows(2), status=failed)))
+    page = render_overview(read_overview(write_run(tmp_path / "run", rows(2), status=failed)))
     assert "failed, exit code 4, rank 3" in page
     assert "CheckpointError: no space" in page
 
@@ -105,3 +105,16 @@ def test_terminal_is_refreshed_until_the_run_is_done(tmp_path, capsys, monkeypat
 def test_other_folder_is_refused(tmp_path, capsys):
     assert main(["watch", str(tmp_path)]) == 4
     assert "no run folder" in capsys.readouterr().err
+
+
+def test_step_is_that_of_the_heartbeats_and_the_row_says_its_own(tmp_path):
+    run = write_run(tmp_path / "run", rows(1295), status=RUNNING)
+    (run / "heartbeats").mkdir()
+    now = time.time()
+    for rank, (step, age) in enumerate([(1302, 0), (1303, 0), (1350, 3600)]):  # the last is of an earlier start
+        doing = {"doing": "making a step", "is_waiting": False, "since": now - age, "time": now - age}
+        beat = Beat(rank=rank, host="node1", step=step, **doing)
+        (run / "heartbeats" / f"rank_{rank:03d}.json").write_text(json.dumps(vars(beat)))
+    page = render_overview(read_overview(run))
+    assert "step 1,303 of 1,360 (96%), phase2 3 of 60" in page
+    assert "last row         step 1,295, " in page
