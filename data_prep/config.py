@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from data_prep.languages import require_language
 from megabert.config.fields import STRICT
+from megabert.config.needs import Need, Needs
 from megabert.tokenization import Pieces
 
 MAX_SOURCES = 65_536
@@ -195,3 +196,14 @@ class BuildConfig:
         if self.max_predictions_per_seq is not None:
             return self.max_predictions_per_seq[self.lengths.index(length)]
         return math.ceil(round(self.masked_lm_prob * length, 6))
+
+
+BUILD_NEEDS: Needs = {
+    **dict.fromkeys(("vocab_size", "pieces", "uncased"), Need("tokenizer", (None,))),
+    **dict.fromkeys(("clean.min_characters", "clean.max_characters"), Need("clean.rules", ("length",))),
+    "clean.boilerplate": Need("clean.rules", ("boilerplate",)),
+    "clean.max_repeated_share": Need("clean.rules", ("repeated_lines",)),
+    "clean.languages": Need("clean.rules", ("language",)),
+    "clean.min_paragraph_characters": Need("clean.rules", ("duplicate_paragraphs",)),
+}
+"""Which fields of `BuildConfig` have an effect only beside others."""

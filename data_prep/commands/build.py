@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from data_prep.checks.stats import as_damage, describe_corpus, describe_split, share, tokens_read
 from data_prep.commands.estimate import estimate_lines
-from data_prep.config import BuildConfig, CleanConfig, CleaningRule, SourceConfig
+from data_prep.config import BUILD_NEEDS, BuildConfig, CleanConfig, CleaningRule, SourceConfig
 from data_prep.estimate import estimate
 from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
 from data_prep.execution.records import Counts
@@ -20,6 +20,7 @@ from data_prep.text_sample import sample_text
 from megabert.command_line.program import Parser, positive
 from megabert.config import loading
 from megabert.config.fields import field_table
+from megabert.config.needs import refuse_idle
 from megabert.errors import ConfigError
 
 MAX_UNKNOWN_SHARE = 0.005
@@ -63,6 +64,9 @@ def add_source_arguments(parser: Parser) -> None:
     rules, default = get_args(CleaningRule), " ".join(CleanConfig().rules)
     text = f"cleaning rules, clean.rules in files: none, or of {', '.join(rules)} (default: {default})"
     parser.add_argument("--clean", nargs="+", choices=("none", *rules), metavar="RULE", help=text)
+    parser.add_rule("--clean", excludes=["--clean.rules"])
+    for name in SOURCE_FIELDS:  # sources of a file have their own
+        parser.add_rule(f"--{name}", needs=["--input"])
     parser.add_config_files(under="the defaults")
 
 
@@ -72,6 +76,7 @@ def add_worker_arguments(parser: Parser) -> None:
     parser.add_argument("--workers", type=_workers, default=available_cores(), metavar="N", help=text)
     text = "spread the work over MPI ranks; automatic under mpirun or srun with several tasks"
     parser.add_argument("--mpi", action="store_true", help=text)
+    parser.add_rule("--workers", excludes=["--mpi"])
 
 
 def _workers(text: str) -> int:
@@ -114,13 +119,13 @@ def make_config(options: Namespace) -> BuildConfig:
     if options.clean is not None:
         fields["clean"] = {**fields.get("clean", {}), "rules": [] if options.clean == ["none"] else options.clean}
     of_source = {name: getattr(options, name) for name in SOURCE_FIELDS if getattr(options, name)}
-    if options.input:
-        fields["sources"] = [{"input": glob, **of_source} for glob in options.input]
-    elif of_source:
-        raise ConfigError(f"--{next(iter(of_source))} goes with --input; sources in a file have their own settings.")
-    elif not any("sources" in loading.read_yaml(path) for path in options.config):
+    # The N-th --input is source N: --sources.N.weight and the like change it.
+    sources = {"sources": [{"input": glob, **of_source} for glob in options.input]} if options.input else {}
+    if not sources and not any("sources" in loading.read_yaml(path) for path in options.config):
         raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
-    return loading.merge_layers(BuildConfig, *options.config, fields)
+    config = loading.merge_layers(BuildConfig, *options.config, sources, fields)
+    refuse_idle([flag.path for flag in options.field_flags], loading.to_dict(config), BUILD_NEEDS)
+    return config
 
 
 def _show_plan(config: BuildConfig, workers: int) -> int:

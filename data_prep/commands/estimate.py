@@ -9,7 +9,6 @@ from data_prep.estimate import WORKER_MIB, Estimate, estimate, measured_rates, r
 from data_prep.extract.inputs import find_files
 from data_prep.text_sample import sample_text
 from megabert.command_line.program import Parser, positive
-from megabert.errors import ConfigError
 from megabert.text_tables import render_table
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
@@ -17,7 +16,7 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    from data_prep.commands.build import add_source_arguments  # which shows estimates itself
+    from data_prep.commands.build import SOURCE_FIELDS, add_source_arguments  # which shows estimates itself
 
     parser.description = "Say what a build will take: units, files, disk, memory and time. Nothing is written."
     parser.examples = [
@@ -27,6 +26,7 @@ def add_arguments(parser: Parser) -> None:
     add_source_arguments(parser)
     text = "bytes of text, uncompressed, in place of --input: 500GB, 10TB"
     parser.add_argument("--input-bytes", type=_size, metavar="SIZE", help=text)
+    parser.add_rule("--input-bytes", excludes=["--input", *(f"--{name}" for name in SOURCE_FIELDS)])
     parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="processes or MPI ranks, a core each")
     text = "folder of the build; refused where its disk is too small"
     parser.add_argument("--output", type=Path, metavar="DIR", help=text)
@@ -39,7 +39,7 @@ def add_arguments(parser: Parser) -> None:
 
 def _size(text: str) -> int:
     """Read a number of bytes, such as 10TB; the units are decimal."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)B?", text.strip().upper())
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([KMGTP]?)B?", text.strip().upper())
     if match is None or not float(match[1]):
         raise ArgumentTypeError(f"{text!r} is no number of bytes; write 500GB or 10TB")
     return int(float(match[1]) * UNITS[match[2]])
@@ -49,8 +49,6 @@ def run(options: Namespace) -> int:
     """Estimate and print."""
     from data_prep.commands.build import make_config
 
-    if options.input_bytes and options.input:
-        raise ConfigError("--input-bytes stands for text that is not there yet; leave out one of it and --input.")
     if options.input_bytes:
         options.input = ["(planned)"]
     config = make_config(options)

@@ -20,16 +20,21 @@ from megabert.errors import DataError
 from megabert.tokenization import save_huggingface
 from megabert.whole_folders import publish_folder
 
+LATER = (
+    *("tokenizer", "lengths", "objective", "pairing", "masking", "mask_unit", "dupe_factor", "short_seq_prob"),
+    *("masked_lm_prob", "max_predictions_per_seq", "min_tokens", "buckets", "shard_mib"),
+)
+"""Fields of a build that change nothing of a vocabulary."""
+
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = "Train a vocabulary without a build, from the same files and flags; later steps' are unused."
+    parser.description = "Train a vocabulary without a build, from the same files and flags of its first steps."
     parser.examples = ["megabert-data vocab --input 'texts/*.jsonl' --output vocabularies/mine --vocab-size 30522"]
     add_source_arguments(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new folder for the tokenizer")
-    parser.add_fields(
-        BuildConfig, first=("input", "output", "config", "pieces", "vocab-size", "uncased", "clean", "max-bad-share")
-    )
+    first = ("input", "output", "config", "pieces", "vocab-size", "uncased", "clean", "max-bad-share")
+    parser.add_fields(BuildConfig, first=first, without=LATER)
 
 
 def run(options: Namespace) -> int:

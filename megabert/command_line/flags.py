@@ -9,14 +9,87 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from megabert.config.fields import FieldRow
+from megabert.config.fields import FieldRow, pattern_of
 from megabert.config.names import closest
 from megabert.config.yaml_text import parse_yaml
 from megabert.errors import ConfigError
 
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
-_BOOLEANS = ("true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0")
+_BOOLEANS = ("true", "false", "yes", "no", "on", "off")
 _NULLS = ("null", "Null", "NULL", "~")
+
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "peak_lr": ("learning_rate",),
+    "batch_size": ("global_batch_size",),
+    "bs": ("global_batch_size",),
+    "train_batch_size": ("global_batch_size",),
+    "gradient_accumulation_steps": ("global_batch_size",),
+    "per_device_train_batch_size": ("micro_batch_tokens",),
+    "micro_batch_size": ("micro_batch_tokens",),
+    "max_steps": ("steps", "epochs"),
+    "num_steps": ("steps", "epochs"),
+    "num_train_steps": ("steps", "epochs"),
+    "epochs": ("tokens",),
+    "num_epochs": ("epochs", "tokens"),
+    "num_train_epochs": ("epochs", "tokens"),
+    "warmup": ("warmup_ratio",),
+    "warmup_steps": ("warmup_ratio",),
+    "num_warmup_steps": ("warmup_ratio",),
+    "lr_scheduler": ("decay",),
+    "lr_scheduler_type": ("decay",),
+    "wd": ("weight_decay",),
+    "optim": ("optimizer.name",),
+    "optimizer": ("optimizer.name",),
+    "grad_clip": ("max_grad_norm",),
+    "clip": ("max_grad_norm",),
+    "fp16": ("precision",),
+    "bf16": ("precision",),
+    "fp32": ("precision",),
+    "amp": ("precision",),
+    "dtype": ("precision",),
+    "dropout": ("hidden_dropout_prob",),
+    "gradient_checkpointing": ("activation_checkpointing",),
+    "deepspeed": ("engine",),
+    "deepspeed_config": ("engine",),
+    "zero_stage": ("engine",),
+    "output": ("run_dir", "output_dir", "to"),
+    "output_dir": ("run_dir", "output", "to"),
+    "run_dir": ("output_dir",),
+    "out": ("output", "run_dir", "output_dir", "to"),
+    "model_name_or_path": ("init_from", "model"),
+    "pretrained": ("init_from", "model"),
+    "model": ("init_from",),
+    "resume": ("run_dir", "output_dir"),
+    "resume_from_checkpoint": ("run_dir", "output_dir"),
+    "data": ("data.path", "input"),
+    "data_dir": ("data.path", "data", "input"),
+    "train_file": ("data", "input", "data.path"),
+    "validation_file": ("eval_data",),
+    "dataset": ("data.path", "data", "input"),
+    "corpus": ("input", "data.path"),
+    "save_steps": ("checkpoint.every_steps",),
+    "logging_steps": ("logging.every_steps",),
+    "eval_steps": ("validation.every_steps", "evaluate_every_steps"),
+    "save_total_limit": ("keep_last",),
+    "seq_length": ("max_seq_length", "lengths"),
+    "seq_len": ("max_seq_length", "lengths"),
+    "max_seq_len": ("max_seq_length", "lengths"),
+    "max_seq_length": ("lengths",),
+    "max_length": ("max_seq_length", "lengths"),
+    "block_size": ("max_seq_length", "lengths"),
+    "num_layers": ("num_hidden_layers",),
+    "num_heads": ("num_attention_heads",),
+    "d_model": ("hidden_size",),
+    "mlm_probability": ("masked_lm_prob",),
+    "num_workers": ("workers", "ranks"),
+    "jobs": ("workers", "ranks"),
+    "num_gpus": ("gpus", "world_size"),
+    "lowercase": ("uncased",),
+    "do_lower_case": ("uncased",),
+}
+"""Other programs' names of what flags here are called, with the names here in the order of preference."""
 
 
 class Flag(NamedTuple):
@@ -51,16 +124,16 @@ def take_flag(words: deque[str], fields: Mapping[str, FieldRow], others: Collect
     word = words.popleft()
     name, equals, text = word[2:].partition("=")
     path = name.replace("-", "_")
-    row = fields.get(_pattern(path))
+    row = fields.get(pattern_of(path))
     # --no-NAME and --NAME alone set a field that is true or false; a word that is no truth value is not its value.
-    negated = fields.get(_pattern(path.removeprefix("no_")))
+    negated = fields.get(pattern_of(path.removeprefix("no_")))
     if row is None and negated is not None and negated.is_boolean and not equals:
         return Flag(path.removeprefix("no_"), False, (word,))
     if row is None:
         known = [*others, *(f"--{field.replace('_', '-')}" for field in fields)]
-        meant = closest(f"--{name}", known)
+        meant, is_certain = meant_flag(name, known)
         has_value = bool(equals or (words and not words[0].startswith("--")))
-        if meant in others or not has_value:
+        if is_certain or meant in others or not has_value:
             raise ConfigError(f"--{name}: no such flag; {f'did you mean {meant}?' if meant else 'see --help-all'}")
     if equals:
         return Flag(path, _value(row, word, [text]), (word,))
@@ -70,6 +143,22 @@ def take_flag(words: deque[str], fields: Mapping[str, FieldRow], others: Collect
     if not values:
         raise ConfigError(f"{word}: a value is missing. Write {word} VALUE.")
     return Flag(path, _value(row, word, values), (word, *values))
+
+
+def meant_flag(name: str, known: Sequence[str]) -> tuple[str | None, bool]:
+    """Return the flag that an unknown one is likely to mean, if any, and whether it is the same thing for certain.
+
+    Args:
+        name: The unknown flag without ``--``.
+        known: The flags that there are, as they are typed.
+    """
+    plain = name.replace("-", "_").lower()
+    for wanted in (plain, *ALIASES.get(plain, ())):
+        for flag in known:
+            path = flag[2:].replace("-", "_")
+            if wanted in (path, path.rpartition(".")[2]) or path.endswith(f".{wanted}"):
+                return flag.replace(".N.", ".0."), True
+    return closest(f"--{name}", known), False
 
 
 def nest(flags: Sequence[Flag]) -> dict[str, Any]:
@@ -88,10 +177,6 @@ def nest(flags: Sequence[Flag]) -> dict[str, Any]:
                 raise ConfigError(f"--{flag.path}: {section} was already given a value of its own.")
         inner[name] = flag.value
     return values
-
-
-def _pattern(path: str) -> str:
-    return ".".join("N" if part.isdecimal() else part for part in path.split("."))
 
 
 def _take_values(words: deque[str], *, several: bool) -> list[str]:

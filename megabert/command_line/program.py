@@ -1,9 +1,11 @@
 """What both programs are called by: the table of commands, and the parser that each command describes itself to."""
 
 import argparse
+import math
+import re
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,7 +15,7 @@ from typing import Any, NoReturn
 from megabert import __version__
 from megabert.command_line.failures import guarded
 from megabert.command_line.help import render_help
-from megabert.config.fields import FieldRow, field_table
+from megabert.config.fields import FieldRow, field_table, pattern_of
 from megabert.errors import ConfigError
 
 Run = Callable[[argparse.Namespace], int | None]
@@ -86,11 +88,33 @@ class Program:
         return "\n".join([*lines, "", f"{self.name} COMMAND --help says more. Example:", f"  {self.example}"])
 
 
+def _text_of(word: str) -> str:
+    """Return a word that is not empty."""
+    if not word:
+        raise argparse.ArgumentTypeError("the value is empty; give one, or set the variable that holds it")
+    return word
+
+
 def _path_of(word: str) -> Path:
     """Return the path that a word names; ``Path("")`` would be the working folder."""
-    if not word:
-        raise argparse.ArgumentTypeError("the path is empty; name a file or folder, or set the variable that holds it")
-    return Path(word)
+    return Path(_text_of(word))
+
+
+def whole(word: str) -> int:
+    """Read a whole number as it is written in configurations: digits alone, at most 18 of them."""
+    if not re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", word):
+        raise argparse.ArgumentTypeError(f"{word!r} is no whole number")
+    return int(word)
+
+
+def number(word: str) -> float:
+    """Read a finite number as it is written in configurations."""
+    from megabert.config.yaml_text import parse_yaml
+
+    value: Any = parse_yaml(word) if re.fullmatch("[-+.0-9eE]+", word) else None
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{word!r} is no number")
+    return float(value)
 
 
 class Parser(argparse.ArgumentParser):
@@ -102,7 +126,9 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, add_help=False, allow_abbrev=False)
-        self.register("type", Path, _path_of)
+        # Numbers are strict, and nothing is empty: an empty word is a variable of the shell that is not set.
+        for kind, read in ((None, _text_of), (str, _text_of), (Path, _path_of), (int, whole), (float, number)):
+            self.register("type", kind, read)
         self.examples: list[str] = []
         """Command lines shown at the end of the help."""
         self.notes = ""
@@ -111,21 +137,30 @@ class Parser(argparse.ArgumentParser):
         """The configuration's fields by path."""
         self.sections: dict[str, str] = {}
         """What each section of the configuration is about, by the path before its fields, in the order of the help."""
+        self.idle: set[str] = set()
+        """Fields of the configuration that change nothing of what this command does."""
+        self.rules: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
+        """Flags that need others or exclude them (`add_rule`)."""
         self.first: Sequence[str] = ()
         """The flags that everybody sets, in the order of the help; the others are shown by ``--help-all``."""
         self.add_argument("-h", "--help", action=_ShowHelp, help="show this and exit")
 
-    def add_fields(self, cls: type, *, first: Sequence[str], sections: Sequence[str] = ()) -> None:
+    def add_fields(
+        self, cls: type, *, first: Sequence[str], sections: Sequence[str] = (), without: Sequence[str] = ()
+    ) -> None:
         """Let the fields of a configuration be set by flags.
 
         Args:
             cls: The configuration, a pydantic dataclass.
             first: The flags that everybody sets, options and fields alike, as they are written without ``--``.
             sections: Sections in the order of use; those left out follow in the order of the configuration.
+            without: Fields and sections that have no effect on this command, and are no flags of it.
         """
         self.add_argument("--help-all", action=_ShowHelp, help="show all flags, by section")
         self.first = first
-        self.fields = {row.path: row for row in field_table(cls)}
+        rows = field_table(cls)
+        self.idle = {row.path for row in rows if row.path in without or row.section in without}
+        self.fields = {row.path: row for row in rows if row.path not in self.idle}
         abouts = {row.section: row.section_about for row in self.fields.values()}
         self.sections = {name: abouts[name] for name in dict.fromkeys([*sections, *abouts])}
 
@@ -145,10 +180,32 @@ class Parser(argparse.ArgumentParser):
             help=f"YAML files that change fields, after {under} and before flags; later ones win",
         )
 
+    def add_rule(self, flag: str, *, needs: Sequence[str] = (), excludes: Sequence[str] = ()) -> None:
+        """Refuse a flag where it would have no effect.
+
+        Args:
+            flag: The flag, as it is typed.
+            needs: Flags of which one has to be given as well.
+            excludes: Flags that it may not be given with.
+        """
+        self.rules.append((flag, tuple(needs), tuple(excludes)))
+
+    def _check_rules(self, given: Collection[str]) -> None:
+        for flag in given:
+            if pattern_of(flag[2:].replace("-", "_")) in self.idle:
+                raise ConfigError(f"{flag} has no effect on {self.prog}. Leave it out.")
+        for flag, needs, excludes in self.rules:
+            if flag in given and needs and not set(needs) & set(given):
+                raise ConfigError(f"{flag} has no effect without {' or '.join(needs)}. Add it, or leave {flag} out.")
+            for other in excludes:
+                if flag in given and other in given:
+                    raise ConfigError(f"{flag} and {other} exclude each other. Leave one of the two out.")
+
     def add_stops(self, *, dry_run: str) -> None:
         """Add ``--dry-run`` and ``--print-config``, which end a command before it begins its work."""
         self.add_argument("--dry-run", action="store_true", help=f"{dry_run}, and stop")
         self.add_argument("--print-config", action="store_true", help="print the resolved configuration, and stop")
+        self.add_rule("--print-config", excludes=["--dry-run"])
 
     def add_device(self) -> None:
         """Add ``--device``."""
@@ -173,13 +230,13 @@ class Parser(argparse.ArgumentParser):
                 fields are found later, all at once, where the configuration is built.
         """
         # pydantic and YAML: imported above, they would double the time that the table of commands takes.
-        from megabert.command_line.flags import Flag, flag_name, nest, take_flag
-        from megabert.config.names import did_you_mean
+        from megabert.command_line.flags import Flag, flag_name, meant_flag, nest, take_flag
 
         names = {option[2:].replace("-", "_"): option for option in self._option_string_actions if option[:2] == "--"}
         # Each word goes to one of two readers: argparse takes the command's own options, in the spelling that it knows,
         # and the other flags are fields, with their values.
         own: list[str] = []
+        given: set[str] = set()
         flags: list[Flag] = []
         rest = deque(words)
         while rest:
@@ -192,11 +249,16 @@ class Parser(argparse.ArgumentParser):
             elif name in names:
                 _, equals, value = rest.popleft().partition("=")
                 own.append(f"{names[name]}{equals}{value}")
+                given.add(names[name])
             elif self.fields:
                 flags.append(take_flag(rest, self.fields, names.values()))
             else:
-                raise ConfigError(f"{rest[0]}: no such flag{did_you_mean(rest[0], list(names.values()))}")
+                known = list(names.values())
+                meant, _ = meant_flag(name, known)
+                hint = f"did you mean {meant}?" if meant else f"known are {', '.join(sorted(known))}"
+                raise ConfigError(f"{rest[0]}: no such flag; {hint}")
         options = self.parse_args(own)
+        self._check_rules({*given, *(f"--{flag.path.replace('_', '-')}" for flag in flags)})
         options.fields, options.field_flags = nest(flags), flags
         return options
 
@@ -220,7 +282,7 @@ class _ShowHelp(argparse.Action):
 
 def positive(text: str) -> int:
     """Read a whole number of 1 or more, as ``type`` of an argument."""
-    value = int(text)
+    value = whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
     return value

@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, positive
+from megabert.command_line.program import Parser, number, positive
 from megabert.errors import ConfigError
 
 EXIT_DIFFERENT = 6
@@ -73,7 +73,7 @@ def _compare_finetunings(options: Namespace) -> int:
 
 def _tolerance(text: str) -> float:
     """Read a number of 0 or more; nothing is above NaN, so it would make all runs equal."""
-    value = float(text)
+    value = number(text)
     if not value >= 0:
         raise ArgumentTypeError(f"{text} is not 0 or more")
     return value

@@ -9,6 +9,12 @@ from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
 from megabert.observability.gpus import GPUS, gpu_by_name
 
+IDLE = (
+    *("name", "seed", "z_loss", "fork", "init_from", "init_tiling", "init_vocabulary"),
+    *("logging", "watchdog", "rollback", "ops", "validation"),
+)
+"""Fields of a run that change nothing of what it needs."""
+
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
@@ -41,7 +47,8 @@ fitted number, the share of the peak while computing; docs/scaling.md compares t
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     job = ("recipe", "gpu", "nodes", "gpus", "hours")
-    parser.add_fields(RunConfig, first=(*job, "data.path", "instances", "engine", "micro-batch-tokens", "json"))
+    first = (*job, "data.path", "instances", "engine", "micro-batch-tokens", "json")
+    parser.add_fields(RunConfig, first=first, without=IDLE)
 
 
 def run(options: Namespace) -> int:

@@ -1,13 +1,16 @@
 """``megabert finetune``: from weights and labelled examples to a score."""
 
-from argparse import Namespace
+import shlex
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser
 from megabert.command_line.terminal import loading
 from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import merge_layers, to_yaml
+from megabert.config.loading import merge_layers, to_dict, to_yaml
+from megabert.config.needs import FINETUNE_NEEDS, refuse_idle
 from megabert.distributed.environments import before_ranks_meet
+from megabert.errors import ConfigError
 from megabert.finetuning.tasks import TASKS, find_task
 
 
@@ -36,11 +39,22 @@ task of GLUE that --data holds, each in a process of its own; its table is glue.
     parser.add_argument("--config", type=Path, action="append", default=[], metavar="FILE", help=text)
     parser.add_argument("--output-dir", metavar="DIR", help="folder of the results (default: runs/TASK)")
     parser.add_device()
-    parser.add_argument("--launcher", metavar="WORDS", help="glue: what comes before each task's command")
+    text = "glue: what comes before each task's command"
+    parser.add_argument("--launcher", type=_words, metavar="WORDS", help=text)
     parser.add_stops(dry_run="check model, data and settings")
     data = ("model", "data", "eval-data", "text-column", "label-column", "output-dir")
     schedule = ("epochs", "global-batch-size", "learning-rate", "max-seq-length", "seeds")
     parser.add_fields(FinetuneConfig, first=(*data, *schedule))
+
+
+def _words(text: str) -> str:
+    """Check that the shell's quotes of some words are closed."""
+    try:
+        if not shlex.split(text):
+            raise ArgumentTypeError("there is no word; give one, or set the variable that holds it")
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is no list of words ({error})") from None
+    return text
 
 
 def run(options: Namespace) -> int:
@@ -50,6 +64,11 @@ def run(options: Namespace) -> int:
             find_task(options.task)  # before the settings: without a task their errors say little
         config = merge_layers(FinetuneConfig, *options.config, options.fields)
         task = None if options.task == "glue" else find_task(options.task, config)
+        kind = "none" if task is None else task.kind
+        paths = [flag.path for flag in options.field_flags]
+        refuse_idle(paths, {**to_dict(config), "kind of task": kind}, FINETUNE_NEEDS)
+        if task is not None and options.launcher is not None:
+            raise ConfigError("--launcher has no effect but for the task glue. Leave it out.")
     if options.print_config:
         print(to_yaml(config), end="")
         return 0

@@ -19,6 +19,7 @@ from megabert.config.loading import (
     to_dict,
     to_yaml,
 )
+from megabert.config.needs import RUN_NEEDS, refuse_idle
 from megabert.config.run import RunConfig
 from megabert.distributed.environments import before_ranks_meet, find_launcher
 from megabert.errors import EXIT_STOPPED, ConfigError
@@ -69,6 +70,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--gpu", metavar="KIND", help=text)
     text = "record these steps, N or N-M, with torch.profiler into RUN/profile (rank 0)"
     parser.add_argument("--profile", metavar="STEPS", help=text)
+    parser.add_rule("--world-size", needs=["--dry-run"])
+    parser.add_rule("--gpu", needs=["--dry-run"])
+    parser.add_rule("--profile", excludes=["--logging.profile-steps"])
     phase = ("phases.N.steps", "phases.N.global-batch-size", "phases.N.learning-rate")
     machine = ("engine", "precision", "micro-batch-tokens")
     parser.add_fields(
@@ -142,7 +146,9 @@ def _configuration(options: Namespace) -> RunConfig:
     recipe = options.recipe
     if recipe is None:
         recipe = "debug" if fork is None else str(recorded)
-    return load_run_config(recipe, options.config, options.fields, model_of=partial(_model_of, recorded=recorded))
+    config = load_run_config(recipe, options.config, options.fields, model_of=partial(_model_of, recorded=recorded))
+    refuse_idle([flag.path for flag in options.field_flags], to_dict(config), RUN_NEEDS)
+    return config
 
 
 def _model_of(source: str, recorded: Path) -> dict[str, Any]:

@@ -61,6 +61,11 @@ class FieldRow(NamedTuple):
         return self.kinds - {tuple} == {str}
 
 
+def pattern_of(path: str) -> str:
+    """Return a path with N in place of the numbers of elements, as `field_table` has it."""
+    return ".".join("N" if part.isdecimal() else part for part in path.split("."))
+
+
 def field_table(cls: type, section: str = "") -> list[FieldRow]:
     """Return a row for every field of a pydantic dataclass, its sections expanded."""
     rows: list[FieldRow] = []

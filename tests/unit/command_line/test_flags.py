@@ -89,5 +89,5 @@ def test_unknown_fields_are_left_to_the_configuration_which_names_all_problems_a
 def test_empty_path_is_refused():
     parser = Parser("megabert look")
     parser.add_argument("--output", type=Path)
-    with pytest.raises(ConfigError, match="--output: the path is empty"):
+    with pytest.raises(ConfigError, match="--output: the value is empty"):
         parser.parse(["--output", ""])

@@ -1,0 +1,71 @@
+"""Which fields have an effect only beside others: a flag that would change nothing is refused."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from megabert.config.fields import pattern_of
+from megabert.errors import ConfigError
+
+
+class Need(NamedTuple):
+    """What a field needs to have an effect."""
+
+    path: str
+    """Another field; N is the number of the same element."""
+    values: tuple[Any, ...] = ()
+    """The values of which that field has or lists one, None if it is not set; empty if anything but None will do."""
+
+
+Needs = Mapping[str, Need]
+
+RUN_NEEDS: Needs = {
+    "optimizer.lamb_variant": Need("optimizer.name", ("lamb",)),
+    "ops.lamb": Need("optimizer.name", ("lamb",)),
+    "rollback.spike_steps": Need("rollback.spike_ratio"),
+    "rollback.spike_window": Need("rollback.spike_ratio"),
+    "logging.profile_ranks": Need("logging.profile_steps"),
+    "model.conv_act": Need("model.conv_kernel_size"),
+}
+"""Of `RunConfig`; others are refused by the configuration itself, in files as well."""
+
+_OF_SPANS = ("language", "doc_stride", "max_query_length", "max_answer_length", "n_best", "null_threshold")
+FINETUNE_NEEDS: Needs = {
+    **{name: Need("kind of task", ("span",)) for name in _OF_SPANS},
+    "held_out": Need("eval_data", (None,)),
+}
+"""Of `FinetuneConfig`."""
+
+
+def refuse_idle(paths: Sequence[str], values: Mapping[str, Any], needs: Needs) -> None:
+    """Refuse flags that have no effect.
+
+    Args:
+        paths: Dotted paths of the fields that flags name.
+        values: The resolved configuration as nested values.
+        needs: What fields need.
+
+    Raises:
+        ConfigError: Naming a flag, what it needs, and what is there instead.
+    """
+    for path in paths:
+        need = needs.get(pattern_of(path))
+        if need is None:
+            continue
+        number = re.search(r"\d+", path)
+        other = need.path.replace("N", number[0]) if number else need.path
+        found = _value_at(values, other)
+        has = found if isinstance(found, list) else [found]
+        if not (set(need.values) & set(has) if need.values else found not in (None, False, [], ())):
+            words = " or ".join("unset" if value is None else str(value) for value in need.values)
+            wanted = f"{other} {words or 'set'}"
+            raise ConfigError(
+                f"--{path.replace('_', '-')} has no effect: it needs {wanted} (found {found!r}). Leave it out, or "
+                f"change {other}."
+            )
+
+
+def _value_at(values: Any, path: str) -> Any:
+    for part in path.split("."):
+        values = values[int(part)] if isinstance(values, list) else values.get(part)
+    return values
