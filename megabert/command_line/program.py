@@ -205,7 +205,6 @@ class Parser(argparse.ArgumentParser):
         """Add ``--dry-run`` and ``--print-config``, which end a command before it begins its work."""
         self.add_argument("--dry-run", action="store_true", help=f"{dry_run}, and stop")
         self.add_argument("--print-config", action="store_true", help="print the resolved configuration, and stop")
-        self.add_rule("--print-config", excludes=["--dry-run"])
 
     def add_device(self) -> None:
         """Add ``--device``."""
