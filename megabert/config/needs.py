@@ -27,14 +27,14 @@ RUN_NEEDS: Needs = {
     "logging.profile_ranks": Need("logging.profile_steps"),
     "model.conv_act": Need("model.conv_kernel_size"),
 }
-"""Of `RunConfig`; others are refused by the configuration itself, in files as well."""
+"""Needs of `RunConfig`; others are refused by the configuration itself, in files as well."""
 
 _OF_SPANS = ("language", "doc_stride", "max_query_length", "max_answer_length", "n_best", "null_threshold")
 FINETUNE_NEEDS: Needs = {
     **{name: Need("kind of task", ("span",)) for name in _OF_SPANS},
     "held_out": Need("eval_data", (None,)),
 }
-"""Of `FinetuneConfig`."""
+"""Needs of `FinetuneConfig`."""
 
 
 def refuse_idle(paths: Sequence[str], values: Mapping[str, Any], needs: Needs) -> None:
