@@ -13,7 +13,10 @@ def add_arguments(parser: Parser) -> None:
         "Write a run's checkpoint in Hugging Face form: config.json, model.safetensors, tokenizer files and a model "
         "card. transformers' AutoModelForMaskedLM, BertForPreTraining and AutoTokenizer load the folder."
     )
-    parser.examples = ["megabert export runs/demo --to models/demo --checkpoint best"]
+    parser.examples = [
+        "megabert export runs/demo --to models/demo --checkpoint best",
+        "megabert export runs/demo --to models/demo --language en --license apache-2.0",
+    ]
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
     parser.add_argument(
         "--to", type=Path, required=True, metavar="DIR", help="folder to write, new or an earlier export"
@@ -24,6 +27,11 @@ def add_arguments(parser: Parser) -> None:
         "--checkpoint best those that were scored (validation.weights)"
     )
     parser.add_argument("--weights", choices=("trained", "average"), help=text)
+    text = "of the card: ISO 639 codes of the text's languages"
+    parser.add_argument("--language", nargs="+", default=[], metavar="CODE", help=text)
+    parser.add_argument("--license", metavar="ID", help="of the card: such as apache-2.0 (default: none is stated)")
+    text = "of the card: the model that the weights started from (default: init_from)"
+    parser.add_argument("--base-model", metavar="NAME", help=text)
 
 
 def run(options: Namespace) -> int:
@@ -32,8 +40,15 @@ def run(options: Namespace) -> int:
 
     read_config(options.run_dir)  # says what is no run before the seconds that torch takes
     with loading("PyTorch"):
-        from megabert.export.run_folder import export_run
+        from megabert.export.model_card import check_facts
+        from megabert.export.run_folder import CardFacts, export_run
 
-    export_run(options.run_dir, options.to, checkpoint=options.checkpoint, weights=options.weights)
-    print(f"exported to {options.to}")
+    check_facts(options.language, options.license)
+    facts = CardFacts(languages=tuple(options.language), license=options.license, base_model=options.base_model)
+    export_run(options.run_dir, options.to, checkpoint=options.checkpoint, weights=options.weights, facts=facts)
+    missing = [
+        f"--{name}" for name, value in (("language", options.language), ("license", options.license)) if not value
+    ]
+    hint = f"; its card states neither of: {', '.join(missing)}" if missing else ""
+    print(f"exported to {options.to}{hint}")
     return 0

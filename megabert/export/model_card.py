@@ -1,16 +1,31 @@
 """The model card: a README.md with the YAML header that model hubs read."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
 
+from megabert.config.families import FamilyName
 from megabert.config.model import ModelConfig
+from megabert.errors import ConfigError, MegabertError
+from megabert.files import read_small
 
 DISCRIMINATOR = "ElectraForPreTraining"
 """The only architecture that does not fill masks."""
+FAMILY_TITLES: dict[FamilyName, str] = {
+    "bert": "BERT",
+    "roberta": "RoBERTa",
+    "albert": "ALBERT",
+    "electra": "ELECTRA",
+    "deberta": "DeBERTa",
+    "deberta-v2": "DeBERTa (version 2 or 3)",
+    "modernbert": "ModernBERT",
+}
+"""The families as their papers write them."""
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 TASK_NAMES = {"fill-mask": "Masked language modelling"}
 """Words for a pipeline whose name on the hub says too little."""
 
@@ -35,6 +50,8 @@ class ModelCard:
     """Languages as ISO 639-1 codes."""
     license: str | None = None
     """License as an identifier in lower case, such as ``apache-2.0``; None says nothing about it."""
+    base_model: str | None = None
+    """Name of the model that the weights started from."""
     software: Mapping[str, str] = field(default_factory=dict)
     """Versions of the packages it was trained with."""
     pipeline: str = "fill-mask"
@@ -90,6 +107,8 @@ def _header(card: ModelCard, family: str, task: str) -> str:
         "pipeline_tag": "feature-extraction" if task == "replaced-token detection" else task,
         "tags": [family, task, "megabert"],
     }
+    if card.base_model:
+        header["base_model"] = _hub_name(card.base_model)
     if card.languages:
         header["language"] = list(card.languages)
     if card.license:
@@ -102,6 +121,41 @@ def _header(card: ModelCard, family: str, task: str) -> str:
         }
         header["model-index"] = [{"name": card.name, "results": [results]}]
     return yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
+
+
+def _hub_name(name: str) -> str:
+    """Return a name as hubs take it, ``owner/model`` or ``model``: of a longer path its last part."""
+    return name if _HUB_NAME.fullmatch(name) else PurePath(name).name
+
+
+def check_facts(languages: Sequence[str], license: str | None) -> None:
+    """Refuse what hubs would not take for a language or a license.
+
+    Raises:
+        ConfigError: A language is no ISO 639 code, or the license no identifier.
+    """
+    for code in languages:
+        if not re.fullmatch(r"[a-z]{2,3}|multilingual|code", code):
+            raise ConfigError(f"--language {code}: is no ISO 639 code in lower case, such as en or ko.")
+    if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license):
+        raise ConfigError(f"--license {license}: is no identifier in lower case, such as apache-2.0, mit or other.")
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """Return languages and license that a model's own card states, as fields of a card; nothing if it has none."""
+    try:
+        _, header, _ = read_small(folder / "README.md").decode().split("---\n", 2)
+        stated = yaml.safe_load(header)
+    except (OSError, MegabertError, ValueError, yaml.YAMLError, RecursionError):
+        return {}
+    stated = stated if isinstance(stated, dict) else {}
+    languages, license = stated.get("language", []), stated.get("license")
+    languages = [languages] if isinstance(languages, str) else languages
+    is_list = isinstance(languages, list) and all(isinstance(code, str) for code in languages)
+    return {
+        "languages": tuple(languages) if is_list else (),
+        "license": license if isinstance(license, str) else None,
+    }
 
 
 def _usage(card: ModelCard, architecture: str) -> str:

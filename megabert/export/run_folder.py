@@ -1,5 +1,6 @@
 """From a run's checkpoint to a Hugging Face folder with its model card."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,32 @@ from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig, Weights
 from megabert.errors import MegabertError
 from megabert.export.huggingface import write_huggingface
-from megabert.export.model_card import ModelCard
+from megabert.export.model_card import FAMILY_TITLES, ModelCard
 from megabert.observability.environment import describe_environment
 from megabert.shards.shard_set import ShardSet
 from megabert.training.run.folder import checkpoints_dir, read_config, run_data, tokenizer_dir
 
 
-def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last", weights: Weights | None = None) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CardFacts:
+    """What a card says that no run records."""
+
+    languages: tuple[str, ...] = ()
+    """ISO 639 codes of the languages of the text."""
+    license: str | None = None
+    """License of the weights, as an identifier."""
+    base_model: str | None = None
+    """Name of the model that the weights started from; by default what ``init_from`` says."""
+
+
+def export_run(
+    run_dir: Path,
+    folder: Path,
+    *,
+    checkpoint: str = "last",
+    weights: Weights | None = None,
+    facts: CardFacts = CardFacts(),
+) -> int:
     """Write a run's checkpoint in Hugging Face form.
 
     Args:
@@ -25,6 +45,7 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last", weights
         checkpoint: ``last``, ``best`` (the lowest held-out loss of the last phase) or a step.
         weights: Whether to write the weights as they were trained, or their moving average. By default those whose
             held-out loss made the checkpoint the best, if that is asked for, else those that were trained.
+        facts: What the card says besides.
 
     Returns:
         The step of the checkpoint.
@@ -40,7 +61,12 @@ def export_run(run_dir: Path, folder: Path, *, checkpoint: str = "last", weights
         state=read_masters(path, average=average),
         config=config.model_in_phase(run.phase),
         tokenizer_dir=tokenizer_dir(run_dir),
-        card=_card(run_dir, config, run, checkpoint, average=average),
+        card=replace(
+            _card(run_dir, config, run, checkpoint, average=average),
+            languages=facts.languages,
+            license=facts.license,
+            base_model=facts.base_model or config.init_from,
+        ),
     )
     return run.step
 
@@ -55,7 +81,7 @@ def _card(run_dir: Path, config: RunConfig, run: RunSummary, checkpoint: str, *,
     is_scored = config.validation.weights == "average"
     return ModelCard(
         name=config.name,
-        description="A BERT encoder pre-trained with megabert.",
+        description=f"An encoder of the family {FAMILY_TITLES[config.model.family]}, pre-trained with megabert.",
         data=_data(run_dir, config, run),
         recipe={
             "recipe": config.name,

@@ -13,7 +13,7 @@ from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import read_object
 from megabert.export.huggingface import TaskHead, read_huggingface, write_huggingface
-from megabert.export.model_card import ModelCard
+from megabert.export.model_card import FAMILY_TITLES, ModelCard, facts_of
 from megabert.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
 from megabert.finetuning.task_kinds import TASK_KINDS
 from megabert.finetuning.tasks import Task
@@ -92,8 +92,8 @@ def _card(prepared: "Prepared", metrics: "Metrics", summary: "TrainingSummary") 
     first = next(iter(metrics))
     return ModelCard(
         name=f"{task.name}, fine-tuned",
-        description=f"An encoder of the family {prepared.model.family}, fine-tuned with megabert for the task "
-        f"`{task.name}`: {task.about}.",
+        description=f"An encoder of the family {FAMILY_TITLES[prepared.model.family]}, fine-tuned with megabert for "
+        f"the task `{task.name}`: {task.about}. Its scores are fractions: 1 is perfect.",
         data={f"SHA-256 of {name}": digest for name, digest in prepared.identity.items()}
         | {"training examples or windows": f"{len(prepared.train):,}"},
         recipe={
@@ -112,6 +112,8 @@ def _card(prepared: "Prepared", metrics: "Metrics", summary: "TrainingSummary") 
         pipeline=kind.head.pipeline,
         usage=_usage(kind.head.architecture, architecture_of(prepared.model.family, kind.head.architecture)),
         metrics_of=("evaluation", first),
+        base_model=None if config.random_weights else config.model,
+        **facts_of(Path(config.model)),
     )
 
 

@@ -10,11 +10,12 @@ import yaml
 from exported_models import model_of, write
 from safetensors.torch import load_file
 
+from megabert.config.families import FAMILIES
 from megabert.config.model import ModelConfig
 from megabert.data.batch import MicroBatch, pack_sequences
 from megabert.errors import ConfigError, DataError
 from megabert.export.huggingface import read_huggingface
-from megabert.export.model_card import ModelCard
+from megabert.export.model_card import FAMILY_TITLES, ModelCard, check_facts, facts_of
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.models.convert import load_parameters
@@ -96,6 +97,26 @@ def test_card_has_a_header_and_all_that_was_measured(config, tokenizer_dir, tmp_
     assert {"type": "eval/mlm_loss", "value": 4.25} in metrics
     for words in ("# Little BERT", "A test.", "three sentences", "| optimizer | lamb |", "| step | 10 |", "4.2500"):
         assert words in body
+
+
+def test_card_names_its_base_and_a_fine_tuned_one_takes_its_facts(config, tokenizer_dir, tmp_path):
+    card = ModelCard(name="Derived", base_model="/home/me/models/base", languages=("en", "ko"), license="mit")
+    write(tmp_path / "out", model_of(config), tokenizer_dir, card=card)
+    header = yaml.safe_load((tmp_path / "out/README.md").read_text().split("---\n", 2)[1])
+    assert (header["base_model"], header["license"], header["language"]) == ("base", "mit", ["en", "ko"])
+    assert facts_of(tmp_path / "out") == {"languages": ("en", "ko"), "license": "mit"}
+    (tmp_path / "out/README.md").write_text("---\nlicense: [\n---\n")
+    assert facts_of(tmp_path / "out") == facts_of(tmp_path) == {}
+
+
+def test_every_family_has_its_name():
+    assert FAMILY_TITLES.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("facts", [(["English"], None), ([], "Apache 2.0")])
+def test_facts_that_hubs_do_not_take_are_refused(facts):
+    with pytest.raises(ConfigError, match="--l"):
+        check_facts(*facts)
 
 
 def test_card_without_facts_is_still_valid(config, tokenizer_dir, tmp_path):
