@@ -3,7 +3,7 @@
 ||out - reference|| / ||reference|| of the result and of every gradient; random inputs, memory poisoned with NaN before.
 """
 
-# T packed tokens, D hidden, F intermediate, M predicted positions, V classes
+# T packed tokens, D hidden, F intermediate, C = 2 * F or 3 * D, M predicted positions, V classes
 
 import contextlib
 import functools
@@ -24,8 +24,10 @@ from megabert.ops.bias_gelu.reference import bias_gelu_reference
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.cross_entropy.reference import cross_entropy_reference
 from megabert.ops.dropout import ATTENTION_OUTPUT, DropoutStream
-from megabert.ops.layer_norm.api import layer_norm_twice
-from megabert.ops.layer_norm.reference import layer_norm_reference
+from megabert.ops.gated_gelu.api import gated_gelu
+from megabert.ops.gated_gelu.reference import gated_gelu_reference
+from megabert.ops.layer_norm.api import add_layer_norm, layer_norm_twice
+from megabert.ops.layer_norm.reference import add_layer_norm_reference, layer_norm_reference
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 Op = Callable[..., Tensor]
@@ -108,8 +110,9 @@ def layer_norm_problem(
     tensors = {
         "x_TD": torch.randn(shape, generator=generator, device=device),
         "weight_D": 1 + 0.5 * torch.randn(width, generator=generator, device=device),
-        "bias_D": torch.randn(width, generator=generator, device=device),
     }
+    if "unshifted" not in extras:
+        tensors["bias_D"] = torch.randn(width, generator=generator, device=device)
     if "bias" in extras:
         tensors["input_bias_D"] = torch.randn(width, generator=generator, device=device)
     if "residual" in extras:
@@ -120,11 +123,38 @@ def layer_norm_problem(
     options: dict[str, Any] = {"eps": 1e-12, "dropout": site}
     first, twin = (0.75, 0.25) if "twice" in extras else (1.0, 0.0)
 
-    def weighted(*arguments: Tensor, **rest: Any) -> Tensor:
-        y_TD, twin_TD = layer_norm_twice(*arguments, **options, **rest)
+    def weighted(*, bias_D: Tensor | None = None, **rest: Any) -> Tensor:
+        y_TD, twin_TD = layer_norm_twice(bias_D=bias_D, **options, **rest)
         return y_TD if not twin else first * y_TD + twin * twin_TD
 
-    return Problem(weighted, functools.partial(layer_norm_reference, **options), tensors)
+    def reference(*, bias_D: Tensor | None = None, **rest: Any) -> Tensor:
+        return layer_norm_reference(bias_D=bias_D, **options, **rest)
+
+    return Problem(weighted, reference, tensors)
+
+
+def add_layer_norm_problem(
+    shape: tuple[int, int], generator: torch.Generator, *, extras: Sequence[str] = ("dropout", "sum")
+) -> Problem:
+    """Return LayerNorm of a sum with some of ``bias`` (a shift), ``dropout`` and ``sum`` (it is used as well)."""
+    (tokens, width), device = shape, generator.device
+    tensors = {
+        "x_TD": torch.randn(shape, generator=generator, device=device),
+        "weight_D": 1 + 0.5 * torch.randn(width, generator=generator, device=device),
+        "residual_TD": torch.randn(shape, generator=generator, device=device),
+    }
+    if "bias" in extras:
+        tensors["bias_D"] = torch.randn(width, generator=generator, device=device)
+    site = None
+    if "dropout" in extras:
+        site = dropout_stream([tokens], tokens, device).site(3, ATTENTION_OUTPUT, 0.1)
+
+    def weighted(op: Op, *, bias_D: Tensor | None = None, **arguments: Any) -> Tensor:
+        y_TD, z_TD = op(bias_D=bias_D, eps=1e-5, dropout=site, **arguments)
+        return 0.75 * y_TD + 0.25 * z_TD if "sum" in extras else y_TD
+
+    run, reference = (functools.partial(weighted, op) for op in (add_layer_norm, add_layer_norm_reference))
+    return Problem(run, reference, tensors)
 
 
 def bias_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:
@@ -136,6 +166,17 @@ def bias_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, app
     return Problem(
         functools.partial(bias_gelu, approximate=approximate),
         functools.partial(bias_gelu_reference, approximate=approximate),
+        tensors,
+    )
+
+
+def gated_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:
+    """Return GeGLU with a result of (tokens, width)."""
+    tokens, width = shape
+    tensors = {"x_TC": 2 * torch.randn(tokens, 2 * width, generator=generator, device=generator.device)}
+    return Problem(
+        functools.partial(gated_gelu, approximate=approximate),
+        functools.partial(gated_gelu_reference, approximate=approximate),
         tensors,
     )
 

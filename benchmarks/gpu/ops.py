@@ -24,6 +24,7 @@ from megabert.ops.attention.rotary.cpu import turn
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import ATTENTION_OUTPUT
+from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.ops.layer_norm.api import layer_norm
 
@@ -148,6 +149,25 @@ class Ops:
         moved = leaves[0].nbytes
         self.compare(
             f"bias_gelu {tokens}x{width}", ops, leaves, {"forward": (2 * moved, 0), "backward": (3 * moved, 0)}
+        )
+
+    def gated_gelu(self) -> None:
+        """GELU of one half times the other: reads 2 and writes 1 forward, reads 3 and writes 2 backward."""
+        tokens, width = self.sizes.tokens, self.sizes.intermediate // 2
+        leaves = (self.random(tokens, 2 * width),)
+
+        def eager(x: Tensor) -> Tensor:
+            passed, gate = x.chunk(2, -1)
+            return functional.gelu(passed) * gate
+
+        ops: dict[str, Op] = {
+            "megabert": lambda x: gated_gelu(x, backend=self.ours),
+            "torch eager": eager,
+            "torch.compile": self.compiled(eager),
+        }
+        moved = leaves[0].nbytes // 2
+        self.compare(
+            f"gated_gelu {tokens}x{width}", ops, leaves, {"forward": (3 * moved, 0), "backward": (5 * moved, 0)}
         )
 
     def cross_entropy(self) -> None:
@@ -295,5 +315,6 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
         ops.rotary_attention(length)
     ops.layer_norm()
     ops.bias_gelu()
+    ops.gated_gelu()
     ops.cross_entropy()
     ops.lamb()

@@ -14,12 +14,16 @@ from megabert.ops.dense import add_product_
 
 LAYER_NORM_EXTRAS = (
     (),
+    ("unshifted",),
     ("residual",),
     ("bias", "residual"),
     ("bias", "dropout", "residual"),
     ("bias", "dropout", "residual", "twice"),
 )
 """The embeddings', the head's, and a layer's: in validation, and in training with its result used once or twice."""
+
+ADD_LAYER_NORM_EXTRAS = ((), ("sum",), ("dropout", "sum"), ("bias", "dropout", "sum"))
+"""ModernBERT's: the last one, a layer's, a layer's with dropout, and with a shift."""
 
 
 def problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Problem]:
@@ -30,11 +34,14 @@ def problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Problem]:
         for extras in LAYER_NORM_EXTRAS:
             label = f"layer_norm {shape[0]}x{shape[1]} {'+'.join(extras) or 'plain'}"
             found[label] = ops_problems.layer_norm_problem(shape, generator, extras=extras)
+        for extras in ADD_LAYER_NORM_EXTRAS:
+            label = f"add_layer_norm {shape[0]}x{shape[1]} {'+'.join(extras) or 'plain'}"
+            found[label] = ops_problems.add_layer_norm_problem(shape, generator, extras=extras)
     for approximate in (False, True):
         shape = (77, sizes.intermediate)
-        found[f"bias_gelu {shape[0]}x{shape[1]} {'tanh' if approximate else 'erf'}"] = ops_problems.bias_gelu_problem(
-            shape, generator, approximate=approximate
-        )
+        form = f"{shape[0]}x{shape[1]} {'tanh' if approximate else 'erf'}"
+        found[f"bias_gelu {form}"] = ops_problems.bias_gelu_problem(shape, generator, approximate=approximate)
+        found[f"gated_gelu {form}"] = ops_problems.gated_gelu_problem(shape, generator, approximate=approximate)
     longest = max(sizes.lengths)
     groups = [[longest // 4, 1, longest // 4 - 3], [longest // 2, 9], [longest, longest - 131, 1]]
     # Enough sequences that a program takes all keys of a head in turn, as in training at 512.

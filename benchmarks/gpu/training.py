@@ -235,7 +235,7 @@ def throughput(
 PARTS = {
     "attention": ("attention_",),
     "layer_norm": ("layer_norm_", "column_sums"),
-    "bias_gelu": ("bias_gelu_",),
+    "bias_gelu": ("bias_gelu_", "gated_gelu_"),
     "cross_entropy": ("cross_entropy_",),
     "lamb": ("lamb_",),
     "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "aten::mm", "aten::addmm", "aten::bmm"),

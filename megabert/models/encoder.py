@@ -234,7 +234,7 @@ class BertEncoder(nn.Module):
             if depth == 0 and self.convolution is not None:
                 convolved_TD = self.convolution(x_TD, hidden[0], batch.cu_seqlens, stream)
                 hidden = (convolved_TD, convolved_TD)
-        return hidden[0] if self.LayerNorm is None else self.LayerNorm(hidden[0])
+        return hidden[0] if self.LayerNorm is None else self.LayerNorm.add(*hidden, None)[0]
 
     def set_global_rope_theta(self, base: float) -> None:
         """Turn queries and keys of global attention by another base from now on; a phase may have its own."""

@@ -22,7 +22,7 @@ from megabert.config.run import OpsConfig
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.dense import dense
 from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
-from megabert.ops.layer_norm.api import layer_norm, layer_norm_twice
+from megabert.ops.layer_norm.api import add_layer_norm, layer_norm, layer_norm_twice
 
 Twice = tuple[Tensor, Tensor]
 """Hidden states for the next dense layer, and the same as the next residual: LayerNorm adds up their two gradients."""
@@ -81,8 +81,19 @@ class LayerNorm(nn.Module):
 
     def forward(self, x_TD: Tensor, other_TD: Tensor | None = None) -> Tensor:
         """Return LayerNorm(x + other), of shape (T, D); without another tensor, of x alone."""
-        bias_D = torch.zeros_like(self.weight) if self.bias is None else self.bias
-        return layer_norm(x_TD, self.weight, bias_D, eps=self.eps, residual_TD=other_TD, backend=self.backend)
+        return layer_norm(x_TD, self.weight, self.bias, eps=self.eps, residual_TD=other_TD, backend=self.backend)
+
+    def add(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None) -> Twice:
+        """Return LayerNorm(z) and z = residual + dropout(x), both of shape (T, D)."""
+        return add_layer_norm(
+            x_TD,
+            self.weight,
+            self.bias,
+            eps=self.eps,
+            residual_TD=residual_TD,
+            dropout=site,
+            backend=self.backend,
+        )
 
 
 class SubLayerNorm(nn.Module):

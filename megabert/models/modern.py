@@ -5,12 +5,11 @@ A layer adds to its input what attention and feed-forward make of it, so that an
 since the embeddings end with one; behind the last layer there is one more.
 """
 
-# T packed tokens, N heads, H head width, D = N * H hidden, F intermediate
+# T packed tokens, N heads, H head width, D = N * H hidden, F intermediate, C = 2 * F
 
 from dataclasses import dataclass
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
@@ -19,6 +18,7 @@ from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
 from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream, dropout
+from megabert.ops.gated_gelu.api import gated_gelu
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class RotarySelfAttention(nn.Module):
 
 
 class PreNormAttention(nn.Module):
-    """The first sub-layer: LayerNorm but in the first layer, attention, output projection, dropout."""
+    """The first sub-layer: LayerNorm except in the first layer, attention, output projection."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig, *, depth: int) -> None:
         super().__init__()
@@ -84,19 +84,22 @@ class PreNormAttention(nn.Module):
         self.output = Dense(config.hidden_size, config.hidden_size, bias=False)
 
     def forward(
-        self,
-        x_TD: Tensor,
-        packing: RotaryPacking,
-        sites: tuple[AttentionDropout | None, Dropout | None],
-        read_R: Tensor | None = None,
-    ) -> Tensor:
-        """Return what is added to the layer's input, of shape (T, D), or (R, D) where not all tokens are read."""
-        probabilities_site, output_site = sites
-        normed_TD = x_TD if self.LayerNorm is None else self.LayerNorm(x_TD)
-        context_TD = self.self(normed_TD, packing, probabilities_site)
+        self, hidden: Twice, packing: RotaryPacking, site: AttentionDropout | None, read_R: Tensor | None = None
+    ) -> Twice:
+        """Return the sub-layer's output and the sum that it is to be added to, of shape (T, D) or (R, D).
+
+        Args:
+            hidden: The output of the previous layer and the sum that it is to be added to; before the first layer the
+                embeddings, twice.
+            packing: Where the sequences are, and positions as angles.
+            site: Dropout of the probabilities; None drops nothing.
+            read_R: Index of the tokens whose hidden states are read; None: all.
+        """
+        normed_TD, sum_TD = hidden if self.LayerNorm is None else self.LayerNorm.add(*hidden, None)
+        context_TD = self.self(normed_TD, packing, site)
         if read_R is not None:
-            context_TD = context_TD.index_select(0, read_R)
-        return dropout(self.output(context_TD), output_site)
+            context_TD, sum_TD = (x_TD.index_select(0, read_R) for x_TD in (context_TD, sum_TD))
+        return self.output(context_TD), sum_TD
 
 
 class GatedFeedForward(nn.Module):
@@ -110,14 +113,21 @@ class GatedFeedForward(nn.Module):
         self.LayerNorm = LayerNorm(config.hidden_size, config, ops)
         self.input_and_gate = Dense(config.hidden_size, 2 * config.intermediate_size, bias=False)
         self.output = Dense(config.intermediate_size, config.hidden_size, bias=False)
-        self.approximate = "tanh" if config.hidden_act == "gelu_new" else "none"
+        self.approximate = config.hidden_act == "gelu_new"
+        self.backend = ops.bias_gelu
 
-    def forward(self, x_TD: Tensor, site: Dropout | None) -> Tensor:
-        """Return what is added to the sub-layer's input, of shape (T, D)."""
-        input_TF, gate_TF = self.input_and_gate(self.LayerNorm(x_TD)).chunk(2, -1)
-        inner_TF = functional.gelu(input_TF, approximate=self.approximate) * gate_TF
-        out_TD: Tensor = self.output(dropout(inner_TF, site))
-        return out_TD
+    def forward(self, hidden: Twice, attention_site: Dropout | None, site: Dropout | None) -> Twice:
+        """Return the sub-layer's output and the sum that it is to be added to, both of shape (T, D).
+
+        Args:
+            hidden: Attention's output and the sum that it is to be added to.
+            attention_site: Dropout of attention's output; None drops nothing.
+            site: Dropout before the projection back; None drops nothing.
+        """
+        normed_TD, sum_TD = self.LayerNorm.add(*hidden, attention_site)
+        x_TC = self.input_and_gate(normed_TD)
+        inner_TF = gated_gelu(x_TC, approximate=self.approximate, backend=self.backend)
+        return self.output(dropout(inner_TF, site)), sum_TD
 
 
 class PreNormLayer(nn.Module):
@@ -144,10 +154,15 @@ class PreNormLayer(nn.Module):
         depth: int,
         read_R: Tensor | None = None,
     ) -> Twice:
-        """Return the next hidden states, of shape (T, D) or (R, D), twice.
+        """Return the layer's output and the sum that it is to be added to, of shape (T, D) or (R, D).
+
+        The addition is left to the LayerNorm that follows, which reads both in one pass:
+
+            sum = sum + output;    output = attention(norm(sum))
+            sum = sum + output;    output = feed_forward(norm(sum))
 
         Args:
-            hidden: Hidden states of the previous layer.
+            hidden: What the previous layer returned; before the first layer the embeddings, twice.
             packing: Where the sequences are, and positions as angles.
             stream: Dropout of the micro-batch; None drops nothing.
             depth: Number of the layer, from 0, which keys dropout.
@@ -161,11 +176,10 @@ class PreNormLayer(nn.Module):
         probabilities = attention_dropout(
             stream, layer=depth, probability=config.attention_probs_dropout_prob, num_heads=config.num_attention_heads
         )
-        of_read, (x_TD, residual_TD) = stream, hidden
-        if read_R is not None:
-            of_read = None if stream is None else stream.at(read_R)
-            residual_TD = residual_TD.index_select(0, read_R)
-        sites = (probabilities, site(ATTENTION_OUTPUT, config.hidden_dropout_prob, of_read))
-        x_RD = residual_TD + self.attention(x_TD, packing, sites, read_R)
-        x_RD = x_RD + self.feed_forward(x_RD, site(FEED_FORWARD_OUTPUT, config.mlp_dropout, of_read))
-        return x_RD, x_RD
+        of_read = stream if read_R is None or stream is None else stream.at(read_R)
+        attended: Twice = self.attention(hidden, packing, probabilities, read_R)
+        attention_site = site(ATTENTION_OUTPUT, config.hidden_dropout_prob, of_read)
+        output: Twice = self.feed_forward(
+            attended, attention_site, site(FEED_FORWARD_OUTPUT, config.mlp_dropout, of_read)
+        )
+        return output

@@ -80,6 +80,7 @@ BACKEND_TABLES = {
     "rotary_attention": "megabert.ops.attention.rotary.api",
     "disentangled_attention": "megabert.ops.attention.disentangled",
     "bias_gelu": "megabert.ops.bias_gelu.api",
+    "gated_gelu": "megabert.ops.gated_gelu.api",
     "cross_entropy": "megabert.ops.cross_entropy.api",
     "lamb": "megabert.ops.lamb.api",
 }

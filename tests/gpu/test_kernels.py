@@ -32,9 +32,21 @@ def test_layer_norm(shape, extras, dtype, generator):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("extras", [("sum",), ("bias", "dropout", "sum")])
+def test_add_layer_norm(extras, dtype, generator):
+    check(ops_problems.add_layer_norm_problem((1001, 768), generator, extras=extras), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("approximate", [False, True])
 def test_bias_gelu(approximate, dtype, generator):
     check(ops_problems.bias_gelu_problem((1001, 4096), generator, approximate=approximate), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("approximate", [False, True])
+def test_gated_gelu(approximate, dtype, generator):
+    check(ops_problems.gated_gelu_problem((1001, 2624), generator, approximate=approximate), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,17 +1,4 @@
-"""``bias_gelu`` as Triton kernels; only the input and the bias are kept for the backward pass.
-
-With h = x + bias, the result is h times a gate between 0 and 1:
-
-    erf form:  y = h * Phi(h), dy/dh = Phi(h) + h * phi(h), Phi and phi the normal distribution and its density
-    tanh form: y = h * s, s = sigmoid(2u), u = sqrt(2/pi) (h + 0.044715 h^3), dy/dh = s + h s (1 - s) 2u'
-
-The tanh form is usually written with (1 + tanh(u)) / 2, which is sigmoid(2u); that needs no subtraction.
-
-Phi is computed from its tail, 1 - Phi(|h|) = exp(-h^2 / 2) t series(t) with t = 1 / (1 + p |h|), the form of
-Abramowitz & Stegun 7.1.26. The polynomials were fitted to a relative error of 3e-7 at every h, for 16-bit tensors to
-1e-4. The tail shares its exponential with phi and has no cancellation far below zero; CUDA's erf takes more
-instructions than memory leaves time for.
-"""
+"""``bias_gelu`` as Triton kernels; only the input and the bias are kept for the backward pass."""
 
 # T packed tokens, F intermediate, P programs
 
@@ -23,34 +10,9 @@ import triton.language as tl
 from torch import Tensor
 
 from megabert.ops.triton_support.column_sums import column_sums
-from megabert.ops.triton_support.device_functions import exp2, reciprocal
+from megabert.ops.triton_support.gelu_functions import gelu_derivative, gelu_gate_and_density
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import BIAS_GELU_PROGRAMS, bias_gelu_tiles, multiprocessors_of, split_rows
-
-
-@triton.jit
-def _gate_and_density(
-    h,  # x + bias, float32
-    APPROXIMATE: tl.constexpr,  # tanh form instead of erf form
-    IS_SHORT: tl.constexpr,  # whether the tensors are 16-bit, for which a shorter series is exact enough
-):
-    """Return what h is multiplied by and, in the erf form, exp(-h^2 / 2), which its derivative needs as well."""
-    if APPROXIMATE:
-        # sigmoid(2u) = 1 / (1 + 2^(-2u * log2(e))), and 2 * sqrt(2 / pi) * log2(e) = 2.302208198
-        return reciprocal(1.0 + exp2(-2.302208198 * h * (1.0 + 0.044715 * h * h))), h
-    density = exp2(-0.7213475204444817 * h * h)  # log2(e) / 2
-    if IS_SHORT:
-        t = reciprocal(1.0 + 0.4 * tl.abs(h))
-        series = 0.120579638 + t * (0.14404988 + t * -0.0847606321)
-        series = 0.159572779 + t * (0.160510799 + t * series)
-    else:
-        t = reciprocal(1.0 + 0.28 * tl.abs(h))
-        series = -0.0936265765 + t * 0.0247285984
-        series = 0.072794825 + t * (-0.0064924782 + t * (0.0924808154 + t * series))
-        series = 0.111703858 + t * (0.111699768 + t * (0.103085303 + t * (0.0836258022 + t * series)))
-    # The tail is Phi(h) for a negative h, and 1 - Phi(h) for a positive one.
-    tail = t * series * density
-    return tl.where(h >= 0.0, 1.0 - tail, tail), density
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -72,7 +34,7 @@ def bias_gelu_forward(
     offsets = row.to(tl.int64)[:, None] * width + cols[None, :]
     b = tl.load(bias_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)
     h = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32) + b[None, :]
-    gate, _ = _gate_and_density(h, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
+    gate, _ = gelu_gate_and_density(h, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
     tl.store(y_ptr + offsets, (h * gate).to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -101,12 +63,8 @@ def bias_gelu_backward(
         offsets = row.to(tl.int64)[:, None] * width + cols[None, :]
         h = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32) + b
         grad = tl.load(dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-        gate, density = _gate_and_density(h, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
-        if APPROXIMATE:
-            slope = 1.5957691216057308 * (1.0 + 0.134145 * h * h)  # 2u'; 2 * sqrt(2 / pi) and 3 * 0.044715
-            dh = grad * (gate + h * gate * (1.0 - gate) * slope)
-        else:
-            dh = grad * (gate + h * density * 0.3989422804014327)  # 1 / sqrt(2 pi)
+        gate, density = gelu_gate_and_density(h, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
+        dh = grad * gelu_derivative(h, gate, density, APPROXIMATE)
         # Rows past the end add nothing: their gradient was loaded as zero.
         dbias += dh
         tl.store(dx_ptr + offsets, dh.to(dx_ptr.dtype.element_ty), mask=mask)

@@ -13,7 +13,7 @@ from megabert.ops.dropout import Dropout
 def layer_norm_apex(
     x_TD: Tensor,
     weight_D: Tensor,
-    bias_D: Tensor,
+    bias_D: Tensor | None,
     input_bias_D: Tensor | None,
     residual_TD: Tensor | None,
     eps: float,
@@ -27,6 +27,20 @@ def layer_norm_apex(
     z_TD = keyed.dropout(z_TD, dropout)
     if residual_TD is not None:
         z_TD = z_TD + residual_TD.to(compute)
-    y_TD: Tensor = fused_layer_norm_affine(z_TD, weight_D.to(compute), bias_D.to(compute), z_TD.shape[-1:], eps)
+    shift_D = torch.zeros_like(weight_D) if bias_D is None else bias_D
+    y_TD: Tensor = fused_layer_norm_affine(z_TD, weight_D.to(compute), shift_D.to(compute), z_TD.shape[-1:], eps)
     y_TD = y_TD.to(x_TD.dtype)
     return y_TD, y_TD  # autograd adds their gradients
+
+
+def add_layer_norm_apex(
+    x_TD: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor | None,
+    residual_TD: Tensor,
+    eps: float,
+    dropout: Dropout | None,
+) -> tuple[Tensor, Tensor]:
+    """Run ``api.add_layer_norm`` in two steps; autograd adds the two gradients of the sum."""
+    z_TD = residual_TD + keyed.dropout(x_TD, dropout)
+    return layer_norm_apex(z_TD, weight_D, bias_D, None, None, eps, None)[0].to(x_TD.dtype), z_TD

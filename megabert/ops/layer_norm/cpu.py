@@ -23,7 +23,7 @@ class _LayerNorm(torch.autograd.Function):
         ctx: Any,
         x_TD: Tensor,
         weight_D: Tensor,
-        bias_D: Tensor,
+        bias_D: Tensor | None,
         input_bias_D: Tensor | None,
         residual_TD: Tensor | None,
         eps: float,
@@ -33,7 +33,7 @@ class _LayerNorm(torch.autograd.Function):
         z_TD = _sum(x_TD, input_bias_D, residual_TD, dropout)
         shape = z_TD.shape[-1:]
         y_TD, mean_T1, rstd_T1 = torch.native_layer_norm(
-            z_TD, shape, weight_D.to(z_TD.dtype), bias_D.to(z_TD.dtype), eps
+            z_TD, shape, weight_D.to(z_TD.dtype), None if bias_D is None else bias_D.to(z_TD.dtype), eps
         )
         ctx.save_for_backward(z_TD, mean_T1, rstd_T1, weight_D, bias_D)
         ctx.dropout = dropout
@@ -56,8 +56,8 @@ class _LayerNorm(torch.autograd.Function):
             mean_T1,
             rstd_T1,
             weight_D.to(z_TD.dtype),
-            bias_D.to(z_TD.dtype),
-            [True, True, True],
+            None if bias_D is None else bias_D.to(z_TD.dtype),
+            [True, True, bias_D is not None],
         )
         # The residual gets the gradient as it is, x what dropout lets through.
         grad_x_TD = grad_z_TD
@@ -66,7 +66,7 @@ class _LayerNorm(torch.autograd.Function):
         return (
             grad_x_TD.to(x_dtype),
             grad_weight_D.to(weight_D.dtype),
-            grad_bias_D.to(bias_D.dtype),
+            None if bias_D is None else grad_bias_D.to(bias_D.dtype),
             None if input_bias_dtype is None else grad_x_TD.sum(0).to(input_bias_dtype),
             None if residual_dtype is None else grad_z_TD.to(residual_dtype),
             None,
@@ -91,3 +91,17 @@ def _sum(x_TD: Tensor, input_bias_D: Tensor | None, residual_TD: Tensor | None, 
 
 layer_norm_torch = _LayerNorm.apply
 """Takes the arguments of ``forward`` above."""
+
+
+def add_layer_norm_torch(
+    x_TD: Tensor,
+    weight_D: Tensor,
+    bias_D: Tensor | None,
+    residual_TD: Tensor,
+    eps: float,
+    dropout: Dropout | None,
+) -> tuple[Tensor, Tensor]:
+    """Run ``api.add_layer_norm`` in two steps; autograd adds the two gradients of the sum."""
+    z_TD = residual_TD + keyed.dropout(x_TD, dropout)
+    y_TD, _ = layer_norm_torch(z_TD, weight_D, bias_D, None, None, eps, None)
+    return y_TD.to(x_TD.dtype), z_TD

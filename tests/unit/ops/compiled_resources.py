@@ -94,6 +94,16 @@ def layer_norm(dtype: torch.dtype, width: int, dropout: bool) -> None:
     torch.autograd.backward(twice, [torch.empty_like(y) for y in twice])
 
 
+def add_layer_norm(dtype: torch.dtype, width: int, dropout: bool) -> None:
+    from megabert.ops.dropout import Dropout
+    from megabert.ops.layer_norm.triton import add_layer_norm_triton
+
+    site = Dropout(0.1, meta(TOKENS, dtype=torch.int32)) if dropout else None
+    x, residual = meta(TOKENS, width, dtype=dtype), meta(TOKENS, width, dtype=dtype)
+    twice = add_layer_norm_triton(x, meta(width, dtype=dtype), None, residual, 1e-5, site)
+    torch.autograd.backward(twice, [torch.empty_like(y) for y in twice])
+
+
 def keyed_dropout(dtype: torch.dtype, width: int) -> None:
     from megabert.ops.dropout import Dropout
     from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
@@ -106,6 +116,13 @@ def bias_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
     from megabert.ops.bias_gelu.triton import bias_gelu_triton
 
     out = bias_gelu_triton(meta(TOKENS, width, dtype=dtype), meta(width, dtype=dtype), approximate=approximate)
+    out.backward(torch.empty_like(out))
+
+
+def gated_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
+    from megabert.ops.gated_gelu.triton import gated_gelu_triton
+
+    out = gated_gelu_triton(meta(TOKENS, 2 * width, dtype=dtype), approximate=approximate)
     out.backward(torch.empty_like(out))
 
 
@@ -171,9 +188,11 @@ def cases(everything: bool):
     bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
     yield "bf16 1024", keyed_dropout, (bf16, 1024)
     yield "bf16 1024", layer_norm, (bf16, 1024, True)
+    yield "bf16 1024 pre-norm", add_layer_norm, (bf16, 1024, False)
     yield "bf16 30528", cross_entropy, (bf16, 30_528)
     yield "f32", lamb, ()
     yield "bf16 4096 erf", bias_gelu, (bf16, 4096, False)
+    yield "bf16 2624 erf", gated_gelu, (bf16, 2624, False)  # ModernBERT-large
     for length in (64, 128, 512):
         yield f"bf16 16x64 {length}", attention, (bf16, length, 16, 64, True)
     yield "bf16 16x64 512 few", attention, (bf16, 512, 16, 64, True, 8)  # too few for one program a sequence and head
@@ -183,9 +202,12 @@ def cases(everything: bool):
         for dtype, name in ((bf16, "bf16"), (f16, "f16"), (f32, "f32")):
             for width in (128, 256, 512, 768, 1024, 2048, 4096):
                 for dropout in (False, True):
-                    yield f"{name} {width} {'dropout' if dropout else 'plain'}", layer_norm, (dtype, width, dropout)
+                    label = f"{name} {width} {'dropout' if dropout else 'plain'}"
+                    yield label, layer_norm, (dtype, width, dropout)
+                    yield f"{label} pre-norm", add_layer_norm, (dtype, width, dropout)
             for approximate in (False, True):
-                yield f"{name} 3072 {'tanh' if approximate else 'erf'}", bias_gelu, (dtype, 3072, approximate)
+                for op in (bias_gelu, gated_gelu):
+                    yield f"{name} 3072 {'tanh' if approximate else 'erf'}", op, (dtype, 3072, approximate)
             for heads, head_width in ((12, 64), (4, 32), (8, 128), (2, 16)):
                 for reach in (64, None):
                     for dropout in (False, True):

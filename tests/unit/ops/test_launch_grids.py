@@ -14,6 +14,7 @@ from megabert.ops.attention.rotary.triton import rotary_attention_triton
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
 from megabert.ops.cross_entropy.triton import cross_entropy_triton
 from megabert.ops.dropout import Dropout
+from megabert.ops.gated_gelu.triton import gated_gelu_triton
 from megabert.ops.layer_norm.triton import layer_norm_triton
 from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 
@@ -45,6 +46,7 @@ def test_grids_of_a_million_tokens_can_be_launched(launches):
     options = {"max_seqlen": 128, "num_heads": HEADS, "dropout": probabilities}
     for out in (
         bias_gelu_triton(x, bias, approximate=False),
+        gated_gelu_triton(x, approximate=False),
         layer_norm_triton(x, bias, bias, None, meta(TOKENS, 256), 1e-12, site)[0],
         attention_triton(meta(TOKENS, 3 * 256), cu_seqlens, **options),
         cross_entropy_triton(meta(TOKENS // 6, 256), meta(TOKENS // 6, dtype=torch.int64))[0],

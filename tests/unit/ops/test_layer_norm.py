@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.ops_problems import relative_error
+from benchmarks.ops_problems import add_layer_norm_problem, errors, relative_error
 from megabert.ops.layer_norm.api import layer_norm, layer_norm_twice
 from megabert.ops.layer_norm.reference import layer_norm_reference
 
@@ -68,6 +68,14 @@ def test_both_uses_of_a_result_add_their_gradients(used, generator, make_site):
         found.append([leaf.grad for leaf in leaves])
     for ours, expected in zip(*found, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("extras", [(), ("sum",), ("bias", "dropout", "sum")], ids="+".join)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", SHAPES[1:])
+def test_add_layer_norm_and_gradients_match_float64_reference(shape, dtype, extras, generator):
+    problem = add_layer_norm_problem(shape, generator, extras=extras)
+    assert max(errors(problem, dtype, backend="torch").values()) < TOLERANCE[dtype]
 
 
 def test_layer_norm_of_no_rows_gives_zero_gradients():

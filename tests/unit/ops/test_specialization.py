@@ -16,6 +16,7 @@ from megabert.ops.attention.rotary.triton import rotary_attention_triton
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
 from megabert.ops.cross_entropy.triton import cross_entropy_triton
 from megabert.ops.dropout import Dropout
+from megabert.ops.gated_gelu.triton import gated_gelu_triton
 from megabert.ops.layer_norm.triton import layer_norm_triton
 from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 
@@ -64,6 +65,7 @@ def run_ops(tokens, masked, sequences):
         x, residual = meta(rows, WIDTH), meta(rows, WIDTH)
         torch.autograd.backward(layer_norm_triton(x, column, column, column, residual, 1e-12, dropout), [x, residual])
         bias_gelu_triton(x, column, approximate=False).backward(x)
+        gated_gelu_triton(x, approximate=False).backward(meta(rows, WIDTH // 2))
     qkv, cu_seqlens = meta(tokens, 3 * WIDTH), meta(sequences + 1, dtype=torch.int32)
     bias = meta(3 * WIDTH)
     attention_triton(qkv, cu_seqlens, **options, bias_C=bias).backward(meta(tokens, WIDTH))
@@ -81,8 +83,9 @@ def test_each_kernel_is_compiled_once_for_all_micro_batches(variants):
     first = {name: set(kinds) for name, kinds in variants.items()}
     for size in SIZES[1:]:
         run_ops(*size)
-    kernels = {"layer_norm_backward", "attention_backward", "bias_gelu_backward", "cross_entropy_backward"}
-    assert kernels | {"column_sums_of_partials", "dropout_row_keys", "dropout_tile"} <= set(variants)
+    ops = ("layer_norm", "attention", "bias_gelu", "gated_gelu", "cross_entropy")
+    others = {"column_sums_of_partials", "dropout_row_keys", "dropout_tile"}
+    assert {f"{op}_backward" for op in ops} | others <= set(variants)
     assert {"rotary_turn", "rotary_attention_backward_keys"} <= set(variants)
     assert variants == first
 

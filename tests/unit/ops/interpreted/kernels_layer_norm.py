@@ -3,12 +3,20 @@
 import pytest
 import torch
 
-from benchmarks.ops_problems import dropout_stream, layer_norm_problem
+from benchmarks.ops_problems import add_layer_norm_problem, dropout_stream, layer_norm_problem
 from megabert.ops.dropout import keep_mask
-from megabert.ops.layer_norm.triton import layer_norm_triton
+from megabert.ops.layer_norm.cpu import add_layer_norm_torch
+from megabert.ops.layer_norm.triton import add_layer_norm_triton, layer_norm_triton
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-EXTRAS = [(), ("residual",), ("bias", "residual"), ("bias", "dropout"), ("bias", "dropout", "residual", "twice")]
+EXTRAS = [
+    (),
+    ("unshifted",),
+    ("residual",),
+    ("bias", "residual"),
+    ("bias", "dropout"),
+    ("bias", "dropout", "residual", "twice"),
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -16,6 +24,24 @@ EXTRAS = [(), ("residual",), ("bias", "residual"), ("bias", "dropout"), ("bias",
 @pytest.mark.parametrize("shape", [(5, 1023), (37, 128), (3, 5)])
 def test_layer_norm_matches_reference(shape, extras, dtype, generator, assert_close):
     assert_close(layer_norm_problem(shape, generator, extras=extras), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("extras", [(), ("sum",), ("dropout", "sum"), ("bias", "dropout", "sum")], ids="+".join)
+@pytest.mark.parametrize("shape", [(5, 1023), (37, 128), (6, 21)])
+def test_add_layer_norm_matches_reference(shape, extras, dtype, generator, assert_close):
+    assert_close(add_layer_norm_problem(shape, generator, extras=extras), dtype)
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_add_layer_norm_differentiates_the_result_or_the_sum_alone(used, generator):
+    tensors = add_layer_norm_problem((7, 24), generator).tensors
+    gradients = []
+    for op in (add_layer_norm_triton, add_layer_norm_torch):
+        x, weight, residual = (tensors[name].clone().requires_grad_() for name in ("x_TD", "weight_D", "residual_TD"))
+        op(x, weight, None, residual, 1e-5, None)[used].square().sum().backward()
+        gradients.append([x.grad, residual.grad, torch.zeros(24) if weight.grad is None else weight.grad])
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 768), (700, 8)])

@@ -1,0 +1,1 @@
+"""GELU of one half of each row times the other half."""

@@ -1,0 +1,110 @@
+"""``gated_gelu`` as Triton kernels; only the input is kept for the backward pass.
+
+With y = g(a) * b, a and b the halves of a row and g GELU: da = dy * b * g'(a), db = dy * g(a). Forward reads 2 numbers
+for each that it writes, backward reads 3 and writes 2.
+"""
+
+# T packed tokens, F intermediate, C = 2 * F
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from megabert.ops.triton_support.gelu_functions import gelu_derivative, gelu_gate_and_density
+from megabert.ops.triton_support.input_checks import require
+from megabert.ops.triton_support.tile_sizes import bias_gelu_tiles
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def gated_gelu_forward(
+    x_ptr,  # both projections, (tokens, 2 * width)
+    y_ptr,  # result, (tokens, width)
+    tokens,  # rows
+    width,  # columns of a row of the result
+    APPROXIMATE: tl.constexpr,  # tanh form instead of erf form
+    ROWS: tl.constexpr,  # rows of a tile
+    COLUMNS: tl.constexpr,  # columns of a tile
+):
+    """Compute one tile of the result; tiles are numbered row by row."""
+    tiles = tl.cdiv(width, COLUMNS)
+    row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
+    cols = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    mask = (row < tokens)[:, None] & (cols < width)[None, :]
+    inputs = 2 * row.to(tl.int64)[:, None] * width + cols[None, :]
+    a = tl.load(x_ptr + inputs, mask=mask, other=0.0).to(tl.float32)
+    b = tl.load(x_ptr + inputs + width, mask=mask, other=0.0).to(tl.float32)
+    gate, _ = gelu_gate_and_density(a, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
+    outputs = row.to(tl.int64)[:, None] * width + cols[None, :]
+    tl.store(y_ptr + outputs, (a * gate * b).to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def gated_gelu_backward(
+    dy_ptr,  # gradient of the result, (tokens, width)
+    x_ptr,  # both projections, (tokens, 2 * width)
+    dx_ptr,  # their gradients, (tokens, 2 * width)
+    tokens,  # rows
+    width,  # columns of a row of the result
+    APPROXIMATE: tl.constexpr,  # tanh form instead of erf form
+    ROWS: tl.constexpr,  # rows of a tile
+    COLUMNS: tl.constexpr,  # columns of a tile
+):
+    """Differentiate one tile of the result."""
+    tiles = tl.cdiv(width, COLUMNS)
+    row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
+    cols = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    mask = (row < tokens)[:, None] & (cols < width)[None, :]
+    inputs = 2 * row.to(tl.int64)[:, None] * width + cols[None, :]
+    a = tl.load(x_ptr + inputs, mask=mask, other=0.0).to(tl.float32)
+    b = tl.load(x_ptr + inputs + width, mask=mask, other=0.0).to(tl.float32)
+    outputs = row.to(tl.int64)[:, None] * width + cols[None, :]
+    grad = tl.load(dy_ptr + outputs, mask=mask, other=0.0).to(tl.float32)
+    gate, density = gelu_gate_and_density(a, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
+    da = grad * b * gelu_derivative(a, gate, density, APPROXIMATE)
+    tl.store(dx_ptr + inputs, da.to(dx_ptr.dtype.element_ty), mask=mask)
+    tl.store(dx_ptr + inputs + width, (grad * a * gate).to(dx_ptr.dtype.element_ty), mask=mask)
+
+
+def gated_gelu_triton(x_TC: Tensor, *, approximate: bool) -> Tensor:
+    """Run ``api.gated_gelu`` on a CUDA device; everything between loads and stores is float32."""
+    require("bias_gelu", x_TC)
+    return _GatedGelu.apply(x_TC, approximate)
+
+
+class _GatedGelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TC: Tensor, approximate: bool) -> Tensor:
+        x_TC = x_TC.contiguous()
+        ctx.save_for_backward(x_TC)
+        ctx.approximate = approximate
+        y_TF = x_TC.new_empty(x_TC.shape[0], x_TC.shape[1] // 2)
+        _launch(gated_gelu_forward, y_TF.shape, (x_TC, y_TF), approximate=approximate)
+        return y_TF
+
+    @staticmethod
+    def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor, None]:
+        (x_TC,) = ctx.saved_tensors
+        dx_TC = torch.empty_like(x_TC)
+        tensors = (grad_TF.contiguous(), x_TC, dx_TC)
+        _launch(gated_gelu_backward, grad_TF.shape, tensors, approximate=ctx.approximate)
+        return dx_TC, None
+
+
+def _launch(kernel: Any, shape: torch.Size, tensors: tuple[Tensor, ...], *, approximate: bool) -> None:
+    """Launch a program for each tile of a result of this shape."""
+    tokens, width = shape
+    tiles = bias_gelu_tiles(width)
+    if tokens:
+        # One dimension of programs: the others end at 65,535.
+        kernel[(triton.cdiv(width, tiles.columns) * triton.cdiv(tokens, tiles.rows),)](
+            *tensors,
+            tokens,
+            width,
+            APPROXIMATE=approximate,
+            ROWS=tiles.rows,
+            COLUMNS=tiles.columns,
+            num_warps=tiles.warps,
+        )
