@@ -108,7 +108,7 @@ def checked_array(path: Path, dtype: type[np.generic], shape: tuple[int | None, 
     try:
         check_regular(path)
         array: NDArray[Any] = np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, TypeError) as error:
+    except Exception as error:  # numpy parses the header as text of Python, so that any kind of error may come of it
         raise unreadable(path, str(error)) from error
     fits = array.ndim == len(shape) and all(size in (None, own) for size, own in zip(shape, array.shape, strict=True))
     if array.dtype != dtype or not fits or not array.flags.c_contiguous:

@@ -4,7 +4,6 @@ A pass over a bucket (there are ``dupe_factor`` of them over the training docume
 of the same documents. Held-out documents are passed over once.
 """
 
-import contextlib
 import filecmp
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ from megabert.shards import (
     ShardMetadata,
     flat_list,
     instance_schema,
-    read_manifest,
     rows_per_batch,
     write_lengths,
     write_manifest,
@@ -108,7 +106,7 @@ def make_instances(build: Build, corpus: Counts, buckets_a_shard: int) -> dict[i
     for length, manifest in manifests.items():
         folder = build.path("instances", str(length))
         _copy_tokenizer(build.path("tokenizer"), folder / "tokenizer")
-        manifests[length] = _keep_or_write(folder, manifest)
+        write_manifest(folder, manifest)
     return manifests
 
 
@@ -270,12 +268,3 @@ def _copy_tokenizer(source: Path, folder: Path) -> None:
         return
     with publish_folder(folder) as temporary:
         copy_tokenizer(source, temporary)
-
-
-def _keep_or_write(folder: Path, manifest: Manifest) -> Manifest:
-    """Write a manifest, unless the same is there already: a training may be reading it."""
-    with contextlib.suppress(DataError):
-        if read_manifest(folder) == manifest:
-            return manifest
-    write_manifest(folder, manifest)
-    return manifest

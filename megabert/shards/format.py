@@ -255,7 +255,7 @@ class Manifest:
 
 
 def write_manifest(folder: Path | str, manifest: Manifest) -> Path:
-    """Write ``manifest.json`` whole or not at all, and return its path.
+    """Write ``manifest.json`` whole or not at all, and return its path; one that is just so already is left alone.
 
     Raises:
         DataError: The manifest has no shards, or the disk is full.
@@ -265,7 +265,9 @@ def write_manifest(folder: Path | str, manifest: Manifest) -> Path:
         raise DataError(f"{path}: refused, there is no shard to list. The corpus gave no instance.")
     content = {"format_version": FORMAT_VERSION, "totals": manifest.totals(), **asdict(manifest)}
     content["metadata"] = manifest.metadata.to_dict()
-    atomic_write(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+    text = json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
+    if not path.is_file() or path.read_bytes() != text:
+        atomic_write(path, text)
     return path
 
 

@@ -32,11 +32,17 @@ COMMANDS = {
 }
 
 
-def make_material(folder: Path, server: CommandServer) -> Path:
-    """Make the corpus, a build, a run, an export and a fine-tuning, in their order."""
+def write_texts(folder: Path) -> list[str]:
+    """Write the corpus as JSON lines; return its documents."""
     documents = [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
     texts = [document["text"][:4000] for document in documents[::12]]
     (folder / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return texts
+
+
+def make_material(folder: Path, server: CommandServer) -> Path:
+    """Make the corpus, a build, a run, an export and a fine-tuning, in their order."""
+    texts = write_texts(folder)
     (folder / "text.txt").write_text("\n\n".join(texts))
     lines = [sentence for text in texts for sentence in text.split(". ") if 20 < len(sentence) < 200][:60]
     rows = [f"{' '.join(line.split())}\t{'long' if len(line) > 90 else 'short'}" for line in lines]

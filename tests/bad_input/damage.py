@@ -1,0 +1,414 @@
+"""Damage to every file that a build and a run leave, with what reads it, one after the other in one process.
+
+A mutation changes one file. *As it is*, hashes have to notice it: it is refused, or nothing comes of it. *Refitted*,
+all hashes and sizes that vouch for the file are made to fit, so that the damage reaches the reader, which may then
+refuse it or believe it, and does not crash, hang or show a traceback.
+
+The module is run by `forked.server`, with what to read as its arguments; it prints a line of JSON for each mutation.
+"""
+
+import hashlib
+import io
+import json
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from bad_input.fuzz import BYTES, STRUCTURE, Mutation
+from bad_input.material import COMMANDS, run_flags
+from forked.server import forget
+
+from data_prep.cli import main as megabert_data
+from data_prep.execution import sealed
+from data_prep.execution.build_state import STATE_NAME, BuildState, _read_state
+from data_prep.pipeline import PLAN_NAME
+from megabert.cli import main as megabert
+from megabert.command_line.failures import as_user_error
+from megabert.errors import DataError
+
+REFUSED, SAME, OTHER = "refused", "same result", "another result"
+NUMBERS = (0, 1, -1, 2, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, -0x80000000, 1 << 40, -(1 << 62))
+
+
+class Refused(Exception):
+    """A reader said what is wrong."""
+
+
+def number(content: bytes, chance: random.Random) -> bytes:
+    """Write another number where one may be stored: an offset, a length, an id."""
+    width = chance.choice([2, 4, 8])
+    place = chance.randrange(max(1, len(content) // width)) * width
+    value = chance.choice(NUMBERS) & ((1 << 8 * width) - 1)
+    return content[:place] + value.to_bytes(width, "little") + content[place + width :]
+
+
+def nudge(content: bytes, chance: random.Random) -> bytes:
+    """Add or take a little where a number may be stored."""
+    place = chance.randrange(max(1, len(content) // 4)) * 4
+    near = int.from_bytes(content[place : place + 4], "little") + chance.choice([-8, -1, 1, 2, 8, 64])
+    return content[:place] + (near & 0xFFFFFFFF).to_bytes(4, "little") + content[place + 4 :]
+
+
+class Target(NamedTuple):
+    """Files of one kind, and what reads them."""
+
+    name: str
+    files: str
+    """Pattern of the files, in the folder of the material."""
+    read: Callable[[Path], Any]
+    """Reads them; returns what came of it, raises an error that a user understands."""
+    refit: Callable[[Path], None] | None = None
+    """Makes hashes fit what the folder holds now; None where nothing vouches for the files while they are read."""
+    context: Callable[[BuildState], str] | None = None
+    """What a sealed text belongs to: then the text is mutated, and the seal is fitted."""
+
+    def mutation(self, index: int, path: Path) -> Mutation:
+        """Return the kind that has its turn."""
+        is_binary = path.suffix in (".arrow", ".npy", ".safetensors")
+        kinds = (number, nudge, number, *BYTES) if is_binary else BYTES + STRUCTURE if ".json" in path.suffix else BYTES
+        return kinds[index % len(kinds)]
+
+
+def run(main: Callable[[list[str]], int], command: str) -> None:
+    """Run a command of ours in this process.
+
+    Raises:
+        Refused: It ended with an error that a user understands.
+        RuntimeError: It ended in a traceback.
+    """
+    shown = io.StringIO()
+    with redirect_stdout(shown), redirect_stderr(shown):
+        code = main(command.split()[1:])
+    if code in (2, 3, 4, 6):
+        raise Refused(shown.getvalue()[-300:])
+    if code:
+        raise RuntimeError(f"exit code {code}: {shown.getvalue()[-1500:]}")
+
+
+def digest_of(folder: Path, *patterns: str) -> str:
+    """Return a hash of the names and bytes of files."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def build_again(folder: Path) -> Any:
+    """Continue the build; it has to make the shards and manifests that it made before."""
+    run(megabert_data, COMMANDS["build"])
+    return digest_of(folder, "build/instances/*/*.arrow", "build/instances/*/manifest.json")
+
+
+def verify(folder: Path) -> Any:
+    """Check the shards, with the text."""
+    from megabert.shards import read_manifest
+
+    run(megabert_data, "megabert-data verify build/instances/32 --text --workers 1")
+    return read_manifest(folder / "build" / "instances" / "32").data_sha256
+
+
+def show(folder: Path) -> Any:
+    """Show statistics and a row, and check nothing."""
+    run(megabert_data, "megabert-data stats build/instances/32")
+    run(megabert_data, "megabert-data peek build/instances/32/train-00000-00.arrow:3")
+
+
+def train(folder: Path) -> Any:
+    """Read all rows and pack a batch, as a training does."""
+    from megabert.data.order import BEGINNING
+    from megabert.data.packing import shape_for
+    from megabert.data.step_packer import RankShare, StepPacker, validation_batches
+    from megabert.shards.checked_shards import check_shards
+    from megabert.shards.shard_set import ShardSet
+
+    digest = hashlib.sha256()
+    for split in ("train", "validation"):
+        shards = ShardSet.open(folder / "build" / "instances" / "32", split)
+        check_shards([shards], {}, rank=0, world_size=1, with_content=True)
+        columns = shards.rows(np.arange(min(shards.num_rows, 1 << 16)))
+        for array in columns:
+            digest.update(np.ascontiguousarray(array))
+        shape = shape_for(shards.statistics, global_batch_size=16, world_size=1, micro_batch_tokens=256)
+        share = RankShare(shape=shape)
+        StepPacker(shards, seed=1, global_batch_size=16, share=share).pack(BEGINNING, 0)
+        list(validation_batches(shards, share, max_instances=64))
+    return digest.hexdigest()
+
+
+def tokenized(folder: Path) -> Any:
+    """Tokenize and count extracted text."""
+    from data_prep.steps.step3_tokenize import TokenizeTask, tokenize
+    from data_prep.steps.vocabulary_words import extracted_texts
+
+    parts = []
+    for path in sorted((folder / "unfinished" / "work" / "extract").glob("*.arrow"))[:3]:
+        task = TokenizeTask(path, folder / "unfinished" / "tokenizer", 0.1, folder / "scratch" / path.name)
+        parts += [tokenize(task)[1], len(list(extracted_texts(path, 1.0)))]
+    return parts, digest_of(folder / "scratch", "*.arrow")
+
+
+def words(folder: Path) -> Any:
+    """Add up the counts of words, and find the documents that are held out."""
+    from data_prep.steps.vocabulary_words import held_out_of, merge_words
+    from data_prep.vocabulary_training import VocabularyOptions
+
+    paths = sorted((folder / "unfinished" / "work" / "words").glob("*.words.arrow"))
+    names = [path.with_name(path.name.removesuffix(".words.arrow")) for path in paths]
+    level, counted = merge_words(names, 1e9)
+    held_out_of(names, level, counted, VocabularyOptions(vocab_size=400))
+    return sorted(counted)
+
+
+def token_ranges(part: str) -> Callable[[Path], Any]:
+    """Return what reads ranges of tokenized documents, and puts them into the order of a bucket."""
+
+    def read(folder: Path) -> Any:
+        from data_prep.document_set import document_schema, hash_range, tokenizer_of
+        from data_prep.token_files import TokenFile, TokenReader
+
+        vocab_size = tokenizer_of(folder / "unfinished" / "tokenizer").vocab_size
+        files = [TokenFile(path, 0, 9, 9) for path in sorted((folder / "unfinished" / "work" / part).glob("*.arrow"))]
+        files = files if part == "chunks" else [TokenFile(file.path) for file in files]
+        digest = hashlib.sha256()
+        with TokenReader(files, vocab_size) as reader:
+            for cell in range(3):
+                documents = reader.read(range(2), *hash_range(cell, 3))
+                ordered = documents.take(np.lexsort((documents.hashes_D, documents.splits_D)))
+                ordered.write(folder / "scratch" / "bucket.arrow", document_schema(vocab_size))
+                digest.update(ordered.ids_T)
+        return digest.hexdigest()
+
+    return read
+
+
+def owners(folder: Path) -> Any:
+    """Find who owns paragraphs, from every kind of file on the way."""
+    from data_prep.clean.paragraphs import ParagraphOwners, ParagraphTask, find_copies, gather_copies, merge_hashes
+
+    own, scratch = folder / "unfinished" / "work" / "paragraphs", folder / "scratch" / "out.npy"
+    chunks = len(list(own.glob("0*.npy")))
+    merge_hashes(ParagraphTask(own, "{:06d}.npy", range(chunks), 0, 1, scratch))
+    find_copies(ParagraphTask(own, "merged-{:05d}-00000.npy", range(1), 0, 1, scratch))
+    gather_copies(ParagraphTask(own, "found-{:05d}.npy", range(1), 0, chunks, scratch))
+    kept = ParagraphOwners(own / "copies-00000.npy", 0, 10).kept(["a paragraph of some length"] * 2)
+    return kept, scratch.read_bytes()
+
+
+def export(folder: Path) -> Any:
+    """Read a whole checkpoint."""
+    run(megabert, "megabert export run --to out")
+    return digest_of(folder, "out/model.safetensors")
+
+
+def report(folder: Path) -> Any:
+    """Show a run by all that shows one."""
+    for command in ("megabert report run", "megabert compare run run", "megabert watch run --once"):
+        run(megabert, command)
+
+
+def start(folder: Path) -> Any:
+    """Begin a run up to its plan."""
+    run(megabert, f"megabert pretrain {run_flags()} --run-dir new --dry-run")
+
+
+def fit_manifests(folder: Path) -> None:
+    """Let the manifests vouch for the shards as they are."""
+    for path in folder.glob("build/instances/*/manifest.json"):
+        manifest = json.loads(path.read_bytes())
+        for entry in manifest["shards"]:
+            entry["sha256"] = hashlib.sha256((path.parent / entry["file"]).read_bytes()).hexdigest()
+        path.write_text(json.dumps(manifest))
+
+
+def fit_records(folder: Path) -> None:
+    """Let the records vouch for documents and shards as they are, and have instances made of the documents again."""
+    build = folder / "build"
+    origins = _read_state(build / STATE_NAME).origins
+    for path in (build / "work" / "records").glob("*.jsonl"):
+        lines = [json.loads(b"{" + line[sealed.START :]) for line in path.read_bytes().splitlines() if line]
+        for line in lines:
+            for name in line["files"]:
+                content = (build / name).read_bytes()
+                line["files"][name] = [len(content), hashlib.sha256(content).hexdigest()]
+        path.write_bytes(b"".join(sealed.seal(line, origins.context(path.stem)) + b"\n" for line in lines))
+    for path in [*build.glob("work/records/instances-*"), *build.glob("instances/*/manifest.json")]:
+        path.unlink()
+
+
+def fit_checkpoints(folder: Path) -> None:
+    """Let the manifests of checkpoints vouch for files and content as they are."""
+    for path in folder.glob("run/checkpoints/*/manifest.json"):
+        content = json.loads(path.read_bytes())["content"]
+        for name, stored in content["files"].items():
+            data = (path.parent / name).read_bytes()
+            stored |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        path.write_text(json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "content": content}))
+
+
+INSTANCES, WORK = "build/instances/32", "unfinished/work"
+TARGETS = (
+    Target("shards, verified", f"{INSTANCES}/*.arrow", verify, fit_manifests),
+    Target("shards, trained on", f"{INSTANCES}/*.arrow", train, fit_manifests),
+    Target("shards, shown", f"{INSTANCES}/train-00000-00.arrow", show),
+    Target("shards, continued", f"{INSTANCES}/*.arrow", build_again),
+    Target("lengths, verified", f"{INSTANCES}/*.npy", verify),
+    Target("lengths, trained on", f"{INSTANCES}/*.npy", train),
+    Target("manifest of shards, verified", f"{INSTANCES}/manifest.json", verify),
+    Target("manifest of shards, trained on", f"{INSTANCES}/manifest.json", train),
+    Target("manifest of shards, continued", f"{INSTANCES}/manifest.json", build_again),
+    Target("documents, verified", "build/documents/*.arrow", verify),
+    Target("documents, continued", "build/documents/*.arrow", build_again, fit_records),
+    Target("index of documents, verified", "build/documents/*.npy", verify),
+    Target("index of documents, continued", "build/documents/*.npy", build_again),
+    Target("plan", f"build/{PLAN_NAME}", build_again, context=lambda state: state.origins.context(PLAN_NAME)),
+    Target("state", f"build/{STATE_NAME}", build_again, context=lambda state: STATE_NAME),
+    *(
+        Target(f"records of {name}", f"build/work/records/{name}.jsonl", build_again, None,
+               lambda state, name=name: state.origins.context(name))
+        for name in ("documents", "instances-32", "tokenizer")
+    ),
+    Target("extracted text", f"{WORK}/extract/*.arrow", tokenized),
+    Target("counted words", f"{WORK}/words/*.arrow", words),
+    Target("tokens", f"{WORK}/tokens/*.arrow", token_ranges("tokens")),
+    Target("merged chunks", f"{WORK}/chunks/*.arrow", token_ranges("chunks")),
+    Target("hashes of paragraphs", f"{WORK}/paragraphs/*.npy", owners),
+    Target("checkpoint", "run/checkpoints/step_00000006/*", export, fit_checkpoints),
+    Target("run folder", "run/*.*", report),
+    Target("run folder, started", "run/*.json", start),
+)  # fmt: skip
+RUN_TARGETS = ("checkpoint", "run folder", "run folder, started")
+"""Targets that read with torch: a few hundred milliseconds each."""
+
+
+class Folder:
+    """The material of a child, put back after each mutation."""
+
+    def __init__(self, path: Path) -> None:
+        """Remember all files."""
+        self.path = path
+        self._sound = {file: (file.read_bytes(), _stamp(file)) for file in path.rglob("*") if file.is_file()}
+
+    def restore(self) -> None:
+        """Undo whatever was written."""
+        for file in [file for file in self.path.rglob("*") if file.is_file() and file not in self._sound]:
+            file.unlink()
+        for file, (content, stamp) in self._sound.items():
+            if _stamp(file) != stamp:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+                self._sound[file] = content, _stamp(file)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    return (path.stat().st_size, path.stat().st_ctime_ns) if path.is_file() else None  # times of change are put back
+
+
+def mutate(target: Target, index: int, seed: int, folder: Path) -> str:
+    """Change a file of the target; return what was done, "" if nothing was."""
+    chance = random.Random(f"{target.name} {index} {seed}")
+    paths = sorted(path for path in folder.glob(target.files) if path.is_file() and path.stat().st_size)
+    path = chance.choice(paths)
+    kind, before = target.mutation(index, path), path.read_bytes()
+    is_refitted = bool(index // 2 % 2) and (target.refit is not None or target.context is not None)
+    status = path.stat()
+    try:
+        if is_refitted and target.context:
+            after = _sealed_again(before, kind, chance, target.context(_read_state(folder / "build" / STATE_NAME)))
+        else:
+            after = kind(before, chance)
+    except ValueError:  # no JSON to change the structure of
+        return ""
+    path.write_bytes(after)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    if is_refitted and target.refit:
+        try:
+            target.refit(folder)
+        except (ValueError, KeyError, TypeError, AttributeError, OSError):  # what is fitted was damaged beyond that
+            return ""
+    what = f"{path.relative_to(folder)}, {kind.__name__}{', refitted' if is_refitted else ''}"
+    return what if after != before else ""
+
+
+def _sealed_again(content: bytes, kind: Mutation, chance: random.Random, context: str) -> bytes:
+    """Change one sealed text of a file, and fit its seal."""
+    lines = content.splitlines() if content.count(sealed._BEGIN) > 1 else [content]
+    place = chance.choice([place for place, line in enumerate(lines) if line])
+    rest = kind(b"{" + lines[place][sealed.START :], chance)[1:].rstrip(b"\n")
+    lines[place] = sealed._BEGIN + sealed._digest(rest, context) + sealed._END + rest
+    return b"\n".join(lines) + b"\n"
+
+
+def outcomes(target: Target, indices: range, seed: int, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield what came of each mutation, and what is wrong with that."""
+    own = Folder(folder)
+    expected = target.read(folder)
+    for index in indices:
+        own.restore()
+        forget()
+        what, outcome, problem = mutate(target, index, seed, folder), "", ""
+        if what:
+            try:
+                outcome = SAME if target.read(folder) == expected else OTHER
+                vouched = target.refit or target.context or "continued" in target.name
+                if outcome == OTHER and vouched and "refitted" not in what:
+                    problem = "accepted with another result, though hashes do not fit"
+            except Refused:
+                outcome = REFUSED
+            except BaseException as error:
+                outcome, known = REFUSED, as_user_error(error)
+                if known is None or isinstance(error, MemoryError):
+                    problem = "".join(traceback.format_exception(error))[-1500:]
+        yield {"index": index, "what": what, "outcome": outcome, "problem": problem}
+
+
+def prepare(folder: Path) -> None:
+    """Begin a build with all rules, and leave it before it deletes what steps 1 to 4 left."""
+    from data_prep import config
+    from data_prep.execution.executors import Executor
+    from data_prep.pipeline import build
+    from data_prep.steps import step4_merge_chunks
+
+    class Stopping(Executor):
+        def run(self, function: Any, tasks: Any) -> Iterator[tuple[int, Any]]:
+            for index, task in enumerate(tasks):
+                if getattr(task, "step", "") == "documents":
+                    raise DataError("that is enough")
+                yield index, function(task)
+
+    step4_merge_chunks.MAX_FILES = 2
+    clean = config.CleanConfig(rules=("length", "duplicate_paragraphs", "duplicate_documents"))
+    source = config.SourceConfig(input=str(folder / "text.jsonl"))
+    wanted = config.BuildConfig(
+        sources=(source,), clean=clean, vocab_size=400, lengths=(32,), validation_share=0.2, chunk_mib=0.02
+    )
+    try:
+        build(wanted, folder / "unfinished", Stopping())
+    except DataError:
+        return
+    raise AssertionError("the build was not stopped")
+
+
+def main(words: list[str]) -> int:
+    """Prepare the material, or read mutations of it: TARGET SEED FIRST LAST."""
+    folder = Path.cwd()
+    if words == ["prepare"]:
+        prepare(folder)
+        return 0
+    name, seed, first, last = words
+    (target,) = (target for target in TARGETS if target.name == name)
+    (folder / "scratch").mkdir(exist_ok=True)
+    lines = os.fdopen(os.dup(1), "w")
+    for outcome in outcomes(target, range(int(first), int(last)), int(seed), folder):
+        print(json.dumps(outcome), file=lines, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
