@@ -67,13 +67,13 @@ def _rank(keys, ranks, left, right):
 
 
 @compiled
-def encode(text, offsets, has_words, pieces, spans, ids, lengths):
+def encode(text, offsets, options, pieces, spans, ids, lengths):
     """Write the ids of texts end to end; see `megabert.tokenization.wordpiece_loops.encode`.
 
     Args:
         text: Bytes of all texts.
         offsets: Where each text starts, and the end.
-        has_words: Whether printable ASCII is encoded here.
+        options: `megabert.tokenization.span_loops.SpanOptions`.
         pieces: The table of recent words, and the fields of `megabert.tokenization.span_cache.BytePieces`.
         spans: Numbers of the spans that are looked up; where the ids of each number start; all ids.
         ids: Written. It has room for an id a byte, for the ids of the spans that are looked up, and for three more.
@@ -82,6 +82,7 @@ def encode(text, offsets, has_words, pieces, spans, ids, lengths):
     Returns:
         The number of ids.
     """
+    has_words = options.has_words
     slots, starts, known_ids = spans
     remembered, byte_ids, keys, ranks, merged_ids = pieces
     scratch = np.empty(SCANNED_BYTES, np.int64)
@@ -91,7 +92,7 @@ def encode(text, offsets, has_words, pieces, spans, ids, lengths):
         is_all_plain = has_words and is_plain(text, start, end)
         while start < end:
             # Most texts are printable ASCII from end to end, and are encoded in one go.
-            stop = end if is_all_plain else span_end(text, start, end, True)
+            stop = end if is_all_plain else span_end(text, start, end)
             if is_all_plain or (has_words and is_plain(text, start, stop)):
                 made = _encode_plain(
                     text, start, stop, remembered, byte_ids, keys, ranks, merged_ids, scratch, ids, made

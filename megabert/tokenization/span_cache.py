@@ -1,9 +1,10 @@
-"""Exact fast tokenization: printable ASCII is cut into pieces here, any other span of text is looked up.
+"""Exact fast tokenization: plain text is cut into pieces here, any other span of text is looked up.
 
-WordPiece never crosses a space, and nothing in BERT's normaliser looks past one, so the ids of a text are those of its
-spans end to end. Only U+0020 separates spans. Libraries treat other white space differently, so it stays inside a span,
-and `tokenizers` itself decides what it means; it is asked once for each different span. In printable ASCII the
-normaliser lower-cases or does nothing, and every character but letters, digits and the space is a word.
+WordPiece never crosses a space or a character that is a word of its own, and nothing in BERT's normaliser looks past
+one, so the ids of a text are those of its spans end to end. Of white space only U+0020 separates spans. Libraries treat
+other white space differently, so it stays inside a span, and `tokenizers` itself decides what it means; it is asked
+once for each different span. In printable ASCII the normaliser lower-cases or does nothing, and every character but
+letters, digits and the space is a word; beyond it `megabert.tokenization.characters` says what is sure.
 
 A word of byte-level BPE never crosses a space either, but begins with one; its spans do likewise (`span_loops`).
 """
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from megabert.tokenization.backend import CONTINUATION
+from megabert.tokenization.characters import LETTER
 
 MAX_SPANS = 1 << 18
 """How many different spans are remembered; each takes about 60 bytes."""
@@ -29,29 +31,46 @@ _BATCH_BYTES = 1 << 23
 Encode = Callable[[list[str]], list[list[int]]]
 
 
-class AsciiPieces(NamedTuple):
-    """The pieces that words of printable ASCII are cut into, as `megabert.tokenization.wordpiece_loops` reads them."""
+class WordPieces(NamedTuple):
+    """The pieces of WordPiece, as `megabert.tokenization.wordpiece_loops` reads them."""
 
     trie: tuple[NDArray[np.uint64], NDArray[np.int32]]
-    """Edges of the trie of all pieces, and the id of the piece that ends at each node."""
+    """Edges of the trie of the pieces of plain words, and the id of the piece that ends at each node."""
+    single_ids: NDArray[np.int32]
+    """Id of each character up to U+FFFF, if it is a word of its own."""
     is_lower: bool
     """Whether upper case counts as lower case."""
     unknown: np.int32
     """Id of [UNK]."""
     longest: int
-    """Longer words become [UNK]."""
+    """Words of more characters become [UNK]."""
 
     @classmethod
-    def of(cls, vocabulary: Mapping[str, int], *, is_lower: bool, unknown: int, longest: int) -> "AsciiPieces":
-        """Build the trie of a vocabulary, which maps pieces to ids."""
+    def of(
+        cls, vocabulary: Mapping[str, int], kinds: NDArray[np.uint8], *, is_lower: bool, unknown: int, longest: int
+    ) -> "WordPieces":
+        """Build the trie of a vocabulary, which maps pieces to ids.
+
+        Args:
+            vocabulary: Ids by piece.
+            kinds: What `character_kinds` returns.
+            is_lower: As the field.
+            unknown: Likewise.
+            longest: Likewise.
+        """
         from megabert.tokenization.wordpiece_loops import INITIAL, INSIDE, enter_pieces
 
-        pieces = [(piece, index) for piece, index in vocabulary.items() if piece.isascii()]
+        single_ids = np.full(len(kinds), unknown, np.int32)
+        for piece, index in vocabulary.items():
+            if len(piece) == 1 and ord(piece) < len(kinds):
+                single_ids[ord(piece)] = index
+        plain = {chr(code) for code in np.flatnonzero(kinds == LETTER).tolist()}.union(map(chr, range(128)))
+        pieces = [(piece, index) for piece, index in vocabulary.items() if plain.issuperset(piece)]
         is_inside = [piece.startswith(CONTINUATION) for piece, _ in pieces]
-        texts = [piece.removeprefix(CONTINUATION) for piece, _ in pieces]
+        texts = [piece.removeprefix(CONTINUATION).encode() for piece, _ in pieces]
         offsets = np.cumsum([0, *map(len, texts)])
         roots = np.where(is_inside, INSIDE, INITIAL)
-        entries = np.frombuffer("".join(texts).encode(), np.uint8), offsets, roots
+        entries = np.frombuffer(b"".join(texts), np.uint8), offsets, roots
         ids = np.array([index for _, index in pieces], np.int32)
         most = int(offsets[-1])
         # Pieces share prefixes, so the number of edges is known only after the trie was built. It is built again in a
@@ -60,7 +79,7 @@ class AsciiPieces(NamedTuple):
             trie = _zeros(2 * most), np.full(most + 2, -1, np.int32)
             enter_pieces(*entries, ids, trie)
             most = int(np.count_nonzero(trie[0]))
-        return cls(trie, is_lower, np.int32(unknown), longest)
+        return cls(trie, single_ids, is_lower, np.int32(unknown), longest)
 
     @staticmethod
     def loop() -> Callable[..., int]:
@@ -131,8 +150,9 @@ class SpanCache:
     def __init__(
         self,
         encode: Encode,
-        pieces: AsciiPieces | BytePieces | None = None,
+        pieces: WordPieces | BytePieces | None = None,
         *,
+        kinds: NDArray[np.uint8] | None = None,
         keeps_spaces: bool = False,
         max_spans: int = MAX_SPANS,
         max_ids: int = _MAX_IDS,
@@ -141,16 +161,18 @@ class SpanCache:
 
         Args:
             encode: Returns the ids of each of many texts.
-            pieces: Pieces for the words of printable ASCII; without them, such spans are looked up like all others.
+            pieces: Pieces for the words of plain spans; without them, such spans are looked up like all others.
+            kinds: What `character_kinds` returns; without it only printable ASCII is plain.
             keeps_spaces: Whether a word begins with the space before it (byte-level BPE).
             max_spans: Most spans that are remembered; those of the batch at hand come on top.
             max_ids: Most ids that are remembered, likewise.
         """
         from megabert.tokenization.span_loops import SpanOptions
 
-        self._encode, self._options = encode, SpanOptions(pieces is not None, keeps_spaces)
-        empty = BytePieces.empty() if keeps_spaces else AsciiPieces.of({}, is_lower=False, unknown=0, longest=0)
-        self._pieces: AsciiPieces | BytePieces = empty if pieces is None else pieces
+        kinds = np.zeros(1 << 16, np.uint8) if kinds is None else kinds
+        self._encode, self._options = encode, SpanOptions(pieces is not None, keeps_spaces, kinds)
+        empty = BytePieces.empty() if keeps_spaces else WordPieces.of({}, kinds, is_lower=False, unknown=0, longest=0)
+        self._pieces: WordPieces | BytePieces = empty if pieces is None else pieces
         self._limits = (max_spans, max_ids)
         self._clear()
 
@@ -190,7 +212,7 @@ class SpanCache:
         room = int(offsets[-1] - offsets[0]) + int(np.diff(self._starts)[slots].sum())
         ids, lengths = np.empty(room + REMEMBERED_IDS - 1, np.int32), np.empty(len(texts), np.int64)
         pieces, spans = (self._words, *self._pieces), (slots, self._starts, self._ids)
-        count = self._pieces.loop()(text, offsets, self._options.has_words, pieces, spans, ids, lengths)
+        count = self._pieces.loop()(text, offsets, self._options, pieces, spans, ids, lengths)
         return ids[:count], lengths
 
     def _find(self, text: NDArray[np.uint8], offsets: NDArray[np.int32], slots: NDArray[np.int32]) -> None:

@@ -1,14 +1,16 @@
 """What the loops of all kinds of tokenizers share: spans of text, and the tables of spans and of words seen before.
 
-Text is cut at spaces (U+0020) into *spans*, whose ids do not depend on each other. A span of printable ASCII is encoded
-by the loops of the tokenizer's kind (`wordpiece_loops`, `byte_bpe_loops`). Any other span is *looked up*: it may need
-what only Hugging Face's `tokenizers` knows of Unicode, so that encodes it, once. `find_spans` numbers such spans by a
-hash table, and the ids that were stored for the number are copied.
+Text is cut at spaces (U+0020) into *spans*, whose ids do not depend on each other. A *plain* span is encoded by the
+loops of the tokenizer's kind (`wordpiece_loops`, `byte_bpe_loops`): one of printable ASCII, for WordPiece also one with
+letters of scripts that its normaliser leaves as they are. Any other span is *looked up*: it may need what only Hugging
+Face's `tokenizers` knows of Unicode, so that encodes it, once. `find_spans` numbers such spans by a hash table, and the
+ids that were stored for the number are copied.
 
-WordPiece knows no spaces, so its spans are what is between them. In byte-level BPE a word keeps the space before it:
-there a span begins with the last space before a character that is no white space.
+WordPiece knows no spaces, so its spans are what is between them, and between characters that are words of their own:
+ideographs and most punctuation (`megabert.tokenization.characters`). In byte-level BPE a word keeps the space before
+it: there a span begins with the last space before a character that is no white space.
 
-Words inside of spans of printable ASCII have a table as well, of *recent* words with their ids. A word of up to 16
+Words inside of plain spans have a table as well, of *recent* words with their ids. A word of up to 16
 bytes is two 64-bit numbers, the first byte lowest, which are compared and hashed without a loop over letters. Its entry
 holds these numbers and up to four ids, two in each of two more. Another word with the same slot takes its place.
 """
@@ -16,9 +18,11 @@ holds these numbers and up to four ids, two in each of two more. Another word wi
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megabert.compiled import compiled, inlined
 from megabert.randomness.keyed import GOLDEN
+from megabert.tokenization.characters import LETTER, SINGLE
 
 SPACE = 0x20
 REMEMBERED_BYTES, REMEMBERED_IDS = 16, 4  # longer words, and words of more pieces, are cut again each time
@@ -33,25 +37,73 @@ class SpanOptions(NamedTuple):
     """How text is cut into spans."""
 
     has_words: bool
-    """Whether spans of printable ASCII are encoded by loops, and not looked up."""
+    """Whether plain spans are encoded by loops, and not looked up."""
     keeps_spaces: bool
     """Whether a span begins with the space before it."""
+    kinds: NDArray[np.uint8]
+    """The kind of each character up to U+FFFF; not used if spaces are kept."""
 
 
 @compiled
 def count_looked_up(text, offsets, options):
-    """Count the spans that are looked up: those that are not printable ASCII, or all of them without ``has_words``."""
-    has_words, keeps_spaces = options
+    """Count the spans that are looked up: those that are not plain, or all of them without ``has_words``."""
+    has_words, keeps_spaces, kinds = options
     count = 0
     for index in range(len(offsets) - 1):
-        if has_words and is_plain(text, offsets[index], offsets[index + 1]):
+        start, end = offsets[index], offsets[index + 1]
+        if has_words and is_plain(text, start, end):
             continue
-        start = offsets[index]
-        while start < offsets[index + 1]:
-            end = span_end(text, start, offsets[index + 1], keeps_spaces)
-            count += end > start and not (has_words and is_plain(text, start, end))
-            start = end if keeps_spaces else end + 1
+        while start < end:
+            stop, is_looked_up = next_stretch(text, start, end, has_words, keeps_spaces, kinds)
+            count += is_looked_up
+            start = stop
     return count
+
+
+@inlined
+def next_stretch(text, start, end, has_words, keeps_spaces, kinds):
+    """Return where the next stretch of a text ends, and whether it is a span that is looked up.
+
+    For WordPiece any other stretch is all up to the next such span, spaces and characters that are words included.
+    """
+    if keeps_spaces:
+        stop = span_end(text, start, end)
+        return stop, not (has_words and is_plain(text, start, stop))
+    position = span = start  # where the span at hand begins
+    is_looked_up = False
+    while position < end:
+        byte = text[position]
+        kind = kind_at(text, position, kinds)
+        if byte == SPACE or kind == SINGLE:
+            if is_looked_up:
+                break
+            position += 1 if byte == SPACE else 3
+            span = position
+        else:
+            if not (has_words and (0x20 < byte < 0x7F or kind == LETTER)):
+                if span > start:
+                    return span, False
+                is_looked_up = True
+            position += 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+    return position, is_looked_up
+
+
+@inlined
+def kind_at(text, position, kinds):
+    """Return the kind of the character that begins here, which is `OTHER` for ASCII and above U+FFFF."""
+    byte = text[position]
+    if byte < 0x80 or byte >= 0xF0:
+        return np.uint8(0)
+    return kinds[character_at(text, position)]
+
+
+@inlined
+def character_at(text, position):
+    """Return the number of the character of two or three bytes that begins here."""
+    first, second = np.int64(text[position]), np.int64(text[position + 1] & 0x3F)
+    if first < 0xE0:
+        return (first & 0x1F) << 6 | second
+    return (first & 0x0F) << 12 | second << 6 | np.int64(text[position + 2] & 0x3F)
 
 
 @inlined
@@ -65,14 +117,10 @@ def is_plain(text, start, end):
 
 
 @inlined
-def span_end(text, start, end, keeps_spaces):
-    """Return where the span that begins at ``start`` ends, at ``end`` at the latest."""
-    if keeps_spaces:
-        start += 1
-        while start < end and not (text[start] == SPACE and _is_before_word(text, start + 1, end)):
-            start += 1
-        return start
-    while start < end and text[start] != SPACE:
+def span_end(text, start, end):
+    """Return where the span of byte-level BPE that begins at ``start`` ends, at ``end`` at the latest."""
+    start += 1
+    while start < end and not (text[start] == SPACE and _is_before_word(text, start + 1, end)):
         start += 1
     return start
 
@@ -116,29 +164,29 @@ def find_spans(text, offsets, options, table, known, fresh, slots):
     Returns:
         How many spans are new.
     """
-    has_words, keeps_spaces = options
+    has_words, keeps_spaces, kinds = options
     held, ends, count = known
     num_new = num_met = 0
     for index in range(len(offsets) - 1):
-        if has_words and is_plain(text, offsets[index], offsets[index + 1]):
+        start, end = offsets[index], offsets[index + 1]
+        if has_words and is_plain(text, start, end):
             continue
-        start = offsets[index]
-        while start < offsets[index + 1]:
-            end = span_end(text, start, offsets[index + 1], keeps_spaces)
-            if end > start and not (has_words and is_plain(text, start, end)):
-                slot = _slot(table, text[start:end], held, ends)
+        while start < end:
+            stop, is_looked_up = next_stretch(text, start, end, has_words, keeps_spaces, kinds)
+            if is_looked_up:
+                slot = _slot(table, text[start:stop], held, ends)
                 if table[slot] < 0:
                     number = count[0]
                     table[slot] = number
-                    ends[number + 1] = ends[number] + end - start
-                    for position in range(start, end):  # a slice would bring in numba's error messages, seconds of work
+                    ends[number + 1] = ends[number] + stop - start
+                    for position in range(start, stop):  # a slice would bring in numba's error messages, a long compile
                         held[ends[number] + position - start] = text[position]
                     count[0] += 1
-                    fresh[num_new, 0], fresh[num_new, 1] = start, end
+                    fresh[num_new, 0], fresh[num_new, 1] = start, stop
                     num_new += 1
                 slots[num_met] = table[slot]
                 num_met += 1
-            start = end if keeps_spaces else end + 1
+            start = stop
     return num_new
 
 

@@ -27,7 +27,8 @@ from megabert.tokenization.backend import (
     panics_as_errors,
     split_spans,
 )
-from megabert.tokenization.span_cache import AsciiPieces, BytePieces, SpanCache
+from megabert.tokenization.characters import character_kinds
+from megabert.tokenization.span_cache import BytePieces, SpanCache, WordPieces
 
 FEW_TEXTS = 256
 """Up to this many texts are given to `tokenizers` at once, because loading the compiled loops would take longer."""
@@ -84,16 +85,18 @@ class Tokenizer:
             is_as_written = not state["pre_tokenizer"]["add_prefix_space"]
             merged = BytePieces.of(model["vocab"], model["merges"]) if is_as_written else None
             return SpanCache(self._encode_lists, merged, keeps_spaces=True)
-        pieces = None
-        if model["unk_token"] == self.names.unk:
-            assert self._options is not None
-            pieces = AsciiPieces.of(
-                model["vocab"],
-                is_lower=self._options.do_lower_case,
-                unknown=self.special_ids.unk,
-                longest=model["max_input_chars_per_word"],
-            )
-        return SpanCache(self._encode_lists, pieces)
+        if model["unk_token"] != self.names.unk:
+            return SpanCache(self._encode_lists)
+        assert self._options is not None
+        kinds = character_kinds(self._backend, self._options)
+        pieces = WordPieces.of(
+            model["vocab"],
+            kinds,
+            is_lower=self._options.do_lower_case,
+            unknown=self.special_ids.unk,
+            longest=model["max_input_chars_per_word"],
+        )
+        return SpanCache(self._encode_lists, pieces, kinds=kinds)
 
     def forget_spans(self) -> None:
         """Free what `encode_flat` remembers of earlier texts, some 40 MiB after many."""

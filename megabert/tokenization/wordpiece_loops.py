@@ -1,8 +1,9 @@
-"""Loops over the bytes of texts: WordPiece of printable ASCII.
+"""Loops over the bytes of texts: WordPiece of printable ASCII, and of letters that the normaliser leaves as they are.
 
-There the normaliser does nothing but lower-case, and the words are runs of letters and digits, and every other
-character by itself. Each word is cut greedily into the longest pieces by walking a trie, unless the table of recent
-words already has its ids. All other spans have ids already (`span_loops`).
+In ASCII the normaliser does nothing but lower-case, and the words are runs of letters and digits, and every other
+character by itself. Beyond it a character belongs to a word or is one, by its kind. Each word is cut greedily into the
+longest pieces by walking a trie, unless the table of recent words already has its ids. All other spans have ids already
+(`span_loops`).
 
 The loops read eight bytes at a time as one 64-bit number where they can, the first byte lowest. That is what makes them
 fast: most English words fit into one or two such numbers, which are compared and hashed without a loop over letters.
@@ -12,20 +13,23 @@ import numpy as np
 
 from megabert.compiled import compiled, inlined
 from megabert.randomness.keyed import GOLDEN
+from megabert.tokenization.characters import SINGLE
 from megabert.tokenization.span_loops import (
     REMEMBERED_BYTES,
     SPACE,
+    character_at,
     is_plain,
+    kind_at,
     load,
     lowest_bytes,
+    next_stretch,
     recall,
     remember,
     slot_of,
-    span_end,
 )
 
 INITIAL, INSIDE = 0, 1  # the two roots of the trie: pieces that start a word, and pieces inside one (written ##piece)
-_1, _8, _32, _56 = (np.uint64(value) for value in (1, 8, 32, 56))
+_1, _2, _8, _32, _56 = (np.uint64(value) for value in (1, 2, 8, 32, 56))
 _LOW = np.uint64(0xFFFFFFFF)
 # Constants that act on eight bytes at once. Adding _FROM_A to a byte below 128 sets its top bit from "a" on; adding
 # _PAST_Z sets it only behind "z". So the two together tell letters apart, and likewise digits.
@@ -79,14 +83,14 @@ def _edge(edges, node, byte):
 
 
 @compiled
-def encode(text, offsets, has_words, pieces, spans, ids, lengths):
+def encode(text, offsets, options, pieces, spans, ids, lengths):
     """Write the ids of texts end to end.
 
     Args:
         text: Bytes of all texts.
         offsets: Where each text starts, and the end.
-        has_words: Whether printable ASCII is encoded here.
-        pieces: The table of recent words, and the fields of `megabert.tokenization.span_cache.AsciiPieces`.
+        options: `megabert.tokenization.span_loops.SpanOptions`.
+        pieces: The table of recent words, and the fields of `megabert.tokenization.span_cache.WordPieces`.
         spans: Numbers of the spans that are looked up, from `megabert.tokenization.span_loops.find_spans`; where the
             ids of each number start; all ids.
         ids: Written. It has room for an id a byte, for the ids of the spans that are looked up, and for three more.
@@ -95,27 +99,71 @@ def encode(text, offsets, has_words, pieces, spans, ids, lengths):
     Returns:
         The number of ids.
     """
-    slots, starts, known_ids = spans
-    remembered, (edges, piece_of_node), is_lower, unknown, longest = pieces
+    has_words = options.has_words
+    remembered, (edges, piece_of_node), _, is_lower, unknown, longest = pieces
     made = num_met = 0  # ids written, and spans looked up, so far
     for index in range(len(offsets) - 1):
         first, start, end = made, offsets[index], offsets[index + 1]
-        is_all_plain = has_words and is_plain(text, start, end)
-        while start < end:
-            # Most texts are printable ASCII from end to end, and are encoded in one go, spaces and all.
-            stop = end if is_all_plain else span_end(text, start, end, False)
-            if is_all_plain or (has_words and is_plain(text, start, stop)):
-                made = _encode_plain(
-                    text, start, stop, remembered, edges, piece_of_node, is_lower, unknown, longest, ids, made
-                )
-            elif stop > start:
-                for index_of_id in range(starts[slots[num_met]], starts[slots[num_met] + 1]):
-                    ids[made] = known_ids[index_of_id]
-                    made += 1
-                num_met += 1
-            start = stop + 1
+        # Most texts are printable ASCII from end to end, and are encoded in one go, spaces and all.
+        if has_words and is_plain(text, start, end):
+            made = _encode_plain(
+                text, start, end, remembered, edges, piece_of_node, is_lower, unknown, longest, ids, made
+            )
+        else:
+            made, num_met = _encode_spans(text, start, end, options, pieces, spans, ids, made, num_met)
         lengths[index] = made - first
     return made
+
+
+@compiled
+def _encode_spans(text, start, end, options, pieces, spans, ids, made, num_met):
+    """Write the ids of a text span by span; return ``made`` and ``num_met``, counted on.
+
+    It is a function of its own so that the loop over plain texts stays small enough for the compiler to make it fast.
+    """
+    has_words, keeps_spaces, kinds = options
+    slots, starts, known_ids = spans
+    remembered, (edges, piece_of_node), single_ids, is_lower, unknown, longest = pieces
+    while start < end:
+        stop, is_looked_up = next_stretch(text, start, end, has_words, keeps_spaces, kinds)
+        if is_looked_up:
+            for index in range(starts[slots[num_met]], starts[slots[num_met] + 1]):
+                ids[made] = known_ids[index]
+                made += 1
+            num_met += 1
+            start = stop
+        # What follows is `_encode_plain` for letters of all scripts. A function for both would be slow in ASCII.
+        while start < stop:
+            kind = kind_at(text, start, kinds)
+            if kind == SINGLE:
+                ids[made] = single_ids[character_at(text, start)]
+                made += 1
+            if kind == SINGLE or text[start] == SPACE:
+                start += 3 if kind == SINGLE else 1
+                continue
+            end_of_word = _word_end(text, start, stop, kinds)
+            most = longest  # in bytes
+            for position in range(start, end_of_word):
+                most += text[position] & 0xC0 == 0x80
+            if end_of_word - start > REMEMBERED_BYTES:
+                made = _encode_word(text, start, end_of_word, edges, piece_of_node, is_lower, unknown, most, ids, made)
+                start = end_of_word
+                continue
+            first = load(text, start) & lowest_bytes(end_of_word - start)
+            second = np.uint64(0)
+            if end_of_word - start > 8:
+                second = load(text, start + 8) & lowest_bytes(end_of_word - start - 8)
+            if is_lower:
+                first, second = _folded(first), _folded(second)
+            slot = slot_of(remembered, first, second)
+            if remembered[slot, 0] == first and remembered[slot, 1] == second:
+                made = recall(remembered, slot, ids, made)
+            else:
+                begin = made
+                made = _encode_word(text, start, end_of_word, edges, piece_of_node, is_lower, unknown, most, ids, made)
+                remember(remembered, slot, first, second, ids[begin:made])
+            start = end_of_word
+    return made, num_met
 
 
 @inlined
@@ -159,6 +207,32 @@ def _encode_plain(text, start, end, remembered, edges, piece_of_node, is_lower, 
             remember(remembered, slot, first, second, ids[begin:made])
         start = stop
     return made
+
+
+@inlined
+def _folded(number):
+    """Set the bit 0x20 in those of eight bytes that are ASCII letters, so that upper case counts as lower case."""
+    low = number & ~_TOPS
+    folded = low | _FOLD
+    is_letter = (folded + _FROM_A) & ~(folded + _PAST_Z) & ~number & _TOPS
+    return number | is_letter >> _2
+
+
+@inlined
+def _word_end(text, start, end, kinds):
+    """Return where the word ends that begins here, of letters and digits in any script."""
+    position = start
+    while position < end:
+        byte = text[position]
+        if byte < 0x80:
+            if not _letters(np.uint64(byte)):
+                break
+            position += 1
+        else:
+            if kind_at(text, position, kinds) == SINGLE:
+                break
+            position += 2 if byte < 0xE0 else 3
+    return max(position, start + 1)
 
 
 @inlined
