@@ -7,17 +7,30 @@ and any number of interruptions give the same bytes; a build that is started aga
 """
 
 import sys
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from data_prep.checks.stats import as_damage, describe_corpus
 from data_prep.config import BuildConfig
-from data_prep.document_set import tokenizer_of
+from data_prep.document_set import EXTRACTED, bucket_path, bucket_schema, documents_of, tokenizer_of
 from data_prep.estimate import estimate, require_space
-from data_prep.execution.build_state import STATE_NAME, lock_folder, refusal_noted, remember
+from data_prep.execution.build_state import (
+    STATE_NAME,
+    BuildState,
+    describe_changes,
+    lock_folder,
+    read_state,
+    refusal_noted,
+    remember,
+    write_state,
+)
+from data_prep.execution.changes import PLAN_NAME, SET_ASIDE, set_aside
+from data_prep.execution.dependence import Part, first_changed
 from data_prep.execution.executors import Executor
 from data_prep.execution.records import Counts
 from data_prep.execution.sealed import seal, unseal
@@ -29,20 +42,20 @@ from data_prep.steps.corpus_counts import corpus_counts, require_documents, requ
 from data_prep.steps.held_out import first_trained
 from data_prep.steps.step1_extract import extract_documents
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
-from data_prep.steps.step3_tokenize import tokenize_documents
+from data_prep.steps.step3_tokenize import split_documents_again, tokenize_documents
 from data_prep.steps.step4_merge_chunks import merge_chunks
 from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
 from data_prep.text_sample import sample_text
+from data_prep.token_files import TokenFiles
 from megabert.errors import DataError
 from megabert.files import atomic_write, read_small
 from megabert.shards import Manifest
 
-INTERMEDIATE = ("paragraphs", "extract", "words", "tokens", "chunks")
+INTERMEDIATE = ("paragraphs", "extract", "words", "tokens", "chunks", "before")
 """Folders below ``work`` that are not needed when the documents are made."""
 Number = Annotated[int, Field(ge=1, le=1 << 24)]
 """A count that is no damage: so many buckets hold 80 million million tokens."""
-PLAN_NAME = "work/plan.json"
 
 
 @dataclass(frozen=True)
@@ -63,10 +76,29 @@ class DocumentPlan:
 
     buckets: dict[str, Number]
     """Number of buckets of each split."""
-    corpus: Counts
-    """Counts of the corpus for the manifests."""
+    extracted: Counts
+    """Counts of step 1."""
+    tokenized: Counts
+    """Counts of step 3."""
+    kept: Counts
+    """Counts of step 5."""
     report: list[str]
     """Lines on how the vocabulary fits the text."""
+
+    def corpus(self, config: BuildConfig) -> dict[str, Any]:
+        """Return the counts of the corpus for the manifests."""
+        return corpus_counts(config, self.extracted, self.tokenized, self.kept)
+
+
+class Tokenized(NamedTuple):
+    """What steps 1 to 3 came to."""
+
+    files: TokenFiles
+    extracted: Counts
+    tokenized: Counts
+    duplicates: Counts
+    """What step 5 has dropped of these documents already."""
+    report: list[str]
 
 
 def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space: bool = True) -> Built:
@@ -90,17 +122,38 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
         needed = estimate(config, files, executor.workers, sample=sample_text(config, files))
         print(require_space(needed, output), file=sys.stderr)
     with lock_folder(output), executor:
-        state = remember(output, config, files, executor)
+        earlier, state = read_state(output), remember(output, config, files, executor)
         begun = Build(output, config, executor, state.versions, state.origins)
-        plan = _finished_documents(begun)
-        if plan is None:
-            with refusal_noted(output):
-                plan = _make_documents(begun, files)
-        _remove_work(begun)
-        # 6. Pairs and masks, for each length and each pass over each bucket.
-        buckets_a_shard = count_buckets_a_shard(config, plan.buckets["train"], plan.corpus["tokens"])
-        manifests = make_instances(begun, plan.corpus, buckets_a_shard)
+        if state.before:
+            set_aside(output)
+        with _repeats_said(earlier, state):
+            plan = _finished_documents(begun)
+            if plan is None:
+                with refusal_noted(output):
+                    plan = _make_documents(begun, files, state.before)
+            if state.before:
+                write_state(output, replace(state, before=""))
+            _remove_work(begun)
+            documents_of.cache_clear()  # another build in this process may have opened the ones before
+            # 6. Pairs and masks, for each length and each pass over each bucket.
+            corpus = plan.corpus(config)
+            buckets_a_shard = count_buckets_a_shard(config, plan.buckets["train"], corpus["tokens"])
+            manifests = make_instances(begun, corpus, buckets_a_shard)
     return Built(output, manifests, plan.report)
+
+
+@contextmanager
+def _repeats_said(earlier: BuildState | None, state: BuildState) -> Iterator[None]:
+    """Say what another setting repeats, and how long that took."""
+    first = first_changed(earlier.config, state.config) if earlier else None
+    if earlier is None or first is None:
+        yield
+        return
+    changes, parts = "; ".join(describe_changes(earlier.config, state.config)), [part.name.lower() for part in Part]
+    print(f"changed: {changes}. Kept: {', '.join(parts[: first - 1])}", file=sys.stderr)
+    started = time.monotonic()
+    yield
+    print(f"repeated: {', '.join(parts[first - 1 :])}, in {time.monotonic() - started:.1f} s", file=sys.stderr)
 
 
 def _remove_work(build: Build) -> None:
@@ -108,30 +161,66 @@ def _remove_work(build: Build) -> None:
     for part in INTERMEDIATE:
         build.remove(build.path("work", part))
         build.path("work", "records", f"{part}.jsonl").unlink(missing_ok=True)
+    build.path(SET_ASIDE[PLAN_NAME]).unlink(missing_ok=True)
 
 
-def _make_documents(build: Build, files: list[InputFile]) -> DocumentPlan:
-    """Run steps 1 to 5: from the input to shuffled, tokenized documents."""
+def _make_documents(build: Build, files: list[InputFile], before: str) -> DocumentPlan:
+    """Run steps 1 to 5: from the input, or from documents of earlier settings, to shuffled, tokenized documents."""
+    begun = _split_again(build, before) if before else _tokenize_input(build, files)
+    vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
+    buckets = count_buckets(build.config, begun.tokenized)
+    # 4. Many chunks become few files first; of up to 256, nothing is done.
+    merged = merge_chunks(build, begun.files, buckets["train"], vocab_size)
+    # 5. Each bucket takes a range of hashes out of all of these files: that shuffles the corpus.
+    kept = fill_buckets(build, merged, buckets, vocab_size) | begun.duplicates
+    plan = DocumentPlan(buckets, begun.extracted, begun.tokenized, kept, begun.report)
+    require_pairs(build.config, plan.corpus(build.config))
+    atomic_write(build.path(PLAN_NAME), seal(asdict(plan), build.origins.context("plan")))
+    return plan
+
+
+def _tokenize_input(build: Build, files: list[InputFile]) -> Tokenized:
+    """Run steps 1 to 3."""
     # 1. Each chunk of the input becomes a file of cleaned documents, cut into sentences.
     texts, extracted = extract_documents(build, files)
     require_documents(build.config, extracted)
-    documents = sum(extracted["documents"].values()) - extracted["empty_documents"]
-    split = first_trained(build.config, documents, texts, build.executor)
+    split = first_trained(build.config, _documents(extracted), [(path, EXTRACTED) for path in texts], build.executor)
     # 2. The tokenizer, trained on the whole corpus or, where that is large, on a sample of its documents.
     report = train_or_copy_vocabulary(build, texts, extracted["characters"])
-    vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
     # 3. Each of these files becomes one of token ids, its documents sorted by the hash of their text.
     chunks, tokenized = tokenize_documents(build, texts, split)
-    buckets = count_buckets(build.config, tokenized)
-    # 4. Many chunks become few files first; of up to 256, nothing is done.
-    merged = merge_chunks(build, chunks, buckets["train"], vocab_size)
-    # 5. Each bucket takes a range of hashes out of all of these files: that shuffles the corpus.
-    kept = fill_buckets(build, merged, buckets, vocab_size)
-    corpus = corpus_counts(build.config, extracted, tokenized, kept)
-    require_pairs(build.config, corpus)
-    plan = DocumentPlan(buckets, corpus, report)
-    atomic_write(build.path(PLAN_NAME), seal(asdict(plan), build.origins.context(PLAN_NAME)))
-    return plan
+    return Tokenized(chunks, extracted, tokenized, {}, report)
+
+
+def _split_again(build: Build, before: str) -> Tokenized:
+    """Take the documents of earlier settings in place of steps 1 to 3; only their splits change.
+
+    Args:
+        build: The build.
+        before: What their plan and records are sealed with.
+    """
+    remedy = "Delete the folder, or give --output a new one."
+    path, context = build.path(SET_ASIDE[PLAN_NAME]), build.origins.context("plan", before)
+    plan = unseal(read_small(path), DocumentPlan, context, where=str(path), remedy=remedy)
+    vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
+    sources = [
+        bucket_path(build.path(SET_ASIDE["documents"]), split, bucket)
+        for split, count in plan.buckets.items()
+        for bucket in range(count)
+    ]
+    schema = bucket_schema(vocab_size)
+    split = first_trained(
+        build.config, _documents(plan.extracted), [(path, schema) for path in sources], build.executor
+    )
+    chunks, held_out = split_documents_again(build, sources, build.origins.context("documents", before), split)
+    tokenized = plan.tokenized | {"documents": [sum(plan.tokenized["documents"]) - held_out, held_out]}
+    duplicates = {name: plan.kept[name] for name in ("duplicate_documents",) if name in plan.kept}
+    return Tokenized(chunks, plan.extracted, tokenized, duplicates, plan.report)
+
+
+def _documents(extracted: Counts) -> int:
+    """Return how many documents with text step 1 has read."""
+    return sum(extracted["documents"].values()) - extracted["empty_documents"]
 
 
 def _finished_documents(build: Build) -> DocumentPlan | None:
@@ -143,7 +232,8 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
     if not path.exists():
         return None
     try:
-        plan = _read_plan(path, build.origins.context(PLAN_NAME))
+        remedy = "Steps 1 to 5 are done again."
+        plan = unseal(read_small(path), DocumentPlan, build.origins.context("plan"), where=str(path), remedy=remedy)
     except DataError as error:
         print(f"warning: {error}", file=sys.stderr)
         return None
@@ -151,17 +241,7 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
         return None
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
     filled = build.finished(bucket_units(build, None, plan.buckets, vocab_size), keep=bucket_sizes)
-    if filled is None or filled.counts["tokens"] != plan.corpus["tokens"]:
+    if filled is None or filled.counts["tokens"] != plan.kept["tokens"]:
         return None
     write_index(build, plan.buckets, filled.kept)
-    return plan
-
-
-def _read_plan(path: Path, context: str) -> DocumentPlan:
-    remedy = "Steps 1 to 5 are done again."
-    plan = unseal(read_small(path), DocumentPlan, context, where=str(path), remedy=remedy)
-    with as_damage(path, remedy):  # the corpus is shown at the end, after it has been copied into every manifest
-        describe_corpus(plan.corpus)
-        if "train" not in plan.buckets:
-            raise LookupError("no buckets to train on")
     return plan

@@ -10,11 +10,12 @@ from data_prep.checks.stats import as_damage, describe_corpus, describe_split, s
 from data_prep.commands.estimate import estimate_lines
 from data_prep.config import BUILD_NEEDS, BuildConfig, CleanConfig, CleaningRule, SourceConfig
 from data_prep.estimate import estimate
+from data_prep.execution.changes import PLAN_NAME
 from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
 from data_prep.execution.records import Counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
-from data_prep.pipeline import PLAN_NAME, Built, build
+from data_prep.pipeline import Built, build
 from data_prep.steps.corpus_counts import LOST_ENDS, counted
 from data_prep.text_sample import sample_text
 from megabert.command_line.program import Parser, positive

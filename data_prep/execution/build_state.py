@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 import megabert
 from data_prep.config import BuildConfig
+from data_prep.execution.changes import PLAN_NAME, make_way, require_plain_documents, set_aside
+from data_prep.execution.dependence import PART_OF_STEP, Part, first_changed, settings_of, shard_settings_of
 from data_prep.execution.executors import Executor
 from data_prep.execution.sealed import seal, unseal
 from data_prep.extract.opening import InputFile, input_sha256
@@ -43,8 +45,6 @@ REFUSED = Path("work", "refused")
 DECISIVE = ("megabert", "sentencex", "tokenizers")
 """Other versions of these may cut or number text differently."""
 PACKAGES = (*DECISIVE, "numpy", "pyarrow")
-OF_TEXT = ("extract", "paragraphs")
-"""Steps that depend on the text and its cleaning alone: their records outlive a change of other settings."""
 
 
 @dataclass(frozen=True)
@@ -70,29 +70,29 @@ class BuildState:
     versions: dict[str, str]
     """Packages that shape the shards, by name."""
 
+    before: str = ""
+    """If documents of earlier settings are still to be split again: what their plan and records are sealed with."""
+
     @property
     def origins(self) -> "Origins":
         """Hashes of what records and plan are made from."""
         inputs = [(record.path, record.sha256) for record in self.inputs]
-        texts = (json.dumps([part, inputs], sort_keys=True) for part in (_reading(self.config), self.config))
-        return Origins(*(hashlib.sha256(text.encode()).hexdigest() for text in texts))
+        settings = {step: settings_of(self.config, part) for step, part in PART_OF_STEP.items()}
+        for length in self.config["lengths"]:
+            settings[f"instances-{length}"] = shard_settings_of(self.config, length)
+        texts = {step: json.dumps([own, inputs], sort_keys=True) for step, own in settings.items()}
+        return Origins({step: hashlib.sha256(text.encode()).hexdigest() for step, text in texts.items()})
 
 
 class Origins(NamedTuple):
-    """Hashes of the input and the configuration, so that no state of one build is taken for that of another."""
+    """Hashes of the input and the settings, so that no state of one build is taken for that of another."""
 
-    text: str
-    """Hash of the input and of what decides the text that step 1 makes."""
-    whole: str
+    digests: dict[str, str]
+    """Hash of the input and of the settings that each step depends on."""
 
-    def context(self, step: str) -> str:
-        """Return what the records of a step belong to, as `sealed` has it."""
-        return _context(step, self.text if step in OF_TEXT else self.whole)
-
-
-@cache
-def _context(step: str, origin: str) -> str:
-    return f"{step} of {origin}"
+    def context(self, step: str, digest: str | None = None) -> str:
+        """Return what the records of a step belong to, as `sealed` has it; with a digest, those of earlier settings."""
+        return f"{step} of {self.digests.get(step, '') if digest is None else digest}"
 
 
 FOLDERS = ("work", "work/*", "documents", "tokenizer", "instances", "instances/*", "instances/*/tokenizer")
@@ -151,35 +151,70 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor: Executor) -> BuildState:
-    """Record configuration and inputs, or compare them with those of an earlier run.
+    """Record configuration and inputs; where they have changed, delete what depends on that.
 
     Returns:
         What is recorded.
 
     Raises:
-        ConfigError: The configuration is another one.
+        ConfigError: A setting has changed that all else depends on.
         DataError: The inputs have changed, or the record is damaged.
     """
-    path, now = folder / STATE_NAME, loading.to_dict(config)
-    earlier = _read_state(path) if path.exists() else None
-    is_refused = (folder / REFUSED).exists()
-    if earlier is not None and not is_refused:
-        _compare_config(folder, earlier.config, now)
-    inputs = _hash_inputs(files, executor)
+    now, earlier = loading.to_dict(config), read_state(folder)
     if earlier is None:
-        state = BuildState(now, inputs, installed_versions())
-    elif is_refused:
-        state = _follow_remedy(folder, earlier, now, inputs)
+        state = BuildState(now, _hash_inputs(files, executor), installed_versions())
+    elif (folder / REFUSED).exists():
+        state = _change(folder, earlier, now, _hash_inputs(files, executor))
     else:
-        _compare_inputs(folder, earlier.inputs, inputs)
-        state = earlier
+        _require_text_as_before(folder, earlier.config, now)
+        inputs = _hash_inputs(files, executor)
+        _require_input_as_before(folder, earlier.inputs, inputs)
+        state = _change(folder, earlier, now, inputs)
     if state != earlier:
-        atomic_write(path, seal(asdict(state), STATE_NAME, indent=1))
+        write_state(folder, state)
     (folder / REFUSED).unlink(missing_ok=True)
     return state
 
 
-def _read_state(path: Path) -> BuildState:
+def _change(folder: Path, earlier: BuildState, config: dict[str, Any], inputs: list[InputRecord]) -> BuildState:
+    """Return the state under other settings, or after a refusal with another input; what depends on them is deleted."""
+    is_same_input = _contents(earlier.inputs) == _contents(inputs)
+    first = first_changed(earlier.config, config) if is_same_input else Part.TEXT
+    if first is None:
+        return earlier
+    before = earlier.before if first >= Part.DOCUMENTS else ""
+    if before:
+        set_aside(folder)
+    elif first is Part.DOCUMENTS and _is_planned(folder, earlier):
+        require_plain_documents(folder, earlier.config)
+        before = earlier.origins.digests["documents"]
+    make_way(folder, earlier.config, config, keeps_documents=bool(before) and not earlier.before)
+    versions = installed_versions() if first is Part.TEXT else earlier.versions
+    return BuildState(config, inputs, versions, before)
+
+
+def _is_planned(folder: Path, state: BuildState) -> bool:
+    """Whether steps 1 to 5 were done, after which the text is deleted."""
+    with suppress(DataError, OSError):
+        unseal(read_small(folder / PLAN_NAME), dict[str, Any], state.origins.context("plan"), where="", remedy="")
+        return True
+    return False
+
+
+def write_state(folder: Path, state: BuildState) -> None:
+    """Write ``build.json``."""
+    atomic_write(folder / STATE_NAME, seal(asdict(state), STATE_NAME, indent=1))
+
+
+def read_state(folder: Path) -> BuildState | None:
+    """Return what an earlier run recorded; None if there was none.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    path = folder / STATE_NAME
+    if not path.exists():
+        return None
     remedy = "Delete the folder, or give --output a new one."
     return unseal(read_small(path), BuildState, STATE_NAME, where=str(path), remedy=remedy)
 
@@ -193,33 +228,6 @@ def refusal_noted(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             os.close(open_in_place(folder / REFUSED, os.O_WRONLY))
         raise
-
-
-def _follow_remedy(folder: Path, earlier: BuildState, config: dict[str, Any], inputs: list[InputRecord]) -> BuildState:
-    """Take over what is new since the build was refused, and delete what was made without it.
-
-    The extracted texts are kept where the input and what is done to it are as before.
-    """
-    before, now = ([(record.path, record.sha256) for record in records] for records in (earlier.inputs, inputs))
-    if before == now and not loading.differences(earlier.config, config):
-        return earlier
-    is_read_alike = before == now and _reading(earlier.config) == _reading(config)
-    kept = set(OF_TEXT) if is_read_alike else set()
-    work = folder / "work"
-    others = [folder / name for name in ("tokenizer", "documents", "instances")]
-    for path in [*others, *work.glob("*"), *work.glob("records/*")]:
-        if path.stem in kept or path == folder / REFUSED or (path.name == "records" and kept):
-            continue
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    return BuildState(config, inputs, earlier.versions if is_read_alike else installed_versions())
-
-
-def _reading(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a configuration that decides what step 1 makes of the input."""
-    sources = [
-        {key: value for key, value in source.items() if key not in ("name", "weight")} for source in config["sources"]
-    ]
-    return {"sources": sources} | {key: config[key] for key in ("clean", "max_bad_share", "language", "chunk_mib")}
 
 
 @cache
@@ -266,14 +274,23 @@ def require_folder(folder: Path) -> None:
         )
 
 
-def _compare_config(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    differences = loading.differences(old, new)
-    if differences:
-        lines = "\n".join(f"  {path}: {before!r} there, {now!r} now" for path, (before, now) in differences.items())
+def _require_text_as_before(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    if first_changed(old, new) in (Part.TEXT, Part.VOCABULARY):
+        lines = "\n".join(f"  {line}" for line in describe_changes(old, new))
         raise ConfigError(
-            f"{folder}: was begun with another configuration:\n{lines}\n"
-            "Give --output a new folder, or delete this one, or repeat the earlier settings to continue."
+            f"{folder}: was begun with another configuration, and its text is deleted or was read in another way:\n"
+            f"{lines}\nGive --output a new folder, or delete this one, or repeat the earlier settings to continue. "
+            "What comes after the vocabulary may change here, such as --lengths, --dupe-factor or --validation-share."
         )
+
+
+def describe_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Return a line for each setting that differs."""
+    pairs = {name: (old[name], value) for name, value in new.items() if old[name] != value}
+    for name in pairs.keys() & {"sources", "clean"}:  # what differs in these
+        before, now = pairs.pop(name)
+        pairs |= loading.differences({name: before}, {name: now})
+    return [f"{path}: {before!r} there, {now!r} now" for path, (before, now) in pairs.items()]
 
 
 def _hash_inputs(files: list[InputFile], executor: Executor) -> list[InputRecord]:
@@ -282,12 +299,15 @@ def _hash_inputs(files: list[InputFile], executor: Executor) -> list[InputRecord
     return [InputRecord(file.path, file.bytes, hashes[index]) for index, file in enumerate(files)]
 
 
-def _compare_inputs(folder: Path, old: list[InputRecord], new: list[InputRecord]) -> None:
-    # Compared by content: a file that was copied or touched is the same input.
-    before, now = ({(record.path, record.sha256) for record in records} for records in (old, new))
-    if before != now:
-        changed = ", ".join(sorted({path for path, _ in before ^ now})[:5])
+def _contents(records: list[InputRecord]) -> set[tuple[str, str]]:
+    """Return what inputs are compared by: a file that was copied or touched is the same input."""
+    return {(record.path, record.sha256) for record in records}
+
+
+def _require_input_as_before(folder: Path, old: list[InputRecord], new: list[InputRecord]) -> None:
+    if changed := _contents(old) ^ _contents(new):
+        names = ", ".join(sorted({path for path, _ in changed})[:5])
         raise DataError(
-            f"{folder}: was begun with other input ({changed} changed, added or gone). "
+            f"{folder}: was begun with other input ({names} changed, added or gone). "
             "Give --output a new folder, or restore the input to continue."
         )

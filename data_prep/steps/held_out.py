@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_prep.arrow_files import checked_table
 from data_prep.config import BuildConfig
-from data_prep.document_set import EXTRACTED
 from data_prep.execution.executors import Executor
 from data_prep.steps.corpus_counts import require_several_sentences
 from megabert.errors import DataError
@@ -26,6 +26,9 @@ from megabert.randomness.keyed import mix, string_key
 MOST_RANKED = 1 << 20
 """Documents of which one process ranks all draws: 8 MiB."""
 Draws = NDArray[np.uint64]
+DocumentFile = tuple[Path, pa.Schema]
+"""A file of documents with the hashes of their texts, and its columns. The last one has their sentences, or the lengths
+of these."""
 
 
 def draws_of(hashes: NDArray[np.uint64]) -> Draws:
@@ -43,13 +46,13 @@ def needed(config: BuildConfig) -> int:
     return 2 if config.objective == "nsp" else 1
 
 
-def first_trained(config: BuildConfig, documents: int, files: Sequence[Path], executor: Executor) -> int:
+def first_trained(config: BuildConfig, documents: int, files: Sequence[DocumentFile], executor: Executor) -> int:
     """Return the smallest draw of a document that is not held out.
 
     Args:
         config: Names the share and the objective.
         documents: Number of documents in all files.
-        files: Extracted documents.
+        files: All documents.
         executor: Reads the files.
 
     Raises:
@@ -72,11 +75,11 @@ def first_trained(config: BuildConfig, documents: int, files: Sequence[Path], ex
     return min(max(wanted, int(usable[least - 1]) + 1), int(usable[len(usable) - least]))
 
 
-def read_draws(path: Path) -> tuple[Draws, Draws]:
+def read_draws(file: DocumentFile) -> tuple[Draws, Draws]:
     """Return the draws of a file's documents, and of those with two sentences or more."""
-    table = checked_table(path, EXTRACTED)
+    table = checked_table(*file)
     draws = draws_of(np.asarray(table["document_hash"]))
-    return draws, draws[np.asarray(pc.list_value_length(table["sentences"])) > 1]
+    return draws, draws[np.asarray(pc.list_value_length(table[file[1].names[-1]])) > 1]
 
 
 def require_enough(config: BuildConfig, different: int, several: int) -> None:

@@ -1,7 +1,7 @@
 """Step 3: tokenize the documents of each extracted file, and sort them by split and hash."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import checked_table, offsets_of, write_batches
-from data_prep.document_set import EXTRACTED, TokenizedDocuments, document_schema, tokenizer_of
+from data_prep.arrow_files import checked_batches, checked_table, offsets_of, write_batches
+from data_prep.document_set import EXTRACTED, TokenizedDocuments, bucket_schema, document_schema, tokenizer_of
 from data_prep.execution.progress import TOKENS
-from data_prep.execution.records import Counts
+from data_prep.execution.records import Counts, Outcome, StepRecords
+from data_prep.execution.sealed import unseal
 from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.steps.held_out import split_of
 from data_prep.token_files import TokenFiles
+from megabert.errors import DataError
+from megabert.files import sha256_file
 from megabert.shards import token_type
 from megabert.tokenization import Tokenizer
 
@@ -28,6 +31,22 @@ class TokenizeTask:
 
     source: Path
     tokenizer: Path
+    first_trained: int
+    """Smallest draw of a document that is not held out."""
+    path: Path
+    """Output."""
+
+
+@dataclass(frozen=True)
+class SplitTask:
+    """A bucket of earlier settings, and what its documents' splits depend on."""
+
+    source: Path
+    record: bytes
+    """Record of the bucket."""
+    context: str
+    """What that is sealed with."""
+    vocab_size: int
     first_trained: int
     """Smallest draw of a document that is not held out."""
     path: Path
@@ -54,6 +73,54 @@ def tokenize_documents(build: Build, texts: Sequence[Path], first_trained: int) 
 
     results = build.run("tokenize", LazyList(len(texts), unit), TOKENS)
     return TokenFiles(lambda _, number: folder / texts[number].name, len(texts)), results.counts
+
+
+def split_documents_again(
+    build: Build, sources: Sequence[Path], context: str, first_trained: int
+) -> tuple[TokenFiles, int]:
+    """Give documents of earlier settings their new splits.
+
+    Args:
+        build: The build.
+        sources: Their buckets.
+        context: What the records of these are sealed with.
+        first_trained: What `data_prep.steps.held_out.first_trained` returned.
+
+    Returns:
+        A file of tokenized documents for each bucket, and how many are held out.
+    """
+    folder, records = build.path("work", "tokens"), StepRecords(build.folder, "before").read()
+    vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
+
+    def unit(number: int) -> Unit:
+        source = sources[number]
+        record = records.get(source.stem.encode(), b"")
+        task = SplitTask(source, record, context, vocab_size, first_trained, folder / source.name)
+        return build.unit("tokens", source.stem, split_again, task)
+
+    results = build.run("split again", LazyList(len(sources), unit), TOKENS)
+    return TokenFiles(lambda _, number: folder / sources[number].name, len(sources)), results.counts["held_out"]
+
+
+def split_again(task: SplitTask) -> tuple[list[Path], Counts]:
+    """Write the documents of a bucket with their new splits.
+
+    Raises:
+        DataError: The bucket is not what was recorded of it.
+    """
+    remedy = "Delete the folder of the build, or give --output a new one: the text that it was made from is deleted."
+    outcome = unseal(task.record, Outcome, task.context, where=f"{task.source}: its record", remedy=remedy)
+    if [file.sha256 for file in outcome.files.values()] != [sha256_file(task.source)]:
+        raise DataError(f"{task.source}: damaged (its SHA-256 does not fit). {remedy}")
+    documents, count = [], 0
+    for batch in checked_batches(task.source, bucket_schema(task.vocab_size)):
+        part = TokenizedDocuments.of(batch)
+        part = replace(part, splits_D=split_of(part.hashes_D, task.first_trained))
+        documents.append(part.take(np.lexsort((part.hashes_D, part.splits_D))))
+        count += len(part.ids_T)
+    schema = document_schema(task.vocab_size)
+    write_batches(task.path, schema, [part.to_batch(schema) for part in documents])
+    return [task.path], {"held_out": sum(int(part.splits_D.sum()) for part in documents), "tokens": count}
 
 
 def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:

@@ -5,6 +5,7 @@ of the same documents. Held-out documents are passed over once.
 """
 
 import filecmp
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -44,6 +45,8 @@ from megabert.whole_folders import publish_folder
 
 BYTES_A_TOKEN = {"balanced": 2.9, "google": 3.8}
 """Size of a shard with static masks for each token of the text that went into it; `google` writes some text twice."""
+SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}-\d{{2,}}\.(arrow|row_lengths\.npy)")
+"""Names of shards and of the indices next to them."""
 MIN_SHARDS = 512
 """Training shards of a length that a corpus has, before any of them takes several buckets."""
 MAX_SHARDS = 50_000
@@ -107,7 +110,17 @@ def make_instances(build: Build, corpus: Counts, buckets_a_shard: int) -> dict[i
         folder = build.path("instances", str(length))
         _copy_tokenizer(build.path("tokenizer"), folder / "tokenizer")
         write_manifest(folder, manifest)
+        _remove_others(folder, manifest)
     return manifests
+
+
+def _remove_others(folder: Path, manifest: Manifest) -> None:
+    """Delete shards of earlier settings, such as those of passes that are asked for no more."""
+    listed = {Path(shard.file).stem for shard in manifest.shards}
+    for path in folder.iterdir():
+        stem = path.name.partition(".")[0]
+        if SHARD_NAME.fullmatch(path.name) and stem not in listed:
+            path.unlink()
 
 
 def _metadata(build: Build, length: int) -> ShardMetadata:
@@ -146,7 +159,9 @@ def instance_units(build: Build, metadata: ShardMetadata, buckets_a_shard: int) 
                 path = build.path("instances", str(length), f"{name}.arrow")
                 count = min(buckets_a_shard, buckets - bucket)
                 task = InstanceTask(build.folder, split, bucket, count, options, path)
-                yield build.unit(f"instances-{length}", name, write_shard, task, group=_group(length, split))
+                # Another number of passes may put another number of buckets into each shard.
+                record = f"{name} of {count}"
+                yield build.unit(f"instances-{length}", record, write_shard, task, group=_group(length, split))
 
 
 def _group(length: int, split: str) -> str:

@@ -23,7 +23,7 @@ def test_shards_of_several_buckets_hold_the_rows_of_each_one_after_the_other(bui
     tokenizer = str(built.folder / "tokenizer")
     parts, whole = (
         build(make_config(tokenizer=tokenizer, buckets=7, shard_mib=mib), tmp_path / str(mib), Executor())
-        for mib in (0.01, 0.366)
+        for mib in (0.01, 0.28)
     )
     before, after = (
         [entry for entry in result.manifests[64].shards if (entry.split, entry.pass_number) == ("train", 1)]

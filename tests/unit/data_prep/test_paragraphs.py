@@ -52,7 +52,7 @@ def test_owners_are_those_of_the_definition_however_documents_are_parted(
     documents = random_documents(60)
     folder, parts = tmp_path / "work" / "paragraphs", [documents[number::chunks] for number in range(chunks)]
     rows_of = [write_hashes(iter(part), LONG, folder / f"{i:06d}.npy")[1]["paragraphs"] for i, part in enumerate(parts)]
-    own = Build(tmp_path, make_config(), Executor(), {}, Origins("", ""))
+    own = Build(tmp_path, make_config(), Executor(), {}, Origins({}))
     (tmp_path / "build.json").touch()
     copies = find_paragraph_copies(own, ParagraphPlan.of(chunks, sum(rows_of)))
     kept = {}

@@ -33,7 +33,7 @@ def some(items):
 )
 @pytest.mark.parametrize("validation_share", [0.02, 1e-5])
 def test_no_unit_opens_more_than_256_files_at_any_size(make_config, tmp_path, files, buckets, validation_share):
-    build = Build(tmp_path, make_config(), Executor(), {}, Origins("", ""))
+    build = Build(tmp_path, make_config(), Executor(), {}, Origins({}))
     levels = plan_levels(chunks(files), tmp_path, buckets)
     opens = 0
     for before, after in pairwise(levels):
@@ -50,7 +50,7 @@ def test_no_unit_opens_more_than_256_files_at_any_size(make_config, tmp_path, fi
 
 def test_ten_terabytes_open_each_file_a_few_times(make_config, tmp_path):
     """They took 3e8 opens of tokenized chunks, and 2e9 of what these were merged into."""
-    build = Build(tmp_path, make_config(), Executor(), {}, Origins("", ""))
+    build = Build(tmp_path, make_config(), Executor(), {}, Origins({}))
     levels = plan_levels(chunks(1_190_000), tmp_path, 419_000)
     assert [level.blocks * level.files for level in levels] == [1_190_000, 4649, 4864]
     units = bucket_units(build, levels[-1], {"train": 419_000}, 30_000)

@@ -1,0 +1,112 @@
+"""Which part of a build each setting reaches first: when it changes, the parts before are kept.
+
+A build is made in four parts, each from those before it. `FIRST_PART` is the one table of what depends on what: records
+and plan of a part are sealed with the settings that reach it or a part before, so another setting repeats no more than
+it has to, and nothing that was made with another one is taken for current.
+"""
+
+from enum import IntEnum
+from typing import Any
+
+Config = dict[str, Any]
+
+
+class Part(IntEnum):
+    """Parts of a build, in their order."""
+
+    TEXT = 1
+    """Step 1: cleaned text, cut into sentences."""
+    VOCABULARY = 2
+    """Step 2."""
+    DOCUMENTS = 3
+    """Steps 3 to 5: token ids, split and shuffled. Ids outlive a change: the documents of before are split again."""
+    INSTANCES = 4
+    """Step 6: shards."""
+
+
+FIRST_PART: dict[str, Part] = {
+    "sources.input": Part.TEXT,
+    "sources.name": Part.TEXT,
+    "sources.format": Part.TEXT,
+    "sources.encoding": Part.TEXT,
+    "sources.field": Part.TEXT,
+    "sources.weight": Part.DOCUMENTS,
+    "clean": Part.TEXT,
+    "max_bad_share": Part.TEXT,
+    "language": Part.TEXT,
+    "chunk_mib": Part.TEXT,
+    # A vocabulary holds out documents of its own (5%, by another hash), so no share below changes it.
+    "tokenizer": Part.VOCABULARY,
+    "pieces": Part.VOCABULARY,
+    "vocab_size": Part.VOCABULARY,
+    "uncased": Part.VOCABULARY,
+    "validation_share": Part.DOCUMENTS,
+    "objective": Part.DOCUMENTS,  # how many documents each split needs
+    "min_tokens": Part.DOCUMENTS,  # documents that are too short are counted
+    "buckets": Part.DOCUMENTS,
+    "lengths": Part.INSTANCES,
+    "pairing": Part.INSTANCES,
+    "masking": Part.INSTANCES,
+    "mask_unit": Part.INSTANCES,
+    "dupe_factor": Part.INSTANCES,
+    "short_seq_prob": Part.INSTANCES,
+    "masked_lm_prob": Part.INSTANCES,
+    "max_predictions_per_seq": Part.INSTANCES,
+    "seed": Part.INSTANCES,
+    "shard_mib": Part.INSTANCES,
+}
+"""First part that depends on each setting."""
+PART_OF_STEP = {
+    "extract": Part.TEXT,
+    "paragraphs": Part.TEXT,
+    "words": Part.VOCABULARY,
+    "tokenizer": Part.VOCABULARY,
+    "tokens": Part.DOCUMENTS,
+    "chunks": Part.DOCUMENTS,
+    "documents": Part.DOCUMENTS,
+    "plan": Part.DOCUMENTS,
+}
+"""Part of each step that has records; those of step 6 are named for their lengths."""
+BY_LENGTH = ("max_predictions_per_seq", "min_tokens")
+"""Settings with a number for each length."""
+
+
+def settings_of(config: Config, part: Part) -> Config:
+    """Return all settings that reach a part or one before it."""
+    settings = {name: value for name, value in config.items() if name != "sources" and FIRST_PART[name] <= part}
+    settings["sources"] = [
+        {name: value for name, value in source.items() if FIRST_PART[f"sources.{name}"] <= part}
+        for source in config["sources"]
+    ]
+    if settings.get("min_tokens"):  # lengths that ask for nothing may come and go
+        least = zip(config["lengths"], config["min_tokens"], strict=True)
+        settings["min_tokens"] = {str(length): number for length, number in least if number}
+    return settings
+
+
+def shard_settings_of(config: Config, length: int) -> Config:
+    """Return all settings that the shards of a length depend on, but for the number of passes."""
+    settings = settings_of(config, Part.INSTANCES)
+    place = config["lengths"].index(length)
+    own = {name: config[name] and config[name][place] for name in BY_LENGTH}
+    return {**settings, **own, "lengths": None, "dupe_factor": None}
+
+
+def first_changed(old: Config, new: Config) -> Part | None:
+    """Return the first part that is made with other settings; None if all are as before."""
+    return next((part for part in Part if settings_of(old, part) != settings_of(new, part)), None)
+
+
+def are_shards_as_before(old: Config, new: Config, length: int) -> bool:
+    """Whether the shards of a length are current as far as they go when a configuration replaces another.
+
+    The passes that both ask for are. A length that is asked for no more stays if its passes are all that are asked for.
+    """
+    if first_changed(old, new) not in (None, Part.INSTANCES) or length not in old["lengths"]:
+        return False
+    if length in new["lengths"]:
+        return shard_settings_of(old, length) == shard_settings_of(new, length)
+    first, second = (
+        {**settings_of(config, Part.INSTANCES), "lengths": None, **dict.fromkeys(BY_LENGTH)} for config in (old, new)
+    )
+    return first == second

@@ -1,0 +1,111 @@
+"""Another setting in the folder of a build: what depends on it is made again, as in a new build, and nothing else."""
+
+from dataclasses import fields, replace
+
+import pytest
+from unit.data_prep.builds import Stopping
+from unit.data_prep.conftest import files_of
+
+from data_prep.config import BuildConfig, SourceConfig
+from data_prep.execution.build_state import read_state
+from data_prep.execution.dependence import FIRST_PART, Part
+from data_prep.execution.executors import Executor
+from data_prep.pipeline import build
+from megabert.config.loading import to_dict
+from megabert.errors import ConfigError, DataError
+from megabert.shards import read_manifest
+
+CHANGES = {
+    "fewer passes": {"dupe_factor": 1},
+    "more passes": {"dupe_factor": 3},
+    "another length": {"lengths": (64, 256)},
+    "masks": {"masking": "dynamic"},
+    "seed": {"seed": 3},
+    "pairing": {"pairing": "google"},
+    "objective": {"objective": "none"},
+    "share": {"validation_share": 0.3},
+    "no held-out documents": {"validation_share": 0},
+    "buckets": {"buckets": 3},
+    "short documents": {"min_tokens": (0, 700)},
+}
+
+
+def test_every_setting_says_what_it_reaches():
+    names = {field.name for field in fields(BuildConfig)} - {"sources"}
+    assert set(FIRST_PART) == names | {f"sources.{field.name}" for field in fields(SourceConfig)}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_changed_build_equals_a_new_one(own_copy, make_config, tokenizer_folder, tmp_path, capsys, changes):
+    documents = {path: path.stat().st_mtime_ns for path in (own_copy / "documents").iterdir()}
+    changed = build(make_config(**changes), own_copy, Executor())
+    said = capsys.readouterr().err
+    assert f"changed: {next(iter(changes))}: " in said
+    assert "repeated: " in said
+    fresh = build(make_config(**changes), tmp_path / "fresh", Executor())
+    assert changed.manifests == fresh.manifests
+    kept = [path for path in files_of(own_copy) if not path.startswith(("work/records", "instances/128"))]
+    assert kept == [path for path in files_of(fresh.folder) if not path.startswith(("work/records", "instances/128"))]
+    is_new = {path.stat().st_mtime_ns != documents.get(path) for path in (own_copy / "documents").iterdir()}
+    assert is_new == {FIRST_PART[next(iter(changes))] is Part.DOCUMENTS}
+
+
+def test_length_that_is_added_leaves_the_others_alone(own_copy, make_config):
+    before = {path: path.stat().st_mtime_ns for path in (own_copy / "instances").rglob("*") if path.is_file()}
+    build(make_config(lengths=(64, 256)), own_copy, Executor())
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items() if path.name != "manifest.json")
+    # A length that is asked for no more is still what it was, until something else changes.
+    assert read_manifest(own_copy / "instances" / "128").metadata.max_seq_length == 128
+    build(make_config(lengths=(64, 256), seed=2), own_copy, Executor())
+    assert not (own_copy / "instances" / "128").exists()
+
+
+@pytest.mark.parametrize("units", range(0, 14, 2))
+@pytest.mark.parametrize("changes", [{"validation_share": 0.3}, {"seed": 3}], ids=str)
+def test_killed_change_is_continued_or_taken_back(own_copy, make_config, built, changes, units):
+    config = make_config(**changes)
+    with pytest.raises(KeyboardInterrupt):
+        build(config, own_copy, Stopping(units))
+    # No manifest lists shards of which some are of other settings.
+    is_recorded = read_state(own_copy).config == to_dict(config)
+    assert is_recorded == (units > 1)
+    assert any((own_copy / "instances").rglob("manifest.json")) != is_recorded
+    again = build(make_config(**changes) if units % 4 else make_config(), own_copy, Executor())
+    assert again.manifests == built.manifests or units % 4
+    assert build(make_config(), own_copy, Executor()).manifests == built.manifests
+
+
+def test_share_changed_twice_before_it_is_done(own_copy, make_config, tmp_path):
+    for share, units in ((0.3, 4), (0.5, 9)):
+        with pytest.raises(KeyboardInterrupt):
+            build(make_config(validation_share=share), own_copy, Stopping(units))
+    config = make_config(validation_share=0.2, buckets=2)
+    assert build(config, own_copy, Executor()).manifests == build(config, tmp_path / "new", Executor()).manifests
+
+
+@pytest.mark.parametrize("changes", [{"vocab_size": 1000}, {"language": "de"}, {"chunk_mib": 1.0}], ids=str)
+def test_change_of_text_or_vocabulary_is_refused_with_the_difference(own_copy, make_config, built, changes):
+    (name, value), = changes.items()  # fmt: skip
+    with pytest.raises(ConfigError, match=rf"(?s){name}: .* there, {value!r} now.*new folder"):
+        build(make_config(**changes), own_copy, Executor())
+    assert build(make_config(), own_copy, Executor()).manifests == built.manifests
+
+
+def test_documents_stored_by_weight_are_not_split_again(make_config, tokenizer_folder, tmp_path):
+    (source,) = make_config().sources
+    config = make_config(sources=(replace(source, weight=0.5),), tokenizer=str(tokenizer_folder), lengths=(64,))
+    folder = build(config, tmp_path / "out", Executor()).folder
+    with pytest.raises(ConfigError, match=r"weights of their sources \(0.5\) and cannot be split again"):
+        build(replace(config, validation_share=0.3), folder, Executor())
+    assert build(replace(config, seed=3), folder, Executor()).manifests
+
+
+def test_damaged_documents_are_not_split_again(own_copy, make_config):
+    with pytest.raises(KeyboardInterrupt):
+        build(make_config(validation_share=0.3), own_copy, Stopping(3))
+    path = own_copy / "work" / "before" / "train-00000.arrow"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"train-00000.arrow: damaged"):
+        build(make_config(validation_share=0.3), own_copy, Executor())
