@@ -14,11 +14,14 @@ in it is on the disk, so a folder with the name of a step is complete unless the
 
 import hashlib
 import json
+import math
 import os
 import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from megabert.errors import CheckpointError, DataError
 from megabert.files import sha256_file, write_durably
@@ -34,7 +37,10 @@ KINDS = ("master", "exp_avg", "exp_avg_sq")
 """The three tensors that are stored of every parameter."""
 AVERAGE = "average"
 """The fourth one, where a run keeps a moving average of its weights."""
-_STEP_FOLDER = re.compile(r"step_(\d{8,})")
+_STEP_FOLDER = re.compile(r"step_([0-9]{8,})")
+
+
+Elements = Annotated[int, Field(ge=0, le=2**48)]
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,8 @@ class StoredFile:
 class StoredParameter:
     """Where the elements of one parameter are stored."""
 
-    shape: list[int]
-    fragments: list[tuple[str, int, int]] = field(default_factory=list)
+    shape: list[Elements]
+    fragments: list[tuple[str, Elements, Elements]] = field(default_factory=list)
     """File, first element, number of elements. Together they cover the parameter exactly once."""
 
 
@@ -205,7 +211,30 @@ def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
             f"{path}: format version {content.get('format_version')}; this megabert reads {FORMAT_VERSION}. "
             "Use the version that wrote it."
         )
-    return parse_json(json.dumps(content), CheckpointManifest, where=str(path), remedy=remedy, error=CheckpointError)
+    manifest = parse_json(
+        json.dumps(content), CheckpointManifest, where=str(path), remedy=remedy, error=CheckpointError
+    )
+    _check_fragments(manifest, path)
+    return manifest
+
+
+def _check_fragments(manifest: CheckpointManifest, path: Path) -> None:
+    """Refuse shapes that the files do not fill: memory of such a size would be asked for before they are read."""
+    held = dict.fromkeys(manifest.files, 0)
+    for name, stored in manifest.parameters.items():
+        end = 0
+        for file, start, numel in sorted(stored.fragments, key=lambda fragment: fragment[1]):
+            if file not in held or start != end:
+                raise CheckpointError(f"{path}: the fragments of {name} do not cover it once. Use another step.")
+            end += numel
+            held[file] += numel
+        if end != math.prod(stored.shape):
+            raise CheckpointError(
+                f"{path}: {name} has shape {stored.shape}, its fragments {end} elements. Use another step."
+            )
+    for file, elements in held.items():
+        if 4 * elements > manifest.files[file].bytes:
+            raise CheckpointError(f"{path}: {file} is too small for its {elements} elements. Use another step.")
 
 
 def find_damage(folder: Path) -> str | None:

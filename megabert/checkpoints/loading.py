@@ -6,6 +6,7 @@ the stage that wrote them; its "universal" checkpoints need a conversion in betw
 """
 
 import logging
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,11 @@ class SliceReader:
             first, stop = max(start, stored_start), min(end, stored_start + numel)
             if first < stop:
                 stored = self.file(name).get_slice(key_of(kind, parameter, stored_start))
+                if (stored.get_dtype(), stored.get_shape()) != ("F32", [numel]):
+                    raise CheckpointError(
+                        f"{self.folder}: {name} holds {stored.get_dtype()} of shape {stored.get_shape()} as {kind} of "
+                        f"{parameter}, not {numel} numbers of float32. Use another step"
+                    )
                 target[first - start : stop - start].copy_(stored[first - stored_start : stop - stored_start])
                 filled += stop - first
         if filled != target.numel():
@@ -132,10 +138,9 @@ def find_checkpoint(
                 "Use --checkpoint last or a step."
             )
     else:
-        try:
-            step = int(which)
-        except ValueError:
-            raise CheckpointError(f"checkpoint {which!r}: allowed are last, best and a step: {steps}.") from None
+        if not re.fullmatch("0|[1-9][0-9]{0,14}", str(which)):
+            raise CheckpointError(f"checkpoint {which!r}: allowed are last, best and a step: {steps}.")
+        step = int(which)
     folder = checkpoints_dir / folder_name(int(step))
     if int(step) not in steps:
         raise CheckpointError(f"{folder}: no such checkpoint. There are those of steps {steps}.")

@@ -20,6 +20,8 @@ EXIT_READER_GONE = 128 + signal.SIGPIPE
 
 _TOO_LONG, _SHOWN = re.compile(r"\S{500,}"), 150
 """Words of a message that are shown in part, such as a path of 6,000 characters or a value of 5,000 digits."""
+_NO_MEMORY = re.compile("can't allocate memory|out of memory|size calculation overflowed|multiplication overflow")
+"""What torch says in a RuntimeError of a size that no memory has."""
 _HALF = 1500
 """Characters of a long message that are shown of its beginning, and of its end."""
 
@@ -64,7 +66,7 @@ def as_user_error(error: BaseException) -> MegabertError | None:
         case BaseException(__class__=kind) if kind.__name__ == "PanicException":  # a library in Rust gave up
             what = " ".join(str(error).split())[:300]
             return DataError(f"a file, perhaps of the tokenizer, cannot be read by its library ({what}). Replace it.")
-        case MemoryError():
+        case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
             return ConfigError("memory is used up. Take fewer workers or smaller batches, or a larger machine.")
     return None
 

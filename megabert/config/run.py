@@ -220,7 +220,7 @@ class RunConfig:
         return self.checkpoint.keep_last + best_and_ends_of_phases + kept_for_good + 1
 
 
-ENGINE_FIELDS = (
+FREE_ON_RESUME = (
     "name",
     "data",
     "phases.*.name",
@@ -245,4 +245,4 @@ The folders of the data are free because the shards themselves are compared by t
 def is_science(path: str) -> bool:
     """Whether a change of the field at this dotted path makes it another experiment."""
     pattern = ".".join("*" if part.isdecimal() else part for part in path.split("."))
-    return not any(pattern == field or pattern.startswith(f"{field}.") for field in ENGINE_FIELDS)
+    return not any(pattern == field or pattern.startswith(f"{field}.") for field in FREE_ON_RESUME)

@@ -31,6 +31,16 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
     return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
 
 
+def refuse_fp16_on_cpu(precision: Precision, device: torch.device) -> None:
+    """Refuse a precision that DeepSpeed does not train in on a CPU.
+
+    Raises:
+        ConfigError: It is fp16, and there is no GPU.
+    """
+    if precision == "fp16" and device.type == "cpu":
+        raise ConfigError("precision=fp16 needs a GPU; on a CPU take fp32, or bf16.")
+
+
 def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: dict[str, Any], world: World) -> Engine:
     """Wrap a model and its optimizer in DeepSpeed.
 

@@ -88,6 +88,10 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
         run = read_config(folder)
         model, seed, pieces = _model_of_run(folder, run, checkpoint), run.seed, tokenizer_dir(folder)
     elif config_path(folder).is_file():
+        if checkpoint != "last":
+            raise ConfigError(
+                f"{folder}: is a Hugging Face folder, which has no checkpoint {checkpoint}. Name a run folder."
+            )
         model, seed, pieces = read_config_json(folder), 0, folder
     else:
         raise ConfigError(

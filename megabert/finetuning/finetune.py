@@ -16,7 +16,7 @@ from megabert.config.run import OptimizerConfig
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks, run_on_main_rank
 from megabert.distributed.run_lock import RunLock
-from megabert.engine.build import build_engine, resolve_precision
+from megabert.engine.build import build_engine, refuse_fp16_on_cpu, resolve_precision
 from megabert.engine.engine import Engine
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.errors import CheckpointError
@@ -218,6 +218,7 @@ def _weights_of_seed(start: Mapping[str, Tensor], given: set[str], seed: int, pr
 
 def _build_engine(model: TaskModel, config: FinetuneConfig, world: World) -> Engine:
     precision = resolve_precision(config.precision, world.device)
+    refuse_fp16_on_cpu(precision, world.device)
     # In fp32 the weights are their own masters: there is little to shard, and flattening them would only cost time.
     chosen = ("zero0" if precision == "fp32" else "zero1") if config.engine == "auto" else config.engine
     deepspeed = derive_deepspeed(chosen, precision=precision, max_grad_norm=config.max_grad_norm)

@@ -14,6 +14,7 @@ from megabert.data.loader import PackedLoader
 from megabert.data.order import DataPosition
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
+from megabert.engine.build import refuse_fp16_on_cpu
 from megabert.errors import CheckpointError
 from megabert.models.build import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
@@ -138,6 +139,8 @@ def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int,
     kind = gpu_by_name(gpu) if gpu else gpu_of_device(torch.cuda.get_device_name()) if device.type == "cuda" else None
     if gpu and kind and config.precision == "auto":
         config = replace(config, precision=kind.best_precision)
+    if kind is None:
+        refuse_fp16_on_cpu(config.precision, device)
     inputs = open_inputs(config, device=device, initial=initial)
     parameters = count_parameters(inputs.config.model, inputs.objective)
     return DryRun(inputs=inputs, world_size=world_size, gpu=kind, parameters=parameters)

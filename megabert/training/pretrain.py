@@ -17,7 +17,7 @@ from megabert.config.run import RunConfig
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks, run_on_main_rank
 from megabert.distributed.run_lock import RunLock
-from megabert.engine.build import build_engine
+from megabert.engine.build import build_engine, refuse_fp16_on_cpu
 from megabert.engine.engine import Engine
 from megabert.engine.weight_average import WeightAverage
 from megabert.errors import EXIT_STOPPED, DataError
@@ -88,6 +88,7 @@ def _run(
 ) -> bool:
     """Check everything, make the steps that the run has left, if any, and record how it ended."""
     # Each rank opens the shards itself: a node may lack the folder or see another one.
+    refuse_fp16_on_cpu(config.precision, world.device)
     inputs = run_on_all_ranks(world, lambda: open_inputs(config, device=world.device, initial=initial))
     config = inputs.config
     start = run_on_main_rank(world, lambda: find_start(run_dir, inputs, status))

@@ -21,6 +21,9 @@ from megabert.finetuning.tables import read_table
 from megabert.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
 from megabert.finetuning.tasks import Task
 
+LARGEST_LABEL = 1e18
+"""Largest number that a regression learns: its square is still far inside float32."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledText(Example):
@@ -83,7 +86,7 @@ class Classification(_SequenceKind):
                 "two labels or more; is --label-column right?"
             )
         # By value, so that 10 comes after 9. Equal numbers, such as 1 and 01, are ordered by their text.
-        are_numbers = all(re.fullmatch(r"-?\d{1,1000}", label) for label in labels)
+        are_numbers = all(re.fullmatch(r"-?[0-9]{1,1000}", label) for label in labels)
         return tuple(sorted(labels, key=lambda label: (int(label) if are_numbers else 0, label)))
 
     def _labels(self, examples: Sequence[LabelledText]) -> NDArray:
@@ -156,11 +159,13 @@ class Regression(_SequenceKind):
 
 
 def _number(example: LabelledText) -> float:
-    try:
+    value = math.nan
+    if re.fullmatch(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*", example.label):
         value = float(example.label)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or "_" in example.label:
+    if not abs(value) <= LARGEST_LABEL:
         shown = f"{example.label!r:.80}"
-        raise DataError(f"{example.where}: {shown} is not a number. Fix it, or name another --label-column.")
+        raise DataError(
+            f"{example.where}: {shown} is not a number, or one whose square float32 does not hold. Fix it, or name "
+            "another --label-column."
+        )
     return value

@@ -4,7 +4,7 @@ import pytest
 
 from megabert.config.fields import field_table
 from megabert.config.loading import differences, merge_layers, to_dict, to_yaml
-from megabert.config.run import RunConfig, is_science
+from megabert.config.run import FREE_ON_RESUME, RunConfig, is_science
 from megabert.errors import ConfigError
 
 PHASE = {"steps": 10, "global_batch_size": 4, "learning_rate": 1e-3}
@@ -81,6 +81,12 @@ def test_science_and_engine_fields():
     assert not is_science("phases.1.data")
     assert not is_science("checkpoint.every_steps")
     assert not is_science("engine")
+
+
+def test_every_field_that_is_free_on_resume_is_a_field():
+    paths = [row.path for row in field_table(RunConfig)]
+    for free in FREE_ON_RESUME:
+        assert [path for path in paths if f"{path}.".startswith(f"{free.replace('*', 'N')}.")], free
 
 
 def test_every_field_is_documented():

@@ -83,10 +83,11 @@ def test_label_that_training_did_not_have_is_named(make_kind):
         kind.encode([example], is_training=False)
 
 
-def test_number_that_is_none_is_named(make_kind):
+@pytest.mark.parametrize("label", ["high", "1e39", "1e999", "nan", "1_0", "\u0664", "0x1"])
+def test_number_that_is_none_is_named(label, make_kind):
     kind = make_kind("stsb", ("score",))
-    example = LabelledText(line=1, where="dev.tsv:7", text="a", pair="b", label="high")
-    with pytest.raises(DataError, match=r"dev.tsv:7: 'high' is not a number"):
+    example = LabelledText(line=1, where="dev.tsv:7", text="a", pair="b", label=label)
+    with pytest.raises(DataError, match=rf"dev.tsv:7: '{label}' is not a number"):
         kind.encode([example], is_training=False)
 
 

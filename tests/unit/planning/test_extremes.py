@@ -1,0 +1,55 @@
+"""The largest legal number of every field is planned at once: nothing counts up to it, or makes a list of it."""
+
+from typing import Any
+
+import pytest
+
+from megabert.config.fields import field_table
+from megabert.config.loading import load_run_config
+from megabert.config.run import RunConfig
+from megabert.data.order import BEGINNING
+from megabert.errors import ConfigError
+from megabert.observability.gpus import gpu_by_name
+from megabert.optim.schedules import planned_steps
+from megabert.planning.estimate import estimate
+from megabert.planning.estimate_page import render_estimate
+from megabert.planning.step_time import Cluster
+
+LARGE = (2**63 - 1, 10**15, 10**12, 10**9, 10**7, 2**24, 10**6, 2**20, 2**16, 10**4, 1024, 1000, 64, 1.0, 0.999999, 0.5)
+CLUSTER = Cluster(gpu=gpu_by_name("h100"), nodes=1, gpus_per_node=8)
+NUMBERS = [row for row in field_table(RunConfig) if row.kinds & {int, float} and not row.is_list]
+
+
+def with_largest(path: str) -> RunConfig:
+    """Return the debug recipe with the largest number that a field takes beside its other fields."""
+    for value in LARGE:
+        layer: Any = value
+        for part in reversed(path.split(".")):
+            layer = {"0" if part == "N" else part: layer}
+        try:
+            return load_run_config("debug", flags=layer)
+        except ConfigError:
+            continue
+    pytest.skip(f"{path} goes with other fields alone")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("row", NUMBERS, ids=lambda row: row.path)
+def test_the_largest_number_of_a_field_is_planned_at_once(row):
+    config = with_largest(row.path)
+    assert config.most_checkpoints > 0
+    if config.phases[0].steps is not None:
+        assert len(planned_steps(config, 100)) == len(config.phases)
+        assert config.phases[0].num_instances > 0
+    if row.path == "phases.N.tokens":
+        with pytest.raises(ConfigError, match="batches of these shards; 1,000,000,000 are allowed"):
+            estimate(config, CLUSTER, instances=1000)
+    else:
+        assert render_estimate(estimate(config, CLUSTER, instances=1000), hours=None)
+
+
+@pytest.mark.timeout(60)
+def test_the_largest_batch_of_the_smallest_split_is_taken_at_once():
+    size = with_largest("phases.N.global_batch_size").phases[0].global_batch_size
+    ranges, position = BEGINNING.take(size, 3)
+    assert size == sum(stop - start for _, start, stop in ranges) == 3 * position.epoch + position.offset
