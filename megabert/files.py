@@ -88,8 +88,10 @@ def read_small(path: Path | str, *, most: int = MAX_SMALL_BYTES) -> bytes:
         OSError: As `open_to_read`, or the file has more bytes.
     """
     with open_to_read(path) as stream:
-        content = stream.read(most + 1)
-    if len(content) > most:
+        # Read also when the size was right: the file may be growing.
+        is_large = os.fstat(stream.fileno()).st_size > most
+        content = b"" if is_large else stream.read(most + 1)
+    if is_large or len(content) > most:
         size = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most:,} bytes"
         raise OSError(errno.EFBIG, f"it has more than the {size} that such a file may have", str(path))
     return content

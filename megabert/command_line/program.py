@@ -285,3 +285,12 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
     return value
+
+
+def utf8(word: str) -> str:
+    """Read text, as ``type`` of an argument: what is not UTF-8 on the command line is no text."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{word!a} is not UTF-8; convert it, or use a terminal with UTF-8") from None
+    return word

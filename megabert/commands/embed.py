@@ -6,7 +6,7 @@ from pathlib import Path
 
 from megabert.command_line.program import Parser, positive
 from megabert.command_line.terminal import loading
-from megabert.files import refuse_input
+from megabert.files import check_regular, refuse_input
 
 
 def add_arguments(parser: Parser) -> None:
@@ -34,6 +34,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, stream the file through it, say what was done."""
+    check_regular(options.file)
     output = options.output or options.file.with_suffix(".parquet")
 
     with loading("PyTorch"):

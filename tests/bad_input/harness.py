@@ -20,6 +20,7 @@ from forked.client import environment_of_commands, fork_server, request_of
 
 MODULES = {"megabert": "megabert", "megabert-data": "data_prep"}
 MAX_MESSAGE_CHARACTERS = 4000
+LARGEST_HASHED = 1 << 30
 ERROR = re.compile(r"^(?:\[rank \d+\] )?megabert(?:-data)?: (?:\w+Error|interrupted)", re.MULTILINE)
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\x1b")
 
@@ -169,6 +170,8 @@ def _entries(folder: Path) -> Iterator[tuple[str, str]]:
             yield name, f"link to {os.readlink(path)}"
         elif path.is_dir():
             yield name, "folder"
+        elif path.is_file() and path.stat().st_size > LARGEST_HASHED:
+            yield name, f"{path.stat().st_size} bytes"
         elif path.is_file():
             yield name, hashlib.sha256(path.read_bytes()).hexdigest()
         else:

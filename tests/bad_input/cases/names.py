@@ -17,7 +17,7 @@ ODD_NAMES = {
     "~": "a tilde",
     "a'b\"c": "quotes",
     "\u202egnp.exe": "a change of direction",
-    "</script><b>": "HTML",
+    "<script>x<b>": "HTML",
     "\\": "a backslash",
     "a;b|c&d": "words of the shell",
     "d\u00e9\u4e2d\U0001f600": "other scripts",
