@@ -99,7 +99,7 @@ class BuildConfig:
     """Share of the documents, and of the bytes, that may be unreadable: wrong bytes, no JSON, the end of a file that is
     cut or damaged. At 0 the first one ends the build."""
     language: Language = "en"
-    """Language of the text for the sentence splitter: an ISO 639-1 code, or that of a Wikipedia."""
+    """Language of the text for the sentence splitter: an ISO 639-1 code, or the code of a Wikipedia."""
     tokenizer: str | None = None
     """Folder of an existing tokenizer in Hugging Face form; without it a vocabulary is trained."""
     pieces: Pieces = "wordpiece"
@@ -117,9 +117,10 @@ class BuildConfig:
     """How pairs are made: balanced (even labels, which the length does not betray) or google (the original's
     distribution)."""
     masking: Literal["static", "dynamic"] = "static"
-    """When tokens are masked: static (in the shards) or dynamic (again each time that the loader reads a row)."""
+    """When tokens are masked: static (in the shards) or dynamic (drawn again in every epoch)."""
     mask_unit: Literal["token", "whole_word", "span"] = "token"
-    """What is masked together: single tokens, all pieces of a word, or runs of words (Joshi et al. 2020, SpanBERT)."""
+    """Unit that is masked as a whole: single tokens, all pieces of a word, or runs of words (SpanBERT, Joshi et al.
+    2020)."""
     dupe_factor: int = Field(5, ge=1, le=10_000)
     """Passes over the training documents, each with other pairs and masks."""
     short_seq_prob: float = Field(0.1, ge=0, le=1)
@@ -137,11 +138,11 @@ class BuildConfig:
     seed: int = Field(12_345, ge=0, lt=2**63)
     """Seed of all random draws: pairs, lengths, masks and order."""
     buckets: int | None = Field(None, ge=1, le=65_536)
-    """Parts that the shuffled documents are stored in; by default one for 5 million tokens, fewer where documents are
+    """Parts that the shuffled documents are stored in; by default one for 5 million tokens, fewer if documents are
     few."""
     shard_mib: float = Field(256.0, ge=0.01, le=16_384)
-    """Size of the shards, about. Those of a corpus below some gigabytes are smaller, one bucket each, so that many
-    workers share them; those of a very large one are larger, so that no length has more than 50,000."""
+    """Approximate size of a shard. A corpus below some gigabytes gets smaller shards of one bucket each, so that many
+    workers share them; a very large one gets larger shards, so that no length has more than 50,000."""
     chunk_mib: float = Field(8.0, ge=1e-4, le=65_536)
     """Size of the chunks that input files are read in, as stored; small inputs are cut finer."""
 
@@ -177,7 +178,7 @@ class BuildConfig:
             earlier = first.setdefault((source.input, source.field), index)
             if earlier != index:
                 raise ValueError(
-                    f"sources.{index}: input={source.input!r} is that of sources.{earlier} already. Name it once; "
+                    f"sources.{index}: input={source.input!r} is already the input of sources.{earlier}. Name it once; "
                     "weight says how often its documents are used"
                 )
         return self

@@ -84,7 +84,7 @@ def _workers(text: str) -> int:
     """Read a number of processes."""
     number = positive(text)
     if number > MAX_WORKERS:
-        raise ArgumentTypeError(f"{number} is above {MAX_WORKERS}; more than one a core gains nothing")
+        raise ArgumentTypeError(f"{number} is above {MAX_WORKERS}; more than one per core gains nothing")
     return number
 
 

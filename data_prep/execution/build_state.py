@@ -256,7 +256,7 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
         changes = ", ".join(f"{name} {was} (now {installed_version(name)})" for name, was in others.items())
         pins = " ".join(f"{name}=={was}" for name, was in others.items())
         raise DataError(
-            f"{folder}: was begun with {changes}; its remaining units would not match those that are done. "
+            f"{folder}: was begun with {changes}; its remaining units would not match the finished ones. "
             f"Install the recorded versions to continue (pip install {pins}), or give --output a new folder."
         )
 
@@ -270,7 +270,7 @@ def require_folder(folder: Path) -> None:
     if not (folder / STATE_NAME).is_file():
         raise DataError(
             f"{folder}: the folder of the build is gone or not mounted here ({STATE_NAME} is missing). Once its disk "
-            "is there again, the same command continues with what is on it."
+            "is there again, the same command continues from there."
         )
 
 

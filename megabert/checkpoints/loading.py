@@ -143,7 +143,7 @@ def find_checkpoint(
         step = int(which)
     folder = checkpoints_dir / folder_name(int(step))
     if int(step) not in steps:
-        raise CheckpointError(f"{folder}: no such checkpoint. There are those of steps {steps}.")
+        raise CheckpointError(f"{folder}: no such checkpoint. There are checkpoints of steps {steps}.")
     problem = find_damage(folder)
     if problem is not None:
         raise CheckpointError(f"{problem}. Checkpoint {which} is damaged: use last, or one of the steps {steps}.")

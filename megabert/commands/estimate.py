@@ -41,7 +41,7 @@ fitted number, the share of the peak while computing; docs/scaling.md compares t
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (default: 1)")
     parser.add_argument("--gpus", type=int, metavar="M", help="GPUs a node (default: 8; v100: 16)")
     parser.add_argument("--hours", type=float, metavar="H", help="also say how many steps fit into H hours")
-    parser.add_argument("--instances", type=int, metavar="N", help="rows of a phase's shards, where there are none yet")
+    parser.add_argument("--instances", type=int, metavar="N", help="rows of a phase's shards, if there are none yet")
     parser.add_argument(
         "--efficiency", type=float, metavar="SHARE", help="share of the peak while computing (default: published runs')"
     )

@@ -17,11 +17,11 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Model fields that are usual for the family; a recipe's own values override them."""
     presets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Sizes by the name of a preset, where they are not BERT's."""
+    """Sizes by the name of a preset, if they are not BERT's."""
     head_act: Literal["gelu"] | None = None
-    """Activation of the masked-LM head where it is not ``hidden_act``."""
+    """Activation of the masked-LM head if it is not ``hidden_act``."""
     always_projects: bool = False
-    """Whether the embeddings are projected to the hidden size even where they are as wide."""
+    """Whether the embeddings are projected to the hidden size even if they are as wide."""
     pooler_act: Literal["tanh", "gelu"] = "tanh"
     """Activation of the pooled first token, before a task's head."""
     positions_after_padding: bool = False
@@ -29,10 +29,10 @@ class Family:
     max_spare_rows: int = 0
     """How many rows more than the tokenizer has pieces its published word embeddings may have."""
     own_fields: tuple[str, ...] = ()
-    """Fields of ``ModelConfig`` that only this family may set; most say how attention knows positions. Empty where it
+    """Fields of ``ModelConfig`` that only this family may set; most say how attention knows positions. Empty if it
     knows none."""
     has_key_bias: bool = True
-    """Whether keys, those of relative positions included, have a bias where queries have one."""
+    """Whether keys (the keys of relative positions, too) have a bias if queries have one."""
     qkv_layout: Literal["split", "by_head", "fused"] = "split"
     """How ``transformers`` stores queries, keys and values: as three matrices; as one, head by head; or as one like
     ours, first all queries, then all keys, then all values."""

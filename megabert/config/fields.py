@@ -33,13 +33,13 @@ class FieldRow(NamedTuple):
     path: str
     """Dotted path; an element of a list is numbered N."""
     default: Any
-    """Default value; ``required`` where there is none."""
+    """Default value; ``required`` if there is none."""
     about: str
     """Documentation, in one line."""
     choices: tuple[str, ...]
-    """The words that it takes; empty where it is no choice among words."""
+    """The words that it takes; empty if it is no choice among words."""
     kinds: frozenset[Any]
-    """Types of its values, of its elements, too, where it is a list; None is left out, a ``Literal`` is ``Literal``."""
+    """Types of its values; for a list, of its elements too; None is left out, a ``Literal`` is ``Literal``."""
     section: str
     """Path of the section that holds it, empty at the top."""
     section_about: str

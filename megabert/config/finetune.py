@@ -35,7 +35,7 @@ class FinetuneConfig:
     eval_data: str | None = None
     """Evaluation file; by default the one next to the training file, or a held-out share of it."""
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the training examples that is set aside for evaluation, by seed 0, where there is no evaluation file."""
+    """Share of the training examples that is set aside for evaluation, by seed 0, if there is no evaluation file."""
     text_column: str | None = None
     """Column that holds the text, or for tagging the tokens; by default the task's."""
     pair_column: str | None = None
@@ -49,7 +49,8 @@ class FinetuneConfig:
     max_eval_examples: CountOrNone = 0
     """Evaluate on a fixed random subset of this size; 0 takes all."""
     max_seq_length: SequenceLength | Literal["auto"] = "auto"
-    """Longest sequence in tokens; auto means 384 for spans and 128 otherwise, or what the model has positions for."""
+    """Longest sequence in tokens; auto means 384 for spans and 128 otherwise, at most the number of the model's
+    positions."""
     doc_stride: Annotated[int, Field(ge=1, le=1 << 20)] = 128
     """Spans only: tokens from the start of one window of a long context to the next."""
     max_query_length: Annotated[int, Field(ge=1, le=1 << 20)] = 64
@@ -59,7 +60,7 @@ class FinetuneConfig:
     n_best: Annotated[int, Field(ge=1, le=1000)] = 20
     """Spans only: how many answers are kept for each question."""
     null_threshold: Annotated[float, Field(ge=-1e9, le=1e9)] | Literal["auto"] = "auto"
-    """Spans only: how far "no answer" must score above the best answer to be given; auto takes what is best on the
+    """Spans only: how far "no answer" must score above the best answer to be given; auto takes the best value on the
     evaluation set."""
     epochs: Annotated[float, Field(gt=0, le=10_000)] = 3.0
     """Passes over the training data, 10,000 at most."""

@@ -84,7 +84,7 @@ class ModelConfig:
     max_position_embeddings: Positions = 512
     """Length in tokens of the longest sequence that the model has positions for."""
     type_vocab_size: Rows = 2
-    """Number of segment embeddings: 2 for A and B, 1 where there are no segments (RoBERTa), 0 where there is no
+    """Number of segment embeddings: 2 for A and B, 1 without segments (RoBERTa), 0 if there is no
     embedding for them either (DeBERTa, ModernBERT)."""
     pos_att_type: tuple[PositionScore, ...] = ()
     """DeBERTa only: which scores attention adds to those between contents: c2p between content and relative position,
@@ -120,7 +120,7 @@ class ModelConfig:
     mlp_dropout: Probability = 0.0
     """ModernBERT only: dropout probability within the feed-forward layer, before its second matrix."""
     classifier_pooling: Literal["cls", "mean"] = "cls"
-    """ModernBERT only: what a classifier reads of a sequence: its first token, or the mean of all."""
+    """ModernBERT only: input of a classifier: the first token of a sequence, or the mean of all."""
     initializer_range: Epsilon = 0.02
     """Standard deviation of the truncated normal distribution that weights are initialised from."""
     layer_norm_eps: Epsilon = 1e-12

@@ -31,8 +31,8 @@ class PhaseConfig:
     """Folder of instance shards; by default ``data.path/instances/max_seq_length``."""
     data_start: DataStart = "continue"
     """Where the phase begins in shards that an earlier phase has read: continue after the last instance that was read,
-    so that none comes twice before all have come once, or beginning, the order's first instance again. Masks that the
-    loader draws are then those of the earlier phase again, unless the phase has shares of its own."""
+    so that none comes twice before all have come once, or beginning, the order's first instance again. The
+    loader then draws the masks of the earlier phase again, unless the phase has shares of its own."""
     max_seq_length: SequenceLength = 128
     """Length of the longest instance in tokens."""
     masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] | None = None

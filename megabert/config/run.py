@@ -64,8 +64,8 @@ class ValidationConfig:
     max_instances: Count = 4096
     """Most held-out instances that a validation scores; they are the same ones each time."""
     weights: Weights = "trained"
-    """Which weights are scored, and so make a checkpoint the best: those that are trained, or their moving average.
-    ``--checkpoint best`` takes these."""
+    """Weights that are scored and that decide which checkpoint is the best: the trained ones, or their moving average.
+    ``--checkpoint best`` takes the same ones."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -180,12 +180,12 @@ class RunConfig:
     init_from: str | None = None
     """Weights to start from: a run folder or a Hugging Face folder."""
     init_tiling: bool = False
-    """Fill a larger model than that of ``init_from`` with its weights, layers and widths tiled, as ModernBERT-large
-    began with ModernBERT-base (Warner et al. 2024). The sizes are then the recipe's."""
+    """Fill a model larger than ``init_from`` with its weights, layers and widths tiled, as ModernBERT-large began with
+    ModernBERT-base (Warner et al. 2024). The sizes are then the recipe's."""
     init_vocabulary: Literal["same", "transfer"] = "same"
-    """Vocabulary of the shards beside that of ``init_from``: the same one, or another, to which the weights are
-    transferred. Pieces that both have keep their embeddings, new ones begin as the mean of the old pieces of their text
-    (Gee et al. 2022)."""
+    """Vocabulary of the shards: the same one as ``init_from`` has, or another, to which the weights are transferred.
+    Pieces that both have keep their embeddings; new ones begin as the mean of the old pieces of their text (Gee et al.
+    2022)."""
     fork: Annotated[str, Field(pattern=r"^.+@[0-9]{1,15}$")] | None = None
     """Another run's checkpoint to continue from, RUN@STEP, with its weights, moments, step and data position. Fields
     that neither recipe nor flags name are taken from that run."""

@@ -157,7 +157,7 @@ def _check(
     if not fits or np.any(lengths < 0):
         raise DataError(
             f"masking: {len(offsets)} offsets and {len(keys)} keys do not describe {len(ids_T)} tokens. Offsets "
-            "ascend from 0 to the number of tokens, one more than there are instances; one key an instance."
+            "ascend from 0 to the number of tokens, one more than there are instances; one key per instance."
         )
     if np.any(lengths >= MAX_LENGTH):
         raise DataError(

@@ -109,7 +109,7 @@ def from_huggingface(
     for name, (theirs, value) in renamed.items():
         if _fused_name(name) in expected and not value.is_floating_point():
             raise CheckpointError(
-                f"{theirs}: its numbers are of type {value.dtype}, such as those of a quantised model, which megabert "
+                f"{theirs}: its numbers are of type {value.dtype}, as in a quantised model, which megabert "
                 "does not read. Give the model's weights in float32, float16 or bfloat16."
             )
     values = _fuse({name: value for name, (_, value) in renamed.items()}, config)

@@ -38,7 +38,7 @@ class ApexLamb(BaseOptimizer):
         if variant not in VARIANTS or (variant == "paper" and not weight_decay):
             raise ConfigError(
                 f"ops.lamb=apex cannot do optimizer.lamb_variant={variant} with optimizer.weight_decay={weight_decay}: "
-                "FusedLAMB does apex, nvlamb, and paper where there is weight decay. "
+                "FusedLAMB does apex, nvlamb, and paper with weight decay. "
                 "Choose one of these, or ops.lamb=auto."
             )
         super().__init__(params, {"lr": 0.0, "betas": config.betas, "eps": config.eps, "weight_decay": weight_decay})
