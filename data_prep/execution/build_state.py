@@ -280,7 +280,7 @@ def _require_text_as_before(folder: Path, old: dict[str, Any], new: dict[str, An
         raise ConfigError(
             f"{folder}: was begun with another configuration, and its text is deleted or was read in another way:\n"
             f"{lines}\nGive --output a new folder, or delete this one, or repeat the earlier settings to continue. "
-            "What comes after the vocabulary may change here, such as --lengths, --dupe-factor or --validation-share."
+            "Settings of later steps may change here, such as --lengths, --dupe-factor or --validation-share."
         )
 
 

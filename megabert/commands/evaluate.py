@@ -55,10 +55,8 @@ masks depend on --seed and the text alone. Fields that count: {", ".join(TEXT_FI
     parser.add_argument("--split", choices=choices, help="with mlm: split of a folder of shards (default: validation)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="with mlm: also write the scores, as fractions")
     parser.add_device()
-    columns = ("text-column", "pair-column", "label-column")
-    settings = ("language", "max-eval-examples", "null-threshold", "max-seq-length", "seed")
     own = ("model", "data", "task", "predictions", *(name.replace("_", "-") for name in OF_TEXT))
-    parser.add_fields(FinetuneConfig, first=(*own, *columns, *settings, "device"))
+    parser.add_fields(FinetuneConfig, first=(*own, "text-column", "max-seq-length", "seed", "device"))
 
 
 def run(options: Namespace) -> int:

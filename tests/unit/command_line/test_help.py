@@ -40,7 +40,7 @@ COMMANDS = [(program, name) for program in (MEGABERT, DATA) for name in program.
 @pytest.mark.parametrize(("program", "name"), COMMANDS, ids=lambda value: getattr(value, "name", value))
 def test_every_command_has_help_with_an_example(program, name, shown):
     text = shown(program, name, "--help")
-    assert f"{program.name} {name}" in text.split("example")[-1]
+    assert f"{program.name} {name}" in text.split("\nexample")[-1]
     assert len(flags(text)) <= 14, "the flags that most runs set"
     # Texts begin with a capital letter, which a list of values must not be given.
     assert not [about for about in flags(text).values() if re.search(r"(^|[A-Z}] )[A-Z][a-z0-9_-]+,", about)]
