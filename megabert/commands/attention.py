@@ -24,6 +24,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, record its attention, write the page."""
+    from megabert.export.model_folder import kind_of
+
+    kind_of(options.model)  # says what is no model before the seconds that torch takes
     with loading("PyTorch"):
         from megabert.export.sources import open_source
         from megabert.files import atomic_write, refuse_input

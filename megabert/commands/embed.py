@@ -37,6 +37,9 @@ def run(options: Namespace) -> int:
     check_regular(options.file)
     output = options.output or options.file.with_suffix(".parquet")
 
+    from megabert.export.model_folder import kind_of
+
+    kind_of(options.model)  # says what is no model before the seconds that torch takes
     with loading("PyTorch"):
         import torch
 

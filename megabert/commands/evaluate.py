@@ -102,6 +102,9 @@ def _score_text(options: Namespace) -> int:
     if without:
         flag, what = without[0].replace("_", "-"), "shards" if is_folder else "a text file"
         raise ConfigError(f"--{flag}: changes nothing in the score of {what}. Leave it out.")
+    from megabert.export.model_folder import kind_of
+
+    kind_of(options.model)  # says what is no model before the seconds that torch takes
     with loading("PyTorch"):
         from megabert.export.sources import find_device, open_source
         from megabert.files import atomic_write, refuse_input

@@ -17,6 +17,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, guess, print."""
+    from megabert.export.model_folder import kind_of
+
+    kind_of(options.model)  # says what is no model before the seconds that torch takes
     with loading("PyTorch"):
         from megabert.export.sources import open_source
         from megabert.inspection.fill_mask import fill_mask, render_guesses

@@ -72,6 +72,10 @@ def run(options: Namespace) -> int:
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
+    with before_ranks_meet():
+        from megabert.export.model_folder import kind_of
+
+        kind_of(config.model)  # says what is no model before the seconds that torch takes
     if task is None:
         return _run_glue(options, Path(config.data))
     output_dir = Path(f"runs/{options.task}" if options.output_dir is None else options.output_dir)

@@ -18,6 +18,7 @@ from megabert.config.names import closest
 from megabert.errors import ConfigError
 from megabert.export import config_fields
 from megabert.export.config_fields import CONFIG_FIELDS, Fixed, Taken
+from megabert.export.model_folder import GOOGLE_CONFIG, config_path
 from megabert.json_files import read_json
 from megabert.models.convert import unused_positions
 from megabert.tokenization import SpecialIds
@@ -25,7 +26,6 @@ from megabert.tokenization import SpecialIds
 OURS = "megabert_version"
 """Key in config.json that marks a folder as an export of this package."""
 
-GOOGLE_CONFIG = "bert_config.json"
 GENERATOR_FOLDER = "generator"
 """Folder within that of an ELECTRA's discriminator, which holds the generator in the same form."""
 
@@ -259,12 +259,6 @@ def _translate_modernbert(taken: dict[str, Any]) -> None:
     # transformers has one dropout for the probabilities and the output of attention; ours may differ.
     if taken["hidden_dropout_prob"] is None:
         taken["hidden_dropout_prob"] = taken["attention_probs_dropout_prob"]
-
-
-def config_path(folder: Path) -> Path:
-    """Return where a model's shape is stated: ``config.json``, or ``bert_config.json`` in the archives of 2018."""
-    own, google = folder / "config.json", folder / GOOGLE_CONFIG
-    return google if google.is_file() and not own.is_file() else own
 
 
 def is_ours(folder: Path) -> bool:

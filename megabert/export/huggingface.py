@@ -20,12 +20,12 @@ from megabert.export.config_json import (
     EXCHANGES,
     GENERATOR_FOLDER,
     config_json,
-    config_path,
     is_ours,
     read_config_json,
     read_object,
 )
 from megabert.export.model_card import ModelCard, render_card
+from megabert.export.model_folder import config_path
 from megabert.files import atomic_write, library_error
 from megabert.json_files import read_json
 from megabert.models.convert import (

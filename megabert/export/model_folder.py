@@ -1,0 +1,33 @@
+"""Which kind of folder a model is in, told before the seconds that torch takes to import."""
+
+from pathlib import Path
+from typing import Literal
+
+from megabert.errors import ConfigError
+from megabert.tokenization.huggingface import download_remedy
+from megabert.training.run.folder import CONFIG_NAME
+
+GOOGLE_CONFIG = "bert_config.json"
+
+
+def config_path(folder: Path) -> Path:
+    """Return where a model's shape is stated: ``config.json``, or ``bert_config.json`` in the archives of 2018."""
+    own, google = folder / "config.json", folder / GOOGLE_CONFIG
+    return google if google.is_file() and not own.is_file() else own
+
+
+def kind_of(name: str) -> Literal["run", "hugging face"]:
+    """Return which of the two kinds a folder is.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    folder = Path(name)
+    if (folder / CONFIG_NAME).is_file():
+        return "run"
+    if config_path(folder).is_file():
+        return "hugging face"
+    raise ConfigError(
+        f"{folder}: neither a run folder (no {CONFIG_NAME}) nor a Hugging Face folder (no config.json). "
+        f"{download_remedy(name) or 'Name one of the two.'}"
+    )
