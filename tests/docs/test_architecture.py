@@ -29,3 +29,11 @@ def test_every_room_of_the_table_exists_and_none_is_left_out():
     }
     assert there <= rooms
     assert all((ROOT / room).is_dir() for room in rooms)
+
+
+def test_every_file_of_compiled_loops_is_in_the_table_of_what_they_go_by():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.split("## What compiled loops go by")[1].split("## Glossary")[0]
+    loops = [path.stem for package in ("megabert", "data_prep") for path in (ROOT / package).rglob("*_loops.py")]
+    assert loops
+    assert not [name for name in loops if f"`{name}`" not in table]
