@@ -69,7 +69,7 @@ def pattern_of(path: str) -> str:
 def field_table(cls: type, section: str = "") -> list[FieldRow]:
     """Return a row for every field of a pydantic dataclass, its sections expanded."""
     rows: list[FieldRow] = []
-    section_about = (cls.__doc__ or "").splitlines()[0]
+    section_about = (cls.__doc__ or "").partition("\n")[0]  # PYTHONOPTIMIZE=2 takes docstrings away
     for name, info in cls.__pydantic_fields__.items():  # type: ignore[attr-defined]
         path = f"{section}.{name}" if section else name
         element = next((a for a in get_args(info.annotation) if dataclasses.is_dataclass(a)), None)

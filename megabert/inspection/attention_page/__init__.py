@@ -7,6 +7,7 @@ styles next to it.
 
 import base64
 import json
+import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
@@ -56,11 +57,8 @@ def render_page(record: AttentionRecord, *, model: str, layers: Sequence[int] | 
         "DATA": _encode_json(data),
         "SCRIPT": "\n".join(_read(name) for name in SCRIPTS),
     }
-    page = _read("page.html")
-    for name, content in parts.items():
-        before, after = page.split(f"/*{name}*/")  # replace would also search what was inserted before
-        page = before + content + after
-    return page
+    # In one pass: what is inserted, such as a path that ends in *SCRIPT*, is not searched.
+    return re.sub(r"/\*([A-Z]+)\*/", lambda place: parts[place[1]], _read("page.html"))
 
 
 def _choose_layers(layers: Sequence[int] | None, count: int) -> list[int]:

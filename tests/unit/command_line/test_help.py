@@ -1,6 +1,9 @@
 """What ``--help`` and ``--help-all`` say."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -84,3 +87,13 @@ def test_sections_come_in_the_order_of_use(shown):
     headings = re.findall(r"^(\S.*):$", text, re.MULTILINE)
     assert headings[:4] == ["flags of the command", "data", "phases.N", "fields of the configuration"]
     assert {"model", "optimizer", "checkpoint", "rollback"} < set(headings)
+
+
+@pytest.mark.parametrize("program", ["megabert pretrain", "data_prep build"])
+def test_help_needs_no_docstrings_and_no_wide_terminal(program):
+    module, verb = program.split()
+    environment = {**os.environ, "PYTHONOPTIMIZE": "2", "COLUMNS": "1"}
+    command = [sys.executable, "-m", module, verb, "--help-all"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--seed" in done.stdout

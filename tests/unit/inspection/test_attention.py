@@ -260,3 +260,8 @@ def test_browser_masks_what_is_outside_of_the_window(modernbert, tokenizer, tmp_
         .split("<script")[0]
         .split("</style>")[1]
     )
+
+
+@pytest.mark.parametrize("name", ["runs/*SCRIPT*/", "/*DATA*/", "\\1"])
+def test_path_that_looks_like_a_place_of_the_page_is_shown(record, name):
+    assert f'"model": {json.dumps(name)}' in render_page(record, model=name)
