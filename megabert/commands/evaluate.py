@@ -56,7 +56,7 @@ masks depend on --seed and the text alone. Fields that count: {", ".join(TEXT_FI
     parser.add_argument("--json", type=Path, metavar="FILE", help="with mlm: also write the scores, as fractions")
     parser.add_device()
     own = ("model", "data", "task", "predictions", *(name.replace("_", "-") for name in OF_TEXT))
-    parser.add_fields(FinetuneConfig, first=(*own, "text-column", "max-seq-length", "seed", "device"))
+    parser.add_fields(FinetuneConfig, first=(*own, "text-column", "max-seq-length", "device"))
 
 
 def run(options: Namespace) -> int:
