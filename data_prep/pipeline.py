@@ -22,7 +22,7 @@ from data_prep.estimate import estimate, require_space
 from data_prep.execution.build_state import (
     STATE_NAME,
     BuildState,
-    describe_changes,
+    describe_repeats,
     lock_folder,
     read_state,
     refusal_noted,
@@ -30,7 +30,6 @@ from data_prep.execution.build_state import (
     write_state,
 )
 from data_prep.execution.changes import PLAN_NAME, SET_ASIDE, set_aside
-from data_prep.execution.dependence import Part, first_changed
 from data_prep.execution.executors import Executor
 from data_prep.execution.records import Counts
 from data_prep.execution.sealed import seal, unseal
@@ -145,15 +144,14 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
 @contextmanager
 def _repeats_said(earlier: BuildState | None, state: BuildState) -> Iterator[None]:
     """Say what another setting repeats, and how long that took."""
-    first = first_changed(earlier.config, state.config) if earlier else None
-    if earlier is None or first is None:
+    changes = describe_repeats(earlier.config, state.config) if earlier else None
+    if not changes:
         yield
         return
-    changes, parts = "; ".join(describe_changes(earlier.config, state.config)), [part.name.lower() for part in Part]
-    print(f"changed: {changes}. Kept: {', '.join(parts[: first - 1])}", file=sys.stderr)
+    print(changes, file=sys.stderr)
     started = time.monotonic()
     yield
-    print(f"repeated: {', '.join(parts[first - 1 :])}, in {time.monotonic() - started:.1f} s", file=sys.stderr)
+    print(f"repeated in {time.monotonic() - started:.1f} s", file=sys.stderr)
 
 
 def _remove_work(build: Build) -> None:

@@ -10,6 +10,7 @@ from data_prep.checks.stats import as_damage, describe_corpus, describe_split, s
 from data_prep.commands.estimate import estimate_lines
 from data_prep.config import BUILD_NEEDS, BuildConfig, CleanConfig, CleaningRule, SourceConfig
 from data_prep.estimate import estimate
+from data_prep.execution.build_state import describe_repeats, read_state, require_text_as_before
 from data_prep.execution.changes import PLAN_NAME
 from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
 from data_prep.execution.records import Counts
@@ -17,6 +18,7 @@ from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import Built, build
 from data_prep.steps.corpus_counts import LOST_ENDS, counted
+from data_prep.steps.held_out import foresee_enough
 from data_prep.text_sample import sample_text
 from megabert.command_line.program import Parser, positive
 from megabert.config import loading
@@ -100,7 +102,7 @@ def _run(options: Namespace, executor: Executor) -> int:
         print(loading.to_yaml(config), end="")
         return 0
     if options.dry_run:
-        return _show_plan(config, executor.workers)
+        return _show_plan(config, options.output, executor.workers)
     built = build(config, options.output, executor, needs_space=not options.ignore_disk_space)
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     with as_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
@@ -129,7 +131,7 @@ def make_config(options: Namespace) -> BuildConfig:
     return config
 
 
-def _show_plan(config: BuildConfig, workers: int) -> int:
+def _show_plan(config: BuildConfig, output: Path, workers: int) -> int:
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
     for file in files:
@@ -137,6 +139,11 @@ def _show_plan(config: BuildConfig, workers: int) -> int:
         print(f"{file.path}: {file.bytes:,} bytes, {kind}, {file.encoding}")
     chunks = plan_chunks(files, config.chunk_bytes)
     print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes, {len(chunks)} units to read")
+    if earlier := read_state(output):
+        now = loading.to_dict(config)
+        require_text_as_before(output, earlier.config, now)
+        print(describe_repeats(earlier.config, now) or f"{output}: was begun with the same settings, and is continued")
+    foresee_enough(config, chunks)
     sample = sample_text(config, files)
     print("\n".join(estimate_lines(estimate(config, files, workers, sample=sample))))
     for length in config.lengths:

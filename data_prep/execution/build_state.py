@@ -166,7 +166,7 @@ def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor
     elif (folder / REFUSED).exists():
         state = _change(folder, earlier, now, _hash_inputs(files, executor))
     else:
-        _require_text_as_before(folder, earlier.config, now)
+        require_text_as_before(folder, earlier.config, now)
         inputs = _hash_inputs(files, executor)
         _require_input_as_before(folder, earlier.inputs, inputs)
         state = _change(folder, earlier, now, inputs)
@@ -274,7 +274,12 @@ def require_folder(folder: Path) -> None:
         )
 
 
-def _require_text_as_before(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+def require_text_as_before(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Refuse another configuration that changes the text or the vocabulary, which all else is made from.
+
+    Raises:
+        ConfigError: It does.
+    """
     if first_changed(old, new) in (Part.TEXT, Part.VOCABULARY):
         lines = "\n".join(f"  {line}" for line in describe_changes(old, new))
         raise ConfigError(
@@ -282,6 +287,15 @@ def _require_text_as_before(folder: Path, old: dict[str, Any], new: dict[str, An
             f"{lines}\nGive --output a new folder, or delete this one, or repeat the earlier settings to continue. "
             "Settings of later steps may change here, such as --lengths, --dupe-factor or --validation-share."
         )
+
+
+def describe_repeats(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """Return a line on what has changed, what is kept and what is repeated; None if nothing has changed."""
+    first, parts = first_changed(old, new), [part.name.lower() for part in Part]
+    if first is None:
+        return None
+    kept, repeated = parts[: first - 1], parts[first - 1 :]
+    return f"changed: {'; '.join(describe_changes(old, new))}. Kept: {', '.join(kept)}. Repeated: {', '.join(repeated)}"
 
 
 def describe_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

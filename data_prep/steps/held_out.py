@@ -18,8 +18,12 @@ from numpy.typing import NDArray
 
 from data_prep.arrow_files import checked_table
 from data_prep.config import BuildConfig
+from data_prep.document_set import hash_text
 from data_prep.execution.executors import Executor
+from data_prep.extract.opening import InputChunk
+from data_prep.extract.sentences import split_sentences
 from data_prep.steps.corpus_counts import require_several_sentences
+from data_prep.steps.step1_extract import DocumentReader, ExtractTask
 from megabert.errors import DataError
 from megabert.randomness.keyed import mix, string_key
 
@@ -80,6 +84,31 @@ def read_draws(file: DocumentFile) -> tuple[Draws, Draws]:
     table = checked_table(*file)
     draws = draws_of(np.asarray(table["document_hash"]))
     return draws, draws[np.asarray(pc.list_value_length(table[file[1].names[-1]])) > 1]
+
+
+def foresee_enough(config: BuildConfig, chunks: Sequence[InputChunk]) -> None:
+    """Refuse a corpus that is too small before it is extracted; reads until there are enough documents.
+
+    Args:
+        config: Names the share and the objective, and how documents are read.
+        chunks: All parts of the input.
+
+    Raises:
+        DataError: It is too small, or cannot be read.
+    """
+    different, several = set[int](), set[int]()
+    wanted = needed(config) * (2 if config.validation_share else 1)
+    readers = (DocumentReader(ExtractTask(chunk, number, config, Path())) for number, chunk in enumerate(chunks))
+    texts = (paragraphs for reader in readers for paragraphs in reader.documents() if paragraphs)
+    for number, paragraphs in enumerate(texts):
+        # Copies of a text count if none is held out.
+        name = hash_text("\n".join(paragraphs)) if config.validation_share else number
+        different.add(name)
+        if config.objective == "none" or len(split_sentences(paragraphs, config.language)) > 1:
+            several.add(name)
+        if len(several) == wanted:
+            return
+    require_enough(config, len(different), len(several))
 
 
 def require_enough(config: BuildConfig, different: int, several: int) -> None:

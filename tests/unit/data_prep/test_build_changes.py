@@ -6,6 +6,7 @@ import pytest
 from unit.data_prep.builds import Stopping
 from unit.data_prep.conftest import files_of
 
+from data_prep.cli import main
 from data_prep.config import BuildConfig, SourceConfig
 from data_prep.execution.build_state import read_state
 from data_prep.execution.dependence import FIRST_PART, Part
@@ -41,7 +42,7 @@ def test_changed_build_equals_a_new_one(own_copy, make_config, tokenizer_folder,
     changed = build(make_config(**changes), own_copy, Executor())
     said = capsys.readouterr().err
     assert f"changed: {next(iter(changes))}: " in said
-    assert "repeated: " in said
+    assert "repeated in " in said
     fresh = build(make_config(**changes), tmp_path / "fresh", Executor())
     assert changed.manifests == fresh.manifests
     kept = [path for path in files_of(own_copy) if not path.startswith(("work/records", "instances/128"))]
@@ -109,3 +110,26 @@ def test_damaged_documents_are_not_split_again(own_copy, make_config):
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"train-00000.arrow: damaged"):
         build(make_config(validation_share=0.3), own_copy, Executor())
+
+
+def test_dry_run_says_what_a_change_repeats(own_copy, corpus, capsys):
+    flags = [
+        "--input",
+        str(corpus),
+        "--output",
+        str(own_copy),
+        "--vocab-size",
+        "2000",
+        "--dupe-factor",
+        "2",
+        "--dry-run",
+    ]
+    flags += ["--lengths", "64", "128", "--workers", "1", "--validation-share"]
+    before = {path: path.stat().st_mtime_ns for path in own_copy.rglob("*")}
+    assert main(["build", *flags, "0.1"]) == 0
+    assert "was begun with the same settings" in capsys.readouterr().out
+    assert main(["build", *flags, "0.2"]) == 0
+    assert "0.1 there, 0.2 now. Kept: text, vocabulary. Repeated: documents, instances" in capsys.readouterr().out
+    assert main(["build", *flags, "0.1", "--uncased"]) == 2
+    assert "uncased: False there, True now" in capsys.readouterr().err
+    assert before == {path: path.stat().st_mtime_ns for path in own_copy.rglob("*")}

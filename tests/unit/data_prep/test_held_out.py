@@ -73,14 +73,16 @@ def test_share_changes_few_documents_when_some_are_added(monkeypatch):
 def test_too_few_documents_are_refused_before_the_vocabulary(tmp_path, capsys, objective, documents):
     texts = [f"{SENTENCES} This is text number {number}." for number in range(documents)]
     flags = ["--input", str(write_jsonl(tmp_path / "a.jsonl", texts)), "--objective", objective, "--validation-share"]
-    code, message = run_build(tmp_path, capsys, *flags, "0.02")
-    assert code == 3
+    for dry_run in (["--dry-run"], []):
+        code, message = run_build(tmp_path, capsys, *flags, "0.02", *dry_run)
+        assert code == 3
     assert f"objective={objective} needs {needed(config_of(objective=objective))} to train on and" in message
     assert not (tmp_path / "out" / "tokenizer").exists()
     # Each remedy that is named works, in the same folder.
     assert ("--objective sop or none" in message) == (objective == "nsp")
     assert "--validation-share 0)" in message
-    assert run_build(tmp_path, capsys, *flags, "0")[0] == 0
+    for dry_run in (["--dry-run"], []):
+        assert run_build(tmp_path, capsys, *flags, "0", *dry_run)[0] == 0
     if objective == "nsp":
         assert run_build(tmp_path / "other", capsys, *flags, "0.02", "--objective", "none")[0] == 0
 
