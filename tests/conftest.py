@@ -21,6 +21,7 @@ SLOWEST = (
     "integration/",
     "unit/ops/test_interpreted_kernels.py",
     "unit/ops/test_compiled_kernels.py",
+    "fake_cuda/",
     "unit/finetuning/test_finetune.py",
     "unit/data_prep/test_build_",
     "docs/test_tutorial.py",

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 
 import pytest
 from integration.runs import Run, assert_equal_runs, kill_everything, ranks_of
@@ -34,9 +35,15 @@ def start_and_signal(run: Run, step: int, rank: int, signals: list[signal.Signal
 
 
 def check_stopped_run_equals(
-    uninterrupted_run: Run, run: Run, step: int, rank: int, signals: list[signal.Signals]
+    uninterrupted_run: Run,
+    run: Run,
+    step: int,
+    rank: int,
+    signals: list[signal.Signals],
+    *,
+    resumed_by: str | None = None,
 ) -> None:
-    """Stop a run by signals to one rank, start it again by the same command, and compare two complete runs."""
+    """Stop a run by signals to one rank, start it again, perhaps by another launcher, and compare two complete runs."""
     assert start_and_signal(run, step, rank, signals) == LAUNCHER_CODES[run.launcher], run.output[-4000:]
     verdict = status_of(run)
     assert (verdict["status"], verdict["exit_code"], verdict["error"]) == ("stopped", 75, None)
@@ -46,7 +53,7 @@ def check_stopped_run_equals(
     assert step <= saved == verdict["step"] < 13
     assert (run.run_dir / "checkpoints" / "latest").read_text().strip() == f"step_{saved:08d}"
     before = run.rows()
-    run.finish_well()
+    replace(run, launcher=resumed_by or run.launcher).finish_well()
     assert run.rows()[: len(before)] == before, "no step was repeated"
     assert_equal_runs(run, uninterrupted_run)
     assert (status_of(run)["status"], status_of(run)["step"]) == ("done", 13)
@@ -54,7 +61,8 @@ def check_stopped_run_equals(
 
 def test_stopped_run_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path):
     run = Run(tmp_path / "run", shards, ranks=2, launcher="torchrun")
-    check_stopped_run_equals(uninterrupted_run, run, step=4, rank=1, signals=[signal.SIGUSR1, signal.SIGTERM])
+    signals = [signal.SIGUSR1, signal.SIGTERM]
+    check_stopped_run_equals(uninterrupted_run, run, step=4, rank=1, signals=signals, resumed_by="forked")
 
 
 def test_signal_during_start_up_stops_after_the_first_steps(shards, tmp_path):

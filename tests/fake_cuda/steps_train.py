@@ -1,0 +1,88 @@
+"""What a step of pre-training does on a GPU: the host waits once, nothing is copied in its way, and nothing races."""
+
+import pytest
+import torch
+from fake_cuda.fake_step import MICRO_STEPS, steps
+from fake_cuda.watch import Seen
+from torch._subclasses.fake_tensor import DataDependentOutputException
+
+from megabert.engine import engine, gradient_reduction, zero1_zero2
+from megabert.models import bert
+
+BATCH_TENSORS = 8
+FAMILIES = ("bert", "roberta", "albert", "modernbert")
+
+
+def check(seen: Seen, world_size: int) -> None:
+    assert dict(seen.faults) == {}
+    assert seen.copies_to_host == 1
+    assert seen.stream_waits == (world_size > 1)
+    assert dict(seen.async_copies) == {"copy from the host": BATCH_TENSORS * MICRO_STEPS}
+    assert len(seen.hook_threads) == 1, "hooks of two threads would race for the same counters"
+    assert seen.kernels["attention_forward"] or seen.kernels["rotary_attention_forward"]
+
+
+@pytest.mark.parametrize(("stage", "world_size"), [(1, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_second_step_waits_once_and_nothing_races(family, stage, world_size):
+    (first, second), fragments = steps(family=family, stage=stage, world_size=world_size)
+    check(second, world_size)
+    assert second.kernels == first.kernels
+    assert second.collectives["gather"] >= (world_size > 1)
+    assert [fragment.parameter for fragment in fragments if fragment.offset * 2 % 16] == []
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_adamw_waits_once_too(world_size):
+    check(steps(optimizer="adamw", world_size=world_size)[0][1], world_size)
+
+
+def faults_with(monkeypatch, owner, name, function, **options) -> set[str]:
+    monkeypatch.setattr(owner, name, function)
+    return set(steps(**options)[0][1].faults)
+
+
+def test_a_read_before_the_weights_have_arrived_is_seen(monkeypatch):
+    def forget(self, needed):
+        for key in needed & set(self._under_way):
+            del self._under_way[key]
+
+    found = faults_with(monkeypatch, zero1_zero2.WeightGathering, "_wait_for", forget, world_size=2)
+    assert "read while a collective writes it: embedding" in found
+
+
+def test_a_use_of_gradients_before_they_are_summed_is_seen(monkeypatch):
+    def finish(self):
+        while self._next >= 0:
+            self._send_next()
+        self._works.clear()
+        return [bucket.gradient_sum for bucket in self._buckets]
+
+    found = faults_with(monkeypatch, gradient_reduction.StepReduction, "finish", finish, world_size=2)
+    assert any("while a collective writes it" in fault for fault in found)
+
+
+def test_a_number_that_the_host_reads_is_seen(monkeypatch):
+    scale = engine.Engine._gradient_scale
+
+    def read(self, totals, multiple):
+        return scale(self, totals, multiple) * float(totals[-1])
+
+    monkeypatch.setattr(engine.Engine, "_gradient_scale", read)
+    with pytest.raises(DataDependentOutputException, match="_local_scalar_dense"):
+        steps()
+
+
+def test_an_index_on_the_host_is_seen(monkeypatch):
+    monkeypatch.setattr(bert, "first_tokens", lambda batch: torch.arange(3))
+    with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu"):
+        steps()
+
+
+def test_a_copy_that_the_host_waits_for_is_seen(monkeypatch):
+    first_tokens = bert.first_tokens
+
+    def copied(batch):
+        return first_tokens(batch) + torch.zeros(1, dtype=torch.int64).to("cuda")
+
+    assert faults_with(monkeypatch, bert, "first_tokens", copied) == {"blocking copy from the host"}

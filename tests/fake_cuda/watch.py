@@ -1,0 +1,141 @@
+"""What a step does on a device: copies, waits of the host, kernels, and what is read and written meanwhile."""
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+TOUCH_NOTHING = ("detach", "empty", "empty_like", "device")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bytes of a storage."""
+
+    storage: int
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Span":
+        """Return the bytes from a tensor's first element to its last."""
+        begin, size = tensor.storage_offset(), tensor.element_size()
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        end = begin + (sum((number - 1) * step for number, step in steps) + 1 if tensor.numel() else 0)
+        return cls(tensor.untyped_storage()._cdata, begin * size, end * size)
+
+    def meets(self, other: "Span") -> bool:
+        """Return whether two spans share a byte."""
+        return self.storage == other.storage and self.begin < other.end and other.begin < self.end
+
+
+@dataclass
+class Seen:
+    """Counts of one step."""
+
+    copies_to_host: int = 0
+    stream_waits: int = 0
+    """How often the host waited for a stream."""
+    async_copies: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    """Blocking copies, operations on two devices, and races with collectives. A number that the host reads, and most
+    operations on two devices, are errors of FakeTensorMode."""
+    kernels: Counter[str] = field(default_factory=Counter)
+    collectives: Counter[str] = field(default_factory=Counter)
+    hook_threads: set[int] = field(default_factory=set)
+
+
+class Work:
+    """A collective under way; it reads some bytes and writes others until somebody waits for it."""
+
+    def __init__(self, watch: "Watch", reads: Tensor, writes: Tensor) -> None:
+        self._watch = watch
+        self.reads, self.writes = Span.of(reads), Span.of(writes)
+        watch.under_way.append(self)
+
+    def wait(self) -> None:
+        """Let what follows begin after it."""
+        self._watch.under_way.remove(self)
+
+
+class Exchange:
+    """Stands in for ``engine.buckets.Exchange``."""
+
+    def __init__(self, watch: "Watch") -> None:
+        self._watch = watch
+
+    def reduce(self, gradient_sum: Tensor, gradients: Tensor) -> Work:
+        self._watch.seen.collectives["reduce"] += 1
+        return Work(self._watch, reads=gradients, writes=gradient_sum)
+
+    def gather(self, weights: Tensor, partition: Tensor) -> Work:
+        self._watch.seen.collectives["gather"] += 1
+        return Work(self._watch, reads=partition, writes=weights)
+
+
+class Watch(TorchDispatchMode):
+    """Sees every operation of torch, and is told of every kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = Seen()
+        self.under_way: list[Work] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        name = function.name().removeprefix("aten::").partition(".")[0]
+        if not function.is_view and name not in TOUCH_NOTHING:
+            for argument, value in zip(function._schema.arguments, args, strict=False):
+                is_written = bool(argument.alias_info and argument.alias_info.is_write)
+                for tensor in _tensors(value):
+                    self.touch(tensor, name, is_written=is_written)
+        self._check_devices(name, args, kwargs or {}, out)
+        return out
+
+    def _check_devices(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
+        inputs = _tensors((args, kwargs))
+        devices = {tensor.device.type for tensor in [*inputs, *_tensors(out)]}
+        if len(devices) == 1:
+            return
+        if name in ("_to_copy", "copy_"):
+            source = args[1] if name == "copy_" else args[0]
+            is_async = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
+            way = "to the host" if source.device.type == "cuda" else "from the host"
+            counts = self.seen.async_copies if is_async else self.seen.faults
+            counts[f"copy {way}" if is_async else f"blocking copy {way}"] += 1
+        elif any(tensor.dim() for tensor in inputs if tensor.device.type == "cpu"):  # a number travels with the launch
+            self.seen.faults[f"on two devices: {name}"] += 1
+
+    def touch(self, tensor: Tensor, by: str, *, is_written: bool) -> None:
+        """Hold a read or a write against the collectives under way."""
+        span = Span.of(tensor) if self.under_way else None
+        for work in self.under_way if span else ():
+            if work.writes.meets(span):
+                self.seen.faults[f"{'written' if is_written else 'read'} while a collective writes it: {by}"] += 1
+            elif is_written and work.reads.meets(span):
+                self.seen.faults[f"written while a collective reads it: {by}"] += 1
+
+    def launch(self, kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        """Stand in for a launch of Triton."""
+        name = kernel.fn.__name__
+        self.seen.kernels[name] += 1
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        if {tensor.device.type for tensor in tensors} != {"cuda"}:
+            self.seen.faults[f"a tensor of the host in {name}"] += 1
+        for tensor in tensors:
+            if not tensor.is_contiguous():
+                self.seen.faults[f"a tensor with gaps in {name}"] += 1
+            self.touch(tensor, name, is_written=False)
+
+    def note_thread(self) -> None:
+        """Note which thread runs a hook."""
+        self.seen.hook_threads.add(threading.get_ident())
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
