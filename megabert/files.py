@@ -224,17 +224,15 @@ def remove_under_way() -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def remove_temporaries(root: Path, folders: Iterable[str]) -> None:
+def remove_temporaries(root: Path, patterns: Iterable[str]) -> None:
     """Remove what a killed process left in a folder whose lock this one holds.
 
     Args:
-        root: The folder. Pages and pictures under way in it may be another command's, which takes no lock.
-        folders: Folders in it that are looked at as well; ``*`` stands for any name.
+        root: The folder; other commands write to it as well, without its lock.
+        patterns: Where the lock's holder has temporary files, as globs.
     """
-    for folder in [root, *(path for name in folders for path in root.glob(name) if path.is_dir())]:
-        for path in folder.glob(".*.tmp*"):
-            if is_temporary(path) and not re.search(r"\.(png|html)\.", path.name):
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    for path in [path for pattern in patterns for path in root.glob(pattern) if is_temporary(path)]:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
 def is_temporary(path: Path) -> bool:

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 LOCK_NAME = ".lock"
 FOLDERS = ("logs", "heartbeats", "tb", "profile", "checkpoints", "checkpoints/*", "tokenizer", "seed_*", "seed_*/*")
 """What a pre-training or a fine-tuning makes in its folder."""
+TEMPORARIES = (".*.json.*.tmp", ".*.yaml.*.tmp", ".metrics.jsonl.*.tmp", ".tokenizer.*.tmp", "seed_*/.*.tmp")
+"""Where a killed one leaves temporary files. Pages and vectors are those of commands that take no lock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ class RunLock:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._holder = Holder(host=host, pid=pid, since=now, ranks=tuple(ranks))
         self._write(self._holder)
-        remove_temporaries(self.run_dir, ("tokenizer", "heartbeats", "seed_*"))
+        remove_temporaries(self.run_dir, TEMPORARIES)
         # Going from exclusive to shared is not atomic: another run may take the lock in between, and then this one is
         # refused.
         self._lock(fcntl.LOCK_SH, Holder())

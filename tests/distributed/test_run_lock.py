@@ -14,7 +14,7 @@ import pytest
 from worker_group import WorkerGroup
 
 from megabert.distributed.run_lock import RunLock
-from megabert.errors import CheckpointError
+from megabert.errors import CheckpointError, DataError
 
 ALONE = SimpleNamespace(rank=0, size=1, is_main=True, gather=lambda value: [value])
 HELD: list[RunLock] = []
@@ -48,6 +48,21 @@ def test_stale_lock_is_taken_over_aloud(tmp_path, caplog):
         pass
     assert "taking over the stale lock" in caplog.text
     assert f"pid {killed.stdout.strip()}" in caplog.text
+
+
+def test_model_that_a_killed_fine_tuning_was_writing_is_removed(tmp_path):
+    new = tmp_path / "seed_1" / ".model.0a1b2c3d.tmp" / "new"
+    new.mkdir(parents=True)
+    (tmp_path / ".v.parquet.0a1b2c3d.tmp").touch()  # another command's, which takes no lock
+    with RunLock(tmp_path, ALONE):
+        assert sorted(path.name for path in tmp_path.rglob(".*.tmp")) == [".v.parquet.0a1b2c3d.tmp"]
+
+
+def test_link_in_the_place_of_the_logs_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "logs").symlink_to(tmp_path)
+    with pytest.raises(DataError, match="logs: is a link"):
+        RunLock(tmp_path / "run", ALONE).__enter__()
 
 
 def test_unwritable_folder_is_an_error(tmp_path):

@@ -304,13 +304,12 @@ def test_a_lock_is_no_link_and_no_pipe(tmp_path):
     assert (tmp_path / "precious").read_text() == "kept"
 
 
-def test_temporaries_of_killed_processes_are_removed_but_for_pages_and_the_users(tmp_path):
-    names = [".status.json.0a1b2c3d.tmp", "seed_1/.model.0a1b2c3d.tmp/new/x", ".loss.png.0a1b2c3d.tmp", ".mine.tmp"]
-    for name in names:
+def test_only_temporaries_of_ours_are_removed(tmp_path):
+    for name in ("a/.model.0a1b2c3d.tmp/new/x", ".out.json.0a1b2c3d.tmp", ".v.npy.0a1b2c3d.tmp", ".mine.json.x.tmp"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    remove_temporaries(tmp_path, ["seed_*"])
-    assert sorted(path.name for path in tmp_path.rglob("*")) == [".loss.png.0a1b2c3d.tmp", ".mine.tmp", "seed_1"]
+    remove_temporaries(tmp_path, [".*.json.*.tmp", "a/.*.tmp"])
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".mine.json.x.tmp", ".v.npy.0a1b2c3d.tmp", "a"]
 
 
 @pytest.mark.parametrize(
