@@ -111,3 +111,10 @@ def test_broken_rows_are_counted_where_a_task_says_so(tmp_path, caplog):
     table = read_table(tmp_path / "t.tsv", ["text"], skips_broken_rows=True)
     assert len(table) == 2
     assert "1 rows with a wrong number of columns were left out" in caplog.text
+
+
+@pytest.mark.parametrize(("header", "identity"), [("id", "7"), ("index", "7"), ("other", None)])
+def test_row_knows_its_line_and_its_id(tmp_path, header, identity):
+    (tmp_path / "t.tsv").write_text(f"{header}\ttext\n\n7\ta\n")
+    (row,) = read_table(tmp_path / "t.tsv", ["text"])
+    assert row.origin() == {"where": f"{tmp_path / 't.tsv'}:3", "line": 3, "identity": identity}

@@ -220,3 +220,19 @@ def test_regression_predictions_show_their_error(make_kind, tmp_path):
     written = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [(row["line"], row["label"], row["error"]) for row in written] == [(1, 0.0, 0.5), (1, 1.0, 1.5)]
     assert written[0]["text"] == examples[0].text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_predictions_of_every_kind_carry_their_examples(name, make_kind, tmp_path):
+    make, labels, _ = CASES[name]
+    kind, examples = make_kind(name, labels), make(random.Random(2), 3)
+    features = kind.encode(examples, is_training=False)
+    rows = kind.predict(random_logits(features, kind.num_outputs), examples, features)
+    kind.write(rows, {}, tmp_path / "p")
+    written = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    for row, example in zip(written, examples, strict=True):
+        shown = json.loads(json.dumps({**example.to_dict(), "label": row.get("label")}))
+        assert {field: row.get(field) for field in shown} == shown
+        assert row["line"] == 1
+        assert "prediction" in row
+        assert ("correct" in row) is (name != "regression")
