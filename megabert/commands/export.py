@@ -49,6 +49,6 @@ def run(options: Namespace) -> int:
     missing = [
         f"--{name}" for name, value in (("language", options.language), ("license", options.license)) if not value
     ]
-    hint = f"; its card states neither of: {', '.join(missing)}" if missing else ""
+    hint = f"; not stated in its card: {', '.join(missing)}" if missing else ""
     print(f"exported to {options.to}{hint}")
     return 0

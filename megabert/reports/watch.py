@@ -98,7 +98,7 @@ def read_overview(run_dir: Path) -> RunOverview:
         left_s=seconds_left(config, index, phase_step, rate) if rate else None,
         checkpoint_step=_checkpoint_step(run_dir),
         checkpoint_age=_age(checkpoints_dir(run_dir) / "latest"),
-        row_age=_age(run_dir / "metrics.jsonl"),
+        row_age=_age(run_dir / "metrics.jsonl") if rows else "none yet",
         starts=_starts(run_dir),
         waiting=slowest_ranks(beats, now=time.time()) if verdict == "running" else "",
     )

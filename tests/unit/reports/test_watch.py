@@ -52,6 +52,7 @@ def test_new_run_without_rows_is_shown(tmp_path):
     page = render_overview(read_overview(write_run(tmp_path / "run", [])))
     assert "not started" in page
     assert "last checkpoint  none yet" in page
+    assert "last row         none yet" in page
 
 
 def test_run_whose_process_is_gone_was_killed(tmp_path):
