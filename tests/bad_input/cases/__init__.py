@@ -1,10 +1,23 @@
 """The table of bad inputs: a module for each kind, a row for each case."""
 
-from bad_input.cases import environment, flags, json_files, labels, limits, links, models, names, paths, shards, text
+from bad_input.cases import (
+    environment,
+    flags,
+    json_files,
+    labels,
+    limits,
+    links,
+    models,
+    names,
+    paths,
+    settings,
+    shards,
+    text,
+)
 
 CASES = [
     case
-    for module in (json_files, flags, paths, links, limits, names, text, shards, models, labels, environment)
+    for module in (json_files, flags, paths, links, limits, names, settings, text, shards, models, labels, environment)
     for case in module.CASES
 ]
 """All cases; their names are unique."""
