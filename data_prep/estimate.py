@@ -31,6 +31,7 @@ from data_prep.text_sample import TextSample, english
 from data_prep.token_files import TokenFiles
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError
+from megabert.path_arguments import takes_paths
 
 EXTRACTED, TOKENIZED = 1.05, 0.45
 """Bytes of extracted and of tokenized documents for each byte of text."""
@@ -208,6 +209,7 @@ def _require_small_buckets(config: BuildConfig, tokens: int, buckets: int) -> No
         )
 
 
+@takes_paths
 def require_space(plan: Estimate, folder: Path) -> str:
     """Return a sentence on the disk that a build will take.
 

@@ -49,6 +49,7 @@ from data_prep.text_sample import sample_text
 from data_prep.token_files import TokenFiles
 from megabert.errors import DataError
 from megabert.files import atomic_write, read_small
+from megabert.path_arguments import takes_paths
 from megabert.shards import Manifest
 
 INTERMEDIATE = ("paragraphs", "extract", "words", "tokens", "chunks", "before")
@@ -100,6 +101,7 @@ class Tokenized(NamedTuple):
     report: list[str]
 
 
+@takes_paths
 def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space: bool = True) -> Built:
     """Make shards from text, or finish what an earlier run began.
 

@@ -8,6 +8,7 @@ from typing import Any
 from data_prep.instances.assemble import LENGTH_BINS
 from megabert.errors import DataError
 from megabert.files import atomic_path
+from megabert.path_arguments import takes_paths
 from megabert.shards import Manifest, ShardMetadata
 from megabert.text_tables import render_table
 
@@ -135,6 +136,7 @@ def show_stats(folders: list[Path], manifests: list[Manifest]) -> list[str]:
     return lines
 
 
+@takes_paths
 def write_plots(folder: Path, names: list[str], manifests: list[Manifest]) -> list[Path]:
     """Draw length histograms, and tokens by source.
 

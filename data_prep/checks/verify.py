@@ -25,6 +25,7 @@ from data_prep.instances.pairs import PairOptions, Pairs
 from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
 from megabert.files import check_regular
+from megabert.path_arguments import takes_paths
 from megabert.shards import (
     MANIFEST_NAME,
     MAX_BATCH_ROWS,
@@ -82,6 +83,7 @@ class Verdict:
     """Whether the shards were also compared with the build's documents."""
 
 
+@takes_paths
 def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdict:
     """Check all shards of a folder.
 

@@ -31,6 +31,7 @@ from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError
 from megabert.files import read_small
 from megabert.models.convert import check_signal, is_finite
+from megabert.path_arguments import takes_paths
 
 logger = logging.getLogger(__name__)
 
@@ -99,11 +100,13 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
     return manifest.trainer_state
 
 
+@takes_paths
 def has_checkpoint(checkpoints_dir: Path) -> bool:
     """Tell whether a checkpoint was ever recorded here, good or damaged. Such a run never starts from step 0."""
     return bool(steps_in(checkpoints_dir)) or (checkpoints_dir / LATEST).exists()
 
 
+@takes_paths
 def find_checkpoint(
     checkpoints_dir: Path, which: str | int = "last", *, at_most: int | None = None, falls_back: bool = True
 ) -> Path:
@@ -150,6 +153,7 @@ def find_checkpoint(
     return folder
 
 
+@takes_paths
 def read_masters(folder: Path, *, average: bool = False) -> dict[str, Tensor]:
     """Return the whole float32 parameters by name, from files that `find_checkpoint` has verified.
 

@@ -18,6 +18,7 @@ from megabert.config.run import RunConfig
 from megabert.config.yaml_text import parse_yaml, write_yaml
 from megabert.errors import ConfigError
 from megabert.files import read_small
+from megabert.path_arguments import takes_paths
 
 Config = TypeVar("Config")
 TILED_SIZES = (
@@ -43,7 +44,7 @@ MAX_FILE_BYTES = 4 << 20
 """No configuration is longer; a device or a wrong file has no end, or takes minutes to parse."""
 
 
-def merge_layers(cls: type[Config], *layers: Mapping[str, Any] | Path) -> Config:
+def merge_layers(cls: type[Config], *layers: Mapping[str, Any] | Path | str) -> Config:
     """Merge layers, later ones winning, and validate the result.
 
     Types are strict: a number is no text, true is no number, and no text is empty.
@@ -59,7 +60,7 @@ def merge_layers(cls: type[Config], *layers: Mapping[str, Any] | Path) -> Config
     Raises:
         ConfigError: All problems at once, each with its field, the value found and what is allowed.
     """
-    read = [read_yaml(layer) if isinstance(layer, Path) else layer for layer in layers]
+    read = [read_yaml(Path(layer)) if isinstance(layer, Path | str) else layer for layer in layers]
     merged: Any = {}
     for layer in read:
         merged = _merge(merged, layer, where="")
@@ -74,6 +75,7 @@ def merge_layers(cls: type[Config], *layers: Mapping[str, Any] | Path) -> Config
     raise ConfigError("\n".join([f"The configuration has {len(problems)} problem(s):", *problems]))
 
 
+@takes_paths
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML (or JSON) file that holds a mapping.
 

@@ -15,6 +15,7 @@ from megabert.doctor.finding import Finding, failure, listing, merge
 from megabert.doctor.machine import check_disk, check_limits, check_slurm, check_torch, check_versions, existing
 from megabert.errors import ConfigError
 from megabert.files import open_in_place
+from megabert.path_arguments import takes_paths
 
 if TYPE_CHECKING:
     from megabert.doctor.probe import Answer
@@ -29,6 +30,7 @@ REMEDIES = {
 }
 
 
+@takes_paths
 def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> list[Finding]:
     """Examine this machine or, in a job, all of its ranks; then every rank has to call it.
 

@@ -21,6 +21,7 @@ from megabert.export.config_fields import CONFIG_FIELDS, Fixed, Taken
 from megabert.export.model_folder import GOOGLE_CONFIG, config_path
 from megabert.json_files import read_json
 from megabert.models.convert import unused_positions
+from megabert.path_arguments import takes_paths
 from megabert.tokenization import SpecialIds
 
 OURS = "megabert_version"
@@ -125,6 +126,7 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
     }
 
 
+@takes_paths
 def read_config_json(folder: Path) -> ModelConfig:
     """Read family and sizes of a model; those of an ELECTRA's generator from its own folder within.
 

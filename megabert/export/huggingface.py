@@ -39,6 +39,7 @@ from megabert.models.convert import (
     to_huggingface,
 )
 from megabert.models.key_maps import to_ours, to_theirs
+from megabert.path_arguments import takes_paths
 from megabert.tokenization import SpecialIds, Tokenizer, load_tokenizer
 from megabert.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
 from megabert.whole_folders import publish_folder
@@ -83,6 +84,7 @@ class TaskHead(NamedTuple):
     """Weights of the head by Hugging Face's names."""
 
 
+@takes_paths
 def read_huggingface(folder: Path, *, objective: Objective | None = None) -> HuggingFaceModel:
     """Read a model of any family: safetensors or ``pytorch_model.bin``, in one file or several.
 
@@ -134,6 +136,7 @@ def _check_positions(folder: Path, rows: int) -> None:
         )
 
 
+@takes_paths
 def write_huggingface(
     folder: Path,
     *,

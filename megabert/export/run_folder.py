@@ -13,6 +13,7 @@ from megabert.errors import MegabertError
 from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import FAMILY_TITLES, ModelCard
 from megabert.observability.environment import describe_environment
+from megabert.path_arguments import takes_paths
 from megabert.shards.shard_set import ShardSet
 from megabert.training.run.folder import checkpoints_dir, read_config, run_data, tokenizer_dir
 
@@ -29,6 +30,7 @@ class CardFacts:
     """Name of the model that the weights started from; by default what ``init_from`` says."""
 
 
+@takes_paths
 def export_run(
     run_dir: Path,
     folder: Path,

@@ -11,6 +11,7 @@ from megabert.errors import ConfigError
 from megabert.finetuning.predictions import Rows, describe, goodness, read_predictions, said
 from megabert.finetuning.results import Summary, read_settings, read_summaries
 from megabert.finetuning.scores import UNIT, in_points
+from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
 
 
@@ -69,6 +70,7 @@ class FinetuningComparison:
         }
 
 
+@takes_paths
 def compare_finetunings(first: Path, second: Path, *, tolerance: float = 0.0) -> FinetuningComparison:
     """Compare two output folders of `megabert finetune`, of one task or of GLUE.
 

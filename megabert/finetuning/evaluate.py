@@ -25,6 +25,7 @@ from megabert.finetuning.setup import bind_kind, find_file, subset
 from megabert.finetuning.task_kinds import TASK_KINDS, Example, Prediction, TaskKind
 from megabert.finetuning.tasks import find_task
 from megabert.observability.progress import Progress
+from megabert.path_arguments import takes_paths
 
 CHANGEABLE = (*SCORING_SETTINGS, "max_eval_examples", "micro_batch_tokens")
 """Settings that may differ from those recorded with a model; the others concern training."""
@@ -88,6 +89,7 @@ def evaluate(
     return Evaluation(predictions=predictions, metrics=kind.score(predictions, data.examples))
 
 
+@takes_paths
 def rescore(
     folder: Path,
     data: Path,

@@ -42,8 +42,10 @@ from megabert.models.convert import UNREAD_POSITIONS
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer
+from megabert.path_arguments import takes_paths
 
 
+@takes_paths
 def finetune(
     task: Task, config: FinetuneConfig, output_dir: Path, *, device: Literal["auto", "cpu", "cuda"] = "auto"
 ) -> Summary:

@@ -16,9 +16,11 @@ from megabert.finetuning.results import GLUE_NAME, Summary, read_summary
 from megabert.finetuning.scores import UNIT, in_points
 from megabert.finetuning.tasks import GLUE, TASKS, Task
 from megabert.observability.logs import logger
+from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
 
 
+@takes_paths
 def run_glue(data: Path, output_dir: Path, flags: Sequence[str], *, launcher: str = "") -> dict[str, Summary]:
     """Fine-tune every task of a folder; tasks and seeds that have finished are not trained again.
 
@@ -93,6 +95,7 @@ def glue_table(summaries: Mapping[str, Summary]) -> str:
     return f"GLUE: {UNIT}\n{render_table(rows, headers=headers, align='lllrr')}"
 
 
+@takes_paths
 def save_glue(output_dir: Path, summaries: Mapping[str, Summary]) -> str:
     """Write the scores as ``glue.json`` (fractions) and the table as ``glue.md``; return the table."""
     table = glue_table(summaries)

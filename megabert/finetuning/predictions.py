@@ -10,6 +10,7 @@ from megabert.errors import CheckpointError, DataError
 from megabert.files import open_to_read
 from megabert.finetuning.results import Summary, render_summary, seed_folder
 from megabert.json_files import parse_json
+from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
 
 MOST_LABELS = 20
@@ -73,6 +74,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
 
 
+@takes_paths
 def render_report(output_dir: Path, summary: Summary, *, examples: int) -> str:
     """Return scores, confusions of labels, and the surest errors of the best seed's predictions.
 

@@ -16,6 +16,7 @@ from megabert.errors import CheckpointError
 from megabert.files import atomic_write
 from megabert.finetuning.scores import UNIT, in_points, with_spread
 from megabert.json_files import read_json
+from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
 
 SETTINGS_NAME = "finetune.json"
@@ -130,6 +131,7 @@ def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary
     return summary
 
 
+@takes_paths
 def read_summary(output_dir: Path) -> Summary:
     """Read the summary of a finished fine-tuning.
 
@@ -140,11 +142,13 @@ def read_summary(output_dir: Path) -> Summary:
     return read_json(output_dir / SUMMARY_NAME, Summary, remedy=remedy, error=CheckpointError)
 
 
+@takes_paths
 def is_finetuning(folder: Path) -> bool:
     """Tell whether a folder is that of a fine-tuning, or of GLUE's."""
     return (folder / SETTINGS_NAME).is_file() or (folder / GLUE_NAME).is_file()
 
 
+@takes_paths
 def read_summaries(folder: Path) -> dict[str, tuple[Path, Summary]]:
     """Read the summaries of a fine-tuning, or of all those of GLUE, by task, each with its folder.
 

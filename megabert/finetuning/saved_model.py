@@ -19,6 +19,7 @@ from megabert.finetuning.task_kinds import TASK_KINDS
 from megabert.finetuning.tasks import Task
 from megabert.models.convert import load_parameters
 from megabert.observability.environment import describe_environment
+from megabert.path_arguments import takes_paths
 from megabert.tokenization.huggingface import download_remedy
 
 if TYPE_CHECKING:  # these import, in the end, what reads a saved model
@@ -170,6 +171,7 @@ class SavedModel:
         return model.eval()
 
 
+@takes_paths
 def read_saved_model(folder: Path) -> SavedModel:
     """Read a fine-tuned model, written by megabert or by another program.
 

@@ -27,6 +27,7 @@ from megabert.errors import ConfigError, DataError
 from megabert.files import atomic_path, open_to_read
 from megabert.inspection.encode_text import check_outputs, evaluating
 from megabert.models.build import PretrainingModel
+from megabert.path_arguments import takes_paths
 from megabert.tokenization import Tokenizer
 
 Pooling = Literal["cls", "mean", "tokens"]
@@ -55,6 +56,7 @@ class Embedded:
     """Number of the first line that was cut; 0 if none was."""
 
 
+@takes_paths
 def embed_file(
     model: PretrainingModel,
     tokenizer: Tokenizer,
@@ -232,6 +234,7 @@ def open_vectors(path: Path, *, width: int, pieces: Sequence[str] | None = None)
         yield write
 
 
+@takes_paths
 def check_output(path: Path, *, has_tokens: bool) -> None:
     """Refuse a file name whose format cannot hold the vectors.
 

@@ -16,6 +16,7 @@ from megabert.errors import ConfigError
 from megabert.export.sources import open_source
 from megabert.inspection.encode_text import check_outputs, encode_text, evaluating
 from megabert.models.build import PretrainingModel
+from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
 from megabert.tokenization import Tokenizer
 from megabert.tokenization.written import readable_pieces
@@ -95,6 +96,7 @@ def _best(probabilities_V: NDArray[np.floating], tokenizer: Tokenizer, top_k: in
     return [Guess(piece, float(probabilities_V[index])) for piece, index in zip(pieces, order, strict=True)]
 
 
+@takes_paths
 def compare_guesses(run_dir: Path, texts: Sequence[str], checkpoint: str, *, counts: NDArray[np.int64]) -> str:
     """Return guesses of the unigram predictor, the untrained (step 0) and the trained model side by side.
 

@@ -29,6 +29,7 @@ from megabert.inspection.encode_text import check_outputs
 from megabert.inspection.read_text import read_parts, sequences_of
 from megabert.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.models.build import PretrainingModel
+from megabert.path_arguments import takes_paths
 from megabert.randomness.keyed import mix, string_key
 from megabert.shards.format import MANIFEST_NAME
 from megabert.shards.shard_set import ShardSet
@@ -137,6 +138,7 @@ class _Totals:
 
 
 @torch.inference_mode()
+@takes_paths
 def score_masked_lm(
     source: Source, data: Path, options: ScoringOptions, *, device: torch.device | str = "cpu"
 ) -> MaskedLMScore:

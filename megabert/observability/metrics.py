@@ -14,6 +14,7 @@ from megabert.errors import CheckpointError, MegabertError
 from megabert.files import atomic_write, open_in_place, read_small
 from megabert.json_files import parse_json
 from megabert.observability.logs import logger
+from megabert.path_arguments import takes_paths
 
 Histogram = list[float]
 Value = float | int | Histogram
@@ -151,6 +152,7 @@ def _without_tensorboard(failure: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(failure)
 
 
+@takes_paths
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """Return the rows of a run's ``metrics.jsonl``; lines that were cut off or damaged are left out, with a warning.
 

@@ -20,6 +20,7 @@ from megabert.models.build import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.observability.progress import span
 from megabert.optim.schedules import learning_rate
+from megabert.path_arguments import takes_paths
 from megabert.planning.estimate import estimate, passes_over, warn_of
 from megabert.planning.memory import (
     BUDGETS,
@@ -58,6 +59,7 @@ class DryRun:
     parameters: int
 
 
+@takes_paths
 def describe_run(
     config: RunConfig,
     run_dir: Path,

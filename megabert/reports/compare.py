@@ -14,6 +14,7 @@ from megabert.config.phase import PhaseConfig
 from megabert.config.run import is_science
 from megabert.errors import CheckpointError
 from megabert.observability.metrics import read_metrics
+from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
 from megabert.training.run.folder import read_config
 
@@ -66,6 +67,7 @@ class Comparison:
         return min(differences, key=lambda entry: (entry[1], entry[0] != "train/loss"), default=None)
 
 
+@takes_paths
 def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Comparison:
     """Compare two runs' metrics at the steps that both logged.
 

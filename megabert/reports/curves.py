@@ -14,6 +14,7 @@ from megabert.config.run import RunConfig
 from megabert.files import atomic_path, read_small
 from megabert.observability.metrics import read_metrics
 from megabert.optim.schedules import planned_steps
+from megabert.path_arguments import takes_paths
 from megabert.reports.report import PhaseReport
 from megabert.reports.watch import read_overview, render_overview
 from megabert.training.run.folder import read_config
@@ -47,6 +48,7 @@ _STYLE = (
 )
 
 
+@takes_paths
 def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     """Draw training and held-out masked-LM loss over steps, the unigram baseline and the phases into a PNG."""
     figure = Figure(figsize=(8, 4.5), dpi=120)
@@ -58,6 +60,7 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
         figure.savefig(temporary, format="png")
 
 
+@takes_paths
 def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     """Return a PNG of loss, accuracies, schedules, gradient norm, throughput and waiting over steps.
 
@@ -87,6 +90,7 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     return picture.getvalue()
 
 
+@takes_paths
 def render_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]) -> str:
     """Return the page as HTML, picture and all.
 

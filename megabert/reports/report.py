@@ -20,6 +20,7 @@ from megabert.data.step_packer import RankShare, validation_batches
 from megabert.errors import CheckpointError
 from megabert.export.sources import open_source
 from megabert.observability.metrics import read_metrics
+from megabert.path_arguments import takes_paths
 from megabert.shards.shard_set import ShardSet
 from megabert.text_tables import render_table
 from megabert.training.run.folder import read_config, run_data
@@ -97,6 +98,7 @@ class PhaseReport:
         return self.unigram.loss - self.held_out_mlm_loss
 
 
+@takes_paths
 def report_run(run_dir: Path) -> list[PhaseReport]:
     """Read a run's metrics and score the unigram baseline on the same held-out positions.
 
@@ -195,6 +197,7 @@ class KindLoss:
 
 
 @torch.no_grad()
+@takes_paths
 def score_positions(
     run_dir: Path, report: PhaseReport, *, checkpoint: str, max_instances: int = _POSITION_ROWS
 ) -> list[KindLoss]:

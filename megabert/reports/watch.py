@@ -16,6 +16,7 @@ from megabert.config.loading import phase_name
 from megabert.files import read_small
 from megabert.observability.metrics import read_metrics
 from megabert.observability.progress import seconds_left, span
+from megabert.path_arguments import takes_paths
 from megabert.training.recovery.heartbeat import SILENT_S, Beat, read_beats, slowest_ranks
 from megabert.training.run.folder import checkpoints_dir, read_config
 from megabert.training.run.status import StatusRecord, check_status
@@ -59,6 +60,7 @@ class RunOverview:
     """Which ranks the other ranks wait for, read from their heartbeats; empty where there are none."""
 
 
+@takes_paths
 def read_overview(run_dir: Path) -> RunOverview:
     """Read a run's files.
 

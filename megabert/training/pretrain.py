@@ -27,6 +27,7 @@ from megabert.models.build import InitialWeights, initialize, load_initial_weigh
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
+from megabert.path_arguments import takes_paths
 from megabert.shards.checked_shards import CHECKED_NAME, Checked, check_shards
 from megabert.shards.shard_set import ShardSet
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
@@ -40,6 +41,7 @@ from megabert.training.state import TrainerState
 from megabert.training.trainer import Trainer
 
 
+@takes_paths
 def pretrain(
     config: RunConfig,
     run_dir: Path,

@@ -17,11 +17,13 @@ from megabert.errors import CheckpointError, DataError
 from megabert.files import atomic_write, is_temporary, open_to_append
 from megabert.json_files import read_json
 from megabert.observability.environment import command_line, describe_environment
+from megabert.path_arguments import takes_paths
 
 CONFIG_NAME = "config.yaml"
 ENVIRONMENT_NAME = "environment.json"
 
 
+@takes_paths
 def checkpoints_dir(run_dir: Path) -> Path:
     """Return the folder of the run's checkpoints."""
     return run_dir / "checkpoints"
@@ -32,6 +34,7 @@ def tokenizer_dir(run_dir: Path) -> Path:
     return run_dir / "tokenizer"
 
 
+@takes_paths
 def read_config(run_dir: Path) -> RunConfig:
     """Return the resolved configuration that a run recorded.
 
