@@ -38,7 +38,7 @@ masks depend on --seed and the text alone. Fields that count: {", ".join(TEXT_FI
         "megabert evaluate --model runs/mrpc/seed_42/model --data glue/MRPC/dev.tsv",
         "megabert evaluate mlm --model runs/demo --data other.txt --json scores.json",
     ]
-    parser.add_argument("what", nargs="?", choices=["mlm"], metavar="mlm", help="score guesses at masks, not a task")
+    parser.add_argument("what", nargs="?", choices=["mlm"], metavar="[mlm]", help="score guesses at masks, not a task")
     parser.add_argument(
         "--model", required=True, metavar="DIR|RUN", help="folder of the model; with mlm also a run folder"
     )

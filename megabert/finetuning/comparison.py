@@ -52,8 +52,7 @@ class FinetuningComparison:
         scores = all(
             math.isclose(a.mean[name][metric], b.mean[name][metric], rel_tol=self.tolerance, abs_tol=0.0)
             for a, b in self.summaries.values()
-            for name in a.mean
-            for metric in a.mean[name]
+            for name, metric in _common(a, b)
         )
         return scores and not any(one.fixed or one.broken for one in self.sets)
 
@@ -142,14 +141,19 @@ def render_finetunings(comparison: FinetuningComparison, *, examples: int) -> st
     return "\n".join(lines)
 
 
+def _common(a: Summary, b: Summary) -> list[tuple[str, str]]:
+    """Return the sets and metrics that both have."""
+    return [(name, metric) for name in a.mean for metric in a.mean[name] if metric in b.mean.get(name, {})]
+
+
 def _score_table(comparison: FinetuningComparison) -> str:
     rows = []
     for task, (a, b) in comparison.summaries.items():
-        for name in (name for name in a.mean if name in b.mean):
-            for metric in a.mean[name]:
-                change = in_points(metric, b.mean[name][metric] - a.mean[name][metric])
-                cells = (a.shown(name, metric), b.shown(name, metric), change.replace("-0.00", "0.00"))
-                rows.append((task, name, metric, *cells, a.baseline_shown(name, metric)))
+        for name, metric in _common(a, b):
+            change = in_points(metric, b.mean[name][metric] - a.mean[name][metric])
+            change = "0.00" if change == "-0.00" else change
+            cells = (a.shown(name, metric), b.shown(name, metric), change)
+            rows.append((task, name, metric, *cells, a.baseline_shown(name, metric)))
     headers = ("task", "set", "metric", "A", "B", "B - A", "constant answer")
     return render_table(rows, headers=headers, align="lllrrrr")
 

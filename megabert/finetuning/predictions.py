@@ -36,13 +36,23 @@ def read_predictions(output_dir: Path, summary: Summary, name: str) -> Rows:
         with open_to_read(path) as file:
             for number, line in enumerate(file, 1):
                 row = parse_json(line.decode(), dict[str, Any], where=f"{path}:{number}", remedy=remedy)
-                has_judgement = "prediction" in row and ("correct" in row or "error" in row)
-                if not isinstance(row.get("line"), int) or not has_judgement:
+                if not _is_sound(row):
                     raise CheckpointError(f"{path}:{number}: is no prediction of an example. {remedy}")
                 rows[row["line"]] = row
     except (OSError, UnicodeDecodeError, DataError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}). {remedy}") from None
     return rows
+
+
+def _is_sound(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row has what is read of it, in the types that were written."""
+    probabilities = row.get("probabilities", [1.0])
+    values = list(probabilities.values()) if isinstance(probabilities, dict) else probabilities
+    has_values = isinstance(values, list) and values and all(isinstance(value, float | int) for value in values)
+    has_judgement = isinstance(row.get("correct"), bool) or isinstance(row.get("error"), float | int)
+    labels = (row.get("label"), row.get("prediction")) if isinstance(probabilities, dict) else ()
+    has_labels = "prediction" in row and all(isinstance(label, str) for label in labels)
+    return isinstance(row.get("line"), int) and bool(has_values) and has_judgement and has_labels
 
 
 def goodness(row: Mapping[str, Any]) -> float:

@@ -139,7 +139,11 @@ def read_summary(output_dir: Path) -> Summary:
         CheckpointError: It is missing or damaged.
     """
     remedy = "Run the fine-tuning again: seeds that have finished are kept."
-    return read_json(output_dir / SUMMARY_NAME, Summary, remedy=remedy, error=CheckpointError)
+    summary = read_json(output_dir / SUMMARY_NAME, Summary, remedy=remedy, error=CheckpointError)
+    means, deviations = ({name: set(own) for name, own in part.items()} for part in (summary.mean, summary.deviation))
+    if means != deviations or summary.baseline.keys() != means.keys():
+        raise CheckpointError(f"{output_dir / SUMMARY_NAME}: damaged or edited (its sets or metrics differ). {remedy}")
+    return summary
 
 
 @takes_paths

@@ -88,7 +88,18 @@ def test_other_tasks_and_other_examples_are_refused(two, tmp_path):
         compare_finetunings(two[0], write_finetuning(tmp_path / "d", RIGHT, words="other"))
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]\n", b'{"line": 2}\n', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[]\n",
+        b'{"line": 2}\n',
+        b"\xff",
+        b'{"line": 2, "prediction": "a", "error": "b"}\n',
+        b'{"line": 2, "label": [], "prediction": "a", "correct": true, "probabilities": {"a": 1}}\n',
+        b'{"line": 2, "label": "a", "prediction": "a", "correct": true, "probabilities": {}}\n',
+    ],
+)
 def test_damaged_predictions_are_named(two, content):
     (two[1] / "seed_1" / "predictions_dev.jsonl").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"predictions_dev.jsonl.* Delete the seed's result.json"):
@@ -108,3 +119,10 @@ def test_report_shows_scores_confusions_and_the_surest_errors(two, capsys):
 def test_flags_without_effect_on_a_report_are_refused(words, two, capsys):
     assert main([*words[:1], str(two[0]), *words[1:]]) == 2
     assert f"{words[1]}: changes nothing in the report of a fine-tuning" in capsys.readouterr().err
+
+
+def test_summary_whose_parts_do_not_fit_is_named(two):
+    summary = json.loads((two[0] / "results.json").read_text())
+    (two[0] / "results.json").write_text(json.dumps({**summary, "baseline": {}}))
+    with pytest.raises(CheckpointError, match=r"results.json: damaged or edited"):
+        read_summaries(two[0])
