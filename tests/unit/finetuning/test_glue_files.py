@@ -83,7 +83,9 @@ def test_missing_setting_is_named(capsys):
 
 def test_settings_of_glue_are_shown_and_nothing_starts(tmp_path, capsys):
     (tmp_path / "settings.yaml").write_text(f"data: {tmp_path / 'glue'}\nepochs: 7\n")
-    words = ["finetune", "glue", "--model", "x", "--config", str(tmp_path / "settings.yaml")]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    words = ["finetune", "glue", "--model", str(tmp_path / "model"), "--config", str(tmp_path / "settings.yaml")]
     assert main([*words, "--print-config"]) == 0
     shown = capsys.readouterr().out
     assert f"data: {tmp_path / 'glue'}" in shown
