@@ -89,7 +89,17 @@ class Program:
 
 
 def _text_of(word: str) -> str:
-    """Return a word that is not empty."""
+    """Return text, which is not empty, and is UTF-8."""
+    _require(word)
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{word!a} is not UTF-8; convert it, or use a terminal with UTF-8") from None
+    return word
+
+
+def _require(word: str) -> str:
+    """Refuse an empty word: it is a variable of the shell that is not set."""
     if not word:
         raise argparse.ArgumentTypeError("the value is empty; give one, or set the variable that holds it")
     return word
@@ -97,7 +107,7 @@ def _text_of(word: str) -> str:
 
 def _path_of(word: str) -> Path:
     """Return the path that a word names; ``Path("")`` would be the working folder."""
-    return Path(_text_of(word))
+    return Path(_require(word))
 
 
 def whole(word: str) -> int:
@@ -126,7 +136,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, add_help=False, allow_abbrev=False)
-        # Numbers are strict, and nothing is empty: an empty word is a variable of the shell that is not set.
+        # Numbers are strict, and nothing is empty.
         for kind, read in ((None, _text_of), (str, _text_of), (Path, _path_of), (int, whole), (float, number)):
             self.register("type", kind, read)
         self.examples: list[str] = []
@@ -285,12 +295,3 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
     return value
-
-
-def utf8(word: str) -> str:
-    """Read text, as ``type`` of an argument: what is not UTF-8 on the command line is no text."""
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{word!a} is not UTF-8; convert it, or use a terminal with UTF-8") from None
-    return word

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, utf8
+from megabert.command_line.program import Parser
 from megabert.command_line.terminal import loading
 
 
@@ -15,8 +15,8 @@ def add_arguments(parser: Parser) -> None:
         "fetches nothing. A [MASK] in the text is the mask token."
     )
     parser.examples = ['megabert attention --model runs/demo "The ship sailed." "It came back." --output page.html']
-    parser.add_argument("text", type=utf8, metavar="TEXT", help="the text")
-    parser.add_argument("second", type=utf8, nargs="?", metavar="TEXT_B", help="a second text, as segment B")
+    parser.add_argument("text", metavar="TEXT", help="the text")
+    parser.add_argument("second", nargs="?", metavar="TEXT_B", help="a second text, as segment B")
     parser.add_model()
     parser.add_argument("--output", type=Path, required=True, metavar="PAGE.html", help="file to write")
     parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers to show, from 0 (default: all)")

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from megabert.command_line.program import Parser, positive, utf8
+from megabert.command_line.program import Parser, positive
 from megabert.command_line.terminal import loading
 
 
@@ -10,7 +10,7 @@ def add_arguments(parser: Parser) -> None:
     """Describe the command."""
     parser.description = "Guess each [MASK] of a text with a run's checkpoint or a Hugging Face folder."
     parser.examples = ['megabert fill-mask --model runs/demo "The whale is a [MASK] animal."']
-    parser.add_argument("text", type=utf8, nargs="+", metavar="TEXT", help="a text with one [MASK] or more")
+    parser.add_argument("text", nargs="+", metavar="TEXT", help="a text with one [MASK] or more")
     parser.add_model()
     parser.add_argument("--top", type=positive, default=5, metavar="N", help="guesses a mask (default: 5)")
 

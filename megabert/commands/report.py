@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, positive, utf8
+from megabert.command_line.program import Parser, positive
 from megabert.command_line.terminal import loading
 from megabert.errors import ConfigError, DataError
 
@@ -21,9 +21,7 @@ def add_arguments(parser: Parser) -> None:
         "megabert report runs/mrpc --examples 20",
     ]
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder, or folder of a fine-tuning")
-    parser.add_argument(
-        "--text", type=utf8, action="append", default=[], help="a text with one [MASK] or more; repeatable"
-    )
+    parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
     parser.add_checkpoint()
     parser.add_argument(
         "--min-margin",

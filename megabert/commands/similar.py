@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from megabert.command_line.program import Parser, positive, utf8
+from megabert.command_line.program import Parser, positive
 from megabert.command_line.terminal import loading
 
 
@@ -14,7 +14,7 @@ def add_arguments(parser: Parser) -> None:
         "an operator between them are looked up one by one."
     )
     parser.examples = ["megabert similar --model runs/demo ship king - man + woman"]
-    parser.add_argument("word", type=utf8, nargs="+", metavar="WORD", help="a word, + or -")
+    parser.add_argument("word", nargs="+", metavar="WORD", help="a word, + or -")
     parser.add_model()
     parser.add_argument("--top", type=positive, default=10, metavar="N", help="neighbours of each (default: 10)")
 
