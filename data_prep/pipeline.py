@@ -16,8 +16,9 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
+from data_prep.checks.stats import as_damage, describe_corpus
 from data_prep.config import BuildConfig
-from data_prep.document_set import EXTRACTED, bucket_path, bucket_schema, documents_of, tokenizer_of
+from data_prep.document_set import EXTRACTED, SPLITS, bucket_path, bucket_schema, documents_of, tokenizer_of
 from data_prep.estimate import estimate, require_space
 from data_prep.execution.build_state import (
     STATE_NAME,
@@ -200,8 +201,7 @@ def _split_again(build: Build, before: str) -> Tokenized:
         before: What their plan and records are sealed with.
     """
     remedy = "Delete the folder, or give --output a new one."
-    path, context = build.path(SET_ASIDE[PLAN_NAME]), build.origins.context("plan", before)
-    plan = unseal(read_small(path), DocumentPlan, context, where=str(path), remedy=remedy)
+    plan = _read_plan(build, SET_ASIDE[PLAN_NAME], build.origins.context("plan", before), remedy)
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
     sources = [
         bucket_path(build.path(SET_ASIDE["documents"]), split, bucket)
@@ -228,12 +228,10 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
 
     Then the intermediate files, which a finished build deletes, are not needed and not made again.
     """
-    path = build.path(PLAN_NAME)
-    if not path.exists():
+    if not build.path(PLAN_NAME).exists():
         return None
     try:
-        remedy = "Steps 1 to 5 are done again."
-        plan = unseal(read_small(path), DocumentPlan, build.origins.context("plan"), where=str(path), remedy=remedy)
+        plan = _read_plan(build, PLAN_NAME, build.origins.context("plan"), "Steps 1 to 5 are done again.")
     except DataError as error:
         print(f"warning: {error}", file=sys.stderr)
         return None
@@ -244,4 +242,22 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
     if filled is None or filled.counts["tokens"] != plan.kept["tokens"]:
         return None
     write_index(build, plan.buckets, filled.kept)
+    return plan
+
+
+def _read_plan(build: Build, name: str, context: str, remedy: str) -> DocumentPlan:
+    """Read a plan whose counts are those of a corpus.
+
+    Args:
+        build: The build.
+        name: Path of the plan in its folder.
+        context: What the plan belongs to, as `sealed` has it.
+        remedy: The end of the error if it is damaged.
+    """
+    path = build.path(name)
+    plan = unseal(read_small(path), DocumentPlan, context, where=str(path), remedy=remedy)
+    with as_damage(path, remedy):
+        describe_corpus(plan.corpus(build.config))
+        if "train" not in plan.buckets or len(plan.tokenized["documents"]) != len(SPLITS):
+            raise LookupError("no buckets, or no split")
     return plan

@@ -216,7 +216,11 @@ def read_state(folder: Path) -> BuildState | None:
     if not path.exists():
         return None
     remedy = "Delete the folder, or give --output a new one."
-    return unseal(read_small(path), BuildState, STATE_NAME, where=str(path), remedy=remedy)
+    state = unseal(read_small(path), BuildState, STATE_NAME, where=str(path), remedy=remedy)
+    with suppress(ConfigError):
+        if loading.to_dict(loading.merge_layers(BuildConfig, state.config)) == state.config:
+            return state
+    raise DataError(f"{path}: damaged or edited (its configuration is not one of this megabert). {remedy}")
 
 
 @contextmanager

@@ -26,8 +26,8 @@ from forked.server import forget
 
 from data_prep.cli import main as megabert_data
 from data_prep.execution import sealed
-from data_prep.execution.build_state import STATE_NAME, BuildState, _read_state
-from data_prep.pipeline import PLAN_NAME
+from data_prep.execution.build_state import STATE_NAME, BuildState, read_state
+from data_prep.execution.changes import PLAN_NAME
 from megabert.cli import main as megabert
 from megabert.command_line.failures import as_user_error
 from megabert.errors import DataError
@@ -217,6 +217,12 @@ def start(folder: Path) -> Any:
     run(megabert, f"megabert pretrain {run_flags()} --run-dir new --dry-run")
 
 
+def _state_of(folder: Path) -> BuildState:
+    state = read_state(folder / "build")
+    assert state is not None
+    return state
+
+
 def fit_manifests(folder: Path) -> None:
     """Let the manifests vouch for the shards as they are."""
     for path in folder.glob("build/instances/*/manifest.json"):
@@ -229,7 +235,7 @@ def fit_manifests(folder: Path) -> None:
 def fit_records(folder: Path) -> None:
     """Let the records vouch for documents and shards as they are, and have instances made of the documents again."""
     build = folder / "build"
-    origins = _read_state(build / STATE_NAME).origins
+    origins = _state_of(folder).origins
     for path in (build / "work" / "records").glob("*.jsonl"):
         lines = [json.loads(b"{" + line[sealed.START :]) for line in path.read_bytes().splitlines() if line]
         for line in lines:
@@ -267,7 +273,7 @@ TARGETS = (
     Target("documents, continued", "build/documents/*.arrow", build_again, fit_records),
     Target("index of documents, verified", "build/documents/*.npy", verify),
     Target("index of documents, continued", "build/documents/*.npy", build_again),
-    Target("plan", f"build/{PLAN_NAME}", build_again, context=lambda state: state.origins.context(PLAN_NAME)),
+    Target("plan", f"build/{PLAN_NAME}", build_again, context=lambda state: state.origins.context("plan")),
     Target("state", f"build/{STATE_NAME}", build_again, context=lambda state: STATE_NAME),
     *(
         Target(f"records of {name}", f"build/work/records/{name}.jsonl", build_again, None,
@@ -320,7 +326,7 @@ def mutate(target: Target, index: int, seed: int, folder: Path) -> str:
     status = path.stat()
     try:
         if is_refitted and target.context:
-            after = _sealed_again(before, kind, chance, target.context(_read_state(folder / "build" / STATE_NAME)))
+            after = _sealed_again(before, kind, chance, target.context(_state_of(folder)))
         else:
             after = kind(before, chance)
     except ValueError:  # no JSON to change the structure of

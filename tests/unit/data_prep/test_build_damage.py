@@ -1,5 +1,6 @@
 """What a build left is hashed before it is believed: damage is done again or named, and never changes a shard."""
 
+import json
 import os
 
 import pytest
@@ -7,7 +8,9 @@ from unit.data_prep.builds import hashes
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep.config import SourceConfig
+from data_prep.execution.build_state import read_state
 from data_prep.execution.executors import Executor
+from data_prep.execution.sealed import seal
 from data_prep.pipeline import build
 from megabert.errors import DataError
 
@@ -107,3 +110,25 @@ def test_damaged_statistics_of_a_manifest_are_written_again(built, own_copy, mak
     manifest.write_bytes(before.replace(b'"full_length": ', b'"full_length": 1'))
     build(make_config(), own_copy, Executor())
     assert manifest.read_bytes() == before
+
+
+def sealed_again(path, context, change):
+    """Change the content of a sealed file, and fit its hash."""
+    content = json.loads(path.read_bytes())
+    del content["sha256"]
+    change(content)
+    path.write_bytes(seal(content, context))
+
+
+def test_plan_whose_counts_are_no_corpus_is_made_again_under_any_hash(built, own_copy, make_config, capsys):
+    context = read_state(own_copy).origins.context("plan")
+    sealed_again(own_copy / "work" / "plan.json", context, lambda plan: plan["kept"].pop("documents"))
+    build(make_config(), own_copy, Executor())
+    assert "plan.json: its statistics are damaged or edited (KeyError" in capsys.readouterr().err
+    assert hashes(own_copy) == hashes(built.folder)
+
+
+def test_state_of_another_version_is_refused(own_copy, make_config):
+    sealed_again(own_copy / "build.json", "build.json", lambda state: state["config"].pop("seed"))
+    with pytest.raises(DataError, match=r"its configuration is not one of this megabert\)\. Delete the folder"):
+        build(make_config(), own_copy, Executor())
