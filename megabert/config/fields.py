@@ -2,9 +2,11 @@
 
 import dataclasses
 import types
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, str_min_length=1)
 """How every configuration dataclass is validated: no unknown keys, finite numbers, no empty text."""
@@ -78,10 +80,24 @@ def field_table(cls: type, section: str = "") -> list[FieldRow]:
             rows += field_table(inner, f"{path}.N" if element else path)  # type: ignore[arg-type]
             continue
         default = "required" if info.is_required() else info.get_default(call_default_factory=True)
-        about = " ".join((info.description or "").split())
+        about = " ".join((info.description or "").split()) + _bound(info.metadata, info.annotation)
         choices, kinds = _choices(info.annotation), frozenset(_kinds(info.annotation))
         rows.append(FieldRow(path, default, about, choices, kinds, section, section_about))
     return rows
+
+
+def _bound(metadata: Sequence[Any], annotation: Any) -> str:
+    """Return a sentence with the upper bound of a number, nothing if it has none."""
+    for item in metadata:
+        for constraint in item.metadata if isinstance(item, FieldInfo) else [item]:
+            for name, words in (("le", "At most"), ("lt", "Below")):
+                most = getattr(constraint, name, None)
+                if most is not None:
+                    return f" {words} {most:,}." if isinstance(most, int) else f" {words} {most:g}."
+    inner = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _bound(inner[1:], inner[0])
+    return next(filter(None, (_bound((), argument) for argument in inner)), "")
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:

@@ -56,3 +56,14 @@ def test_a_field_takes_its_default_back(cls, row):
     if row.default != "required" and row.path != "phases.N.steps":
         default = list(row.default) if isinstance(row.default, tuple) else row.default
         merge_layers(cls, LEAST[cls], layer_with(row, default))
+
+
+def test_help_names_the_upper_bound_of_every_number():
+    numbers = [row for _, row in ROWS if row.kinds & {int, float} and not row.is_list]
+    assert len(numbers) > 60
+    assert [
+        row.path
+        for row in numbers
+        if not row.about.endswith(".")
+        or ("At most" not in row.about.split(". ")[-1] and "Below" not in row.about.split(". ")[-1])
+    ] == []
