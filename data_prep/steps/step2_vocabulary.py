@@ -31,7 +31,7 @@ TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most, about: the count of different words takes memory."""
 TRAINING_WORDS = 750_000
 """Different words that are trained on at most; the trainer holds all of them, about 300 bytes each."""
-SHOWN_WORDS = 200_000
+SHOWN_WORDS = 20_000
 """With more different words, training takes so long that its parts are announced."""
 COUNT_UNITS = 4096
 """Units that count words, at most: one process reads what they wrote."""
