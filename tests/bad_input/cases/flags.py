@@ -157,7 +157,7 @@ ADDED = (
     (PRETRAIN, "--validation.max-instances -1", "max_instances"),
     (PRETRAIN, "--device tpu", "device"),
     (PRETRAIN, "--fork nowhere@3", "nowhere"),
-    (PRETRAIN, "--no-dry-run=3", "no_dry_run"),
+    (PRETRAIN, "--no-dry-run=3", "--no-dry-run: no such flag"),
     (FINETUNE, "--epochs 0", "epochs"),
     (FINETUNE, "--epochs nan", "epochs"),
     (FINETUNE, "--epochs 1e12", "epochs"),
