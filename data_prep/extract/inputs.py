@@ -66,7 +66,7 @@ def find_files(sources: tuple[SourceConfig, ...]) -> list[InputFile]:
 def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
     try:
         "".encode(source.encoding)
-    except LookupError:
+    except (LookupError, ValueError):  # a ValueError: a NUL in the name
         raise DataError(
             f"{source.title}: unknown encoding {source.encoding!r}. Use a name that Python knows, such as utf-8, "
             "cp1252, cp949 or gb18030."
@@ -183,19 +183,33 @@ def _index_of(path: str) -> str | None:
 def _read_index(index: str, path: str, size: int) -> list[int]:
     """Read lines ``offset:page:title``; the offsets repeat for the pages of one stream."""
     starts, before = [0], b"0"
-    with open_stored(index) as stored, bz2.open(stored) if index.endswith(".bz2") else stored as lines:
-        for line in lines:
-            offset = line.split(b":", 1)[0]
-            if offset != before:  # the first page of another stream
-                before = offset
-                if not re.fullmatch(rb"\d{1,18}", offset) or not starts[-1] < int(offset) < size:
-                    raise DataError(
-                        f"{index}: names the offset {offset[:20]!r}, which is not in {path} ({size} bytes). The "
-                        "index belongs to another file: fetch the right one, or remove it; then the streams are "
-                        "searched for."
-                    )
-                starts.append(int(offset))
+    for line in _index_lines(index):
+        offset = line.split(b":", 1)[0]
+        if offset != before:  # the first page of another stream
+            before = offset
+            if not re.fullmatch(rb"\d{1,18}", offset) or not starts[-1] < int(offset) < size:
+                raise DataError(
+                    f"{index}: names the offset {offset[:20]!r}, which is not in {path} ({size} bytes). The "
+                    "index belongs to another file: fetch the right one, or remove it; then the streams are "
+                    "searched for."
+                )
+            starts.append(int(offset))
     return starts
+
+
+def _index_lines(index: str) -> Iterator[bytes]:
+    """Yield the lines of an index.
+
+    Raises:
+        DataError: It is cut or damaged.
+    """
+    try:
+        with open_stored(index) as stored, bz2.open(stored) if index.endswith(".bz2") else stored as lines:
+            yield from lines
+    except (EOFError, OSError) as error:
+        raise DataError(
+            f"{index}: is cut or damaged ({error}). Fetch it again, or remove it; then the streams are searched for."
+        ) from error
 
 
 def _require_stream(path: str, start: int) -> None:

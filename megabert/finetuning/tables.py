@@ -22,6 +22,10 @@ ID_COLUMNS = ("id", "guid", "pairID", "index", "idx")
 """Columns that name a row in published sets; the first that a file has is taken, predictions repeat it."""
 
 
+MAX_CHARACTERS = 1 << 20
+"""Characters of a value at most: more than any model reads, and its tokens would take hundreds of times as much."""
+
+
 class Row(NamedTuple):
     """The columns of a row that were asked for."""
 
@@ -67,6 +71,11 @@ def as_text(value: Any, where: str) -> str:
     if isinstance(value, list | dict | bytes):
         raise DataError(
             f"{where} holds a {type(value).__name__}, expected text or a number: {value!r:.40}. Convert it."
+        )
+    if isinstance(value, str) and len(value) > MAX_CHARACTERS:
+        raise DataError(
+            f"{where} holds {len(value):,} characters; at most {MAX_CHARACTERS:,} are read. Cut the text, or "
+            "leave the row out."
         )
     if isinstance(value, str) and "\0" in value:
         raise DataError(f"{where} holds a NUL character, as damaged or binary files do. Fix the row, or leave it out.")
@@ -170,7 +179,7 @@ def _read_separated(path: Path, header: Sequence[str] | None) -> Iterator[tuple[
         yield 0, list(header)
     with open_text(path, newline="") as file:
         if path.suffix == ".csv":
-            csv.field_size_limit(2**31 - 1)  # the default of 131,072 is too low for a long text
+            csv.field_size_limit(MAX_CHARACTERS)  # the default of 131,072 is too low for a long text
             reader = csv.reader(file, strict=True)
             try:
                 yield from ((reader.line_num, row) for row in reader if row)

@@ -20,6 +20,7 @@ SPACE_BYTE = "\u0120"
 SPACE_MARK = "\u2581"
 """The character that SentencePiece writes for a space."""
 _LONG_SPAN = 1000
+_SPACE, _CHARACTERS_A_SPLIT = re.compile(r"\s"), 1 << 18
 # Marks that BERT makes words of their own whatever is around them; long spans are cut at them before they are counted.
 _MARKS = "!-/:-@\\[-`{-~\u00ab\u00bb\u2010-\u2027\u2030-\u2043\u3001-\u3003\u3008-\u3011"
 _AT_MARKS = re.compile(f"[{_MARKS}]|[^{_MARKS}]+")
@@ -166,13 +167,23 @@ class TextOptions:
     transformers' BertTokenizer class cannot express."""
 
 
+def words_of(text: str) -> Iterator[str]:
+    """Yield what is between white space, without a list of all words of a long text."""
+    start = 0
+    while start < len(text):
+        space = _SPACE.search(text, start + _CHARACTERS_A_SPLIT)
+        end = space.start() if space else len(text)
+        yield from text[start:end].split()
+        start = end
+
+
 def split_spans(text: str) -> Iterator[str]:
     """Yield what is between white space; of very long spans, the parts between marks, which give the same words.
 
     Millions of quotation marks without a space are counted in the time of reading them, instead of being handed to
     `tokenizers` and back one by one.
     """
-    for span in text.split():
+    for span in words_of(text):
         if len(span) <= _LONG_SPAN:
             yield span
         else:

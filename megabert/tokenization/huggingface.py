@@ -73,7 +73,8 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
         if (folder / name).exists():
             with panics_as_errors(str(folder / name)):
                 backend, kind = read(folder / name, settings)
-                return Tokenizer(backend, names=_names(settings, kind, backend.get_vocab()), where=str(folder / name))
+                names = _names(settings, kind, backend.get_vocab(), where=str(folder))
+                return Tokenizer(backend, names=names, where=str(folder / name))
     remedy = (
         "This SentencePiece model has no tokenizer.json; transformers, with sentencepiece and protobuf, makes it: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
@@ -165,21 +166,31 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
             atomic_write(folder / name, read_small(source / name))
 
 
-def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:
-    """Return the spelling of special pieces: the settings', or the kind's usual one, or BERT's (as in DeBERTa)."""
+def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int], *, where: str) -> SpecialNames:
+    """Return the spelling of special pieces: the settings', or the kind's usual one, or BERT's (as in DeBERTa).
+
+    Raises:
+        DataError: A setting is neither text nor an added piece with some.
+    """
     # DeBERTa 2 and 3 are Unigram with BERT's spelling, so the vocabulary decides between the two.
     names = kind.names._asdict()
     for role, bracketed in SpecialNames()._asdict().items():
         if bracketed in vocabulary and names[role] not in vocabulary:
             names[role] = bracketed
         setting = settings.get(f"{role}_token") or names[role]
-        names[role] = setting["content"] if isinstance(setting, dict) else str(setting)
+        name = setting.get("content") if isinstance(setting, dict) else setting
+        if not isinstance(name, str):
+            raise DataError(
+                f"{where}: {role}_token is {str(setting)!r:.80} in the settings, expected text or an object "
+                "with text under 'content'. Fetch the tokenizer again."
+            )
+        names[role] = name
     return SpecialNames(**names)
 
 
 def _read_wordpiece(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
     vocabulary = _read_vocabulary(path)
-    names = _names(settings, WORDPIECE, vocabulary)
+    names = _names(settings, WORDPIECE, vocabulary, where=str(path))
     find_special_ids(vocabulary, names, where=str(path))  # the template looks them up
     return build_backend(vocabulary, _text_options(settings), names), WORDPIECE
 
@@ -190,11 +201,22 @@ def _read_byte_bpe(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tok
         raise DataError(f"{path}: there is no merges.txt next to it. Fetch the folder again.")
     # A merge a line, "left right", in the order in which they were learned, which is the order of application.
     lines = [line for line in read_small(merges).decode().splitlines() if not line.startswith("#version")]
-    names = _names(settings, BYTE_BPE, vocabulary)
+    unfit = next(
+        (piece for piece, index in vocabulary.items() if type(index) is not int or not 0 <= index < 2**31), None
+    )
+    if unfit is not None:
+        raise DataError(
+            f"{path}: the id of {unfit!r:.80} is {str(vocabulary[unfit])!r:.40}, expected a whole number from 0 on. "
+            "Fetch the file again."
+        )
+    names = _names(settings, BYTE_BPE, vocabulary, where=str(path))
     find_special_ids(vocabulary, names, where=str(path))
     pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
     is_prefixed = bool(settings.get("add_prefix_space", False))
-    return build_byte_bpe(vocabulary, pairs, names, add_prefix_space=is_prefixed), BYTE_BPE
+    try:
+        return build_byte_bpe(vocabulary, pairs, names, add_prefix_space=is_prefixed), BYTE_BPE
+    except Exception as error:  # tokenizers raises bare Exception, such as for a merge of pieces that it does not know
+        raise DataError(f"{merges}: `tokenizers` cannot read it: {error}. Fetch the folder again.") from error
 
 
 def _read_backend(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:

@@ -4,11 +4,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import tokenizers
 from numpy.typing import NDArray
 
@@ -30,8 +31,10 @@ from megabert.tokenization.backend import (
 from megabert.tokenization.characters import character_kinds
 from megabert.tokenization.span_cache import BytePieces, SpanCache, WordPieces
 
-FEW_TEXTS = 256
-"""Up to this many texts are given to `tokenizers` at once, because loading the compiled loops would take longer."""
+FEW_TEXTS, FEW_CHARACTERS = 256, 1 << 18
+"""Up to this many texts, or characters, are given to `tokenizers`, because loading the compiled loops takes longer."""
+CHARACTERS_A_CALL = 1 << 18
+"""Text that `tokenizers` gets at a time, but for a single longer one: it takes a hundred times the memory of a text."""
 
 
 class Tokenizer:
@@ -61,8 +64,9 @@ class Tokenizer:
         # A saved tokenizer may cut or pad every text: sentence-transformers' files do so at 128.
         self._backend.no_truncation()
         self._backend.no_padding()
-        # Added pieces have ids as well, but the model inside the backend does not know them.
-        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        # Added pieces have ids as well, but the model inside the backend does not know them. The original is asked: a
+        # copy lacks pieces whose ids are far out of range.
+        vocabulary = backend.get_vocab(with_added_tokens=True)
         self.special_ids: SpecialIds = find_special_ids(vocabulary, self.names, where=where)
         mark_special(self._backend, self.names)
         self._backend.encode_special_tokens = True
@@ -94,7 +98,7 @@ class Tokenizer:
             kinds,
             is_lower=self._options.do_lower_case,
             unknown=self.special_ids.unk,
-            longest=model["max_input_chars_per_word"],
+            longest=min(model["max_input_chars_per_word"], np.iinfo(np.int32).max),
         )
         return SpanCache(self._encode_lists, pieces, kinds=kinds)
 
@@ -135,15 +139,21 @@ class Tokenizer:
             Ids of all texts, int32, end to end; and int64 offsets of shape (len(texts) + 1,): text i has the
             ids ``ids[offsets[i]:offsets[i + 1]]``.
         """
-        if self._has_spans and len(texts) > FEW_TEXTS:
+        if self._has_spans and (len(texts) > FEW_TEXTS or _characters(texts) > FEW_CHARACTERS):
             return self._spans.encode_flat(texts)
         id_lists = self._encode_lists(texts.to_pylist() if isinstance(texts, pa.Array) else list(texts))
         offsets = np.cumsum([0, *map(len, id_lists)], dtype=np.int64)
         return np.fromiter(chain.from_iterable(id_lists), np.int32, offsets[-1]), offsets
 
     def _encode_lists(self, texts: list[str]) -> list[list[int]]:
+        ends = np.cumsum([len(text) for text in texts], dtype=np.int64) // CHARACTERS_A_CALL
+        borders = [0, *(np.flatnonzero(np.diff(ends)) + 1).tolist(), len(texts)]
+        ids: list[list[int]] = []
         with panics_as_errors(self.where):
-            return [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+            for start, end in pairwise(borders):
+                encodings = self._backend.encode_batch_fast(texts[start:end], add_special_tokens=False)
+                ids += [encoding.ids for encoding in encodings]
+        return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Tokenize texts into one int32 array of ids each."""
@@ -223,6 +233,11 @@ class Tokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle through the JSON form, so that workers get the same tokenizer with either start method."""
         return _restore, (self._backend.to_str(), self.names, self.where)
+
+
+def _characters(texts: Sequence[str] | pa.StringArray) -> int:
+    """Return the length of texts; of an Arrow array that of its UTF-8."""
+    return int(pc.sum(pc.binary_length(texts)).as_py() or 0) if isinstance(texts, pa.Array) else sum(map(len, texts))
 
 
 def _restore(state: str, names: SpecialNames, where: str) -> Tokenizer:

@@ -28,6 +28,7 @@ from megabert.tokenization.backend import (
     build_normalizer,
     panics_as_errors,
     split_spans,
+    words_of,
 )
 from megabert.tokenization.tokenizer import Tokenizer
 
@@ -38,7 +39,7 @@ MAX_TRAINED_WORD = 5000
 the square of a word's length; WordPiece has no pieces for words of more than a hundred characters."""
 # What byte-level BPE takes as a word is a run of one of these at most: letters and numbers, or everything else.
 _RUNS = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
-_LONG_SPANS = re.compile(rf"\S{{{MAX_TRAINED_WORD + 1},}}")
+_LONG_SPANS = re.compile(rf"(?<!\S)\S{{{MAX_TRAINED_WORD + 1},}}")
 _WORDS_A_BATCH = 1 << 16
 _FEED_WORDS = 4096  # occurrences of a word in one line of the text for the trainer
 _FEED_CHARACTERS = 1 << 16  # characters of such a line, about
@@ -171,7 +172,7 @@ def train_byte_bpe(texts: Iterable[str], *, vocab_size: int, max_words: float = 
 
 def byte_bpe_spans(text: str) -> Iterator[str]:
     """Yield the parts of a text that byte-level BPE is trained on: words, each with the space before it, composed."""
-    for number, word in enumerate(without_endless_words(compose(text))[0].split()):
+    for number, word in enumerate(words_of(without_endless_words(compose(text))[0])):
         yield f" {word}" if number else word
 
 
@@ -229,7 +230,7 @@ def _repeat_spans(spans: Iterable[tuple[str, int]]) -> Iterator[str]:
 
 def without_endless_words(text: str) -> tuple[str, int]:
     """Return a text without words of thousands of characters, which teach a vocabulary nothing, and their number."""
-    if len(text) <= MAX_TRAINED_WORD or max(map(len, text.split()), default=0) <= MAX_TRAINED_WORD:
+    if len(text) <= MAX_TRAINED_WORD or max(map(len, words_of(text)), default=0) <= MAX_TRAINED_WORD:
         return text, 0
     count = 0
 

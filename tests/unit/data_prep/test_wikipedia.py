@@ -152,6 +152,15 @@ def test_multistream_dump_is_read_in_parts(multistream, tmp_path, monkeypatch, i
     assert problems.counts == COUNTS
 
 
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[:20] + b"xx" + data[22:], lambda _: b""])
+def test_cut_or_damaged_index_is_refused(multistream, tmp_path, damage):
+    path, lines = multistream
+    index = tmp_path / "dewiki-pages-articles-multistream-index.txt.bz2"
+    index.write_bytes(damage(bz2.compress(lines.encode())))
+    with pytest.raises(DataError, match="is cut or damaged"):
+        read_all(path)
+
+
 def test_index_of_another_dump_is_refused(multistream, tmp_path):
     path, lines = multistream
     (tmp_path / "dewiki-pages-articles-multistream-index.txt").write_text(lines + "999999999:1:X\n")

@@ -118,3 +118,12 @@ def test_row_knows_its_line_and_its_id(tmp_path, header, identity):
     (tmp_path / "t.tsv").write_text(f"{header}\ttext\n\n7\ta\n")
     (row,) = read_table(tmp_path / "t.tsv", ["text"])
     assert row.origin() == {"where": f"{tmp_path / 't.tsv'}:3", "line": 3, "identity": identity}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_value_of_millions_of_characters_is_refused(suffix, tmp_path):
+    text = "word " * 300_000
+    path = tmp_path / f"a{suffix}"
+    path.write_text(json.dumps({"text": text}) if suffix == ".jsonl" else f"text\n{text}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"1,500,000 characters|field limit"):
+        read_table(path, ["text"])[0].text("text")

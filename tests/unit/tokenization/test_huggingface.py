@@ -4,7 +4,7 @@ import shutil
 import pytest
 
 from megabert.errors import DataError
-from megabert.tokenization import Tokenizer, load_tokenizer, save_huggingface
+from megabert.tokenization import Tokenizer, load_tokenizer, save_huggingface, train_byte_bpe
 
 SENTENCES = [
     "Call me Ishmael. Some years ago, never mind how long!",
@@ -126,3 +126,41 @@ def test_added_pieces_survive_saving(cased, tmp_path):
     backend.add_tokens(["white whale"])
     save_huggingface(Tokenizer(backend), tmp_path)
     assert load_tokenizer(tmp_path).encode("white whale").tolist() == [cased.vocab_size]
+
+
+@pytest.mark.parametrize("setting", [{"x": 1}, {"content": None}, ["[CLS]"], 3], ids=str)
+def test_special_piece_that_is_no_text_is_refused(setting, tmp_path, cased):
+    save_huggingface(cased, tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "cls_token": setting}))
+    with pytest.raises(DataError, match=r"cls_token is .* expected text"):
+        load_tokenizer(tmp_path)
+
+
+def test_id_far_out_of_range_is_refused(tmp_path, cased):
+    save_huggingface(cased, tmp_path)
+    state = json.loads((tmp_path / "tokenizer.json").read_text())
+    state["model"]["vocab"][cased.pieces[-1]] = 2**32 - 1
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match="missing or used twice"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["7", [7], -7, True, 10**30, 7.5], ids=str)
+def test_byte_bpe_ids_that_are_no_numbers_are_refused(value, tmp_path):
+    save_huggingface(train_byte_bpe(["hello world, hello cat "] * 9, vocab_size=270), tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    vocabulary = json.loads((tmp_path / "vocab.json").read_text())
+    (tmp_path / "vocab.json").write_text(json.dumps({**vocabulary, "a": value}))
+    with pytest.raises(DataError, match="id of 'a' is"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("merge", ["zzz qqq", "zzz", "h h"])
+def test_merge_of_unknown_pieces_is_refused(merge, tmp_path):
+    save_huggingface(train_byte_bpe(["hello world, hello cat "] * 9, vocab_size=270), tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with (tmp_path / "merges.txt").open("a") as file:
+        file.write(f"{merge}\n")
+    with pytest.raises(DataError, match="out of vocabulary"):
+        load_tokenizer(tmp_path)

@@ -8,6 +8,7 @@ from tokenizers import models
 
 from megabert.errors import DataError
 from megabert.tokenization import Tokenizer, span_cache
+from megabert.tokenization import tokenizer as tokenizer_module
 from megabert.tokenization.backend import TextOptions, build_backend
 from megabert.tokenization.span_cache import SpanCache
 
@@ -182,3 +183,17 @@ def test_cache_cuts_huge_calls_into_batches(monkeypatch):
     ids, offsets = cache.encode_flat(texts)
     assert ids.reshape(-1, 2).tolist() == [[number, number + 1] for number in range(100)]
     assert np.diff(offsets).tolist() == [2] * 100 + [0]
+
+
+def test_few_long_texts_reach_the_library_in_parts_of_bounded_size(cased, monkeypatch):
+    calls = []
+    encode = cased._backend.encode_batch_fast
+    backend = type("Backend", (), {})()
+    backend.encode_batch_fast = lambda texts, **options: calls.append(sum(map(len, texts))) or encode(texts, **options)
+    other = Tokenizer(cased._backend)
+    monkeypatch.setattr(other, "_backend", backend)
+    words = [f"w{number}" * 20 for number in range(60_000)]
+    ids = other._encode_lists(words)
+    assert ids == [encoding.ids for encoding in encode(words, add_special_tokens=False)]
+    assert len(calls) > 10
+    assert max(calls) <= 2 * tokenizer_module.CHARACTERS_A_CALL
