@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -30,6 +30,8 @@ CHECK_S = 0.1
 ONE_REQUEST_S = {signal.SIGINT: 0.5}
 """Signals that come so soon after the first one are the same request: a launcher passes on what its ranks got too."""
 ONE_REQUEST_OTHER_S = 5.0
+CHILD_S = 20.0
+"""How long a command may take to end in order before it is killed."""
 PATIENCE_S = 1.0
 """After this time, a command that still runs says what it waits for."""
 
@@ -149,6 +151,26 @@ class CommandSignals:
 
 
 SIGNALS = CommandSignals()
+
+
+def run_child(command: Sequence[str]) -> int:
+    """Run a command without input, its output left out, and return its exit code.
+
+    If this process is interrupted, the command ends in order first; ``subprocess.run`` would kill it.
+    """
+    import subprocess  # takes some milliseconds, which no other command needs
+
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        return process.wait()
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(CHILD_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -3,12 +3,12 @@
 import json
 import shlex
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from megabert.command_line.signals import run_child
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.errors import CheckpointError, ConfigError, DataError, MegabertError
 from megabert.files import atomic_write
@@ -70,7 +70,7 @@ def _run_task(task: Task, data: Path, folder: Path, flags: Sequence[str], launch
     paths = ["--data", str(data / str(task.glue_folder)), "--output-dir", str(folder)]
     command = [*start, "finetune", task.name, *paths, *flags]
     logger.info("%s", shlex.join(command))
-    code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False).returncode
+    code = run_child(command)
     if code:
         error = MegabertError(
             f"{task.name}: exit {code}; its message is above. Fix it and run the same command again: tasks that have "

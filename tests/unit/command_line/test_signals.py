@@ -108,3 +108,12 @@ def test_signals_that_come_together_are_one_request(tmp_path):
     """)
     assert code == 75
     assert said.count("SIGTERM received: this ends after the step under way") == 1
+
+
+def test_child_ends_in_order_before_an_interrupted_command(tmp_path):
+    script = (
+        f"trap 'sleep 0.2; touch {tmp_path}/ended; exit' TERM; sleep 1; kill -TERM $PPID; for i in $(seq 200); do sleep 0.05; done"
+    )
+    code, _ = ended(f"signals.run_child(['sh', '-c', {script!r}])")
+    assert code == 143
+    assert os.listdir(tmp_path) == ["ended"]
