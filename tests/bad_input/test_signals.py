@@ -62,7 +62,14 @@ def start(name: str, folder: Path, material: Path) -> subprocess.Popen[str]:
         stderr=folder.with_suffix(".err").open("w"),
         text=True,
         start_new_session=True,
+        preexec_fn=heed_signals,
     )
+
+
+def heed_signals() -> None:
+    """Undo what ``nohup``, or a shell's ``&``, has done to this process."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def assert_ended_by(number: signal.Signals, process: subprocess.Popen[str], folder: Path, *, said: str) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 HEAD = """
     import os, signal, sys, time
+    for number in (signal.SIGINT, signal.SIGHUP):  # under nohup, or in a shell's background, they are ignored
+        signal.signal(number, signal.SIG_DFL)
     from megabert.command_line.failures import guarded
     from megabert.command_line import signals
     from megabert.command_line.signals import SIGNALS
@@ -111,9 +113,8 @@ def test_signals_that_come_together_are_one_request(tmp_path):
 
 
 def test_child_ends_in_order_before_an_interrupted_command(tmp_path):
-    script = (
-        f"trap 'sleep 0.2; touch {tmp_path}/ended; exit' TERM; sleep 1; kill -TERM $PPID; for i in $(seq 200); do sleep 0.05; done"
-    )
+    trap = f"trap 'sleep 0.2; touch {tmp_path}/ended; exit' TERM"
+    script = f"{trap}; sleep 1; kill -TERM $PPID; for i in $(seq 200); do sleep 0.05; done"
     code, _ = ended(f"signals.run_child(['sh', '-c', {script!r}])")
     assert code == 143
     assert os.listdir(tmp_path) == ["ended"]
