@@ -8,7 +8,7 @@ DeepSpeed itself silently ignores unknown keys, and reads ``"auto"`` as false.
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -31,7 +31,7 @@ Number = Annotated[float, Field(ge=0, le=2**64)]
 ENGINE_KEYS: dict[str, dict[str, Any]] = {
     "": {
         **dict.fromkeys(("zero_optimization", "bf16", "fp16", "data_types"), dict),
-        **dict.fromkeys(("comms_logger", "flops_profiler", "hierarchy"), dict),
+        **dict.fromkeys(("comms_logger", "flops_profiler"), dict),
         **dict.fromkeys(("managed_gradient_accumulation", "zero_allow_untested_optimizer"), bool),
         **dict.fromkeys(
             ("zero_force_ds_cpu_optimizer", "wall_clock_breakdown", "memory_breakdown", "dump_state"), bool
@@ -66,12 +66,6 @@ ENGINE_KEYS: dict[str, dict[str, Any]] = {
         "module_depth": Annotated[int, Field(ge=-1, le=1000)],
         "recompute_fwd_factor": Number,
         "output_file": str,
-    },
-    # megabert's own (engine/two_legs.py)
-    "hierarchy": {
-        "enabled": bool,
-        "ranks_per_node": Annotated[int, Field(ge=1, le=10**6)],
-        "network_dtype": Literal["fp32", "bf16"],
     },
 }
 """Every key of an engine file, by its section, with the type of its values."""
@@ -199,11 +193,6 @@ def unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
         for key in ("offload_param", "offload_optimizer")
         if zero.get(key)
     ]
-    hierarchy = engine.get("hierarchy")
-    if hierarchy is not None and "enabled" not in hierarchy:
-        problems.append("hierarchy.enabled is missing; give true or false")
-    elif hierarchy and hierarchy["enabled"] is True and stage not in (1, 2):
-        problems.append(f"hierarchy.enabled=true is for stages 1 and 2, not {stage}; remove it, or take --engine zero1")
     return problems
 
 

@@ -24,25 +24,15 @@ class Work(Protocol):
         """Let what follows begin after it: on a GPU the stream waits, not the host."""
 
 
-class Exchange(Protocol):
-    """How a bucket's gradients reach their owners, and its weights come back."""
+class Collectives:
+    """How a bucket's gradients reach their owners and its weights come back, in a thread (gloo) or a stream (NCCL)."""
 
     def reduce(self, gradient_sum: Tensor, gradients: Tensor) -> Work:
         """Sum ``gradients`` over ranks, this rank's partition of it into ``gradient_sum``."""
-
-    def gather(self, weights: Tensor, partition: Tensor) -> Work:
-        """Fill ``weights`` with the partitions of all ranks."""
-
-
-class Flat:
-    """One collective of all ranks, in a thread (gloo) or on a stream (NCCL) of its own."""
-
-    def reduce(self, gradient_sum: Tensor, gradients: Tensor) -> Work:
-        """Do what ``Exchange.reduce`` says."""
         return dist.reduce_scatter_tensor(gradient_sum, gradients, async_op=True)  # type: ignore[no-any-return]
 
     def gather(self, weights: Tensor, partition: Tensor) -> Work:
-        """Do what ``Exchange.gather`` says."""
+        """Fill ``weights`` with the partitions of all ranks."""
         return dist.all_gather_into_tensor(weights, partition, async_op=True)  # type: ignore[no-any-return]
 
 

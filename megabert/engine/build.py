@@ -64,7 +64,6 @@ def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: di
     initial = {name: p.detach().float().cpu().clone() for name, p in model.named_parameters()} if sixteen_bits else {}
     # DeepSpeed's throughput timer would synchronise the GPU in every micro-step.
     complete = {**ds_config, "timers": {"throughput": {"enabled": False}}}
-    complete.pop("hierarchy", None)  # ours
     if stage in (1, 2):
         # Overlap is ours, and DeepSpeed would refuse it at stage 1; and a bucket of ours is a parameter group of its.
         complete["zero_optimization"] = {**ds_config["zero_optimization"], "overlap_comm": False}

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from megabert.config.deepspeed import value_at
 from megabert.distributed.process_group import World
-from megabert.engine.buckets import Exchange
-from megabert.engine.two_legs import exchange_of
+from megabert.engine.buckets import Collectives
 from megabert.engine.weight_average import WeightAverage
 from megabert.engine.zero1_zero2 import Bf16, Zero1, Zero2
 from megabert.engine.zero3 import Zero3
@@ -105,7 +104,7 @@ class Engine:
         }
         """Whole shape of every parameter by name. A tied weight is listed once, and the order is that of all ranks."""
         overlaps = value_at(ds_config, "zero_optimization.overlap_comm") is not False
-        self._stage = _stage_of(deepspeed_engine, exchange_of(ds_config, world), overlaps=overlaps)
+        self._stage = _stage_of(deepspeed_engine, Collectives(), overlaps=overlaps)
         self.fragments: list[Fragment] = self._stage.fragments
         """Which elements of the float32 masters this rank holds; LAMB and checkpoints share this table."""
         check_coverage(self._stage, self.shapes, world.control)
@@ -273,16 +272,16 @@ class Engine:
                 setattr(self._deepspeed.optimizer.loss_scaler, name, value)
 
 
-def _stage_of(engine: Any, exchange: Exchange, *, overlaps: bool) -> Unsharded:
+def _stage_of(engine: Any, collectives: Collectives, *, overlaps: bool) -> Unsharded:
     """Return the stage of a ``DeepSpeedEngine``.
 
     Args:
         engine: The engine.
-        exchange: How stages 1 and 2 send gradients and weights.
+        collectives: How stages 1 and 2 send gradients and weights.
         overlaps: At stages 1 and 2, whether gradients are sent during the backward pass; at stage 3 DeepSpeed knows.
     """
     stage = int(engine.zero_optimization_stage())
     if stage in (0, 3):
         return Unsharded(engine) if stage == 0 else Zero3(engine)
     kind = Zero2 if stage == 2 else Bf16 if hasattr(engine.optimizer, "bf16_groups") else Zero1
-    return kind(engine, exchange, overlaps=overlaps)
+    return kind(engine, collectives, overlaps=overlaps)

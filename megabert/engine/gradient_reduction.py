@@ -24,21 +24,21 @@ import torch
 from torch import Tensor, nn
 
 from megabert.config.deepspeed import IN_FLIGHT
-from megabert.engine.buckets import Bucket, Exchange, Work
+from megabert.engine.buckets import Bucket, Collectives, Work
 from megabert.ops.dense import add_product_, sum_products_in
 
 
 class GradientReduction(ABC):
     """The gradients of one optimizer step at a time."""
 
-    def __init__(self, buckets: Sequence[Bucket], exchange: Exchange) -> None:
+    def __init__(self, buckets: Sequence[Bucket], collectives: Collectives) -> None:
         """Put a hook on every parameter.
 
         Args:
             buckets: In the order in which the forward pass uses them; they are sent in the opposite order.
-            exchange: How they are sent.
+            collectives: How they are sent.
         """
-        self._buckets, self._exchange = buckets, exchange
+        self._buckets, self._collectives = buckets, collectives
         self._is_sending = False
         self._missing: list[int] = []
         self._fresh: list[set[str]] = [set() for _ in buckets]
@@ -138,20 +138,20 @@ class StepReduction(GradientReduction):
     """Stage 1: local gradients are added up over micro-steps, and sent once."""
 
     def __init__(
-        self, buckets: Sequence[Bucket], exchange: Exchange, buffers: Sequence[Tensor], *, overlaps: bool
+        self, buckets: Sequence[Bucket], collectives: Collectives, buffers: Sequence[Tensor], *, overlaps: bool
     ) -> None:
         """Take the buffers.
 
         Args:
             buckets: As in ``GradientReduction``.
-            exchange: Likewise.
+            collectives: Likewise.
             buffers: Where each bucket's gradients are added up: ``Bucket.zeros()``, in a world of one ``gradient_sum``.
             overlaps: Whether buckets are sent during the last backward pass, and not after it.
         """
         self._buffers, self._overlaps = buffers, overlaps
         self._views = [bucket.views(buffer) for bucket, buffer in zip(buckets, buffers, strict=True)]
         self._works: list[Work] = []
-        super().__init__(buckets, exchange)
+        super().__init__(buckets, collectives)
 
     def end_backward(self) -> None:
         """Do nothing."""
@@ -185,25 +185,25 @@ class StepReduction(GradientReduction):
     def _send(self, index: int) -> None:
         bucket = self._buckets[index]
         if not bucket.is_alone:
-            self._works.append(self._exchange.reduce(bucket.gradient_sum, self._buffers[index]))
+            self._works.append(self._collectives.reduce(bucket.gradient_sum, self._buffers[index]))
 
 
 class MicroStepReduction(GradientReduction):
     """Stage 2: each micro-step's gradients are sent, and their sums added up by the owners."""
 
-    def __init__(self, buckets: Sequence[Bucket], exchange: Exchange, *, overlaps: bool) -> None:
+    def __init__(self, buckets: Sequence[Bucket], collectives: Collectives, *, overlaps: bool) -> None:
         """Allocate nothing: buffers come and go with the buckets.
 
         Args:
             buckets: As in ``GradientReduction``.
-            exchange: Likewise.
+            collectives: Likewise.
             overlaps: Whether the backward pass goes on while a bucket is sent.
         """
         self._in_flight = IN_FLIGHT if overlaps else 0
         self._filling: dict[int, tuple[Tensor, dict[str, Tensor]]] = {}
         self._under_way: deque[tuple[Work, Tensor, Tensor, Tensor]] = deque()
         self._has_sum = [False] * len(buckets)
-        super().__init__(buckets, exchange)
+        super().__init__(buckets, collectives)
 
     def begin_backward(self, *, is_last: bool) -> None:
         """Expect a backward pass; one that was given up has left nothing that counts."""
@@ -245,7 +245,7 @@ class MicroStepReduction(GradientReduction):
             bucket.gradient_sum.copy_(gradients) if is_first else bucket.gradient_sum.add_(gradients)
             return
         received = bucket.gradient_sum if is_first else torch.empty_like(bucket.gradient_sum)
-        work = self._exchange.reduce(received, gradients)
+        work = self._collectives.reduce(received, gradients)
         self._under_way.append((work, received, bucket.gradient_sum, gradients))
         self._land(self._in_flight)
 

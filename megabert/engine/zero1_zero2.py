@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megabert.engine.buckets import Bucket, Exchange, Work, bucket_of
+from megabert.engine.buckets import Bucket, Collectives, Work, bucket_of
 from megabert.engine.gradient_reduction import GradientReduction, MicroStepReduction, StepReduction
 from megabert.engine.zero_stages import Partitioned
 
@@ -29,7 +29,7 @@ class Scattering(Partitioned):
 
     _reduction: GradientReduction
 
-    def __init__(self, engine: Any, exchange: Exchange) -> None:
+    def __init__(self, engine: Any, collectives: Collectives) -> None:
         """Take gradients and weights over from DeepSpeed, which keeps the layout and the masters."""
         super().__init__(engine)
         self._drop_hooks()
@@ -37,7 +37,7 @@ class Scattering(Partitioned):
             bucket_of({self.names[id(p)]: p for p in parameters}, weights, master, buffer, rank=dist.get_rank())
             for (parameters, weights, master), buffer in zip(self._groups(), self._whole_buffers(), strict=True)
         ]
-        self._gathering = WeightGathering(engine.module, self._buckets, exchange)
+        self._gathering = WeightGathering(engine.module, self._buckets, collectives)
         self._masters = self.optimizer.optimizer  # the optimizer inside DeepSpeed's
         self._masters.updated = functools.partial(self._gathering.start, is_rounded=self._masters.rounds_weights)
         if self._masters.rounds_weights:
@@ -111,11 +111,11 @@ class Zero1(Scattering):
 
     _reduction: StepReduction
 
-    def __init__(self, engine: Any, exchange: Exchange, *, overlaps: bool) -> None:
+    def __init__(self, engine: Any, collectives: Collectives, *, overlaps: bool) -> None:
         """Add the buffers of local gradients."""
-        super().__init__(engine, exchange)
+        super().__init__(engine, collectives)
         buffers = [self._buffer_of(*pair) for pair in zip(self._buckets, self._whole_buffers(), strict=True)]
-        self._reduction = StepReduction(self._buckets, exchange, buffers, overlaps=overlaps)
+        self._reduction = StepReduction(self._buckets, collectives, buffers, overlaps=overlaps)
 
     @staticmethod
     def _buffer_of(bucket: Bucket, allocated: Tensor | None) -> Tensor:
@@ -144,10 +144,10 @@ class Bf16(Zero1):
 class Zero2(Scattering):
     """Stage 2: a rank keeps its own partitions of the reduced gradients, which are sent in each micro-step."""
 
-    def __init__(self, engine: Any, exchange: Exchange, *, overlaps: bool) -> None:
+    def __init__(self, engine: Any, collectives: Collectives, *, overlaps: bool) -> None:
         """Add nothing: buffers are allocated as they are needed."""
-        super().__init__(engine, exchange)
-        self._reduction = MicroStepReduction(self._buckets, exchange, overlaps=overlaps)
+        super().__init__(engine, collectives)
+        self._reduction = MicroStepReduction(self._buckets, collectives, overlaps=overlaps)
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Yield this rank's fragments of the reduced gradients."""
@@ -160,9 +160,9 @@ class Zero2(Scattering):
 class WeightGathering:
     """The weights that are under way between two steps."""
 
-    def __init__(self, model: nn.Module, buckets: Sequence[Bucket], exchange: Exchange) -> None:
+    def __init__(self, model: nn.Module, buckets: Sequence[Bucket], collectives: Collectives) -> None:
         """Put a hook on every layer."""
-        self._exchange = exchange
+        self._collectives = collectives
         self._buckets = {id(bucket.master): bucket for bucket in buckets}
         self._under_way: dict[int, Work] = {}  # by id of the bucket's master
         bucket_of = {id(p): id(bucket.master) for bucket in buckets for p in bucket.parameters.values()}
@@ -180,7 +180,7 @@ class WeightGathering:
         if not is_rounded:
             bucket.round_masters()
         if not bucket.is_alone:
-            self._under_way[id(master)] = self._exchange.gather(bucket.weights, bucket.partition)
+            self._under_way[id(master)] = self._collectives.gather(bucket.weights, bucket.partition)
 
     def before_forward(self) -> None:
         """Wait for the weights outside of the layers."""

@@ -183,14 +183,8 @@ def communication_of(config: RunConfig, zero_stage: int, parameters: int) -> Com
     # One bucket holds the vocabulary, which is read first, and known last.
     size = value_at(engine, "zero_optimization.reduce_bucket_size") or DEFAULT_BUCKET_SIZE
     vocabulary = config.model.padded_vocab_size * config.model.embedding_width
-    is_hierarchical = value_at(engine, "hierarchy.enabled") is True
-    is_rounded = is_hierarchical and value_at(engine, "hierarchy.network_dtype") == "bf16"
     return replace(
         sent,
-        is_hierarchical=is_hierarchical,
-        network_share=0.5 if is_rounded else 1.0,
-        # Two legs copy gradients into the order of nodes, and weights back.
-        micro_step_pass_bytes=sent.micro_step_pass_bytes + (12 if is_hierarchical else 0),
         is_overlapped=value_at(engine, "zero_optimization.overlap_comm") is not False,
         exposed_share=min(1.0, vocabulary / parameters),
         buckets=1 + math.ceil(max(0, parameters - vocabulary) / size),

@@ -7,7 +7,7 @@ Collectives are rings: every rank sends each byte over NVLink, every node over i
 their speed, and each hop of the ring costs a latency. docs/scaling.md compares the model with published systems.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from megabert.observability.gpus import Gpu
 
@@ -64,10 +64,6 @@ class Communication:
     exposed_share: float = 0.0
     """Share of the parameters whose gradients are known last and whose weights are needed first: the embeddings.
     Nothing is computed while they are sent."""
-    is_hierarchical: bool = False
-    """Whether collectives go inside nodes first and across them then: the latency is that of the two shorter rings."""
-    network_share: float = 1.0
-    """Share of the gradients' bytes that crosses the network, where the sums of nodes are rounded."""
     buckets: int = 1
     """Collectives that gradients are cut into, and weights as well; each has the latency of its ring."""
     is_optimizer_sharded: bool = False
@@ -129,13 +125,11 @@ def step_time(
     # ZeRO-2 and ZeRO-3 reduce after each backward pass, the others once.
     rounds = work.micro_steps if communication.is_per_micro_step else 1
     buckets = communication.buckets
-    two_legs = communication.is_hierarchical
-    scatter = replace(cluster, gpu=replace(gpu, network_gb_s=gpu.network_gb_s / communication.network_share))
     gradients_s = rounds * (
         2 * _ring_s(work.parameters * communication.all_reduce_bytes, cluster, buckets)
-        + _ring_s(work.parameters * communication.reduce_scatter_bytes, scatter, buckets, two_legs=two_legs)
+        + _ring_s(work.parameters * communication.reduce_scatter_bytes, cluster, buckets)
     )
-    weights_s = _ring_s(work.parameters * communication.all_gather_bytes, cluster, buckets, two_legs=two_legs)
+    weights_s = _ring_s(work.parameters * communication.all_gather_bytes, cluster, buckets)
     fetches_s = work.micro_steps * _ring_s(work.parameters * communication.micro_step_gather_bytes, cluster)
     # Overlapped, gradients are sent while the backward pass computes those of the layers below, and weights while the
     # next forward pass computes the layers below.
@@ -156,14 +150,13 @@ def step_time(
     )
 
 
-def _ring_s(size_bytes: float, cluster: Cluster, messages: int = 1, *, two_legs: bool = False) -> float:
+def _ring_s(size_bytes: float, cluster: Cluster, messages: int = 1) -> float:
     """Return the seconds of a reduce-scatter or an all-gather over a ring; an all-reduce is one of each."""
     if size_bytes == 0 or cluster.world_size == 1:
         return 0.0
     gpus, nodes = cluster.gpus_per_node, cluster.nodes
     within_s = size_bytes * (gpus - 1) / gpus / (cluster.gpu.link_gb_s * 1e9 * LINE_RATE)
     between_s = size_bytes * (nodes - 1) / nodes / (cluster.gpu.network_gb_s * gpus * 1e9 * LINE_RATE)
-    # Small messages are bound by latency: a ring passes through every GPU, two legs through one node and then others.
-    within = (1 if two_legs else nodes) * (gpus - 1)
-    hops_s = within * HOP_WITHIN_NODE_S + (nodes - 1) * HOP_BETWEEN_NODES_S
+    # Small messages are bound by latency: a ring passes through every GPU.
+    hops_s = nodes * (gpus - 1) * HOP_WITHIN_NODE_S + (nodes - 1) * HOP_BETWEEN_NODES_S
     return within_s + between_s + messages * hops_s

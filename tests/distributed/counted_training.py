@@ -27,14 +27,14 @@ ALIASES = {"reduce_scatter_single": "reduce_scatter", "all_gather_single": "all_
 WARM_UP = 3  # steps; DeepSpeed's stage 3 traces the model in its first ones
 
 
-def counted_step(world, engine_name: str, micro_steps: int, *, hierarchy: dict | None = None) -> dict[str, float]:
+def counted_step(world, engine_name: str, micro_steps: int) -> dict[str, float]:
     """Train a few steps and return the figures of one more, a parameter where they are bytes."""
     stage, precision = ENGINES[engine_name]
     model = build_model(MODEL)
     initialize(model, 3)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     optimizer = build_optimizer(model.named_parameters(), OptimizerConfig())
-    config = ds_config(stage, precision, **BUCKETS) | ({} if hierarchy is None else {"hierarchy": hierarchy})
+    config = ds_config(stage, precision, **BUCKETS)
     engine = build_engine(model, optimizer, config, world)
     optimizer.lr = 1e-3
     for step in range(WARM_UP):

@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from fake_cuda.watch import Exchange, Seen, Watch
+from fake_cuda.watch import RecordedCollectives, Seen, Watch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from triton.runtime.jit import JITFunction
@@ -108,7 +108,7 @@ def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
         (Tensor, "pin_memory"): lambda tensor: tensor,
         (zero_stages, "checked"): lambda fragment, weights: fragment,
         (engine, "check_coverage"): lambda *_: None,
-        (engine, "exchange_of"): lambda *_: Exchange(watch),
+        (engine, "Collectives"): lambda: RecordedCollectives(watch),
         (engine.HostCopy, "__init__"): copied,
         (engine.HostCopy, "wait"): lambda copy: HostTensor(np.ones(copy.numel)),
         (dist, "get_rank"): lambda *_: 0,

@@ -63,8 +63,8 @@ class Work:
         self._watch.under_way.remove(self)
 
 
-class Exchange:
-    """Stands in for ``engine.buckets.Exchange``."""
+class RecordedCollectives:
+    """Stands in for ``engine.buckets.Collectives``."""
 
     def __init__(self, watch: "Watch") -> None:
         self._watch = watch

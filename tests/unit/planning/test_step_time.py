@@ -73,14 +73,6 @@ def test_passes_over_whole_gradients_do_not_shrink_with_the_gpus():
     assert one == many == pytest.approx(336e6 * (44 + 4 * 10) / (4800e9 * 0.8))
 
 
-def test_two_legs_have_the_latency_of_their_rings_and_the_bytes_of_one():
-    flat = Communication(reduce_scatter_bytes=4)
-    one, two = (seconds(WORK, replace(flat, is_hierarchical=legs)).communication_s for legs in (False, True))
-    assert one - two == pytest.approx(7 * 7 * 3.4e-6)  # 7 nodes less, of 7 hops each
-    halved = seconds(WORK, replace(flat, is_hierarchical=True, network_share=0.5)).communication_s
-    assert two - halved == pytest.approx(336e6 * 2 * 7 / 8 / (8 * 50e9 * 0.75))
-
-
 def test_slow_loader_sets_the_pace():
     work = Work(parameters=1000, flops=1e9, micro_steps=1, instances=65_536, tokens=8_000_000)
     step = seconds(work, Communication())
