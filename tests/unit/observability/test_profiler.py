@@ -51,7 +51,7 @@ def test_run_that_ends_early_writes_what_it_has(tmp_path):
 
 
 def test_steps_are_numbers_or_ranges():
-    assert merge_layers(LoggingConfig, {"profile_steps": 7}).profile_steps == "7"
-    for wrong in ("x", "0", "3-", "-3", "1,2"):
+    assert merge_layers(LoggingConfig, {"profile_steps": "7"}).profile_steps == "7"
+    for wrong in ("x", "0", "3-", "-3", "1,2", 7):
         with pytest.raises(ConfigError, match="profile_steps"):
             merge_layers(LoggingConfig, {"profile_steps": wrong})
