@@ -109,14 +109,18 @@ def _add_to(total: dict[str, Any], counts: dict[str, Any]) -> None:
             total[key] = deepcopy(value) if isinstance(value, dict | list) else value
         elif isinstance(earlier, dict) and isinstance(value, dict):
             _add_to(earlier, value)
-        elif isinstance(earlier, list) and isinstance(value, list) and len(earlier) == len(value):
-            total[key] = [a + b for a, b in zip(earlier, value, strict=True)]
-        elif isinstance(earlier, dict | list) or isinstance(value, dict | list):
-            raise DataError(
-                f"Two units counted {key} over different bins: their records are damaged. Build in a new folder."
-            )
         else:
-            total[key] = earlier + value
+            total[key] = _sum(key, earlier, value)
+
+
+def _sum(key: str, a: Any, b: Any) -> Any:
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return [_sum(key, *pair) for pair in zip(a, b, strict=True)]
+    if not isinstance(a, int | float) or not isinstance(b, int | float):
+        raise DataError(
+            f"Two units counted {key} over different bins: their records are damaged. Build in a new folder."
+        )
+    return a + b
 
 
 class FileRecord(NamedTuple):

@@ -61,3 +61,9 @@ def test_groups_are_added_up_apart():
 def test_different_bins_are_refused():
     with pytest.raises(DataError, match="counted histogram over different bins"):
         add_counts([{"histogram": [1]}, {"histogram": [1, 2]}])
+
+
+@pytest.mark.parametrize("other", [[1, [0], 2], [1, "0", 2], 3, {"a": 1}])
+def test_counts_of_another_kind_are_refused(other):
+    with pytest.raises(DataError, match="counted histogram over different bins"):
+        add_counts([{"histogram": [1, 0, 2]}, {"histogram": other}])
