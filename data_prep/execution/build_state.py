@@ -38,6 +38,7 @@ from megabert.files import (
     refuse_linked_folders,
     try_lock,
 )
+from megabert.path_arguments import takes_paths
 
 STATE_NAME = "build.json"
 REFUSED = Path("work", "refused")
@@ -206,6 +207,7 @@ def write_state(folder: Path, state: BuildState) -> None:
     atomic_write(folder / STATE_NAME, seal(asdict(state), STATE_NAME, indent=1))
 
 
+@takes_paths
 def read_state(folder: Path) -> BuildState | None:
     """Return what an earlier run recorded; None if there was none.
 
@@ -278,6 +280,7 @@ def require_folder(folder: Path) -> None:
         )
 
 
+@takes_paths
 def require_text_as_before(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Refuse another configuration that changes the text or the vocabulary, which all else is made from.
 

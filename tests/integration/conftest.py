@@ -50,7 +50,8 @@ def corpus(tmp_path_factory) -> Path:
 
 def build_shards(corpus: Path, output: Path, *extra: str) -> Path:
     """Run ``megabert-data build`` for lengths 64 and 128."""
-    words = ["build", "--input", str(corpus), "--output", str(output), "--format", "jsonl", "--vocab-size", "1000"]
+    words = ["build", "--input", str(corpus), "--output", str(output), "--format", "jsonl"]
+    words += [] if "--tokenizer" in extra else ["--vocab-size", "1000"]
     words += ["--lengths", "64", "128", "--workers", "1", "--validation-share", "0.2", *extra]
     output.parent.mkdir(parents=True, exist_ok=True)
     messages = output.with_suffix(".out")
