@@ -100,7 +100,7 @@ def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, capsys):
         (["--input-bytes", "1TB", "--buckets", "4"], "give 10,505 or more"),
         (["--input-bytes", "many"], "'many' is no number of bytes; write 500GB"),
         (["--input-bytes", "0"], "'0' is no number of bytes"),
-        (["--input-bytes", "1TB", "--input", "x"], "leave out one"),
+        (["--input-bytes", "1TB", "--input", "x"], "Leave one of the two out"),
         ([], "No text given"),
     ):
         assert main(["estimate", *words]) == 2
