@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from operator import index
 from pathlib import Path
 
 import numpy as np
@@ -234,7 +235,7 @@ def shard_of(outcome: Outcome) -> tuple[int, int, int, str] | None:
     """Return what the manifest says of a shard, rows, tokens, masked tokens and hash; None where there is no file."""
     for name, file in outcome.files.items():
         if name.endswith(".arrow"):  # not the index next to it
-            rows, tokens, masked = (outcome.counts[key] for key in ("rows", "tokens", "masked_tokens"))
+            rows, tokens, masked = (index(outcome.counts[key]) for key in ("rows", "tokens", "masked_tokens"))
             return rows, tokens, masked, file.sha256
     return None
 
