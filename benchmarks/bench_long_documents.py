@@ -109,8 +109,8 @@ def run_step(step: str, folder: Path, language: str) -> None:
     from data_prep.config import BuildConfig, CleanConfig, SourceConfig
     from data_prep.extract.inputs import find_files, plan_chunks
     from data_prep.steps import step1_extract, step3_tokenize
-    from data_prep.steps.vocabulary_words import CountTask, count_words
-    from data_prep.vocabulary_training import VocabularyOptions
+    from data_prep.vocabulary.training import VocabularyOptions
+    from data_prep.vocabulary.words import CountTask, count_words
     from megabert.tokenization import save_huggingface, train_wordpiece
 
     source, text = SourceConfig(input=str(folder / "a.jsonl")), folder / "text-000.arrow"

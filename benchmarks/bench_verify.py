@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from data_prep.checks.invariants import Batch, Rules  # noqa: E402
 from data_prep.checks.verify import ShardTask, check_shard, shard_tasks  # noqa: E402
 from data_prep.cli import main as megabert_data  # noqa: E402
-from data_prep.document_set import tokenizer_of  # noqa: E402
+from data_prep.documents.document_set import tokenizer_of  # noqa: E402
 from megabert.shards import read_manifest  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"

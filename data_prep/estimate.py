@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_prep.config import BuildConfig
+from data_prep.documents.token_files import TokenFiles
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Unit
 from data_prep.extract.inputs import chunk_size
@@ -28,7 +29,6 @@ from data_prep.steps.step4_merge_chunks import MAX_FILES, plan_levels
 from data_prep.steps.step5_bucket import count_buckets
 from data_prep.steps.step6_instances import BYTES_A_TOKEN, count_buckets_a_shard
 from data_prep.text_sample import TextSample, english
-from data_prep.token_files import TokenFiles
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError
 from megabert.path_arguments import takes_paths

@@ -16,9 +16,11 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
+from data_prep.checks.corpus_counts import corpus_counts, require_documents, require_pairs
 from data_prep.checks.stats import as_damage, describe_corpus
 from data_prep.config import BuildConfig
-from data_prep.document_set import EXTRACTED, SPLITS, bucket_path, bucket_schema, documents_of, tokenizer_of
+from data_prep.documents.document_set import EXTRACTED, SPLITS, bucket_path, bucket_schema, documents_of, tokenizer_of
+from data_prep.documents.token_files import TokenFiles
 from data_prep.estimate import estimate, require_space
 from data_prep.execution.build_state import (
     STATE_NAME,
@@ -38,7 +40,6 @@ from data_prep.execution.work_units import Build
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files
 from data_prep.extract.opening import InputFile
-from data_prep.steps.corpus_counts import corpus_counts, require_documents, require_pairs
 from data_prep.steps.held_out import first_trained
 from data_prep.steps.step1_extract import extract_documents
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
@@ -47,7 +48,6 @@ from data_prep.steps.step4_merge_chunks import merge_chunks
 from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
 from data_prep.text_sample import sample_text
-from data_prep.token_files import TokenFiles
 from megabert.errors import DataError
 from megabert.files import atomic_write, read_small
 from megabert.path_arguments import takes_paths

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.config import BuildConfig
-from data_prep.document_set import tokenizer_of
+from data_prep.documents.document_set import tokenizer_of
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputFile
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask

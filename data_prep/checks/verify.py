@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from data_prep.checks.invariants import Batch, Rules
 from data_prep.checks.stats import as_damage
-from data_prep.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
+from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, Progress
 from data_prep.execution.records import Tally

@@ -29,8 +29,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import checked_array
-from data_prep.document_set import hash_range, hash_text, rows_in_range
+from data_prep.documents.arrow_files import checked_array
+from data_prep.documents.document_set import hash_range, hash_text, rows_in_range
 from data_prep.execution.records import Counts
 from megabert.files import atomic_path
 

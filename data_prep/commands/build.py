@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from data_prep.checks.corpus_counts import LOST_ENDS, counted
 from data_prep.checks.stats import as_damage, describe_corpus, describe_split, share, tokens_read
 from data_prep.commands.estimate import estimate_lines
 from data_prep.config import BUILD_NEEDS, BuildConfig, CleanConfig, CleaningRule, SourceConfig
@@ -17,7 +18,6 @@ from data_prep.execution.records import Counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import Built, build
-from data_prep.steps.corpus_counts import LOST_ENDS, counted
 from data_prep.steps.held_out import foresee_enough
 from data_prep.text_sample import sample_text
 from megabert.command_line.program import Parser, positive

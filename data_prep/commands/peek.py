@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from data_prep.arrow_files import open_mapped
+from data_prep.documents.arrow_files import open_mapped
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
 from megabert.shards import FlatInstances, ShardMetadata, find_nonsense, read_batch

@@ -4,17 +4,17 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
+from data_prep.checks.corpus_counts import require_readable
 from data_prep.commands.build import add_source_arguments, make_config
 from data_prep.config import BuildConfig
-from data_prep.document_set import hash_text
+from data_prep.documents.document_set import hash_text
 from data_prep.execution.records import Counts, add_counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
-from data_prep.steps.corpus_counts import require_readable
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
-from data_prep.vocabulary_quality import require_bars
-from data_prep.vocabulary_training import VocabularyOptions, train_vocabulary
+from data_prep.vocabulary.quality import require_bars
+from data_prep.vocabulary.training import VocabularyOptions, train_vocabulary
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
 from megabert.tokenization import save_huggingface

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import make_list, offsets_of
-from data_prep.document_set import DocumentSet
+from data_prep.documents.arrow_files import make_list, offsets_of
+from data_prep.documents.document_set import DocumentSet
 from data_prep.instances.draws import MASKS
 from data_prep.instances.pairs import Pairs
 from megabert.masking.masking import MaskedInstances, mask_instances

@@ -11,7 +11,7 @@ gets a random B, a random B may come from A's own document, and its length tells
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.document_set import DocumentSet
+from data_prep.documents.document_set import DocumentSet
 from data_prep.instances.draws import CANDIDATE, IS_RANDOM, SPLIT_POINT, START, TRUNCATE
 from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, Bucket, Integers, PairOptions, Pairs
 from data_prep.instances.partners import other_documents
@@ -22,7 +22,7 @@ DRAWS_OF_ANOTHER_DOCUMENT = 10
 
 def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
     """Make the pairs of one pass over a bucket."""
-    from data_prep.array_loops import follow
+    from data_prep.documents.array_loops import follow
     from data_prep.instances.balanced_loops import excess_by_side
 
     starts, sentences, keys = bucket.starts_S, np.arange(len(bucket.document_S)), bucket.keys_S(options)

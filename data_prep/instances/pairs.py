@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.document_set import DocumentSet
+from data_prep.documents.document_set import DocumentSet
 from data_prep.instances.draws import SHORT, TARGET
 from megabert.randomness.keyed import below, mix, string_key, uniform
 from megabert.shards import ShardMetadata
@@ -137,7 +137,7 @@ def full_sentences(bucket: Bucket, options: PairOptions) -> Pairs:
     Every sentence is treated as if an instance began at it; a walk over each document then takes the starts that are
     really reached. `data_prep.instances.google` does it likewise. A sentence longer than the target is cut at its end.
     """
-    from data_prep.array_loops import follow
+    from data_prep.documents.array_loops import follow
 
     starts, keys = bucket.starts_S, bucket.keys_S(options)
     targets = options.draw_targets(keys, SPECIALS_OF_ONE_SEGMENT)

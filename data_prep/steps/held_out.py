@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import checked_table
+from data_prep.checks.corpus_counts import require_several_sentences
 from data_prep.config import BuildConfig
-from data_prep.document_set import hash_text
+from data_prep.documents.arrow_files import checked_table
+from data_prep.documents.document_set import hash_text
 from data_prep.execution.executors import Executor
 from data_prep.extract.opening import InputChunk
 from data_prep.extract.sentences import split_sentences
-from data_prep.steps.corpus_counts import require_several_sentences
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
 from megabert.errors import DataError
 from megabert.randomness.keyed import mix, string_key

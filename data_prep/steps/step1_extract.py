@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from data_prep.arrow_files import offsets_of, write_batches
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, write_hashes
 from data_prep.config import BuildConfig
-from data_prep.document_set import EXTRACTED, hash_text
+from data_prep.documents.arrow_files import offsets_of, write_batches
+from data_prep.documents.document_set import EXTRACTED, hash_text
 from data_prep.execution.progress import BYTES
 from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import Build, LazyList, Unit

@@ -1,6 +1,6 @@
 """Step 2: the tokenizer of the build, trained on the extracted text or copied from a given folder.
 
-All workers count words, each in some of the files (`data_prep.steps.vocabulary_words`); one process adds the counts up,
+All workers count words, each in some of the files (`data_prep.vocabulary.words`); one process adds the counts up,
 trains on them, and measures the tokenizer on documents that were not counted.
 
 Of a large corpus a sample is trained on. A hash of its text decides whether a document is in the sample, so neither the
@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.config import BuildConfig
-from data_prep.document_set import tokenizer_of
+from data_prep.documents.document_set import tokenizer_of
 from data_prep.execution.progress import BYTES, say_stage
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import Build, LazyList, Unit, release_memory
-from data_prep.steps.vocabulary_words import CountTask, count_words, extracted_texts, held_out_of, merge_words
-from data_prep.vocabulary_quality import VocabularyReport, require_bars, require_fit
-from data_prep.vocabulary_training import VocabularyOptions, check_vocabulary, train_on_spans, train_vocabulary
+from data_prep.vocabulary.quality import VocabularyReport, require_bars, require_fit
+from data_prep.vocabulary.training import VocabularyOptions, check_vocabulary, train_on_spans, train_vocabulary
+from data_prep.vocabulary.words import CountTask, count_words, extracted_texts, held_out_of, merge_words
 from megabert.randomness.keyed import mix, string_key
 from megabert.tokenization import Tokenizer, save_huggingface
 from megabert.whole_folders import publish_folder

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import checked_batches, checked_table, offsets_of, write_batches
-from data_prep.document_set import EXTRACTED, TokenizedDocuments, bucket_schema, document_schema, tokenizer_of
+from data_prep.documents.arrow_files import checked_batches, checked_table, offsets_of, write_batches
+from data_prep.documents.document_set import EXTRACTED, TokenizedDocuments, bucket_schema, document_schema, tokenizer_of
+from data_prep.documents.token_files import TokenFiles
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome, StepRecords
 from data_prep.execution.sealed import unseal
 from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.steps.held_out import split_of
-from data_prep.token_files import TokenFiles
 from megabert.errors import DataError
 from megabert.files import sha256_file
 from megabert.shards import token_type

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from data_prep.arrow_files import write_batches
-from data_prep.document_set import SPLITS, document_schema, hash_range
+from data_prep.documents.arrow_files import write_batches
+from data_prep.documents.document_set import SPLITS, document_schema, hash_range
+from data_prep.documents.token_files import ListedPaths, TokenFile, TokenFiles, TokenReader
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import Build, LazyList, Unit
-from data_prep.token_files import ListedPaths, TokenFile, TokenFiles, TokenReader
 
 MAX_FILES = 256
 

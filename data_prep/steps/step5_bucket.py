@@ -14,13 +14,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import offsets_of
 from data_prep.config import BuildConfig
-from data_prep.document_set import SPLITS, TokenizedDocuments, bucket_path, bucket_schema, hash_range, index_path
+from data_prep.documents.arrow_files import offsets_of
+from data_prep.documents.document_set import (
+    SPLITS,
+    TokenizedDocuments,
+    bucket_path,
+    bucket_schema,
+    hash_range,
+    index_path,
+)
+from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import Build, LazyList, Unit
-from data_prep.token_files import TokenFile, TokenFiles, TokenReader
 from megabert.files import atomic_write, read_small
 from megabert.randomness.keyed import mix, string_key, uniform
 

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import write_batches
 from data_prep.config import BuildConfig
-from data_prep.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
+from data_prep.documents.arrow_files import write_batches
+from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.progress import INSTANCES
 from data_prep.execution.records import Counts, Outcome, Tally
 from data_prep.execution.work_units import Build, Results, Unit

@@ -144,7 +144,7 @@ def train(folder: Path) -> Any:
 def tokenized(folder: Path) -> Any:
     """Tokenize and count extracted text."""
     from data_prep.steps.step3_tokenize import TokenizeTask, tokenize
-    from data_prep.steps.vocabulary_words import extracted_texts
+    from data_prep.vocabulary.words import extracted_texts
 
     parts = []
     for path in sorted((folder / "unfinished" / "work" / "extract").glob("*.arrow"))[:3]:
@@ -155,8 +155,8 @@ def tokenized(folder: Path) -> Any:
 
 def words(folder: Path) -> Any:
     """Add up the counts of words, and find the documents that are held out."""
-    from data_prep.steps.vocabulary_words import held_out_of, merge_words
-    from data_prep.vocabulary_training import VocabularyOptions
+    from data_prep.vocabulary.training import VocabularyOptions
+    from data_prep.vocabulary.words import held_out_of, merge_words
 
     paths = sorted((folder / "unfinished" / "work" / "words").glob("*.words.arrow"))
     names = [path.with_name(path.name.removesuffix(".words.arrow")) for path in paths]
@@ -169,8 +169,8 @@ def token_ranges(part: str) -> Callable[[Path], Any]:
     """Return what reads ranges of tokenized documents, and puts them into the order of a bucket."""
 
     def read(folder: Path) -> Any:
-        from data_prep.document_set import document_schema, hash_range, tokenizer_of
-        from data_prep.token_files import TokenFile, TokenReader
+        from data_prep.documents.document_set import document_schema, hash_range, tokenizer_of
+        from data_prep.documents.token_files import TokenFile, TokenReader
 
         vocab_size = tokenizer_of(folder / "unfinished" / "tokenizer").vocab_size
         files = [TokenFile(path, 0, 9, 9) for path in sorted((folder / "unfinished" / "work" / part).glob("*.arrow"))]

@@ -16,7 +16,7 @@ from sklearn.metrics import balanced_accuracy_score
 from unit.data_prep.conftest import WholeSplit
 
 from data_prep.config import BuildConfig, SourceConfig
-from data_prep.document_set import DocumentSet, tokenizer_of
+from data_prep.documents.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import build

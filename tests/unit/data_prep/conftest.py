@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from data_prep.arrow_files import offsets_of
 from data_prep.cli import main
 from data_prep.config import BuildConfig, SourceConfig
-from data_prep.document_set import DocumentSet, TokenizedDocuments, bucket_path, document_schema, index_path
+from data_prep.documents.arrow_files import offsets_of
+from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, bucket_path, document_schema, index_path
 from data_prep.execution.executors import Executor
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import Built, build

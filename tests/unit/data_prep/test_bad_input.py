@@ -9,7 +9,7 @@ from data_prep.cli import main
 from data_prep.config import SourceConfig
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
-from data_prep.vocabulary_training import VocabularyOptions, train_vocabulary
+from data_prep.vocabulary.training import VocabularyOptions, train_vocabulary
 from megabert.errors import DataError
 from megabert.tokenization import save_huggingface, train_byte_bpe
 

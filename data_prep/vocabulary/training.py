@@ -1,6 +1,6 @@
 """Train a vocabulary, or check an existing one, and measure it on text that it has not seen.
 
-Documents stream by once: those that are held out are kept aside (`data_prep.vocabulary_quality`), all others are
+Documents stream by once: those that are held out are kept aside (`data_prep.vocabulary.quality`), all others are
 trained on, or, for an existing tokenizer, skipped.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from data_prep.execution.work_units import release_memory
-from data_prep.vocabulary_quality import HeldOut, VocabularyReport, measure
+from data_prep.vocabulary.quality import HeldOut, VocabularyReport, measure
 from megabert.errors import ConfigError
 from megabert.tokenization import (
     DEFAULT_VOCAB_SIZE,

@@ -8,12 +8,12 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from data_prep.vocabulary_quality import require_bars
-from data_prep.vocabulary_training import VocabularyOptions, check_vocabulary, train_vocabulary
+from data_prep.vocabulary.quality import require_bars
+from data_prep.vocabulary.training import VocabularyOptions, check_vocabulary, train_vocabulary
 from megabert.errors import ConfigError, DataError
 from megabert.tokenization import Tokenizer, load_tokenizer, train_wordpiece
 
-CORPORA = Path(__file__).resolve().parents[3] / "examples" / "corpus"
+CORPORA = Path(__file__).resolve().parents[4] / "examples" / "corpus"
 
 
 def read_documents(name):

@@ -7,7 +7,7 @@ import sentencex
 from data_prep.extract import sentences as sentences_module
 from data_prep.extract.sentences import SMALL_WINDOW, split_sentences
 
-LANGUAGES = Path(__file__).parents[2] / "assets" / "languages.tsv"
+LANGUAGES = Path(__file__).parents[3] / "assets" / "languages.tsv"
 HAN, KANA = (
     "\u4eca\u5929\u6c14\u5f88\u597d\u6211\u4eec\u53bb\u516c\u56ed",
     "\u3053\u3093\u306b\u3061\u306f\u30ab\u30bf\u4eca\u65e5",

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 from unit.data_prep.conftest import pair_options, write_split
-from unit.data_prep.google_comparison import of_fast, of_oracle, segments_of, z_scores
-from unit.data_prep.google_oracle import OracleOptions, create_instances
+from unit.data_prep.instances.google_comparison import of_fast, of_oracle, segments_of, z_scores
+from unit.data_prep.instances.google_oracle import OracleOptions, create_instances
 
 from data_prep.instances.google import heads, pair_google
 from data_prep.instances.pairs import Bucket

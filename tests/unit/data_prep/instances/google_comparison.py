@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 from unit.data_prep.conftest import WholeSplit, pair_options
-from unit.data_prep.google_oracle import OracleOptions, create_instances
+from unit.data_prep.instances.google_oracle import OracleOptions, create_instances
 
-from data_prep.document_set import DocumentSet
+from data_prep.documents.document_set import DocumentSet
 from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import Bucket
 from megabert.masking.masking import MaskingOptions, count_predictions

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import checked_batches, checked_table, write_batches
-from data_prep.document_set import EXTRACTED
+from data_prep.documents.arrow_files import checked_batches, checked_table, write_batches
+from data_prep.documents.document_set import EXTRACTED
 from data_prep.execution.records import Counts
-from data_prep.vocabulary_quality import HeldOut, held_out_draw
-from data_prep.vocabulary_training import VocabularyOptions, spans_of
+from data_prep.vocabulary.quality import HeldOut, held_out_draw
+from data_prep.vocabulary.training import VocabularyOptions, spans_of
 from megabert.randomness.keyed import mix, string_key, uniform
 from megabert.tokenization import compose, without_endless_words
 

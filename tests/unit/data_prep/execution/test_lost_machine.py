@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from unit.data_prep.conftest import FLAGS, SENTENCES, files_of, run_build, write_jsonl
 
-from data_prep.arrow_files import write_batches
 from data_prep.cli import main
+from data_prep.documents.arrow_files import write_batches
 from data_prep.execution.executors import ProcessExecutor
 from megabert.errors import DataError
 

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from data_prep.document_set import hash_text
-from data_prep.steps import vocabulary_words
+from data_prep.documents.document_set import hash_text
 from data_prep.steps.step1_extract import _Part
-from data_prep.steps.vocabulary_words import CountTask, count_words, extracted_texts, held_out_of, merge_words
-from data_prep.vocabulary_training import VocabularyOptions, train_on_spans, train_vocabulary
+from data_prep.vocabulary import words as vocabulary_words
+from data_prep.vocabulary.training import VocabularyOptions, train_on_spans, train_vocabulary
+from data_prep.vocabulary.words import CountTask, count_words, extracted_texts, held_out_of, merge_words
 
 
 @pytest.fixture(scope="module")

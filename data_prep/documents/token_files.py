@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import offsets_of, unreadable
-from data_prep.document_set import TokenizedDocuments, document_schema, rows_in_range
+from data_prep.documents.arrow_files import offsets_of, unreadable
+from data_prep.documents.document_set import TokenizedDocuments, document_schema, rows_in_range
 from megabert.errors import DataError
 from megabert.files import open_to_read
 from megabert.shards import flat_list, read_batch

@@ -3,9 +3,9 @@ from itertools import pairwise
 import numpy as np
 from unit.data_prep.conftest import WholeSplit
 
-from data_prep.arrow_files import gather, offsets_of
 from data_prep.config import SourceConfig
-from data_prep.document_set import DocumentSet, TokenizedDocuments, tokenizer_of
+from data_prep.documents.arrow_files import gather, offsets_of
+from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, tokenizer_of
 from data_prep.steps import step5_bucket
 from data_prep.steps.step5_bucket import count_buckets
 

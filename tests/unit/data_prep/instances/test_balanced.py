@@ -7,7 +7,7 @@ from unit.data_prep.conftest import WholeSplit, pair_options, write_jsonl
 
 from data_prep.checks.verify import untrue_pairs
 from data_prep.config import SourceConfig
-from data_prep.document_set import DocumentSet, tokenizer_of
+from data_prep.documents.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.instances import balanced
 from data_prep.instances.assemble import in_order

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_prep.arrow_files import offsets_of, write_batches
-from data_prep.document_set import TokenizedDocuments, document_schema, hash_range
+from data_prep.documents.arrow_files import offsets_of, write_batches
+from data_prep.documents.document_set import TokenizedDocuments, document_schema, hash_range
+from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader, part_of
 from data_prep.execution.build_state import Origins
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Build
 from data_prep.steps.step4_merge_chunks import MAX_FILES, merge_units, plan_levels
 from data_prep.steps.step5_bucket import bucket_units, validation_buckets
-from data_prep.token_files import TokenFile, TokenFiles, TokenReader, part_of
 
 SAMPLE = 40
 

@@ -9,7 +9,7 @@ import pytest
 from data_prep.checks.invariants import Batch, Rules
 from data_prep.checks.verify import verify
 from data_prep.cli import main
-from data_prep.document_set import tokenizer_of
+from data_prep.documents.document_set import tokenizer_of
 from data_prep.execution.executors import Executor
 from megabert.errors import DataError
 from megabert.files import sha256_file

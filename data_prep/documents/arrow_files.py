@@ -123,7 +123,7 @@ def make_list(values: NDArray[np.integer], offsets: NDArray[np.integer]) -> pa.L
 
 def gather(values: NDArray[np.integer], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.integer]:
     """Return ``values[start : start + length]`` for each range, end to end."""
-    from data_prep.array_loops import Ranges, copy_ranges
+    from data_prep.documents.array_loops import Ranges, copy_ranges
 
     targets = offsets_of(lengths)
     result = np.empty(int(targets[-1]), values.dtype)

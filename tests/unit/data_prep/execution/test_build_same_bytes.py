@@ -7,7 +7,7 @@ from unit.data_prep.builds import hashes
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep.config import SourceConfig
-from data_prep.document_set import DocumentSet
+from data_prep.documents.document_set import DocumentSet
 from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.extract import inputs
 from data_prep.pipeline import build

@@ -11,7 +11,7 @@ from unit.data_prep.builds import Stopping, hashes
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize("tasks", [1, 9, 17, 30])

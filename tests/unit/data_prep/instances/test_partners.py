@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from unit.data_prep.conftest import pair_options, write_split
 
-from data_prep.document_set import DocumentSet
+from data_prep.documents.document_set import DocumentSet
 from data_prep.instances import balanced, partners
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.google import pair_google

@@ -5,7 +5,7 @@ from unit.data_prep.conftest import pair_options, write_jsonl, write_split
 from data_prep.checks.verify import verify
 from data_prep.cli import main
 from data_prep.config import SourceConfig
-from data_prep.document_set import DocumentSet
+from data_prep.documents.document_set import DocumentSet
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 from data_prep.steps.step6_instances import make_pairs

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.arrow_files import (
+from data_prep.documents.arrow_files import (
     checked_array,
     checked_batches,
     gather,
@@ -316,7 +316,7 @@ class DocumentSet:
             target: Array that the tokens are copied to.
             places: Index in ``target`` at which each range starts.
         """
-        from data_prep.array_loops import Ranges, copy_ranges
+        from data_prep.documents.array_loops import Ranges, copy_ranges
 
         ranges = Ranges(starts, lengths, places)
         for bucket, rows in self.by_bucket(starts, self.first_tokens):

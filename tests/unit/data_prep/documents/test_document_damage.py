@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from data_prep.checks.verify import verify
-from data_prep.document_set import DocumentSet, bucket_path, document_schema
+from data_prep.documents.document_set import DocumentSet, bucket_path, document_schema
+from data_prep.documents.token_files import TokenFile, TokenReader
 from data_prep.execution.executors import Executor
 from data_prep.steps.step1_extract import EXTRACTED
 from data_prep.steps.step3_tokenize import TokenizeTask, tokenize
-from data_prep.token_files import TokenFile, TokenReader
 from megabert.errors import DataError
 from megabert.masking import MaskingOptions
 from megabert.masking.masking import PieceTable, mask_instances

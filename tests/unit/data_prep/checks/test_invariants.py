@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_prep.arrow_files import offsets_of
 from data_prep.checks.invariant_loops import SOUND, first_broken, is_sound
 from data_prep.checks.invariants import RULES, Batch, Rules
+from data_prep.documents.arrow_files import offsets_of
 from megabert.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.shards import ShardMetadata
 

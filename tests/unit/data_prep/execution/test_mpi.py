@@ -10,7 +10,7 @@ from data_prep.execution import executors as parallel
 from data_prep.execution.executors import executor_of_all_ranks
 from megabert.errors import ConfigError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 MPIRUN = Path(sys.executable).parent / "mpirun"
 FLAGS = "--vocab-size 2000 --lengths 64 128 --dupe-factor 2 --validation-share 0.1"
 

@@ -9,7 +9,7 @@ from unit.data_prep.conftest import write_jsonl
 from data_prep.clean import paragraphs
 from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, text_hash, write_hashes
 from data_prep.config import CleanConfig, SourceConfig
-from data_prep.document_set import hash_text
+from data_prep.documents.document_set import hash_text
 from data_prep.execution.build_state import Origins
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Build
