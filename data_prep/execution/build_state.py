@@ -232,7 +232,8 @@ def refusal_noted(folder: Path) -> Iterator[None]:
         yield
     except MegabertError:
         with suppress(OSError):
-            os.close(open_in_place(folder / REFUSED, os.O_WRONLY))
+            if folder.is_dir():  # or the disk was lost, which is no refusal
+                os.close(open_in_place(folder / REFUSED, os.O_WRONLY))
         raise
 
 

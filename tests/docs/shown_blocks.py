@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from forked.client import run_command
+from forked.server import forget
 
 from data_prep.cli import main as data_main
 from megabert.cli import main
@@ -29,6 +30,7 @@ def run(line: str, more: Mapping[str, Sequence[str]]) -> None:
     words += more.get(verb, [])
     if program == "pip":
         return
+    forget()  # what another page had under the same relative path
     if program == "megabert-data":
         assert data_main([verb, *words]) == 0, line
     elif verb in ("pretrain", "finetune"):

@@ -204,7 +204,8 @@ def test_finetuning_is_checked_on_a_login_node(job, tmp_path):
 
 
 def test_preparing_is_checked_on_a_login_node(job, tmp_path):
-    (tmp_path / "text.txt").write_text("One sentence. Another one.\n\nA second document. It is short.\n")
+    documents = [f"Document {number} begins. It is short." for number in range(4)]
+    (tmp_path / "text.txt").write_text("\n\n".join(documents))
     settings = {"INPUT": str(tmp_path / "*.txt"), "OUTPUT": str(tmp_path / "out"), "SUBMIT_OPTIONS": TWO_NODES[0]}
     done = subprocess.run(
         ["bash", "slurm/prepare_data.sh", "--vocab-size", "100"],

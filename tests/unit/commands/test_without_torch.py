@@ -47,7 +47,7 @@ WRONG = [
     (["fill-mask", "--model", "missing", "a [MASK]"], 2),
     (["similar", "--model", "missing", "king"], 2),
     (["attention", "--model", "missing", "text", "--output", "page.html"], 2),
-    (["embed", "--model", "missing", "text.txt"], 3),  # the text is looked for first
+    (["embed", "--model", "missing", "text.txt"], 2),
     (["evaluate", "mlm", "--model", "missing", "--data", "text.txt"], 2),
     (["finetune", "mrpc", "--model", "missing", "--data", "folder"], 2),
 ]

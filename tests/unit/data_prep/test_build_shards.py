@@ -108,5 +108,5 @@ def test_sources_of_one_name_are_counted_together(make_config, texts, tmp_path):
     built = build(make_config(sources=sources, lengths=(64,), dupe_factor=1), tmp_path / "out", Executor())
     corpus = built.manifests[64].statistics["corpus"]
     assert corpus["documents_by_source"] == {"a": len(texts[::3]) + len(texts[1::3]), "b": len(texts[2::3])}
-    with pytest.raises(ValueError, match=r"sources\.1: input='.*0\.jsonl' is that of sources\.0 already"):
+    with pytest.raises(ValueError, match=r"sources\.1: input='.*0\.jsonl' is already the input of sources\.0"):
         make_config(sources=(sources[0], sources[0]))
