@@ -192,7 +192,7 @@ def _read_wordpiece(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.To
     vocabulary = _read_vocabulary(path)
     names = _names(settings, WORDPIECE, vocabulary, where=str(path))
     find_special_ids(vocabulary, names, where=str(path))  # the template looks them up
-    return build_backend(vocabulary, _text_options(settings), names), WORDPIECE
+    return build_backend(vocabulary, _text_options(settings, path.parent), names), WORDPIECE
 
 
 def _read_byte_bpe(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
@@ -212,7 +212,7 @@ def _read_byte_bpe(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tok
     names = _names(settings, BYTE_BPE, vocabulary, where=str(path))
     find_special_ids(vocabulary, names, where=str(path))
     pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
-    is_prefixed = bool(settings.get("add_prefix_space", False))
+    is_prefixed = _switch(settings, "add_prefix_space", path.parent, default=False)
     try:
         return build_byte_bpe(vocabulary, pairs, names, add_prefix_space=is_prefixed), BYTE_BPE
     except Exception as error:  # tokenizers raises bare Exception, such as for a merge of pieces that it does not know
@@ -230,7 +230,7 @@ def _read_backend(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Toke
     is_bert_class = str(settings.get("tokenizer_class", "")).startswith("BertTokenizer")
     options = options_of(backend)
     if is_bert_class and options and not options.compose:
-        backend.normalizer = build_normalizer(_text_options(settings))
+        backend.normalizer = build_normalizer(_text_options(settings, path.parent))
     return backend, kind
 
 
@@ -238,15 +238,25 @@ _READERS = {"tokenizer.json": _read_backend, "vocab.txt": _read_wordpiece, "voca
 """Readers by file name, in order of preference: the first of these files that a folder has is read."""
 
 
-def _text_options(settings: dict[str, Any]) -> TextOptions:
+def _text_options(settings: dict[str, Any], folder: Path) -> TextOptions:
     """Read BertTokenizer's settings, whose class lower-cases text by default, and strips accents with the case."""
-    lower = bool(settings.get("do_lower_case", True))
-    accents = settings.get("strip_accents")
+    lower = _switch(settings, "do_lower_case", folder, default=True)
     return TextOptions(
         do_lower_case=lower,
-        strip_accents=lower if accents is None else bool(accents),
-        tokenize_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+        strip_accents=_switch(settings, "strip_accents", folder, default=lower),
+        tokenize_chinese_chars=_switch(settings, "tokenize_chinese_chars", folder, default=True),
     )
+
+
+def _switch(settings: dict[str, Any], name: str, folder: Path, *, default: bool) -> bool:
+    """Return a setting that is true, false, or not said (null); a text such as "no" would count as true."""
+    value = settings.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise DataError(
+            f"{folder / 'tokenizer_config.json'}: {name} is {value!r:.40}, expected true or false. "
+            "Correct it, or fetch the file again."
+        )
+    return default if value is None else value
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:

@@ -137,6 +137,17 @@ def test_special_piece_that_is_no_text_is_refused(setting, tmp_path, cased):
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
+@pytest.mark.parametrize("value", ["no", 0, []])
+def test_switch_that_is_not_true_or_false_is_refused(name, value, tmp_path, minilm_folder):
+    for file in ("vocab.txt", "tokenizer_config.json"):
+        shutil.copy(minilm_folder / file, tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, name: value}))
+    with pytest.raises(DataError, match=rf"tokenizer_config\.json: {name} is .*, expected true or false"):
+        load_tokenizer(tmp_path)
+
+
 def test_id_far_out_of_range_is_refused(tmp_path, cased):
     save_huggingface(cased, tmp_path)
     state = json.loads((tmp_path / "tokenizer.json").read_text())
