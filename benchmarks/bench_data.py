@@ -30,7 +30,7 @@ SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[A-Z\"'(\u1100-\uffff])|(?<=[
 
 def peer(path: Path, tokenizer_folder: Path, megabytes: float) -> tuple[str, float]:
     """Time the pure-Python way on the first part of the text; return a line, and MB per second."""
-    from unit.data_prep.google_oracle import OracleOptions, create_instances
+    from unit.data_prep.instances.google_oracle import OracleOptions, create_instances
 
     from megabert.tokenization import load_tokenizer
 
