@@ -42,7 +42,7 @@ def sleep(unit: Unit) -> tuple[float, bytes, dict[str, Any]]:
 
 def run(executor: Executor, unit_s: float, units: int) -> tuple[float, float, float]:
     """Return the seconds that the units take all together, those of each added up, and the CPU seconds of rank 0."""
-    from data_prep.execution.progress import INSTANCES, Progress
+    from data_prep.execution.progress import INSTANCES, UnitProgress
     from data_prep.execution.records import StepRecords, Tally
     from data_prep.execution.work_units import LazyList
 
@@ -52,7 +52,7 @@ def run(executor: Executor, unit_s: float, units: int) -> tuple[float, float, fl
             pass  # every rank is there
         start, cpu = time.monotonic(), time.process_time()
         with (
-            Progress("units that sleep", units, INSTANCES, executor.workers) as progress,
+            UnitProgress("units that sleep", units, INSTANCES, executor.workers) as progress,
             StepRecords(Path(folder), "sleep") as records,
         ):
             for _, (seconds, line, counts) in executor.run(sleep, LazyList(units, lambda _: Unit(unit_s))):

@@ -73,7 +73,7 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Estimate:
+class BuildEstimate:
     """What a build will take."""
 
     text_bytes: int
@@ -120,7 +120,7 @@ def estimate(
     *,
     rates: dict[str, float] | None = None,
     sample: TextSample | None = None,
-) -> Estimate:
+) -> BuildEstimate:
     """Return what a build will take.
 
     Args:
@@ -181,7 +181,7 @@ def estimate(
     most = min(last.blocks, 2 + last.blocks // min(buckets.values())) * last.files
     most = max(most, *(min(before.files, MAX_FILES) for before in levels[:-1]), 1)
     end = stages[-1].bytes + stages[-2].bytes
-    return Estimate(text_bytes, sample, ranks, stages, work, end, shards, memory, most)
+    return BuildEstimate(text_bytes, sample, ranks, stages, work, end, shards, memory, most)
 
 
 def _hash_stage(files: Sequence[InputFile] | int, ranks: int) -> Stage:
@@ -210,7 +210,7 @@ def _require_small_buckets(config: BuildConfig, tokens: int, buckets: int) -> No
 
 
 @takes_paths
-def require_space(plan: Estimate, folder: Path) -> str:
+def require_space(plan: BuildEstimate, folder: Path) -> str:
     """Return a sentence on the disk that a build will take.
 
     Raises:

@@ -103,7 +103,7 @@ def _spread(items: Sequence[Item]) -> list[Item]:
 
 
 def _tokens(text: str, config: BuildConfig) -> float:
-    """Return how many tokens a text will be, about."""
+    """Return the approximate number of tokens of a text."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     counts = {
         script: sum(int(((codes >= first) & (codes <= last)).sum()) for first, last in blocks)

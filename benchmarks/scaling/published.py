@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from megabert.config.model import ModelConfig
 from megabert.observability.flops import training_flops
 from megabert.observability.gpus import GPUS
-from megabert.planning.step_time import Cluster, Communication, Work, step_time
+from megabert.planning.step_time import Cluster, Communication, StepWork, step_time
 
 BERT_LARGE = ModelConfig(preset="large", vocab_size=30_522)
 BERT_LARGE_PARAMETERS = 336_232_258
@@ -194,7 +194,7 @@ def _seconds(system: Published, gpus: int, efficiency: float) -> float:
     )
 
 
-def _work(phase: PublishedPhase, gpus: int, batch: int) -> Work:
+def _work(phase: PublishedPhase, gpus: int, batch: int) -> StepWork:
     """Return a step's work. The systems' loaders are not modelled."""
     tokens = batch * (phase.mean_length or phase.max_seq_length)
     flops = training_flops(
@@ -204,4 +204,4 @@ def _work(phase: PublishedPhase, gpus: int, batch: int) -> Work:
         masked=batch * phase.predictions,
     )
     micro_steps = max(1, round(batch / gpus / phase.micro_batch_size))
-    return Work(parameters=BERT_LARGE_PARAMETERS, flops=flops, micro_steps=micro_steps)
+    return StepWork(parameters=BERT_LARGE_PARAMETERS, flops=flops, micro_steps=micro_steps)

@@ -18,7 +18,7 @@ from data_prep.checks.invariants import Batch, Rules
 from data_prep.checks.stats import as_damage
 from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.executors import Executor
-from data_prep.execution.progress import INSTANCES, Progress
+from data_prep.execution.progress import INSTANCES, UnitProgress
 from data_prep.execution.records import Tally
 from data_prep.instances.assemble import assemble, count_instances
 from data_prep.instances.pairs import PairOptions, Pairs
@@ -106,7 +106,7 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
         )
     documents = _documents_of(folder) if use_text else None
     tasks = shard_tasks(folder, manifest, documents)
-    progress = Progress(f"verify {folder.name}", len(tasks), INSTANCES)
+    progress = UnitProgress(f"verify {folder.name}", len(tasks), INSTANCES)
     # Shards finish in any order; problems are listed in the manifest's, so that two runs report alike.
     by_shard: dict[int, list[str]] = {}
     tally = Tally()

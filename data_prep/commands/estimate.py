@@ -5,7 +5,7 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 from data_prep.config import BuildConfig
-from data_prep.estimate import WORKER_MIB, Estimate, estimate, measured_rates, require_space, shown
+from data_prep.estimate import WORKER_MIB, BuildEstimate, estimate, measured_rates, require_space, shown
 from data_prep.extract.inputs import find_files
 from data_prep.text_sample import sample_text
 from megabert.command_line.program import Parser, positive
@@ -62,7 +62,7 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def estimate_lines(plan: Estimate) -> list[str]:
+def estimate_lines(plan: BuildEstimate) -> list[str]:
     """Return an estimate as text."""
     rows = [
         (s.title, f"{s.units:,}", f"{s.opened:,}", f"{s.files:,}", shown(s.bytes), _duration(s.seconds))
@@ -84,7 +84,7 @@ def estimate_lines(plan: Estimate) -> list[str]:
     ]
 
 
-def _kind(plan: Estimate) -> str:
+def _kind(plan: BuildEstimate) -> str:
     sample = plan.sample
     if len(sample.document_bytes) == 1:
         return f"text, taken to be English ({sample.bytes_per_token:.2f} bytes per token)"

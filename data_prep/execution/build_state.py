@@ -152,7 +152,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor: Executor) -> BuildState:
-    """Record configuration and inputs; where they have changed, delete what depends on that.
+    """Record configuration and inputs; if they have changed, delete everything that depends on them.
 
     Returns:
         What is recorded.
@@ -227,7 +227,7 @@ def read_state(folder: Path) -> BuildState | None:
 
 @contextmanager
 def refusal_noted(folder: Path) -> Iterator[None]:
-    """Note that the corpus was refused, where it is: then the next command may have other settings or other input."""
+    """Note it in the folder if the corpus is refused: the next command may then have other settings or other input."""
     try:
         yield
     except MegabertError:

@@ -65,7 +65,7 @@ def require_plain_documents(folder: Path, old: Config) -> None:
 
 
 def set_aside(folder: Path) -> None:
-    """Move documents of earlier settings to where they wait; those that wait already stay."""
+    """Set documents of earlier settings aside; documents that are set aside already stay."""
     if (folder / SET_ASIDE["documents"]).exists():
         return
     for name, goal in SET_ASIDE.items():

@@ -40,7 +40,7 @@ def say_stage(text: str) -> None:
     print(f"{clear}{text}", file=unfiltered(sys.stderr), flush=True)
 
 
-class Progress:
+class UnitProgress:
     """Counts finished units and shows how many there are, how fast they come, and the time left.
 
     On a terminal that is a bar, else a line every few seconds and one at the end; both on stderr.

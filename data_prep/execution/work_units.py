@@ -26,7 +26,7 @@ import pyarrow as pa
 from data_prep.config import BuildConfig
 from data_prep.execution.build_state import Origins, require_folder, require_versions
 from data_prep.execution.executors import Executor
-from data_prep.execution.progress import Progress, Rate
+from data_prep.execution.progress import Rate, UnitProgress
 from data_prep.execution.records import (
     Checked,
     CheckTask,
@@ -176,7 +176,7 @@ class Build:
             rate: What the line of progress tells per second.
             keep: What is kept of each unit: a function of a module, for workers call it.
         """
-        with Progress(title, len(units), rate, self.executor.workers) as progress, ExitStack() as stack:
+        with UnitProgress(title, len(units), rate, self.executor.workers) as progress, ExitStack() as stack:
             results, left = self._check(units, keep, progress)
             records: dict[str, StepRecords] = {}
             waiting = LazyList(len(left), lambda index: units[left[index]])
@@ -208,7 +208,7 @@ class Build:
         shutil.rmtree(folder, ignore_errors=True)
 
     def _check(
-        self, units: Sequence[Unit], keep: Keep | None, progress: Progress | None = None
+        self, units: Sequence[Unit], keep: Keep | None, progress: UnitProgress | None = None
     ) -> tuple[Results, list[int]]:
         """Return what the units that an earlier run has finished came to, and the numbers of the others."""
         results, is_left = Results(len(units), keep), np.ones(len(units), bool)

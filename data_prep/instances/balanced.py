@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.instances.draws import LABELS, SIDE
-from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, Bucket, Integers, PairOptions, Pairs
+from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, DocumentBucket, Integers, PairOptions, Pairs
 from data_prep.instances.partners import partner_buckets
 from megabert.randomness.keyed import mix
 
@@ -37,7 +37,7 @@ KEPT_PLANS = 4
 """Buckets whose plans are kept: all of a small split, whose buckets are partners of one another."""
 
 
-def pair_balanced(bucket: Bucket, options: PairOptions, is_subword: NDArray[np.bool_]) -> Pairs:
+def pair_balanced(bucket: DocumentBucket, options: PairOptions, is_subword: NDArray[np.bool_]) -> Pairs:
     """Make the pairs of one pass over a bucket; documents of one sentence give none."""
     from data_prep.instances.balanced_loops import truncate_pairs
 
@@ -58,7 +58,7 @@ def _longest(options: PairOptions) -> int:
     return options.metadata.max_seq_length - SPECIALS_OF_A_PAIR
 
 
-def _plan(bucket: Bucket, options: PairOptions) -> "PairColumns":
+def _plan(bucket: DocumentBucket, options: PairOptions) -> "PairColumns":
     """Plan the pairs of a bucket, uncut, each with the B that follows its A; not to be changed."""
     from data_prep.instances.balanced_loops import PairColumns, WalkOptions, walk_bucket
 
@@ -105,13 +105,13 @@ def _at(pairs: "PairColumns", rows: NDArray[np.bool_] | slice) -> "PairColumns":
     return type(pairs)(*(np.array(column[rows]) for column in pairs))
 
 
-def _exchange_seconds(bucket: Bucket, options: PairOptions, pairs: "PairColumns") -> None:
+def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: "PairColumns") -> None:
     """Have the pairs whose label is 1, of this bucket and of its partners, exchange their Bs."""
     from data_prep.instances.balanced_loops import CUT
 
     parts, texts, rows = [], [], np.flatnonzero(pairs.label == 1)
     for number in partner_buckets(bucket, options):
-        plan = _plan(Bucket(bucket.documents, number), options)
+        plan = _plan(DocumentBucket(bucket.documents, number), options)
         parts.append(_at(plan, plan.label == 1))
         texts.append(bucket.documents.document_hashes(number)[parts[-1].document])
         if number == bucket.number:

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from data_prep.documents.document_set import DocumentSet
 from data_prep.instances.draws import CANDIDATE, IS_RANDOM, SPLIT_POINT, START, TRUNCATE
-from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, Bucket, Integers, PairOptions, Pairs
+from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, DocumentBucket, Integers, PairOptions, Pairs
 from data_prep.instances.partners import other_documents
 from megabert.randomness.keyed import below, mix, uniform
 
 DRAWS_OF_ANOTHER_DOCUMENT = 10
 
 
-def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
+def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     """Make the pairs of one pass over a bucket."""
     from data_prep.documents.array_loops import follow
     from data_prep.instances.balanced_loops import excess_by_side
@@ -58,7 +58,7 @@ def pair_google(bucket: Bucket, options: PairOptions) -> Pairs:
     )
 
 
-def _random_documents(bucket: Bucket, options: PairOptions, chosen: Integers) -> Integers:
+def _random_documents(bucket: DocumentBucket, options: PairOptions, chosen: Integers) -> Integers:
     """Draw a document of the unit's window for each instance, numbered over the split."""
     documents, keys = bucket.documents, bucket.keys_S(options)[chosen]
     own = bucket.document_S[chosen] + documents.bucket_starts[bucket.number, 0]

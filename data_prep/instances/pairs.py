@@ -56,7 +56,7 @@ class PairOptions:
 
 
 @dataclass(frozen=True)
-class Bucket:
+class DocumentBucket:
     """The documents that first segments come from; tokens are numbered over the whole split."""
 
     documents: DocumentSet
@@ -131,7 +131,7 @@ class Pairs:
         return replace(self, **{name: column[rows] for name, column in columns.items()})
 
 
-def full_sentences(bucket: Bucket, options: PairOptions) -> Pairs:
+def full_sentences(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     """Make instances of one segment: whole sentences of one document (Liu et al. 2019, DOC-SENTENCES).
 
     Every sentence is treated as if an instance began at it; a walk over each document then takes the starts that are

@@ -6,7 +6,7 @@ split, another one in each pass. Documents are sorted by the hash of their text,
 
 balanced: In each pass, one random order of the buckets parts them into groups of two or three, or of as many as hold
 `PARTNER_TOKENS`. The buckets of a group exchange Bs. Every unit of a group works out who takes from whom, and all come
-to the same. So in each pass every B is used once, whoever makes which unit.
+to the same. So every B is used once in each pass, however units are dealt out.
 
 google: A window of documents, about as many as a bucket has. The split is seen as a circle, and one draw for each pass
 turns the windows of all units against their own buckets. So every document is as likely to be in a unit's window as
@@ -18,7 +18,7 @@ Where the part would be the whole split (2 million tokens and less), it is the w
 import numpy as np
 
 from data_prep.instances.draws import PARTNER
-from data_prep.instances.pairs import Bucket, PairOptions
+from data_prep.instances.pairs import DocumentBucket, PairOptions
 from megabert.randomness.keyed import mix
 
 PARTNER_TOKENS = 2_000_000
@@ -26,7 +26,7 @@ PARTNER_TOKENS = 2_000_000
 nearly every one finds a B of exactly its own length."""
 
 
-def partner_buckets(bucket: Bucket, options: PairOptions) -> list[int]:
+def partner_buckets(bucket: DocumentBucket, options: PairOptions) -> list[int]:
     """Return the buckets that exchange random Bs with a bucket in a pass, itself among them, ascending."""
     buckets, tokens = bucket.documents.num_buckets, int(bucket.documents.first_tokens[-1])
     size = min(max(2, -(-PARTNER_TOKENS * buckets // max(tokens, 1))), buckets)
@@ -37,7 +37,7 @@ def partner_buckets(bucket: Bucket, options: PairOptions) -> list[int]:
     return sorted(order[group == own].tolist())
 
 
-def other_documents(bucket: Bucket, options: PairOptions) -> tuple[int, int]:
+def other_documents(bucket: DocumentBucket, options: PairOptions) -> tuple[int, int]:
     """Return the first document of a unit's window over all documents, and how many it has; it may go on at the start.
 
     It has as many as a bucket has in the mean, or as hold `PARTNER_TOKENS` in the mean, if that is more. The unit's own

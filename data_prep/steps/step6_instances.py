@@ -26,7 +26,7 @@ from data_prep.instances.assemble import assemble, count_instances, mask, to_bat
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import ORDER
 from data_prep.instances.google import pair_google
-from data_prep.instances.pairs import Bucket, PairOptions, Pairs, full_sentences
+from data_prep.instances.pairs import DocumentBucket, PairOptions, Pairs, full_sentences
 from megabert.config.loading import to_dict
 from megabert.errors import DataError
 from megabert.randomness.keyed import mix
@@ -245,7 +245,7 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
     # Imported here, because it brings numba, for which `megabert-data --help` should not wait.
     from megabert.randomness.keyed_loops import order_of
 
-    part, metadata = Bucket(documents, bucket), options.metadata
+    part, metadata = DocumentBucket(documents, bucket), options.metadata
     if metadata.objective == "none":
         pairs = full_sentences(part, options)
     elif metadata.pairing == "google":

@@ -49,7 +49,7 @@ class LossScaleFloor(ConfigError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StepOutcome:
+class UpdateResult:
     """What became of a step, alike on every rank but for the names."""
 
     totals: Tensor
@@ -169,7 +169,7 @@ class Engine:
             torch.cuda.current_stream(self._world.device).synchronize()
 
     @torch.no_grad()
-    def step(self, sums: Tensor | None = None) -> StepOutcome:
+    def step(self, sums: Tensor | None = None) -> UpdateResult:
         """Reduce, clip and update, or skip the update on all ranks where anything is not finite.
 
         The host waits for the device once, for one small vector: whether the trainer's step count advances, and so the
@@ -195,12 +195,12 @@ class Engine:
         if not all(map(math.isfinite, (*others, sum_of_squares))):
             names = tuple(self.nonfinite_gradients())
             self.discard_gradients()
-            return StepOutcome(totals=totals[:-1], grad_norm=None, nonfinite=names)
+            return UpdateResult(totals=totals[:-1], grad_norm=None, nonfinite=names)
         with self._naming_the_floor():
             self._stage.finish_update()
         was_skipped = bool(getattr(self._deepspeed.optimizer, "overflow", False))
         norm = None if was_skipped else math.sqrt(sum_of_squares) / multiple
-        return StepOutcome(totals=totals[:-1], grad_norm=norm)
+        return UpdateResult(totals=totals[:-1], grad_norm=norm)
 
     def _gradient_scale(self, totals: Tensor, multiple: float) -> Tensor:
         """Return what gradients are multiplied by, a float64 scalar on the device: 0 where a total is not finite.

@@ -11,7 +11,7 @@ from megabert.errors import ConfigError
 from megabert.observability.gpus import Gpu
 from megabert.planning.memory import BUDGETS, Memory, estimate_memory, fitting_budget
 from megabert.planning.parameters import count_parameters
-from megabert.planning.step_time import Cluster, Communication, StepTime, Work, step_time
+from megabert.planning.step_time import Cluster, Communication, StepTime, StepWork, step_time
 from megabert.shards.shard_set import ShardSet
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.expected_time import step_flops
@@ -228,7 +228,7 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
     tokens = batch * length
     flops = step_flops(config, index, statistics)
     micro_steps = max(1, -(-round(tokens) // (cluster.world_size * whole.micro_batch_tokens)))
-    work = Work(
+    work = StepWork(
         parameters=whole.parameters, flops=flops, micro_steps=micro_steps, instances=batch, tokens=round(tokens)
     )
     step = step_time(

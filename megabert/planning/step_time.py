@@ -75,7 +75,7 @@ class Communication:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class StepWork:
     """The work of one step, all ranks together."""
 
     parameters: int
@@ -109,7 +109,7 @@ class StepTime:
 
 
 def step_time(
-    work: Work, cluster: Cluster, communication: Communication, *, efficiency: float, precision: str
+    work: StepWork, cluster: Cluster, communication: Communication, *, efficiency: float, precision: str
 ) -> StepTime:
     """Return the seconds of a step.
 

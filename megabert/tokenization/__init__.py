@@ -1,6 +1,7 @@
 """Tokenizers of BERT's family: train, load, save in Hugging Face form, encode. The one home of `tokenizers`."""
 
 from megabert.tokenization.backend import Pieces, SpecialIds
+from megabert.tokenization.composition import compose, has_hangul
 from megabert.tokenization.huggingface import load_tokenizer, save_huggingface
 from megabert.tokenization.tokenizer import Tokenizer
 from megabert.tokenization.training import (
@@ -9,8 +10,6 @@ from megabert.tokenization.training import (
     Notify,
     TooManyWords,
     byte_bpe_spans,
-    compose,
-    has_hangul,
     train_byte_bpe,
     train_byte_bpe_on,
     train_wordpiece,

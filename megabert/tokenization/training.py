@@ -6,7 +6,6 @@ Hangul syllables are kept whole.
 
 import json
 import re
-import unicodedata
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +29,7 @@ from megabert.tokenization.backend import (
     split_spans,
     words_of,
 )
+from megabert.tokenization.composition import compose, has_hangul
 from megabert.tokenization.tokenizer import Tokenizer
 
 DEFAULT_VOCAB_SIZE = 30_522
@@ -50,9 +50,6 @@ MIN_COVERAGE = 0.9995
 # All characters in half of it, 99.99% of the text in three quarters, 99.95% in all of it.
 _POLICY = ((1.0, 0.5), (0.9999, 0.75), (MIN_COVERAGE, 1.0))
 
-# Syllables, jamo, compatibility jamo, the two extended blocks and the half-width forms.
-_HANGUL = re.compile("[\uac00-\ud7af\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\ud7b0-\ud7ff\uffa0-\uffdc]")
-
 
 Notify = Callable[[str], None]
 """Is told what begins, where the parts of a training take long."""
@@ -60,16 +57,6 @@ Notify = Callable[[str], None]
 
 class TooManyWords(Exception):
     """A text has more different words than a training may hold in memory."""
-
-
-def has_hangul(text: str) -> bool:
-    """Tell whether a text has Hangul, composed or not."""
-    return _HANGUL.search(text) is not None
-
-
-def compose(text: str) -> str:
-    """Bring a text into the composed Unicode form (NFC)."""
-    return text if text.isascii() or unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
 
 
 def train_wordpiece(

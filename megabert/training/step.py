@@ -170,3 +170,13 @@ def _name_nonfinite(names: Sequence[str], losses: Means, world: World) -> None:
     if not any(by_rank) and math.isfinite(losses["loss"]):
         logger.warning("step skipped: gradients overflowed while they were reduced over ranks")
     logger.warning("step skipped: loss %s (masked-LM %s)", losses["loss"], losses["mlm_loss"])
+
+
+def describe_scores(metrics: dict[str, float]) -> str:
+    """Return the scores of a validation in one line."""
+    parts = [f"masked-LM loss {metrics['eval/mlm_loss']:.4f}, accuracy {100 * metrics['eval/mlm_accuracy']:.2f}%"]
+    if "eval/nsp_accuracy" in metrics:
+        parts.append(f"next-sentence accuracy {100 * metrics['eval/nsp_accuracy']:.2f}%")
+    if "eval/rtd_auc" in metrics:
+        parts.append(f"discriminator loss {metrics['eval/rtd_loss']:.4f}, AUC {metrics['eval/rtd_auc']:.4f}")
+    return "; ".join(parts)

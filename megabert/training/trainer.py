@@ -37,7 +37,7 @@ from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.start import RunInputs
 from megabert.training.run.status import RunStatus
 from megabert.training.state import StepOutcome, TrainerState
-from megabert.training.step import StepResult, train_step, validate
+from megabert.training.step import StepResult, describe_scores, train_step, validate
 
 SCORES = ("eval/mlm_loss", "eval/mlm_accuracy", "train/loss")
 """Tags whose last values TensorBoard shows next to the hyper-parameters."""
@@ -263,7 +263,7 @@ class Trainer:
         self.state = self.state.after_validation(metrics, is_last_phase=is_last_phase)
         if self._writer is not None:
             self._writer.write(self.state.step, {"phase": self.state.phase + 1, **metrics})
-            logger.info("held out at step %d: %s", self.state.step, _describe_scores(metrics))
+            logger.info("held out at step %d: %s", self.state.step, describe_scores(metrics))
 
     def _log(self, batch: StepBatch, result: StepResult, progress: Progress) -> None:
         """Write the row of a step; every rank calls this, since the meter asks all of them."""
@@ -346,12 +346,3 @@ class Trainer:
     def _drop_trouble(self, failed: TrainerState) -> tuple[Path, int]:
         self._checkpoints.wait()
         return run_on_main_rank(self.world, lambda: rollback.drop_trouble(checkpoints_dir(self.run_dir), failed))
-
-
-def _describe_scores(metrics: dict[str, float]) -> str:
-    parts = [f"masked-LM loss {metrics['eval/mlm_loss']:.4f}, accuracy {100 * metrics['eval/mlm_accuracy']:.2f}%"]
-    if "eval/nsp_accuracy" in metrics:
-        parts.append(f"next-sentence accuracy {100 * metrics['eval/nsp_accuracy']:.2f}%")
-    if "eval/rtd_auc" in metrics:
-        parts.append(f"discriminator loss {metrics['eval/rtd_loss']:.4f}, AUC {metrics['eval/rtd_auc']:.4f}")
-    return "; ".join(parts)

@@ -7,37 +7,44 @@ refuse it or believe it, and does not crash, hang or show a traceback.
 The module is run by `forked.server`, with what to read as its arguments; it prints a line of JSON for each mutation.
 """
 
-import hashlib
-import io
 import json
 import os
 import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
+from bad_input.damage_readers import (
+    Refused,
+    _state_of,
+    build_again,
+    export,
+    fit_checkpoints,
+    fit_manifests,
+    fit_records,
+    owners,
+    report,
+    show,
+    start,
+    token_ranges,
+    tokenized,
+    train,
+    verify,
+    words,
+)
 from bad_input.fuzz import BYTES, STRUCTURE, Mutation
-from bad_input.material import COMMANDS, run_flags
 from forked.server import forget
 
-from data_prep.cli import main as megabert_data
 from data_prep.execution import sealed
-from data_prep.execution.build_state import STATE_NAME, BuildState, read_state
+from data_prep.execution.build_state import STATE_NAME, BuildState
 from data_prep.execution.changes import PLAN_NAME
-from megabert.cli import main as megabert
 from megabert.command_line.failures import as_user_error
 from megabert.errors import DataError
 
 REFUSED, SAME, OTHER = "refused", "same result", "another result"
 NUMBERS = (0, 1, -1, 2, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, -0x80000000, 1 << 40, -(1 << 62))
-
-
-class Refused(Exception):
-    """A reader said what is wrong."""
 
 
 def number(content: bytes, chance: random.Random) -> bytes:
@@ -73,189 +80,6 @@ class Target(NamedTuple):
         is_binary = path.suffix in (".arrow", ".npy", ".safetensors")
         kinds = (number, nudge, number, *BYTES) if is_binary else BYTES + STRUCTURE if ".json" in path.suffix else BYTES
         return kinds[index % len(kinds)]
-
-
-def run(main: Callable[[list[str]], int], command: str) -> None:
-    """Run a command of ours in this process.
-
-    Raises:
-        Refused: It ended with an error that a user understands.
-        RuntimeError: It ended in a traceback.
-    """
-    shown = io.StringIO()
-    with redirect_stdout(shown), redirect_stderr(shown):
-        code = main(command.split()[1:])
-    if code in (2, 3, 4, 6):
-        raise Refused(shown.getvalue()[-300:])
-    if code:
-        raise RuntimeError(f"exit code {code}: {shown.getvalue()[-1500:]}")
-
-
-def digest_of(folder: Path, *patterns: str) -> str:
-    """Return a hash of the names and bytes of files."""
-    digest = hashlib.sha256()
-    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
-
-
-def build_again(folder: Path) -> Any:
-    """Continue the build; it has to make the shards and manifests that it made before."""
-    run(megabert_data, COMMANDS["build"])
-    return digest_of(folder, "build/instances/*/*.arrow", "build/instances/*/manifest.json")
-
-
-def verify(folder: Path) -> Any:
-    """Check the shards, with the text."""
-    from megabert.shards import read_manifest
-
-    run(megabert_data, "megabert-data verify build/instances/32 --text --workers 1")
-    return read_manifest(folder / "build" / "instances" / "32").data_sha256
-
-
-def show(folder: Path) -> Any:
-    """Show statistics and a row, and check nothing."""
-    run(megabert_data, "megabert-data stats build/instances/32")
-    run(megabert_data, "megabert-data peek build/instances/32/train-00000-00.arrow:3")
-
-
-def train(folder: Path) -> Any:
-    """Read all rows and pack a batch, as a training does."""
-    from megabert.data.order import BEGINNING
-    from megabert.data.packing import shape_for
-    from megabert.data.step_packer import RankShare, StepPacker, validation_batches
-    from megabert.shards.checked_shards import check_shards
-    from megabert.shards.shard_set import ShardSet
-
-    digest = hashlib.sha256()
-    for split in ("train", "validation"):
-        shards = ShardSet.open(folder / "build" / "instances" / "32", split)
-        check_shards([shards], {}, rank=0, world_size=1, with_content=True)
-        columns = shards.rows(np.arange(min(shards.num_rows, 1 << 16)))
-        for array in columns:
-            digest.update(np.ascontiguousarray(array))
-        shape = shape_for(shards.statistics, global_batch_size=16, world_size=1, micro_batch_tokens=256)
-        share = RankShare(shape=shape)
-        StepPacker(shards, seed=1, global_batch_size=16, share=share).pack(BEGINNING, 0)
-        list(validation_batches(shards, share, max_instances=64))
-    return digest.hexdigest()
-
-
-def tokenized(folder: Path) -> Any:
-    """Tokenize and count extracted text."""
-    from data_prep.steps.step3_tokenize import TokenizeTask, tokenize
-    from data_prep.vocabulary.words import extracted_texts
-
-    parts = []
-    for path in sorted((folder / "unfinished" / "work" / "extract").glob("*.arrow"))[:3]:
-        task = TokenizeTask(path, folder / "unfinished" / "tokenizer", 0.1, folder / "scratch" / path.name)
-        parts += [tokenize(task)[1], len(list(extracted_texts(path, 1.0)))]
-    return parts, digest_of(folder / "scratch", "*.arrow")
-
-
-def words(folder: Path) -> Any:
-    """Add up the counts of words, and find the documents that are held out."""
-    from data_prep.vocabulary.training import VocabularyOptions
-    from data_prep.vocabulary.words import held_out_of, merge_words
-
-    paths = sorted((folder / "unfinished" / "work" / "words").glob("*.words.arrow"))
-    names = [path.with_name(path.name.removesuffix(".words.arrow")) for path in paths]
-    level, counted = merge_words(names, 1e9)
-    held_out_of(names, level, counted, VocabularyOptions(vocab_size=400))
-    return sorted(counted)
-
-
-def token_ranges(part: str) -> Callable[[Path], Any]:
-    """Return what reads ranges of tokenized documents, and puts them into the order of a bucket."""
-
-    def read(folder: Path) -> Any:
-        from data_prep.documents.document_set import document_schema, hash_range, tokenizer_of
-        from data_prep.documents.token_files import TokenFile, TokenReader
-
-        vocab_size = tokenizer_of(folder / "unfinished" / "tokenizer").vocab_size
-        files = [TokenFile(path, 0, 9, 9) for path in sorted((folder / "unfinished" / "work" / part).glob("*.arrow"))]
-        files = files if part == "chunks" else [TokenFile(file.path) for file in files]
-        digest = hashlib.sha256()
-        with TokenReader(files, vocab_size) as reader:
-            for cell in range(3):
-                documents = reader.read(range(2), *hash_range(cell, 3))
-                ordered = documents.take(np.lexsort((documents.hashes_D, documents.splits_D)))
-                ordered.write(folder / "scratch" / "bucket.arrow", document_schema(vocab_size))
-                digest.update(ordered.ids_T)
-        return digest.hexdigest()
-
-    return read
-
-
-def owners(folder: Path) -> Any:
-    """Find who owns paragraphs, from every kind of file on the way."""
-    from data_prep.clean.paragraphs import ParagraphOwners, ParagraphTask, find_copies, gather_copies, merge_hashes
-
-    own, scratch = folder / "unfinished" / "work" / "paragraphs", folder / "scratch" / "out.npy"
-    chunks = len(list(own.glob("0*.npy")))
-    merge_hashes(ParagraphTask(own, "{:06d}.npy", range(chunks), 0, 1, scratch))
-    find_copies(ParagraphTask(own, "merged-{:05d}-00000.npy", range(1), 0, 1, scratch))
-    gather_copies(ParagraphTask(own, "found-{:05d}.npy", range(1), 0, chunks, scratch))
-    kept = ParagraphOwners(own / "copies-00000.npy", 0, 10).kept(["a paragraph of some length"] * 2)
-    return kept, scratch.read_bytes()
-
-
-def export(folder: Path) -> Any:
-    """Read a whole checkpoint."""
-    run(megabert, "megabert export run --to out")
-    return digest_of(folder, "out/model.safetensors")
-
-
-def report(folder: Path) -> Any:
-    """Show a run by all that shows one."""
-    for command in ("megabert report run", "megabert compare run run", "megabert watch run --once"):
-        run(megabert, command)
-
-
-def start(folder: Path) -> Any:
-    """Begin a run up to its plan."""
-    run(megabert, f"megabert pretrain {run_flags()} --run-dir new --dry-run")
-
-
-def _state_of(folder: Path) -> BuildState:
-    state = read_state(folder / "build")
-    assert state is not None
-    return state
-
-
-def fit_manifests(folder: Path) -> None:
-    """Let the manifests vouch for the shards as they are."""
-    for path in folder.glob("build/instances/*/manifest.json"):
-        manifest = json.loads(path.read_bytes())
-        for entry in manifest["shards"]:
-            entry["sha256"] = hashlib.sha256((path.parent / entry["file"]).read_bytes()).hexdigest()
-        path.write_text(json.dumps(manifest))
-
-
-def fit_records(folder: Path) -> None:
-    """Let the records vouch for documents and shards as they are, and have instances made of the documents again."""
-    build = folder / "build"
-    origins = _state_of(folder).origins
-    for path in (build / "work" / "records").glob("*.jsonl"):
-        lines = [json.loads(b"{" + line[sealed.START :]) for line in path.read_bytes().splitlines() if line]
-        for line in lines:
-            for name in line["files"]:
-                content = (build / name).read_bytes()
-                line["files"][name] = [len(content), hashlib.sha256(content).hexdigest()]
-        path.write_bytes(b"".join(sealed.seal(line, origins.context(path.stem)) + b"\n" for line in lines))
-    for path in [*build.glob("work/records/instances-*"), *build.glob("instances/*/manifest.json")]:
-        path.unlink()
-
-
-def fit_checkpoints(folder: Path) -> None:
-    """Let the manifests of checkpoints vouch for files and content as they are."""
-    for path in folder.glob("run/checkpoints/*/manifest.json"):
-        content = json.loads(path.read_bytes())["content"]
-        for name, stored in content["files"].items():
-            data = (path.parent / name).read_bytes()
-            stored |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        path.write_text(json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "content": content}))
 
 
 INSTANCES, WORK = "build/instances/32", "unfinished/work"

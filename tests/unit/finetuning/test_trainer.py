@@ -12,7 +12,7 @@ from unit.finetuning.test_task_kinds import labelled
 
 from megabert.config.run import OptimizerConfig
 from megabert.distributed.process_group import distributed_world
-from megabert.engine.engine import StepOutcome
+from megabert.engine.engine import UpdateResult
 from megabert.errors import DataError
 from megabert.finetuning.evaluate import Evaluation
 from megabert.finetuning.model import TaskModel
@@ -41,7 +41,7 @@ class PlainEngine:
         if not self.is_bad:
             self.optimizer.step()
         self.module.zero_grad()
-        return StepOutcome(totals=sums, grad_norm=None if self.is_bad else 1.0)
+        return UpdateResult(totals=sums, grad_norm=None if self.is_bad else 1.0)
 
     def refresh(self):
         pass

@@ -10,18 +10,18 @@ from megabert.planning.step_time import (
     PLAN_S_PER_INSTANCE,
     Cluster,
     Communication,
-    Work,
+    StepWork,
     step_time,
 )
 
 H200 = Cluster(gpu=GPUS["h200"], nodes=8, gpus_per_node=8)
 
 
-def seconds(work: Work, communication: Communication, cluster: Cluster = H200):
+def seconds(work: StepWork, communication: Communication, cluster: Cluster = H200):
     return step_time(work, cluster, communication, efficiency=0.5, precision="bf16")
 
 
-WORK = Work(parameters=336_000_000, flops=1e16, micro_steps=4)
+WORK = StepWork(parameters=336_000_000, flops=1e16, micro_steps=4)
 
 
 def test_one_gpu_computes_and_sends_nothing():
@@ -48,7 +48,8 @@ def test_overlap_hides_at_most_the_backward_pass():
     step = seconds(WORK, Communication(all_reduce_bytes=4, is_overlapped=True))
     assert step.hidden_s == step.communication_s
     tiny = seconds(
-        Work(parameters=336_000_000, flops=1e10, micro_steps=1), Communication(all_reduce_bytes=4, is_overlapped=True)
+        StepWork(parameters=336_000_000, flops=1e10, micro_steps=1),
+        Communication(all_reduce_bytes=4, is_overlapped=True),
     )
     assert tiny.hidden_s == pytest.approx(tiny.compute_s * 2 / 3)
 
@@ -74,7 +75,7 @@ def test_passes_over_whole_gradients_do_not_shrink_with_the_gpus():
 
 
 def test_slow_loader_sets_the_pace():
-    work = Work(parameters=1000, flops=1e9, micro_steps=1, instances=65_536, tokens=8_000_000)
+    work = StepWork(parameters=1000, flops=1e9, micro_steps=1, instances=65_536, tokens=8_000_000)
     step = seconds(work, Communication())
     # Every rank plans the whole batch and collects its own 64th of the tokens.
     assert step.loader_s == pytest.approx(65_536 * PLAN_S_PER_INSTANCE + 125_000 / LOADER_TOKENS_PER_S)

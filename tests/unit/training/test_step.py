@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from megabert.engine.engine import StepOutcome
+from megabert.engine.engine import UpdateResult
 from megabert.models.bert import MLM, NSP, PretrainingOutput, Term
 from megabert.models.electra import BINS
 from megabert.training import step as step_module
@@ -93,7 +93,7 @@ class RecordingEngine:
 
     def step(self, sums):
         is_skipped = bool(self.bad) or not sums.isfinite().all()
-        return StepOutcome(totals=sums, grad_norm=None if is_skipped else 1.5, nonfinite=tuple(self.bad))
+        return UpdateResult(totals=sums, grad_norm=None if is_skipped else 1.5, nonfinite=tuple(self.bad))
 
 
 def run(bad: list[str], losses: list[float]):

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from data_prep.execution import progress as module
-from data_prep.execution.progress import TOKENS, Progress, say_stage
+from data_prep.execution.progress import TOKENS, UnitProgress, say_stage
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def clock(monkeypatch):
 
 
 def test_lines_tell_units_rate_and_time_left(clock, capsys):
-    progress = Progress("tokenize", 40, TOKENS)
+    progress = UnitProgress("tokenize", 40, TOKENS)
     for seconds in (30.0, 2.0, 2.0, 2.0):
         clock[0] += seconds
         progress.advance({"tokens": 9_000_000})
@@ -29,7 +29,7 @@ def test_lines_tell_units_rate_and_time_left(clock, capsys):
 
 
 def test_last_line_is_printed_once_however_long_its_unit_took(clock, capsys):
-    progress = Progress("vocabulary", 1)
+    progress = UnitProgress("vocabulary", 1)
     clock[0] += 30.0
     progress.advance({})
     progress.close()
@@ -37,7 +37,7 @@ def test_last_line_is_printed_once_however_long_its_unit_took(clock, capsys):
 
 
 def test_units_done_before_are_counted_apart(clock, capsys):
-    progress = Progress("index", 3)
+    progress = UnitProgress("index", 3)
     progress.skip(2)
     progress.advance({})
     progress.close()
@@ -45,7 +45,7 @@ def test_units_done_before_are_counted_apart(clock, capsys):
 
 
 def test_time_left_waits_until_each_worker_has_started(clock, capsys):
-    progress = Progress("tokenize", 100, workers=2)
+    progress = UnitProgress("tokenize", 100, workers=2)
     for seconds in (30.0, 10.0, 1.0, 1.0):  # both workers compile
         clock[0] += seconds
         progress.advance({})
@@ -58,14 +58,14 @@ def test_time_left_waits_until_each_worker_has_started(clock, capsys):
 
 def test_long_unit_shows_that_time_passes(monkeypatch, capsys):
     monkeypatch.setattr(module, "QUIET_S", 0.5)
-    with Progress("vocabulary", 1):
+    with UnitProgress("vocabulary", 1):
         time.sleep(1.5)
     assert re.search(r"^vocabulary: 0/1 units, 1\.\d s$", capsys.readouterr().err, re.MULTILINE)
 
 
 def test_terminal_shows_a_bar(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    progress = Progress("index", 2)
+    progress = UnitProgress("index", 2)
     assert "\rindex: 0/2 units, 0.0 s |" in capsys.readouterr().err
     progress.advance({})
     progress.advance({})

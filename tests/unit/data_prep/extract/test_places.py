@@ -11,7 +11,7 @@ from unit.data_prep.builds import hashes
 from data_prep.execution import work_units
 from data_prep.execution.build_state import Origins
 from data_prep.execution.executors import Executor
-from data_prep.execution.progress import Progress
+from data_prep.execution.progress import UnitProgress
 from data_prep.execution.work_units import Build, run_unit
 from data_prep.pipeline import build
 from megabert.command_line.failures import as_user_error
@@ -94,7 +94,7 @@ def test_clock_that_jumps_changes_nothing(built, own_copy, make_config, capsys, 
 
 
 def test_clock_that_jumps_leaves_the_time_left(monkeypatch):
-    progress = Progress("step", 4)
+    progress = UnitProgress("step", 4)
     jumping = iter(range(0, 10**9, 10**6))
     monkeypatch.setattr(time, "time", lambda: next(jumping))
     for _ in range(3):

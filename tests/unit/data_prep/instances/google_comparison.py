@@ -9,7 +9,7 @@ from unit.data_prep.instances.google_oracle import OracleOptions, create_instanc
 
 from data_prep.documents.document_set import DocumentSet
 from data_prep.instances.google import pair_google
-from data_prep.instances.pairs import Bucket
+from data_prep.instances.pairs import DocumentBucket
 from megabert.masking.masking import MaskingOptions, count_predictions
 
 NAMES = (
@@ -44,7 +44,7 @@ def of_fast(folder: Path, length, passes, seed=5):
     for pass_number in range(passes):
         options = pair_options(length, pairing="google", seed=seed, pass_number=pass_number)
         for number in range(len(documents.bucket_starts) - 1):
-            pairs = pair_google(Bucket(documents, number), options)
+            pairs = pair_google(DocumentBucket(documents, number), options)
             document = documents.document_of_token(pairs.a_start)
             total += statistics(
                 document, pairs.a_length, pairs.b_length, pairs.label == 1, length, documents.num_documents

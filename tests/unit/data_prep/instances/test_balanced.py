@@ -13,7 +13,7 @@ from data_prep.instances import balanced
 from data_prep.instances.assemble import in_order
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.balanced_loops import PairColumns, excess_by_side, exchange_alike, part_alike, truncate_pairs
-from data_prep.instances.pairs import Bucket
+from data_prep.instances.pairs import DocumentBucket
 from data_prep.pipeline import build
 from data_prep.steps.step6_instances import make_pairs
 from megabert.randomness.keyed import mix
@@ -29,7 +29,7 @@ def pairs_of(built, length, *, objective="nsp", passes=PASSES, split="train"):
     for pass_number in range(passes):
         options = pair_options(length, objective=objective, seed=3, pass_number=pass_number)
         for number in range(len(documents.bucket_starts) - 1):
-            found.append(pair_balanced(Bucket(documents, number), options, is_subword))
+            found.append(pair_balanced(DocumentBucket(documents, number), options, is_subword))
     return documents, found
 
 
@@ -254,7 +254,7 @@ def test_common_text_takes_from_the_others_evenly(make_config, texts, tmp_path):
 def test_labels_are_even_at_each_length(built):
     documents, options = DocumentSet.open(built.folder / "documents", "train", 2000), pair_options(128)
     for number in range(documents.num_buckets):
-        plan = balanced._plan(Bucket(documents, number), options)
+        plan = balanced._plan(DocumentBucket(documents, number), options)
         length = np.minimum(plan.b_end - plan.a_start, plan.target)
         signs = 2 * plan.label.astype(int) - 1
         assert all(abs(signs[length <= most].sum()) <= 1 for most in range(128))

@@ -5,7 +5,7 @@ from unit.data_prep.instances.google_comparison import of_fast, of_oracle, segme
 from unit.data_prep.instances.google_oracle import OracleOptions, create_instances
 
 from data_prep.instances.google import heads, pair_google
-from data_prep.instances.pairs import Bucket
+from data_prep.instances.pairs import DocumentBucket
 from megabert.randomness.keyed import mix
 
 
@@ -49,6 +49,6 @@ def test_heads_are_binomial():
 def test_single_document_keeps_the_tenth_draw(tmp_path):
     """With one document the random next comes from it, is labelled random, and nothing hangs."""
     alone = write_split(tmp_path, [[np.full(50, 10)]])
-    pairs = pair_google(Bucket(alone, 0), pair_options(64, pairing="google"))
+    pairs = pair_google(DocumentBucket(alone, 0), pair_options(64, pairing="google"))
     assert pairs.label.any()
     assert (pairs.b_start + pairs.b_length <= 500).all()

@@ -8,7 +8,7 @@ from data_prep.documents.document_set import DocumentSet
 from data_prep.instances import balanced, partners
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.google import pair_google
-from data_prep.instances.pairs import Bucket
+from data_prep.instances.pairs import DocumentBucket
 from data_prep.instances.partners import other_documents, partner_buckets
 
 PAIRINGS = {"balanced": lambda *words: pair_balanced(*words, np.zeros(2000, bool)), "google": pair_google}
@@ -34,7 +34,7 @@ def test_partners_of_a_pass_are_groups_and_change_with_it(tmp_path, small_window
     documents, groups = write_split(tmp_path, [[[40, 60]] * 10] * buckets), set()
     for pass_number in range(200):
         options = pair_options(64, pass_number=pass_number)
-        partners = [tuple(partner_buckets(Bucket(documents, number), options)) for number in range(buckets)]
+        partners = [tuple(partner_buckets(DocumentBucket(documents, number), options)) for number in range(buckets)]
         assert all(
             number in own and all(partners[other] == own for other in own) for number, own in enumerate(partners)
         )
@@ -51,7 +51,7 @@ def test_windows_over_documents_tile_them(tmp_path, small_windows, size):
     for pass_number in range(10):
         counts = np.zeros(5 * size, np.int64)
         for number in range(5):
-            first, count = other_documents(Bucket(documents, number), pair_options(64, pass_number=pass_number))
+            first, count = other_documents(DocumentBucket(documents, number), pair_options(64, pass_number=pass_number))
             counts[(first + np.arange(count)) % (5 * size)] += 1
         assert set(counts) == {1}
 
@@ -59,7 +59,7 @@ def test_windows_over_documents_tile_them(tmp_path, small_windows, size):
 def test_a_small_split_is_one_window(tmp_path):
     documents = uneven_split(tmp_path)
     for number in range(documents.num_buckets):
-        bucket = Bucket(documents, number)
+        bucket = DocumentBucket(documents, number)
         assert partner_buckets(bucket, pair_options(64)) == list(range(documents.num_buckets))
         assert other_documents(bucket, pair_options(64)) == (0, documents.num_documents)
 
@@ -67,10 +67,10 @@ def test_a_small_split_is_one_window(tmp_path):
 def test_every_second_of_a_pass_is_used_once(tmp_path, small_windows, monkeypatch):
     """Over all units of a pass, whoever makes them: random pairs exchange their Bs."""
     documents, options = uneven_split(tmp_path), pair_options(64, pass_number=3)
-    used = [PAIRINGS["balanced"](Bucket(documents, number), options) for number in range(9)]
+    used = [PAIRINGS["balanced"](DocumentBucket(documents, number), options) for number in range(9)]
     monkeypatch.setattr(balanced, "_exchange_seconds", lambda *_: None)
     fresh = DocumentSet.open(tmp_path, "train", 2000)
-    planned = [PAIRINGS["balanced"](Bucket(fresh, number), options) for number in range(9)]
+    planned = [PAIRINGS["balanced"](DocumentBucket(fresh, number), options) for number in range(9)]
     starts, true = (np.sort(np.concatenate([pairs.b_start for pairs in part])) for part in (used, planned))
     assert np.array_equal(starts, true)
     assert len(np.unique(starts)) > 0.97 * len(starts)
@@ -82,7 +82,7 @@ def test_pairs_of_a_unit_do_not_depend_on_the_units_before(tmp_path, small_windo
     documents, fresh = uneven_split(tmp_path), DocumentSet.open(tmp_path, "train", 2000)
     options = pair_options(64, pairing=pairing)
     for number in (7, 0, 2, 8, 1, 7):
-        one, other = (PAIRINGS[pairing](Bucket(split, number), options) for split in (documents, fresh))
+        one, other = (PAIRINGS[pairing](DocumentBucket(split, number), options) for split in (documents, fresh))
         assert np.array_equal(one.b_start, other.b_start)
         assert np.array_equal(one.label, other.label)
         fresh = DocumentSet.open(tmp_path, "train", 2000)
@@ -99,7 +99,7 @@ def test_random_documents_are_uniform_over_the_split(tmp_path, small_windows, pa
     borders, column = np.linspace(0, documents.num_documents, 9), []
     for pass_number in range(passes):
         options = pair_options(64, pairing="google", pass_number=pass_number)
-        pairs = [pair_google(Bucket(documents, number), options) for number in range(documents.num_buckets)]
+        pairs = [pair_google(DocumentBucket(documents, number), options) for number in range(documents.num_buckets)]
         starts = np.concatenate([part.b_start[part.label == 1] for part in pairs])
         drawn = np.histogram(documents.document_of_token(starts), borders)[0]
         column.append(drawn - len(starts) * np.diff(borders) / borders[-1])
