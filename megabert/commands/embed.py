@@ -34,12 +34,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, stream the file through it, say what was done."""
-    output = options.output or options.file.with_suffix(".parquet")
-
     from megabert.export.model_folder import kind_of
 
-    kind_of(options.model)  # says what is no model before the seconds that torch takes
+    # Both are refused before the seconds that torch takes.
+    kind_of(options.model)
     check_regular(options.file)
+    output = options.output or options.file.with_suffix(".parquet")
     with loading("PyTorch"):
         import torch
 

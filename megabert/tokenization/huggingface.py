@@ -181,8 +181,9 @@ def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int], *, 
         name = setting.get("content") if isinstance(setting, dict) else setting
         if not isinstance(name, str):
             raise DataError(
-                f"{where}: {role}_token is {str(setting)!r:.80} in the settings, expected text or an object "
-                "with text under 'content'. Fetch the tokenizer again."
+                f"{where}: {role}_token is {json.dumps(setting):.80} in tokenizer_config.json or "
+                "special_tokens_map.json, expected text or an object with text under 'content'. "
+                "Fetch the tokenizer again."
             )
         names[role] = name
     return SpecialNames(**names)

@@ -93,7 +93,8 @@ def _tally_line(name: str, outcomes: list[Outcome]) -> str:
     codes = ", ".join(f"{n} with exit code {code}" for code, n in sorted(Counter(o.code for o in outcomes).items()))
     longest = max(outcome.seconds for outcome in outcomes)
     largest = max(outcome.peak_bytes for outcome in outcomes) >> 20
-    return f"{name}: {len(outcomes)}, {codes}; longest {longest:.1f} s, largest {largest} MiB"
+    printable = name.encode(errors="backslashreplace").decode()  # a row may hold bytes that are no UTF-8
+    return f"{printable}: {len(outcomes)}, {codes}; longest {longest:.1f} s, largest {largest} MiB"
 
 
 class CommandServer:

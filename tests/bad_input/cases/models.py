@@ -221,7 +221,10 @@ CASES = [
     *(
         Case(
             name=f"{verb}: the last checkpoint's {file} is damaged",
-            given=(copy("run"), change(f"run/checkpoints/step_00000006/{file}", lambda content: content[:-9])),
+            given=(
+                copy("run", "lines.txt"),
+                change(f"run/checkpoints/step_00000006/{file}", lambda content: content[:-9]),
+            ),
             command=command,
             code=4,
             says=(file, "--checkpoint 4"),
