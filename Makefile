@@ -36,7 +36,7 @@ smoke: $(installed) ## Train the debug recipe for a few steps on a small corpus,
 
 soak: $(installed) ## The full counts of kills, matrices and distributions; PART=NAME for one part; resumes where it ended
 	@mkdir -p benchmarks/soak
-	@$(bin)/python tests/progress.py build/soak/$(soak_part) || rm -f benchmarks/soak/$(soak_part).log
+	@$(bin)/python tests/support/passed_tests.py build/soak/$(soak_part) || rm -f benchmarks/soak/$(soak_part).log
 	@set -o pipefail; $(bin)/python -m pytest -m soak -v -s --timeout 3600 \
 	  --progress build/soak/$(soak_part) tests $(if $(PART),-k $(PART)) 2>&1 | tee -a benchmarks/soak/$(soak_part).log
 

@@ -11,8 +11,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
-from environment import clear
-from progress import Progress
+from support.environment import clear
+from support.passed_tests import Progress
 
 clear(os.environ)
 
@@ -26,7 +26,7 @@ SLOWEST = (
     "docs/test_own_bert.py",
     "unit/data_prep/execution/test_build_",
     "docs/test_tutorial.py",
-    "distributed/",
+    "several_ranks/",
     "bad_input/",
 )
 """What is run first. Workers take files in this order, so that those that are left at the end are short ones."""

@@ -18,7 +18,7 @@ backward pass (docs/decisions.md).
 DeepSpeed's documented access to a gradient (``safe_get_full_grad``) gathers one whole parameter from all ranks. The
 norm needs every gradient in every step, so it is taken from the buffers where they are. They are private: whatever
 depends on their names is in the files of the stages, DeepSpeed is pinned (0.19.8), and the tests in
-``tests/distributed`` compare every stage with plain torch.
+``tests/several_ranks`` compare every stage with plain torch.
 
 Each stage also makes the fragment table: where in the flat masters this rank has which elements. LAMB needs it for the
 norms of whole parameters, and checkpoints for naming what they store. A mistake in it would not raise an error: LAMB

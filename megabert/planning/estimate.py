@@ -47,7 +47,7 @@ COMMUNICATION = {
         micro_step_pass_bytes=10,
     ),
 }
-"""What our engines send in a step, by ZeRO stage, as counted by ``tests/distributed/test_wire.py``.
+"""What our engines send in a step, by ZeRO stage, as counted by ``tests/several_ranks/test_wire.py``.
 
 Gradients are float32 at every stage. Stage 1 scatters them once per step, stage 2 in each micro-step, both bucket by
 bucket behind the backward pass; both gather 16-bit weights once, behind the forward pass. Stage 3 scatters in each

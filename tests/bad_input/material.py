@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from bad_input.harness import CommandServer
-from integration.conftest import CORPUS
-from integration.runs import TINY
+from support.bundled_corpus import CORPUS
+from support.runs import TINY
 
 RUN_FLAGS = {**TINY, "phases.0.max_seq_length": 32, "phases.0.steps": 4, "phases.1.max_seq_length": 64}
 RUN_FLAGS |= {"phases.1.steps": 2, "checkpoint.every_steps": 2, "validation.every_steps": 3, "micro_batch_tokens": 256}

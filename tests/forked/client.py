@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from environment import clear
+from support.environment import clear
 
 TESTS = Path(__file__).parents[1]
 

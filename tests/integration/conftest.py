@@ -1,6 +1,5 @@
 """Shards for real runs, built by the real pipeline from the bundled corpus: once, whatever the number of workers."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -8,19 +7,8 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from forked.client import run_command
-from integration.runs import Run
-
-CORPUS = Path(__file__).parents[2] / "examples" / "corpus" / "public_domain.jsonl"
-
-
-def small_corpus(folder: Path) -> Path:
-    """Write thirty documents of the bundled corpus, shortened."""
-    path = folder / "small.jsonl"
-    documents = [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
-    chosen = [{**document, "text": document["text"][:12_000]} for document in documents[::7]]
-    path.write_text("".join(json.dumps(document) + "\n" for document in chosen), encoding="utf-8")
-    return path
+from support.bundled_corpus import build_shards, small_corpus
+from support.runs import Run
 
 
 @pytest.fixture(scope="session")
@@ -46,17 +34,6 @@ def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Pat
 def corpus(tmp_path_factory) -> Path:
     """Thirty documents of the bundled corpus."""
     return small_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-def build_shards(corpus: Path, output: Path, *extra: str) -> Path:
-    """Run ``megabert-data build`` for lengths 64 and 128."""
-    words = ["build", "--input", str(corpus), "--output", str(output), "--format", "jsonl"]
-    words += [] if "--tokenizer" in extra else ["--vocab-size", "1000"]
-    words += ["--lengths", "64", "128", "--workers", "1", "--validation-share", "0.2", *extra]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    messages = output.with_suffix(".out")
-    assert run_command("data_prep", words, messages) == 0, messages.read_text()
-    return output
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from integration.runs import Run
+from support.runs import Run
 
 from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.loading import find_checkpoint, read_masters

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from integration.runs import TINY
+from support.runs import TINY
 
 from megabert.cli import main
 

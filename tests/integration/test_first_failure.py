@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from integration.runs import Run
+from support.runs import Run
 
 LABELS = {0: "megabert: DataError: a torn shard", 1: "[rank 1] megabert: DataError: a torn shard"}
 

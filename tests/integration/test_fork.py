@@ -2,7 +2,7 @@
 
 import json
 
-from integration.runs import TINY, Run
+from support.runs import TINY, Run
 
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.training.run.folder import read_config

@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from integration.runs import Run
+from support.runs import Run
 
 from megabert.checkpoints.loading import find_checkpoint
 

@@ -17,7 +17,7 @@ FLAGS = {"phases.0.steps": 40, "phases.1.steps": 10, "phases.0.global_batch_size
 
 def run_recipe(shards: Path, folder: Path) -> dict[int, float]:
     """Train the recipe's own model and schedule on shards of lengths 64 and 128."""
-    from integration.runs import TINY, Run
+    from support.runs import TINY, Run
 
     own = dict.fromkeys(name for name in TINY if not name.startswith(("phases", "logging")))
     run = Run(folder / "golden", shards, flags={**own, **FLAGS, "seed": 1234})
@@ -37,7 +37,7 @@ if __name__ == "__main__":
     import tempfile
 
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from integration.conftest import build_shards, small_corpus
+    from support.bundled_corpus import build_shards, small_corpus
 
     with tempfile.TemporaryDirectory() as folder:
         data = build_shards(small_corpus(Path(folder)), Path(folder) / "data")

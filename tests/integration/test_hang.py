@@ -3,7 +3,7 @@
 import json
 import re
 
-from integration.runs import Run
+from support.runs import Run
 
 
 def test_hung_run_ends_with_the_stacks_of_all_ranks(shards, tmp_path):

@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from integration.conftest import CORPUS, build_shards
-from integration.runs import TINY, Run
 from safetensors.torch import load_file
+from support.bundled_corpus import CORPUS, build_shards
+from support.runs import TINY, Run
 
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 

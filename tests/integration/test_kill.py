@@ -6,7 +6,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from integration.runs import Run, assert_equal_runs, kill_everything, ranks_of
+from support.runs import Run, assert_equal_runs, kill_everything, ranks_of
 
 MOMENTS = {"before the first checkpoint": 0, "in phase 1": 5, "in phase 2": 10}
 VICTIMS = ("launcher", "one rank", "everything")

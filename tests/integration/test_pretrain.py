@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from integration.conftest import build_shards
-from integration.runs import Run
+from support.bundled_corpus import build_shards
+from support.runs import Run
 
 from megabert.cli import main
 from megabert.data.batch import pack_sequences

@@ -8,7 +8,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from integration.runs import Run, assert_equal_runs, kill_everything, ranks_of
+from support.runs import Run, assert_equal_runs, kill_everything, ranks_of
 
 LAUNCHER_CODES = {"deepspeed": 75, "torchrun": 1}  # torchrun hides the ranks' codes: status.json has the verdict
 

@@ -1,11 +1,5 @@
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))  # worker_group, soak_table, toy_training
-
-from worker_group import WorkerGroups
+from several_ranks.worker_group import WorkerGroups
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Dropout of hidden states, embeddings and local attention, 10^8 draws each, against independent drops of one rate.
 
-Attention probabilities have their own test (`tests/unit/ops/test_attention_dropout.py`), which serves global attention
-with and without rotary positions: the mask is the same.
+Attention probabilities have their own test (`tests/unit/ops/attention/test_attention_dropout.py`). It serves global
+attention with and without rotary positions: the mask is the same.
 """
 
 import itertools

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration.conftest import CORPUS
-from integration.runs import TINY, Run, kill_everything
-from soak_table import SoakTable
+from soak.soak_table import SoakTable
+from support.bundled_corpus import CORPUS
+from support.runs import TINY, Run, kill_everything
 
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.reports.report import report_run

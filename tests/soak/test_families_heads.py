@@ -2,8 +2,8 @@
 
 import pytest
 import transformers
-from parity_heads import CASES, export_difference, import_difference
-from soak_table import SoakTable
+from soak.soak_table import SoakTable
+from support.parity_heads import CASES, export_difference, import_difference
 
 pytestmark = pytest.mark.soak
 

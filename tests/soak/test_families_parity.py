@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from parity_models import (
+from soak.soak_table import ROOT, SoakTable
+from support.parity_models import (
     CASES,
     SIZES,
     export_differences,
@@ -26,7 +27,6 @@ from parity_models import (
     run_theirs,
     write,
 )
-from soak_table import ROOT, SoakTable
 
 from megabert.export.huggingface import read_huggingface
 from megabert.models.build import build_model, initialize

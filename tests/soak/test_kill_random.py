@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from integration.conftest import build_shards, small_corpus
-from integration.runs import Run, kill_everything, ranks_of
+from support.bundled_corpus import build_shards, small_corpus
+from support.runs import Run, kill_everything, ranks_of
 
 from megabert.checkpoints.format import find_damage, steps_in
 

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from integration.conftest import build_shards, small_corpus
-from integration.runs import Run
 from integration.slurm.conftest import cluster  # noqa: F401, a fixture
+from support.bundled_corpus import build_shards, small_corpus
+from support.runs import Run
 
 KILLS = 60
 LAUNCHERS = ("deepspeed", "torchrun", "srun")

@@ -1,8 +1,8 @@
 """kill -9 inside the batch ramp and around each switch of phase, resumed on other worlds and ZeRO stages."""
 
 import pytest
-from integration.conftest import build_shards, small_corpus
-from integration.runs import TINY, Run, assert_equal_runs, kill_everything
+from support.bundled_corpus import build_shards, small_corpus
+from support.runs import TINY, Run, assert_equal_runs, kill_everything
 
 pytestmark = pytest.mark.soak
 

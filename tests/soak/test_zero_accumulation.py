@@ -1,17 +1,10 @@
 """256 micro-steps against one, on every stage, precision and world size."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
-from soak_table import SoakTable
+from several_ranks import test_accumulation as fast_test
+from soak.soak_table import SoakTable
 
 pytestmark = pytest.mark.soak
-
-HELPERS = Path(__file__).parents[1] / "distributed"
-spec = importlib.util.spec_from_file_location("accumulation_of_the_fast_test", HELPERS / "test_accumulation.py")
-fast_test = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(fast_test)
 
 MICRO_STEPS = 256
 ENGINES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1", "bf16_zero2", "bf16_zero3"]

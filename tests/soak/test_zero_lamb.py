@@ -1,9 +1,9 @@
 """LAMB under every ZeRO stage and world size against a float64 reference fed the gradients that the optimizer saw."""
 
-import lamb_reference
 import pytest
-from soak_table import SoakTable
-from worker_group import WorkerGroups
+from several_ranks import lamb_reference
+from several_ranks.worker_group import WorkerGroups
+from soak.soak_table import SoakTable
 
 pytestmark = pytest.mark.soak
 

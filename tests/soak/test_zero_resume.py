@@ -4,9 +4,9 @@ import itertools
 from pathlib import Path
 
 import pytest
-from saving import save_checkpoint
-from soak_table import SoakTable
-from toy_training import make_engine, train_step
+from several_ranks.saving import save_checkpoint
+from several_ranks.toy_training import make_engine, train_step
+from soak.soak_table import SoakTable
 
 from megabert.checkpoints.loading import find_checkpoint, load_checkpoint
 

@@ -1,8 +1,8 @@
 """What a step sends at every stage on 2, 4 and 8 ranks, and how often the host waits."""
 
-import counted_training
 import pytest
-from soak_table import SoakTable
+from several_ranks import counted_training
+from soak.soak_table import SoakTable
 
 pytestmark = pytest.mark.soak
 

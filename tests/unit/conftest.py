@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from unit.shards.made_shards import Instance, make_instances, split_unevenly, write_shards
+from support.made_shards import Instance, make_instances, split_unevenly, write_shards
 
 
 @pytest.fixture(scope="session")

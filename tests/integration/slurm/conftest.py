@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from integration.slurm_clusters import new_folder, started
+from integration.slurm.clusters import new_folder, started
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from integration.slurm_clusters import new_folder, started
+from integration.slurm.clusters import new_folder, started
 
 IDS = 100
 

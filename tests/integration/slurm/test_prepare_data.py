@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from forked.client import run_command
-from integration.conftest import small_corpus
+from support.bundled_corpus import small_corpus
 
 from megabert.shards import read_manifest
 

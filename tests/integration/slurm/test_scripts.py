@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from integration.runs import TINY, Run, assert_equal_runs
+from support.runs import TINY, Run, assert_equal_runs
 
 ROOT = Path(__file__).parents[3]
 TWO_NODES = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]

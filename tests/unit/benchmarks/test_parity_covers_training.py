@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from recorded_launches import META, recording
+from support.recorded_launches import META, recording
 
 from benchmarks.gpu import parity
 from benchmarks.gpu.batches import random_batch

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from unit.reports.run_folders import train_row, write_run
+from support.run_folders import train_row, write_run
 
 from megabert.cli import PROGRAM
 

@@ -12,5 +12,5 @@ PEERS = 7  # collectives talk to ranks at distances of 1, 2, 4 and 8, in both di
 @pytest.mark.parametrize(("world", "reads_per_rank"), [(RANKS, RANKS), (MESH_RANKS + 1, PEERS)])
 def test_large_world_connects_only_as_needed(world, reads_per_rank, tmp_path):
     printed = tmp_path / "reads"
-    assert run_command("distributed.store_reads", [str(RANKS), str(world)], printed) == 0, printed.read_text()
+    assert run_command("several_ranks.store_reads", [str(RANKS), str(world)], printed) == 0, printed.read_text()
     assert int(printed.read_text()) == RANKS * reads_per_rank

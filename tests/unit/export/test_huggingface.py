@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers
 import yaml
-from exported_models import model_of, write
 from safetensors.torch import load_file
+from support.exported_models import model_of, write
 
 from megabert.config.families import FAMILIES
 from megabert.config.model import ModelConfig

@@ -1,7 +1,7 @@
 """Every family and head, both directions: the numbers are transformers'."""
 
 import pytest
-from parity_models import CASES, export_differences, import_differences
+from support.parity_models import CASES, export_differences, import_differences
 
 TOLERANCE = 1e-5  # float32, absolute, on logits of a few units
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from exported_models import model_of, write
 from safetensors.torch import load_file, save_file
+from support.exported_models import model_of, write
 
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError

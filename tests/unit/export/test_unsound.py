@@ -5,8 +5,8 @@ import json
 
 import pytest
 import torch
-from exported_models import CARD, model_of, write
 from safetensors.torch import load_file, save_file
+from support.exported_models import CARD, model_of, write
 
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError, DataError

@@ -1,7 +1,7 @@
 """Every encoder under every head, both directions: the logits are transformers'."""
 
 import pytest
-from parity_heads import CASES, export_difference, import_difference
+from support.parity_heads import CASES, export_difference, import_difference
 
 from megabert.errors import ConfigError
 from megabert.finetuning.model import architecture_of

@@ -1,7 +1,7 @@
 """What is read before a training: every family's weights, subsets, files."""
 
 import pytest
-from parity_heads import ENCODERS
+from support.parity_heads import ENCODERS
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.model import ModelConfig

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 import torch
 import transformers
+from support.made_shards import make_instances, write_shards
 from unit.inspection.conftest import PIECES
-from unit.shards.made_shards import make_instances, write_shards
 
 from megabert.cli import main
 from megabert.errors import DataError

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from recorded_launches import META, recording
+from support.recorded_launches import META, recording
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from unit.models.test_bert import gradients, loss_of, model_of
-from unit.models.test_disentangled import CONFIGS
+from unit.models.test_deberta import CONFIGS
 from unit.models.test_modern import DROPPING
 
 from megabert.config.model import ModelConfig

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from unit.models.test_bert import CONFIG, model_of
-from unit.models.test_disentangled import CONFIGS
+from unit.models.test_deberta import CONFIGS
 from unit.models.test_modern import DROPPING
 
 MODELS = {

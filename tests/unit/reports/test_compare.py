@@ -3,7 +3,7 @@ import re
 
 import pytest
 import yaml
-from unit.reports.run_folders import eval_row, train_row, write_run
+from support.run_folders import eval_row, train_row, write_run
 
 from megabert.cli import main
 from megabert.reports.compare import compare_runs, relative_difference

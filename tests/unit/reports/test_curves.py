@@ -1,6 +1,6 @@
 import re
 
-from unit.reports.run_folders import eval_row, train_row, write_run
+from support.run_folders import eval_row, train_row, write_run
 
 from megabert.reports.curves import draw_page, render_page
 

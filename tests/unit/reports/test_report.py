@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from unit.shards.made_shards import make_instances, write_shards
+from support.made_shards import make_instances, write_shards
 
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, validation_batches

@@ -5,7 +5,7 @@ import time
 
 import pytest
 import yaml
-from unit.reports.run_folders import eval_row, train_row, write_run
+from support.run_folders import eval_row, train_row, write_run
 
 from megabert.cli import main
 from megabert.reports.watch import read_overview, render_overview

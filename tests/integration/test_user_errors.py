@@ -7,7 +7,7 @@ import subprocess
 import threading
 
 import pytest
-from integration.runs import TINY, Run
+from support.runs import TINY, Run
 
 from megabert.checkpoints import saving
 from megabert.cli import main

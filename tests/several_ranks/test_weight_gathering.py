@@ -5,8 +5,8 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from counted_training import MODEL, batch_of_share
-from toy_training import ENGINES, ds_config
+from several_ranks.counted_training import MODEL, batch_of_share
+from several_ranks.toy_training import ENGINES, ds_config
 
 from megabert.config.run import OptimizerConfig
 from megabert.engine.build import build_engine

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).parents[1] / "tools" / "slurm-cluster"
+TOOL = Path(__file__).parents[2] / "tools" / "slurm-cluster"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "ip")
 NOT_ALLOWED = 77
 """The tool's exit code if the machine refuses namespaces. After any other failure tests fail: they could have run."""

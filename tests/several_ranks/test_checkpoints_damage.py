@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from saving import save_checkpoint
-from stand_ins import ALONE, StandInEngine
+from several_ranks.saving import save_checkpoint
+from several_ranks.stand_ins import ALONE, StandInEngine
 
 from megabert.checkpoints import saving as checkpoint_saving
 from megabert.checkpoints.format import steps_in

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from integration.conftest import build_shards
-from integration.runs import Run, kill_everything
+from support.bundled_corpus import build_shards
+from support.runs import Run, kill_everything
 
 from megabert.export.run_folder import export_run
 from megabert.export.sources import open_source

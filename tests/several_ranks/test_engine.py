@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from toy_training import ENGINES, batch_of, ds_config, make_engine, train_step, whole_masters
+from several_ranks.toy_training import ENGINES, batch_of, ds_config, make_engine, train_step, whole_masters
 
 from megabert.config.deepspeed import REQUIRED
 from megabert.engine.build import build_engine

@@ -1,11 +1,5 @@
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # worker_group, toy_training
-
-from worker_group import WorkerGroups
+from several_ranks.worker_group import WorkerGroups
 
 
 @pytest.fixture(scope="session")

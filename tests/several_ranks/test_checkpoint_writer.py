@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from stand_ins import ALONE, StandInEngine
+from several_ranks.stand_ins import ALONE, StandInEngine
 
 from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.loading import find_checkpoint, read_masters

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from saving import save_checkpoint
-from toy_training import make_engine, train_step
+from several_ranks.saving import save_checkpoint
+from several_ranks.toy_training import make_engine, train_step
 
 from megabert.checkpoints.loading import find_checkpoint, load_checkpoint, read_masters
 

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from test_run_lock import is_running, wait_for
+from several_ranks.test_run_lock import is_running, wait_for
 
 RANK = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
 DEEPSPEED = {**RANK, "CROSS_SIZE": "1"}

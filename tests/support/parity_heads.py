@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import torch
 import transformers
-from parity_models import SIZES, make_tokenizer, randomize
+from support.parity_models import SIZES, make_tokenizer, randomize
 from torch import Tensor
 
 from megabert.config.model import ModelConfig

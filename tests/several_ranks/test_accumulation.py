@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from toy_training import batch_of, gather_whole, make_engine
+from several_ranks.toy_training import batch_of, gather_whole, make_engine
 
 MICRO_STEPS = 64  # 256 in `make soak`
 ROUNDING = 2**-24

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from progress import code_version
+from support.passed_tests import code_version
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,15 +1,11 @@
 """A world that stays up and runs functions on all its ranks, which are forks of a process that has imported torch."""
 
-import importlib.util
-import inspect
 import multiprocessing
 import os
 import socket
-import sys
 import time
 import traceback
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["pytest", "deepspeed", "megabert.engine.build", "megabert.training.pretrain"])
@@ -37,9 +33,8 @@ class WorkerGroup:
 
     def run(self, function, *args, timeout_s: float = 120.0, **options) -> list:
         """Return what ``function`` returned on each rank; it must be a module-level function."""
-        job = (inspect.getfile(function), function.__name__, args, options)
         for pipe in self.pipes:
-            pipe.send(job)
+            pipe.send((function, args, options))
         return self.collect(timeout_s)
 
     def collect(self, timeout_s: float) -> list:
@@ -114,30 +109,18 @@ def _serve(rank: int, size: int, port: int, pipe: Connection) -> None:
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
-    sys.path.insert(0, str(Path(__file__).parent))
     import torch
 
     torch.set_num_threads(1)
     from megabert.distributed.process_group import distributed_world
 
-    functions: dict[tuple[str, str], object] = {}
     with distributed_world("cpu") as world:
         while True:
             try:
-                path, name, args, options = pipe.recv()
+                function, args, options = pipe.recv()
             except (EOFError, ConnectionError):
                 return
             try:
-                if (path, name) not in functions:
-                    functions[path, name] = _load(path, name)
-                pipe.send((functions[path, name](world, *args, **options), None))
+                pipe.send((function(world, *args, **options), None))
             except BaseException:
                 pipe.send((None, traceback.format_exc()))
-
-
-def _load(path: str, name: str):
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(Path(path).stem, module)
-    spec.loader.exec_module(module)
-    return getattr(module, name)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-import small_worlds
-from worker_group import CONTEXT, free_port
+from several_ranks import small_worlds
+from several_ranks.worker_group import CONTEXT, free_port
 
 from megabert.distributed.process_group import FAILURE_BARRIER_S
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from toy_training import ENGINES, ds_config, gather_whole
+from several_ranks.toy_training import ENGINES, ds_config, gather_whole
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OptimizerConfig

@@ -6,7 +6,7 @@ that leaves these instances out really is cured.
 
 import json
 
-from integration.runs import Run
+from support.runs import Run
 
 from megabert.checkpoints.format import read_checkpoint_manifest
 

@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from environment import CLEARED, KEPT, clear, is_cleared
+from support.environment import CLEARED, KEPT, clear, is_cleared
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("slurm", "examples", "requirements")

@@ -3,9 +3,9 @@
 from collections import Counter
 from types import SimpleNamespace
 
-from test_engine_bert import micro_batch
-from toy_training import ENGINES, ds_config
-from wire import counting
+from several_ranks.test_engine_bert import micro_batch
+from several_ranks.toy_training import ENGINES, ds_config
+from several_ranks.wire import counting
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OptimizerConfig

@@ -1,10 +1,9 @@
 """What a step sends and how often the host waits, counted: docs/distributed.md has the table."""
 
-import counted_training
 import pytest
 import torch
 import torch.distributed as dist
-import wire
+from several_ranks import counted_training, wire
 
 NUMBERS = 100
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from unit.ops.test_attention import LENGTHS, TOLERANCE, relative_error, site_of
+from unit.ops.attention.test_dense_attention import LENGTHS, TOLERANCE, relative_error, site_of
 
 from megabert.errors import KernelError
 from megabert.ops.attention.disentangled import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from worker_group import WorkerGroup
+from several_ranks.worker_group import WorkerGroup
 
 from megabert.distributed.run_lock import RunLock
 from megabert.errors import CheckpointError, DataError

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from saving import save_checkpoint
-from toy_training import batch_of, gather_whole, make_engine, train_step
+from several_ranks.saving import save_checkpoint
+from several_ranks.toy_training import batch_of, gather_whole, make_engine, train_step
 
 from megabert.checkpoints.loading import find_checkpoint, load_checkpoint, read_masters
 from megabert.engine.weight_average import WeightAverage

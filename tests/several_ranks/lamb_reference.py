@@ -4,8 +4,8 @@ import math
 
 import torch
 import torch.distributed as dist
+from several_ranks.toy_training import gather_whole, make_engine, train_step, whole_masters
 from torch import Tensor
-from toy_training import gather_whole, make_engine, train_step, whole_masters
 
 from megabert.optim import Fragment
 
