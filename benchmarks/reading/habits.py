@@ -3,15 +3,18 @@
     python benchmarks/reading/habits.py               counts of this tree
     python benchmarks/reading/habits.py --rev REV     counts of a commit
     python benchmarks/reading/habits.py --list KIND   every place of one kind ("all": of all)
-    python benchmarks/reading/habits.py --check       exit 1 if a message or a help text has one
+    python benchmarks/reading/habits.py --check       exit 1 if a message has one, or prose or docs more than before
+    python benchmarks/reading/habits.py --lower       record this tree's counts where they are below the recorded ones
 
 A *message* is what a user reads: help texts, field docstrings of a configuration (they are shown by ``--help``), logged
-lines and errors. *Prose* is docstrings, comments and names; *docs* is Markdown.
+lines and errors. *Prose* is docstrings, comments and names; *docs* is Markdown. Of these two, ``habits.json`` has the
+most places of each kind that there may be. Only ``--lower`` writes it, and it never writes a larger number.
 """
 
 import argparse
 import ast
 import io
+import json
 import re
 import subprocess
 import sys
@@ -47,6 +50,7 @@ KINDS = {
     "those that": re.compile(r"\b(?:those (?:that|of|who|whose|which)|whoever|whatever it|that of)\b", re.IGNORECASE),
 }
 ERRORS = re.compile(r"Error$|^fail$|^warning$|^info$|^error$|^damaged$|^print$|^add_argument$|^add_parser$|^say$")
+CEILINGS = Path(__file__).with_name("habits.json")
 SHOWN_BY_HELP = re.compile(r"megabert/config/|data_prep/config\.py$")
 
 
@@ -64,7 +68,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rev", help="a commit (default: the files as they are)")
     parser.add_argument("--list", choices=[*KINDS, "all"], help="print each place of this kind")
-    parser.add_argument("--check", action="store_true", help="exit 1 if a message has one of these habits")
+    parser.add_argument("--check", action="store_true", help="exit 1 if a message has one, or another text too many")
+    parser.add_argument("--lower", action="store_true", help="record lower counts as what there may be from now on")
     arguments = parser.parse_args()
     counts: Counter[tuple[str, str]] = Counter()
     for text in texts(arguments.rev):
@@ -79,7 +84,29 @@ def main() -> int:
     print(f"{'habit':14}{'message':>9}{'prose':>9}{'docs':>9}", file=sys.stderr)
     for kind in KINDS:
         print(f"{kind:14}" + "".join(f"{counts[kind, r]:9}" for r in ("message", "prose", "docs")), file=sys.stderr)
-    return int(arguments.check and any(counts[kind, "message"] for kind in KINDS))
+    if arguments.lower:
+        lower = {
+            kind: {reader: min(most, counts[kind, reader]) for reader, most in ceilings.items()}
+            for kind, ceilings in _ceilings().items()
+        }
+        CEILINGS.write_text(json.dumps(lower, indent=2) + "\n")
+    return int(arguments.check and _is_refused(counts))
+
+
+def _ceilings() -> dict[str, dict[str, int]]:
+    return json.loads(CEILINGS.read_text())
+
+
+def _is_refused(counts: Counter[tuple[str, str]]) -> bool:
+    """Return whether a message has a habit, or prose or docs have more of one than is recorded; print the latter."""
+    grown = [
+        f"{kind}: {counts[kind, reader]} places in {reader}, at most {most} are allowed: --list {kind!r} shows them"
+        for kind, ceilings in _ceilings().items()
+        for reader, most in ceilings.items()
+        if counts[kind, reader] > most
+    ]
+    print(*grown, sep="\n", end="\n" if grown else "")
+    return bool(grown) or any(counts[kind, "message"] for kind in KINDS)
 
 
 def texts(revision: str | None) -> Iterator[Text]:

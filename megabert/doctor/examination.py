@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megabert.distributed.environments import describe_rank, find_launcher, own_rank, step_hosts
-from megabert.doctor.finding import Finding, failure, listing, merge
+from megabert.doctor.finding import Finding, failure, listing, merge_findings
 from megabert.doctor.machine import check_disk, check_limits, check_slurm, check_torch, check_versions, existing
 from megabert.errors import ConfigError
 from megabert.files import open_in_place
@@ -70,7 +70,7 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
     with _shared_file(run_dir, rank) as is_seen:
         answers = probe_world([vars(finding) for finding in findings], device=kind, checks={SHARED: is_seen})
     by_rank = [(answer.host, [Finding(**values) for values in answer.local]) for answer in answers if answer.has_come]
-    return merge(by_rank) + judge(answers, expected_hosts=_expected_hosts())
+    return merge_findings(by_rank) + judge(answers, expected_hosts=_expected_hosts())
 
 
 def judge(answers: "Sequence[Answer]", *, expected_hosts: Sequence[str]) -> list[Finding]:

@@ -53,7 +53,7 @@ def is_fit(findings: Sequence[Finding]) -> bool:
     return all(finding.level != "failed" for finding in findings)
 
 
-def merge(by_rank: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
+def merge_findings(by_rank: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
     """Join the findings of all ranks: one line for what all of them found, and hosts and ranks with the others.
 
     Args:

@@ -11,7 +11,7 @@ import pytest
 from megabert.cli import main
 from megabert.doctor.devices import check_devices, check_ops, explain
 from megabert.doctor.examination import SHARED, judge
-from megabert.doctor.finding import Finding, is_fit, merge, render
+from megabert.doctor.finding import Finding, is_fit, merge_findings, render
 from megabert.doctor.machine import check_disk
 from megabert.doctor.probe import Answer, probe_world
 from megabert.errors import ConfigError
@@ -135,7 +135,7 @@ def test_rank_without_an_answer_is_named():
 
 
 def test_findings_of_all_ranks_stand_once_and_others_with_their_place():
-    merged = merge([("node1", [ok("H200")]), ("node1", [ok("H200")]), ("node2", [ok("H200"), ok("slow")])])
+    merged = merge_findings([("node1", [ok("H200")]), ("node1", [ok("H200")]), ("node2", [ok("H200"), ok("slow")])])
     assert [(finding.text, finding.where) for finding in merged] == [("H200", ""), ("slow", "node2 (rank 2)")]
 
 
