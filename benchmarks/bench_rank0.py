@@ -29,9 +29,10 @@ from data_prep.config import BuildConfig, CleanConfig, SourceConfig  # noqa: E40
 from data_prep.execution import records  # noqa: E402
 from data_prep.execution.build_state import Origins, installed_versions  # noqa: E402
 from data_prep.execution.executors import Executor  # noqa: E402
+from data_prep.execution.problems import EXAMPLES  # noqa: E402
 from data_prep.execution.records import CheckTask, FileRecord, Outcome  # noqa: E402
 from data_prep.execution.work_units import Build, Done, Unit  # noqa: E402
-from data_prep.extract.opening import EXAMPLES, InputFile  # noqa: E402
+from data_prep.extract.opening import InputFile  # noqa: E402
 from data_prep.instances.assemble import LENGTH_BINS  # noqa: E402
 from data_prep.pipeline import build as build_all  # noqa: E402
 from data_prep.steps.step1_extract import PART_CHARACTERS, extract_documents  # noqa: E402

@@ -26,9 +26,8 @@ sys.path.insert(0, str(ROOT))
 from data_prep.cli import main as megabert_data  # noqa: E402
 from data_prep.documents import document_set  # noqa: E402
 from data_prep.documents.document_set import DocumentSet, bucket_path, index_path  # noqa: E402
-from data_prep.instances.assemble import assemble  # noqa: E402
+from data_prep.instances.assemble import assemble, make_pairs  # noqa: E402
 from data_prep.instances.pairs import PairOptions  # noqa: E402
-from data_prep.steps.step6_instances import make_pairs  # noqa: E402
 from megabert.shards import ShardMetadata  # noqa: E402
 from megabert.tokenization import load_tokenizer  # noqa: E402
 

@@ -2,25 +2,18 @@
 
 Counts come from the functions that plan a build. How many tokens and documents the text has is estimated from a look
 at some of it (`data_prep.text_sample`), or is that of English web text. Rates were measured as
-``benchmarks/bench_data.log`` and ``benchmarks/bench_rank0.log`` say; `measured_rates` measures those of this machine.
+``benchmarks/bench_data.log`` and ``benchmarks/bench_rank0.log`` say; `data_prep.rates` measures those of this machine.
 """
 
 import shutil
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from data_prep.config import BuildConfig
 from data_prep.documents.token_files import TokenFiles
-from data_prep.execution.executors import Executor
-from data_prep.execution.work_units import Unit
 from data_prep.extract.inputs import chunk_size
 from data_prep.extract.opening import InputFile
 from data_prep.steps.step1_extract import PART_CHARACTERS
@@ -29,7 +22,6 @@ from data_prep.steps.step4_merge_chunks import MAX_FILES, plan_levels
 from data_prep.steps.step5_bucket import count_buckets
 from data_prep.steps.step6_instances import BYTES_A_TOKEN, count_buckets_a_shard
 from data_prep.text_sample import TextSample, english
-from megabert.config import loading
 from megabert.errors import ConfigError, DataError
 from megabert.path_arguments import takes_paths
 
@@ -236,44 +228,3 @@ def shown(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:,.1f} PB"
-
-
-def measured_rates(config: BuildConfig) -> dict[str, float]:
-    """Measure `RATES` on this machine, by a build of four megabytes of made-up words; about half a minute."""
-    rng, words = np.random.default_rng(0), [f"w{number:x}".translate(_LETTERS) for number in range(20_000)]
-    ranks = np.minimum(rng.zipf(1.2, 700_000), len(words)) - 1
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "words.txt"
-        sentences = [" ".join(words[int(i)] for i in part) + "." for part in np.array_split(ranks, 35_000)]
-        parts = [" ".join(sentences[first : first + 20]) for first in range(0, len(sentences), 20)]
-        path.write_text("\n\n".join(parts), encoding="utf-8")
-        clock = _Clock()
-        changes = {"vocab_size": 4096, "lengths": config.lengths[:1], "dupe_factor": 2}
-        small = loading.merge_layers(BuildConfig, {"sources": [{"input": str(path)}], **changes})
-        from data_prep.pipeline import build  # this module is read by it
-
-        for number in range(2):  # the first one compiles
-            clock.seconds.clear()
-            build(small, Path(folder) / str(number), clock)
-        megabytes = path.stat().st_size / 1e6
-    passes = {"instances": 2 + small.validation_share}
-    return {step: megabytes * passes.get(step, 1) / seconds for step, seconds in clock.seconds.items() if step in RATES}
-
-
-_LETTERS = str.maketrans("0123456789", "ghijklmnop")
-
-
-class _Clock(Executor):
-    """Does units in this process and adds up the CPU seconds of each step."""
-
-    def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
-
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """Yield results, and the time that they took to ``seconds``."""
-        for index, task in enumerate(tasks):
-            start = time.process_time()
-            result = function(task)
-            if isinstance(task, Unit):
-                self.seconds[task.step.split("-")[0]] += time.process_time() - start  # type: ignore[assignment]
-            yield index, result

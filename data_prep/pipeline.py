@@ -20,6 +20,7 @@ from data_prep.checks.corpus_counts import corpus_counts, require_documents, req
 from data_prep.checks.stats import as_damage, describe_corpus
 from data_prep.config import BuildConfig
 from data_prep.documents.document_set import EXTRACTED, SPLITS, bucket_path, bucket_schema, documents_of, tokenizer_of
+from data_prep.documents.held_out import first_trained
 from data_prep.documents.token_files import TokenFiles
 from data_prep.estimate import estimate, require_space
 from data_prep.execution.build_state import (
@@ -30,6 +31,7 @@ from data_prep.execution.build_state import (
     read_state,
     refusal_noted,
     remember,
+    require_text_as_before,
     write_state,
 )
 from data_prep.execution.changes import PLAN_NAME, SET_ASIDE, set_aside
@@ -38,9 +40,8 @@ from data_prep.execution.records import Counts
 from data_prep.execution.sealed import seal, unseal
 from data_prep.execution.work_units import Build
 from data_prep.extract.first_look import warn_of_likely_mistakes
-from data_prep.extract.inputs import find_files
+from data_prep.extract.inputs import find_files, hash_inputs
 from data_prep.extract.opening import InputFile
-from data_prep.steps.held_out import first_trained
 from data_prep.steps.step1_extract import extract_documents
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
 from data_prep.steps.step3_tokenize import split_documents_again, tokenize_documents
@@ -48,6 +49,7 @@ from data_prep.steps.step4_merge_chunks import merge_chunks
 from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
 from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
 from data_prep.text_sample import sample_text
+from megabert.config.loading import to_dict
 from megabert.errors import DataError
 from megabert.files import atomic_write, read_small
 from megabert.path_arguments import takes_paths
@@ -124,7 +126,10 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
         needed = estimate(config, files, executor.workers, sample=sample_text(config, files))
         print(require_space(needed, output), file=sys.stderr)
     with lock_folder(output), executor:
-        earlier, state = read_state(output), remember(output, config, files, executor)
+        earlier = read_state(output)
+        if earlier is not None:
+            require_text_as_before(output, earlier.config, to_dict(config))
+        state = remember(output, config, earlier, hash_inputs(files, executor))
         begun = Build(output, config, executor, state.versions, state.origins)
         if state.before:
             set_aside(output)

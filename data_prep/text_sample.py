@@ -1,4 +1,4 @@
-"""How many tokens and documents a text has, from a look at some of it: before a build no vocabulary says so."""
+"""A look at some of the text before a build: its tokens and documents, which no vocabulary tells yet; is it enough?"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.config import BuildConfig
-from data_prep.documents.document_set import tokenizer_of
+from data_prep.documents.document_set import hash_text, tokenizer_of
+from data_prep.documents.held_out import needed, require_enough
 from data_prep.extract.inputs import plan_chunks
-from data_prep.extract.opening import InputFile
+from data_prep.extract.opening import InputChunk, InputFile
+from data_prep.extract.sentences import split_sentences
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
 from megabert.errors import MegabertError
 from megabert.tokenization import DEFAULT_VOCAB_SIZE
@@ -80,6 +82,31 @@ def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
     if not sum(tokens):
         return english(config)
     return TextSample(document_bytes=np.array(sizes, float), document_tokens=np.array(tokens, float))
+
+
+def foresee_enough(config: BuildConfig, chunks: Sequence[InputChunk]) -> None:
+    """Refuse a corpus that is too small before it is extracted; reads until there are enough documents.
+
+    Args:
+        config: Names the share and the objective, and how documents are read.
+        chunks: All parts of the input.
+
+    Raises:
+        DataError: It is too small, or cannot be read.
+    """
+    different, several = set[int](), set[int]()
+    wanted = needed(config) * (2 if config.validation_share else 1)
+    readers = (DocumentReader(ExtractTask(chunk, number, config, Path())) for number, chunk in enumerate(chunks))
+    texts = (paragraphs for reader in readers for paragraphs in reader.documents() if paragraphs)
+    for number, paragraphs in enumerate(texts):
+        # Copies of a text count if none is held out.
+        name = hash_text("\n".join(paragraphs)) if config.validation_share else number
+        different.add(name)
+        if config.objective == "none" or len(split_sentences(paragraphs, config.language)) > 1:
+            several.add(name)
+        if len(several) == wanted:
+            return
+    require_enough(config, len(different), len(several))
 
 
 def _documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[str]:

@@ -4,11 +4,11 @@ from collections import Counter
 from typing import Any
 
 from data_prep.config import BuildConfig
+from data_prep.documents.held_out import require_several_sentences
+from data_prep.execution.problems import EXAMPLES
 from data_prep.execution.records import Counts
-from data_prep.extract.opening import EXAMPLES
 from megabert.errors import DataError
 
-MAX_ONE_SENTENCE_SHARE = 0.2
 UNREADABLE = ("undecodable_documents", "bad_lines", "unparsable_pages", "cut_files", "damaged_files")
 """Problems that ``max_bad_share`` bounds; documents above the size limit are counted only."""
 LOST_ENDS = ("cut_files", "damaged_files", "cut_pages")
@@ -150,23 +150,3 @@ def require_pairs(config: BuildConfig, corpus: Counts) -> None:
                 f"left for length {length}. Give longer documents, lower --min-tokens, or leave the length out."
             )
     require_several_sentences(config, single, documents)
-
-
-def require_several_sentences(config: BuildConfig, single: int, documents: int) -> None:
-    """Refuse to make pairs of a corpus in which too many documents have one sentence.
-
-    Args:
-        config: Names the objective.
-        single: Number of these documents.
-        documents: Number of all.
-
-    Raises:
-        DataError: They are too many.
-    """
-    if config.objective != "none" and single > MAX_ONE_SENTENCE_SHARE * documents:
-        raise DataError(
-            f"{single:,} of {documents:,} documents have one sentence, which gives no pair; objective="
-            f"{config.objective} allows {MAX_ONE_SENTENCE_SHARE:.0%}. Use objective: none (--objective none), or "
-            "fix the document borders: blank lines part documents, where --format book takes a file as one; and "
-            "--language decides sentences."
-        )

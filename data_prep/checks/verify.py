@@ -20,9 +20,8 @@ from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, 
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, UnitProgress
 from data_prep.execution.records import Tally
-from data_prep.instances.assemble import assemble, count_instances
+from data_prep.instances.assemble import assemble, count_instances, make_pairs
 from data_prep.instances.pairs import PairOptions, Pairs
-from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import DataError
 from megabert.files import check_regular
 from megabert.path_arguments import takes_paths

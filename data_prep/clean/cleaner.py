@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from data_prep.clean.bounds import excess_of
 from data_prep.config import CleanConfig
-from data_prep.extract.opening import Problems
+from data_prep.execution.problems import Problems
 from megabert.errors import ConfigError
 from megabert.tokenization import compose
 

@@ -1,38 +1,31 @@
 """``megabert-data build``: text to shards of pre-training instances."""
 
 import sys
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
 
 from data_prep.checks.corpus_counts import LOST_ENDS, counted
 from data_prep.checks.stats import as_damage, describe_corpus, describe_split, share, tokens_read
 from data_prep.commands.estimate import estimate_lines
-from data_prep.config import BUILD_NEEDS, BuildConfig, CleanConfig, CleaningRule, SourceConfig
+from data_prep.commands.options import add_source_arguments, add_worker_arguments, make_config
+from data_prep.config import BuildConfig
 from data_prep.estimate import estimate
 from data_prep.execution.build_state import describe_repeats, read_state, require_text_as_before
 from data_prep.execution.changes import PLAN_NAME
-from data_prep.execution.executors import Executor, available_cores, executor_of_all_ranks
+from data_prep.execution.executors import Executor, executor_of_all_ranks
 from data_prep.execution.records import Counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import Built, build
-from data_prep.steps.held_out import foresee_enough
-from data_prep.text_sample import sample_text
-from megabert.command_line.program import Parser, positive
+from data_prep.text_sample import foresee_enough, sample_text
+from megabert.command_line.program import Parser
 from megabert.config import loading
-from megabert.config.fields import field_table
-from megabert.config.needs import refuse_idle
-from megabert.errors import ConfigError
 
 MAX_UNKNOWN_SHARE = 0.005
 """Share of [UNK] above which a build warns that the tokenizer does not fit the text."""
 MIN_RANDOM_SHARE, FEW_INSTANCES = 0.25, 8
 """Share of random next sentences below which a build warns (half are wanted), and instances that tell it."""
-MAX_WORKERS = 4096
-SOURCE_FIELDS = ("format", "encoding", "field")
-"""Fields of a source that are also flags for all ``--input``."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -57,39 +50,6 @@ def add_arguments(parser: Parser) -> None:
     )
 
 
-def add_source_arguments(parser: Parser) -> None:
-    """Add the options that say where text comes from."""
-    parser.add_argument("--input", nargs="+", metavar="GLOB", help="files; each glob is a source, counted on its own")
-    for row in field_table(SourceConfig):
-        if row.path in SOURCE_FIELDS:
-            text = f"{row.about.rstrip('.')}; for all --input (default: {row.default})"
-            parser.add_argument(f"--{row.path}", choices=row.choices or None, help=text)
-    rules, default = get_args(CleaningRule), " ".join(CleanConfig().rules)
-    text = f"cleaning rules, clean.rules in files: none, or of {', '.join(rules)} (default: {default})"
-    parser.add_argument("--clean", nargs="+", choices=("none", *rules), metavar="RULE", help=text)
-    parser.add_rule("--clean", excludes=["--clean.rules"])
-    for name in SOURCE_FIELDS:  # sources of a file have their own
-        parser.add_rule(f"--{name}", needs=["--input"])
-    parser.add_config_files(under="the defaults")
-
-
-def add_worker_arguments(parser: Parser) -> None:
-    """Add the options that say who does the work."""
-    text = "processes (default: one a core)"
-    parser.add_argument("--workers", type=_workers, default=available_cores(), metavar="N", help=text)
-    text = "spread the work over MPI ranks; automatic under mpirun or srun with several tasks"
-    parser.add_argument("--mpi", action="store_true", help=text)
-    parser.add_rule("--workers", excludes=["--mpi"])
-
-
-def _workers(text: str) -> int:
-    """Read a number of processes."""
-    number = positive(text)
-    if number > MAX_WORKERS:
-        raise ArgumentTypeError(f"{number} is above {MAX_WORKERS}; more than one per core gains nothing")
-    return number
-
-
 def run(options: Namespace) -> int:
     """Build, then print a summary; with MPI on rank 0."""
     with executor_of_all_ranks(options.workers, is_mpi=options.mpi) as executor:
@@ -110,25 +70,6 @@ def _run(options: Namespace, executor: Executor) -> int:
         for warning in (*_warnings(corpus), *_label_warnings(built)):
             print(f"warning: {warning}", file=sys.stderr)
     return 0
-
-
-def make_config(options: Namespace) -> BuildConfig:
-    """Merge defaults, files and flags.
-
-    Raises:
-        ConfigError: Unknown or impossible settings, or no source.
-    """
-    fields: dict[str, Any] = dict(options.fields)
-    if options.clean is not None:
-        fields["clean"] = {**fields.get("clean", {}), "rules": [] if options.clean == ["none"] else options.clean}
-    of_source = {name: getattr(options, name) for name in SOURCE_FIELDS if getattr(options, name)}
-    # The N-th --input is source N: --sources.N.weight and the like change it.
-    sources = {"sources": [{"input": glob, **of_source} for glob in options.input]} if options.input else {}
-    if not sources and not any("sources" in loading.read_yaml(path) for path in options.config):
-        raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
-    config = loading.merge_layers(BuildConfig, *options.config, sources, fields)
-    refuse_idle([flag.path for flag in options.field_flags], loading.to_dict(config), BUILD_NEEDS)
-    return config
 
 
 def _show_plan(config: BuildConfig, output: Path, workers: int) -> int:

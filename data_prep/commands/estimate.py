@@ -4,9 +4,11 @@ import re
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
+from data_prep.commands.options import SOURCE_FIELDS, add_source_arguments, make_config
 from data_prep.config import BuildConfig
-from data_prep.estimate import WORKER_MIB, BuildEstimate, estimate, measured_rates, require_space, shown
+from data_prep.estimate import WORKER_MIB, BuildEstimate, estimate, require_space, shown
 from data_prep.extract.inputs import find_files
+from data_prep.rates import measured_rates
 from data_prep.text_sample import sample_text
 from megabert.command_line.program import Parser, positive
 from megabert.text_tables import render_table
@@ -16,8 +18,6 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    from data_prep.commands.build import SOURCE_FIELDS, add_source_arguments  # which shows estimates itself
-
     parser.description = "Say what a build will take: units, files, disk, memory and time. Nothing is written."
     parser.examples = [
         "megabert-data estimate --input-bytes 10TB --ranks 1000",
@@ -47,8 +47,6 @@ def _size(text: str) -> int:
 
 def run(options: Namespace) -> int:
     """Estimate and print."""
-    from data_prep.commands.build import make_config
-
     if options.input_bytes:
         options.input = ["(planned)"]
     config = make_config(options)

@@ -4,7 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from data_prep.checks.verify import verify
-from data_prep.commands.build import add_worker_arguments
+from data_prep.commands.options import add_worker_arguments
 from data_prep.commands.stats import shard_folders
 from data_prep.execution.executors import executor_of_all_ranks
 from megabert.command_line.program import Parser

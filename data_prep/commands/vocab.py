@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.checks.corpus_counts import require_readable
-from data_prep.commands.build import add_source_arguments, make_config
+from data_prep.commands.options import add_source_arguments, make_config
 from data_prep.config import BuildConfig
 from data_prep.documents.document_set import hash_text
 from data_prep.execution.records import Counts, add_counts

@@ -24,9 +24,7 @@ import megabert
 from data_prep.config import BuildConfig
 from data_prep.execution.changes import PLAN_NAME, make_way, require_plain_documents, set_aside
 from data_prep.execution.dependence import PART_OF_STEP, Part, first_changed, settings_of, shard_settings_of
-from data_prep.execution.executors import Executor
 from data_prep.execution.sealed import seal, unseal
-from data_prep.extract.opening import InputFile, input_sha256
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError, MegabertError
 from megabert.files import (
@@ -151,25 +149,28 @@ def _remove_leftovers(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def remember(folder: Path, config: BuildConfig, files: list[InputFile], executor: Executor) -> BuildState:
+def remember(folder: Path, config: BuildConfig, earlier: BuildState | None, inputs: list[InputRecord]) -> BuildState:
     """Record configuration and inputs; if they have changed, delete everything that depends on them.
 
+    Args:
+        folder: The build.
+        config: Its configuration; `require_text_as_before` allows it.
+        earlier: The result of `read_state`.
+        inputs: All input files.
+
     Returns:
-        What is recorded.
+        The new record.
 
     Raises:
-        ConfigError: A setting has changed that all else depends on.
-        DataError: The inputs have changed, or the record is damaged.
+        ConfigError: The documents are finished, and cannot be split as this configuration asks.
+        DataError: The inputs have changed.
     """
-    now, earlier = loading.to_dict(config), read_state(folder)
+    now = loading.to_dict(config)
     if earlier is None:
-        state = BuildState(now, _hash_inputs(files, executor), installed_versions())
-    elif (folder / REFUSED).exists():
-        state = _change(folder, earlier, now, _hash_inputs(files, executor))
+        state = BuildState(now, inputs, installed_versions())
     else:
-        require_text_as_before(folder, earlier.config, now)
-        inputs = _hash_inputs(files, executor)
-        _require_input_as_before(folder, earlier.inputs, inputs)
+        if not (folder / REFUSED).exists():
+            _require_input_as_before(folder, earlier.inputs, inputs)
         state = _change(folder, earlier, now, inputs)
     if state != earlier:
         write_state(folder, state)
@@ -285,10 +286,12 @@ def require_folder(folder: Path) -> None:
 def require_text_as_before(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Refuse another configuration that changes the text or the vocabulary, which all else is made from.
 
+    After a refusal of the corpus nothing was made yet, and any change is allowed.
+
     Raises:
         ConfigError: It does.
     """
-    if first_changed(old, new) in (Part.TEXT, Part.VOCABULARY):
+    if not (folder / REFUSED).exists() and first_changed(old, new) in (Part.TEXT, Part.VOCABULARY):
         lines = "\n".join(f"  {line}" for line in describe_changes(old, new))
         raise ConfigError(
             f"{folder}: was begun with another configuration, and its text is deleted or was read in another way:\n"
@@ -313,12 +316,6 @@ def describe_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         before, now = pairs.pop(name)
         pairs |= loading.differences({name: before}, {name: now})
     return [f"{path}: {before!r} there, {now!r} now" for path, (before, now) in pairs.items()]
-
-
-def _hash_inputs(files: list[InputFile], executor: Executor) -> list[InputRecord]:
-    """Return a record of each input file."""
-    hashes = dict(executor.run(input_sha256, [file.path for file in files]))
-    return [InputRecord(file.path, file.bytes, hashes[index]) for index, file in enumerate(files)]
 
 
 def _contents(records: list[InputRecord]) -> set[tuple[str, str]]:

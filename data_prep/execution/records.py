@@ -21,8 +21,8 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AfterValidator, NonNegativeInt
 
+from data_prep.execution.problems import EXAMPLES
 from data_prep.execution.sealed import START, seal, unseal
-from data_prep.extract.opening import EXAMPLES
 from megabert.errors import DataError
 from megabert.files import NO_SPACE, disk_full, open_in_place, open_to_read, sha256_file
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data_prep.extract.opening import MAX_DOCUMENT_BYTES, InputChunk, InputFile, Problems, is_url, open_stored
+from data_prep.execution.problems import MAX_DOCUMENT_BYTES, Problems
+from data_prep.extract.opening import InputChunk, InputFile, is_url, open_stored
 from megabert.errors import DataError
 from megabert.files import check_regular
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from data_prep.extract.opening import BLOCK_BYTES, InputFile, Problems, content_blocks, is_url
+from data_prep.execution.problems import Problems
+from data_prep.extract.opening import BLOCK_BYTES, InputFile, content_blocks, is_url
 from data_prep.extract.text import UNCUTTABLE
 from megabert.errors import DataError
 

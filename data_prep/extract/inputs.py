@@ -12,6 +12,8 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 
 from data_prep.config import SourceConfig
+from data_prep.execution.build_state import InputRecord
+from data_prep.execution.executors import Executor
 from data_prep.extract.columns import part_sizes
 from data_prep.extract.first_look import refuse_other_kinds, unknown_format
 from data_prep.extract.opening import (
@@ -21,6 +23,7 @@ from data_prep.extract.opening import (
     InputFile,
     file_size,
     find_paths,
+    input_sha256,
     modified_ns,
     open_stored,
 )
@@ -61,6 +64,12 @@ def find_files(sources: tuple[SourceConfig, ...]) -> list[InputFile]:
         raise DataError(f"The corpus is empty: {len(files)} file(s) of 0 bytes. Give --input files that hold text.")
     refuse_other_kinds(files)
     return files
+
+
+def hash_inputs(files: list[InputFile], executor: Executor) -> list[InputRecord]:
+    """Return a record of each input file, with its SHA-256."""
+    hashes = dict(executor.run(input_sha256, [file.path for file in files]))
+    return [InputRecord(file.path, file.bytes, hashes[index]) for index, file in enumerate(files)]
 
 
 def _files_of(index: int, source: SourceConfig) -> list[InputFile]:

@@ -14,7 +14,8 @@ from typing import BinaryIO
 
 from pydantic_core import from_json
 
-from data_prep.extract.opening import MAX_DOCUMENT_BYTES, InputChunk, InputFile, Problems, content_blocks, open_stored
+from data_prep.execution.problems import MAX_DOCUMENT_BYTES, Problems
+from data_prep.extract.opening import InputChunk, InputFile, content_blocks, open_stored
 
 NEAR_END_BYTES = 4096
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")

@@ -1,8 +1,9 @@
-"""From pairs to the rows of a shard: gather tokens, add [CLS] and [SEP], mask; and what is counted of the rows."""
+"""From documents to the rows of a shard: pairs, their tokens with [CLS] and [SEP], masks; and counts of the rows."""
 
 # I instances, T tokens, M predictions, R rows
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.documents.arrow_files import make_list, offsets_of
-from data_prep.documents.document_set import DocumentSet
-from data_prep.instances.draws import MASKS
-from data_prep.instances.pairs import Pairs
+from data_prep.documents.document_set import DocumentSet, tokenizer_of
+from data_prep.instances.balanced import pair_balanced
+from data_prep.instances.draws import MASKS, ORDER
+from data_prep.instances.google import pair_google
+from data_prep.instances.pairs import DocumentBucket, PairOptions, Pairs, full_sentences
 from megabert.masking.masking import MaskedInstances, mask_instances
 from megabert.randomness.keyed import mix
 from megabert.shards import FlatInstances, ShardMetadata, instance_schema, token_type
@@ -31,6 +34,22 @@ class Instances:
     """Shape (I + 1,): where each instance starts, and the end of the last."""
     segment_b_start: NDArray[np.int64]
     """Position of B's first token in each instance; the length of the instance where there is no B."""
+
+
+def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
+    """Return the pairs of a bucket in the order of the shard, which a random key of each pair decides."""
+    # Imported here, because it brings numba, for which `megabert-data --help` should not wait.
+    from megabert.randomness.keyed_loops import order_of
+
+    part, metadata = DocumentBucket(documents, bucket), options.metadata
+    if metadata.objective == "none":
+        pairs = full_sentences(part, options)
+    elif metadata.pairing == "google":
+        pairs = pair_google(part, options)
+    else:
+        pairs = pair_balanced(part, options, tokenizer_of(tokenizer).is_subword)
+    # The pairings walk document by document, so rows of one document are neighbours until here.
+    return pairs.take(order_of(mix(pairs.key, ORDER)))
 
 
 def assemble(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> Instances:

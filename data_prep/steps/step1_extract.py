@@ -13,20 +13,21 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.clean.cleaner import Cleaner
+from data_prep.clean.paragraph_copies import find_paragraph_copies
 from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, write_hashes
 from data_prep.config import BuildConfig
 from data_prep.documents.arrow_files import offsets_of, write_batches
 from data_prep.documents.document_set import EXTRACTED, hash_text
+from data_prep.execution.problems import Problems
 from data_prep.execution.progress import BYTES
 from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import Build, LazyList, Unit
 from data_prep.extract.columns import column_documents
 from data_prep.extract.inputs import plan_chunks
-from data_prep.extract.opening import InputChunk, InputFile, Problems
+from data_prep.extract.opening import InputChunk, InputFile
 from data_prep.extract.sentences import split_sentences
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents, utf8_length
 from data_prep.extract.wikipedia import wikipedia_documents
-from data_prep.steps.paragraph_copies import find_paragraph_copies
 
 READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
     "text": text_documents,

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from data_prep.documents.arrow_files import checked_batches, checked_table, offsets_of, write_batches
 from data_prep.documents.document_set import EXTRACTED, TokenizedDocuments, bucket_schema, document_schema, tokenizer_of
+from data_prep.documents.held_out import split_of
 from data_prep.documents.token_files import TokenFiles
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome, StepRecords
 from data_prep.execution.sealed import unseal
 from data_prep.execution.work_units import Build, LazyList, Unit
-from data_prep.steps.held_out import split_of
 from megabert.errors import DataError
 from megabert.files import sha256_file
 from megabert.shards import token_type
@@ -59,7 +59,7 @@ def tokenize_documents(build: Build, texts: Sequence[Path], first_trained: int) 
     Args:
         build: The build.
         texts: Files of extracted documents.
-        first_trained: What `data_prep.steps.held_out.first_trained` returned.
+        first_trained: What `data_prep.documents.held_out.first_trained` returned.
 
     Returns:
         One file of tokenized documents for each extracted file, and what was counted.
@@ -84,7 +84,7 @@ def split_documents_again(
         build: The build.
         sources: Their buckets.
         context: What the records of these are sealed with.
-        first_trained: What `data_prep.steps.held_out.first_trained` returned.
+        first_trained: What `data_prep.documents.held_out.first_trained` returned.
 
     Returns:
         A file of tokenized documents for each bucket, and how many are held out.

@@ -22,14 +22,10 @@ from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, 
 from data_prep.execution.progress import INSTANCES
 from data_prep.execution.records import Counts, Outcome, Tally
 from data_prep.execution.work_units import Build, Results, Unit
-from data_prep.instances.assemble import assemble, count_instances, mask, to_batch
-from data_prep.instances.balanced import pair_balanced
-from data_prep.instances.draws import ORDER
-from data_prep.instances.google import pair_google
-from data_prep.instances.pairs import DocumentBucket, PairOptions, Pairs, full_sentences
+from data_prep.instances.assemble import assemble, count_instances, make_pairs, mask, to_batch
+from data_prep.instances.pairs import PairOptions
 from megabert.config.loading import to_dict
 from megabert.errors import DataError
-from megabert.randomness.keyed import mix
 from megabert.shards import (
     FlatInstances,
     Manifest,
@@ -238,22 +234,6 @@ def shard_of(outcome: Outcome) -> tuple[int, int, int, str] | None:
             rows, tokens, masked = (index(outcome.counts[key]) for key in ("rows", "tokens", "masked_tokens"))
             return rows, tokens, masked, file.sha256
     return None
-
-
-def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
-    """Return the pairs of a bucket in the order of the shard, which a random key of each pair decides."""
-    # Imported here, because it brings numba, for which `megabert-data --help` should not wait.
-    from megabert.randomness.keyed_loops import order_of
-
-    part, metadata = DocumentBucket(documents, bucket), options.metadata
-    if metadata.objective == "none":
-        pairs = full_sentences(part, options)
-    elif metadata.pairing == "google":
-        pairs = pair_google(part, options)
-    else:
-        pairs = pair_balanced(part, options, tokenizer_of(tokenizer).is_subword)
-    # The pairings walk document by document, so rows of one document are neighbours until here.
-    return pairs.take(order_of(mix(pairs.key, ORDER)))
 
 
 def _manifest(

@@ -18,9 +18,9 @@ from unit.data_prep.conftest import WholeSplit
 from data_prep.config import BuildConfig, SourceConfig
 from data_prep.documents.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import Executor
+from data_prep.instances.assemble import make_pairs
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import build
-from data_prep.steps.step6_instances import make_pairs
 from megabert.shards import read_manifest
 
 BUNDLED = Path(__file__).parents[2] / "examples" / "corpus"

@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from data_prep.execution.problems import EXAMPLES
 from data_prep.execution.records import Tally, add_counts
-from data_prep.extract.opening import EXAMPLES
 from megabert.errors import DataError
 
 

@@ -5,8 +5,8 @@ import pytest
 from data_prep.clean.bounds import excess_of
 from data_prep.clean.cleaner import Cleaner, repair
 from data_prep.config import CleanConfig
+from data_prep.execution.problems import Problems
 from data_prep.extract import markup_cost
-from data_prep.extract.opening import Problems
 
 
 def test_text_that_would_take_the_square_of_its_length_is_left_out():

@@ -8,7 +8,7 @@ from data_prep.clean.cleaner import CONTROLS, Cleaner, find_controls, repair
 from data_prep.cli import main
 from data_prep.config import CleanConfig, SourceConfig
 from data_prep.execution.executors import Executor
-from data_prep.extract.opening import Problems
+from data_prep.execution.problems import Problems
 from data_prep.pipeline import build
 from megabert.config import loading
 from megabert.errors import ConfigError

@@ -7,6 +7,7 @@ from unit.data_prep.builds import hashes
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep.clean import paragraphs
+from data_prep.clean.paragraph_copies import find_paragraph_copies
 from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, text_hash, write_hashes
 from data_prep.config import CleanConfig, SourceConfig
 from data_prep.documents.document_set import hash_text
@@ -14,7 +15,6 @@ from data_prep.execution.build_state import Origins
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Build
 from data_prep.pipeline import build
-from data_prep.steps.paragraph_copies import find_paragraph_copies
 
 LONG = 10
 

@@ -10,10 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.config import SourceConfig
-from data_prep.extract import columns, inputs, opening
+from data_prep.execution import problems as problem_counts
+from data_prep.execution.problems import Problems
+from data_prep.extract import columns, inputs
 from data_prep.extract import text as text_module
 from data_prep.extract.inputs import find_files, plan_chunks
-from data_prep.extract.opening import Problems, find_paths
+from data_prep.extract.opening import find_paths
 from data_prep.steps.step1_extract import READERS
 from megabert.errors import DataError
 
@@ -178,7 +180,7 @@ def test_folder_without_permission_is_named(tmp_path):
 
 
 def test_texts_of_a_table_above_the_limit_are_left_out(tmp_path, monkeypatch):
-    for module in (columns, opening):
+    for module in (columns, problem_counts):
         monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 1 << 20)
     table = pa.table({"text": [*TEXTS[:5], "x" * (2 << 20), *TEXTS[5:9]]})
     pq.write_table(table, tmp_path / "a.parquet")

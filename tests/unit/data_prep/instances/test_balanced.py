@@ -10,12 +10,11 @@ from data_prep.config import SourceConfig
 from data_prep.documents.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.instances import balanced
-from data_prep.instances.assemble import in_order
+from data_prep.instances.assemble import in_order, make_pairs
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.balanced_loops import PairColumns, excess_by_side, exchange_alike, part_alike, truncate_pairs
 from data_prep.instances.pairs import DocumentBucket
 from data_prep.pipeline import build
-from data_prep.steps.step6_instances import make_pairs
 from megabert.randomness.keyed import mix
 
 PASSES = 6

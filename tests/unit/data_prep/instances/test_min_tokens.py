@@ -7,8 +7,8 @@ from data_prep.cli import main
 from data_prep.config import SourceConfig
 from data_prep.documents.document_set import DocumentSet
 from data_prep.execution.executors import Executor
+from data_prep.instances.assemble import make_pairs
 from data_prep.pipeline import build
-from data_prep.steps.step6_instances import make_pairs
 from megabert.errors import ConfigError, DataError
 
 LEAST = 1000

@@ -16,17 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep.checks.corpus_counts import require_several_sentences
 from data_prep.config import BuildConfig
 from data_prep.documents.arrow_files import checked_table
-from data_prep.documents.document_set import hash_text
 from data_prep.execution.executors import Executor
-from data_prep.extract.opening import InputChunk
-from data_prep.extract.sentences import split_sentences
-from data_prep.steps.step1_extract import DocumentReader, ExtractTask
 from megabert.errors import DataError
 from megabert.randomness.keyed import mix, string_key
 
+MAX_ONE_SENTENCE_SHARE = 0.2
 MOST_RANKED = 1 << 20
 """Documents of which one process ranks all draws: 8 MiB."""
 Draws = NDArray[np.uint64]
@@ -86,31 +82,6 @@ def read_draws(file: DocumentFile) -> tuple[Draws, Draws]:
     return draws, draws[np.asarray(pc.list_value_length(table[file[1].names[-1]])) > 1]
 
 
-def foresee_enough(config: BuildConfig, chunks: Sequence[InputChunk]) -> None:
-    """Refuse a corpus that is too small before it is extracted; reads until there are enough documents.
-
-    Args:
-        config: Names the share and the objective, and how documents are read.
-        chunks: All parts of the input.
-
-    Raises:
-        DataError: It is too small, or cannot be read.
-    """
-    different, several = set[int](), set[int]()
-    wanted = needed(config) * (2 if config.validation_share else 1)
-    readers = (DocumentReader(ExtractTask(chunk, number, config, Path())) for number, chunk in enumerate(chunks))
-    texts = (paragraphs for reader in readers for paragraphs in reader.documents() if paragraphs)
-    for number, paragraphs in enumerate(texts):
-        # Copies of a text count if none is held out.
-        name = hash_text("\n".join(paragraphs)) if config.validation_share else number
-        different.add(name)
-        if config.objective == "none" or len(split_sentences(paragraphs, config.language)) > 1:
-            several.add(name)
-        if len(several) == wanted:
-            return
-    require_enough(config, len(different), len(several))
-
-
 def require_enough(config: BuildConfig, different: int, several: int) -> None:
     """Refuse a corpus that is too small for both splits.
 
@@ -133,6 +104,26 @@ def require_enough(config: BuildConfig, different: int, several: int) -> None:
         f"{usable} {different_ones}document(s){of_two}: objective={config.objective} needs {least} to train on"
         f"{held_out}. {' '.join(_remedies(config, different, several))}"
     )
+
+
+def require_several_sentences(config: BuildConfig, single: int, documents: int) -> None:
+    """Refuse to make pairs of a corpus in which too many documents have one sentence.
+
+    Args:
+        config: Names the objective.
+        single: Number of these documents.
+        documents: Number of all.
+
+    Raises:
+        DataError: They are too many.
+    """
+    if config.objective != "none" and single > MAX_ONE_SENTENCE_SHARE * documents:
+        raise DataError(
+            f"{single:,} of {documents:,} documents have one sentence, which gives no pair; objective="
+            f"{config.objective} allows {MAX_ONE_SENTENCE_SHARE:.0%}. Use objective: none (--objective none), or "
+            "fix the document borders: blank lines part documents, where --format book takes a file as one; and "
+            "--language decides sentences."
+        )
 
 
 def _remedies(config: BuildConfig, different: int, several: int) -> Iterable[str]:

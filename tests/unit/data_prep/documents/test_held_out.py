@@ -7,10 +7,10 @@ import pytest
 from unit.data_prep.conftest import SENTENCES, run_build, write_jsonl
 
 from data_prep.config import BuildConfig, SourceConfig
+from data_prep.documents import held_out
+from data_prep.documents.held_out import draws_of, first_trained, needed, split_of
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
-from data_prep.steps import held_out
-from data_prep.steps.held_out import draws_of, first_trained, needed, split_of
 from megabert.errors import DataError
 
 

@@ -1,0 +1,68 @@
+"""Options that several commands have: where the text comes from, how it is built, and who does the work."""
+
+from argparse import ArgumentTypeError, Namespace
+from typing import Any, get_args
+
+from data_prep.config import BUILD_NEEDS, BuildConfig, CleanConfig, CleaningRule, SourceConfig
+from data_prep.execution.executors import available_cores
+from megabert.command_line.program import Parser, positive
+from megabert.config import loading
+from megabert.config.fields import field_table
+from megabert.config.needs import refuse_idle
+from megabert.errors import ConfigError
+
+MAX_WORKERS = 4096
+SOURCE_FIELDS = ("format", "encoding", "field")
+"""Fields of a source that are also flags for all ``--input``."""
+
+
+def add_source_arguments(parser: Parser) -> None:
+    """Add the options that say where text comes from."""
+    parser.add_argument("--input", nargs="+", metavar="GLOB", help="files; each glob is a source, counted on its own")
+    for row in field_table(SourceConfig):
+        if row.path in SOURCE_FIELDS:
+            text = f"{row.about.rstrip('.')}; for all --input (default: {row.default})"
+            parser.add_argument(f"--{row.path}", choices=row.choices or None, help=text)
+    rules, default = get_args(CleaningRule), " ".join(CleanConfig().rules)
+    text = f"cleaning rules, clean.rules in files: none, or of {', '.join(rules)} (default: {default})"
+    parser.add_argument("--clean", nargs="+", choices=("none", *rules), metavar="RULE", help=text)
+    parser.add_rule("--clean", excludes=["--clean.rules"])
+    for name in SOURCE_FIELDS:  # sources of a file have their own
+        parser.add_rule(f"--{name}", needs=["--input"])
+    parser.add_config_files(under="the defaults")
+
+
+def add_worker_arguments(parser: Parser) -> None:
+    """Add the options that say who does the work."""
+    text = "processes (default: one a core)"
+    parser.add_argument("--workers", type=_workers, default=available_cores(), metavar="N", help=text)
+    text = "spread the work over MPI ranks; automatic under mpirun or srun with several tasks"
+    parser.add_argument("--mpi", action="store_true", help=text)
+    parser.add_rule("--workers", excludes=["--mpi"])
+
+
+def _workers(text: str) -> int:
+    """Read a number of processes."""
+    number = positive(text)
+    if number > MAX_WORKERS:
+        raise ArgumentTypeError(f"{number} is above {MAX_WORKERS}; more than one per core gains nothing")
+    return number
+
+
+def make_config(options: Namespace) -> BuildConfig:
+    """Merge defaults, files and flags.
+
+    Raises:
+        ConfigError: Unknown or impossible settings, or no source.
+    """
+    fields: dict[str, Any] = dict(options.fields)
+    if options.clean is not None:
+        fields["clean"] = {**fields.get("clean", {}), "rules": [] if options.clean == ["none"] else options.clean}
+    of_source = {name: getattr(options, name) for name in SOURCE_FIELDS if getattr(options, name)}
+    # The N-th --input is source N: --sources.N.weight and the like change it.
+    sources = {"sources": [{"input": glob, **of_source} for glob in options.input]} if options.input else {}
+    if not sources and not any("sources" in loading.read_yaml(path) for path in options.config):
+        raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
+    config = loading.merge_layers(BuildConfig, *options.config, sources, fields)
+    refuse_idle([flag.path for flag in options.field_flags], loading.to_dict(config), BUILD_NEEDS)
+    return config
