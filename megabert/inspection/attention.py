@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from megabert.data.batch import pack_sequences
 from megabert.inspection.encode_text import check_outputs, encode_text, evaluating
-from megabert.models.build import PretrainingModel
+from megabert.models.bert import PretrainingModel
 from megabert.models.deberta import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
 from megabert.models.modern import RotarySelfAttention

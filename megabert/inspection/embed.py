@@ -26,7 +26,7 @@ from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError, DataError
 from megabert.files import atomic_path, open_to_read
 from megabert.inspection.encode_text import check_outputs, evaluating
-from megabert.models.build import PretrainingModel
+from megabert.models.bert import PretrainingModel
 from megabert.path_arguments import takes_paths
 from megabert.tokenization import Tokenizer
 

@@ -15,7 +15,7 @@ from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError
 from megabert.export.sources import open_source
 from megabert.inspection.encode_text import check_outputs, encode_text, evaluating
-from megabert.models.build import PretrainingModel
+from megabert.models.bert import PretrainingModel
 from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
 from megabert.tokenization import Tokenizer

@@ -28,7 +28,7 @@ from megabert.export.sources import Source
 from megabert.inspection.encode_text import check_outputs
 from megabert.inspection.read_text import read_parts, sequences_of
 from megabert.masking import MaskingOptions, PieceTable, mask_instances
-from megabert.models.build import PretrainingModel
+from megabert.models.bert import PretrainingModel
 from megabert.path_arguments import takes_paths
 from megabert.randomness.keyed import mix, string_key
 from megabert.shards.format import MANIFEST_NAME

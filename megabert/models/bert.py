@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
+from megabert.config.phase import PhaseConfig
 from megabert.config.run import OpsConfig
 from megabert.models.encoder import BertEncoder
 from megabert.models.layers import BertEmbeddings, BertPooler, Dense, PackedBatch, PretrainingHeads, first_tokens
@@ -51,9 +52,24 @@ MLM = Term("mlm", per="masked")
 NSP = Term("nsp", per="instances")
 
 
+class PretrainingModel(nn.Module):
+    """A model for pre-training, as the trainer sees it; ``forward`` returns a `PretrainingOutput`."""
+
+    config: ModelConfig
+    """Sizes and family."""
+    terms: tuple[Term, ...]
+    """The terms that add up to the loss."""
+    bert: "BertModel"
+    """The encoder to keep."""
+
+    def begin_phase(self, phase: PhaseConfig) -> None:
+        """Take the settings that a phase has for the model: ModernBERT's base of rotary positions."""
+        self.bert.encoder.global_rope_theta = phase.global_rope_theta or self.config.global_rope_theta
+
+
 def terms_of(model: nn.Module) -> tuple[Term, ...]:
     """Return the terms that add up to the loss of a pre-training model."""
-    return cast(tuple[Term, ...], model.terms)
+    return cast(PretrainingModel, model).terms
 
 
 @dataclass(frozen=True)
@@ -166,7 +182,7 @@ class BertModel(nn.Module):
         return hidden_MD, self.pooler(first_BD)
 
 
-class BertForPreTraining(nn.Module):
+class BertForPreTraining(PretrainingModel):
     """Encoder with the masked-language-model head and, for ``nsp`` and ``sop``, the sentence head.
 
     Every parameter gets a gradient: without a sentence objective there is no sentence head, and no pooler either.

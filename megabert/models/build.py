@@ -19,7 +19,7 @@ from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.errors import CheckpointError, DataError
-from megabert.models.bert import BertForPreTraining
+from megabert.models.bert import BertForPreTraining, PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
 from megabert.models.key_maps import DECODER, VOCABULARY_ROWS
 
@@ -28,8 +28,6 @@ logger = logging.getLogger(__name__)
 OUTPUTS = (".attention.output.weight", ".feed_forward.output.weight", ".transform.dense.weight")
 """Ends of the names of matrices whose outputs add up over layers, and of the head's. In a ModernBERT their standard
 deviation is divided by sqrt(2 * layers), as in Megatron-LM (Shoeybi et al. 2019)."""
-
-PretrainingModel = BertForPreTraining | ElectraForPreTraining
 
 
 def build_model(

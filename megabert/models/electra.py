@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.bert import BertForPreTraining, BertModel, PretrainingOutput, Term
+from megabert.models.bert import BertForPreTraining, BertModel, PretrainingModel, PretrainingOutput, Term
 from megabert.models.layers import BiasGelu, Dense, PackedBatch
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.sampling import sample
@@ -44,7 +44,7 @@ class DiscriminatorPredictions(nn.Module):
         return self.dense_prediction(self.activation(self.dense(hidden_TD))).squeeze(-1)
 
 
-class ElectraForPreTraining(nn.Module):
+class ElectraForPreTraining(PretrainingModel):
     """Generator and discriminator, trained together; ``bert``, the discriminator, is the encoder to keep.
 
     They share all embeddings (section 3.2), so the generator, which is narrower, has a projection from their width to

@@ -6,7 +6,7 @@ boundaries; what attention needs to know of them is worked out once a micro-batc
 
 # T packed tokens, R tokens that are read, N heads, D hidden, F intermediate, C = 3 * D
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -202,6 +202,7 @@ class BertEncoder(nn.Module):
         self.relative = RelativeEmbedding(config, ops) if config.pos_att_type else None
         self.convolution = Convolution(config, ops) if config.conv_kernel_size else None
         self.activation_checkpointing = activation_checkpointing
+        self.global_rope_theta = config.global_rope_theta  # a phase may set its own
 
     def forward(
         self, x_TD: Tensor, batch: PackedBatch, stream: DropoutStream | None, read_R: Tensor | None = None
@@ -236,14 +237,10 @@ class BertEncoder(nn.Module):
                 hidden = (convolved_TD, convolved_TD)
         return hidden[0] if self.LayerNorm is None else self.LayerNorm.add(*hidden, None)[0]
 
-    def set_global_rope_theta(self, base: float) -> None:
-        """Turn queries and keys of global attention by another base from now on; a phase may have its own."""
-        self.config = replace(self.config, global_rope_theta=base)
-
     def _pack(self, batch: PackedBatch) -> Packing:
         """Work out once what attention needs in every layer."""
         if self.config.traits.is_pre_norm:
-            return plan_rotary(batch, self.config, self.ops)
+            return plan_rotary(batch, self.config, self.ops, global_base=self.global_rope_theta)
         cu_seqlens, max_seqlen = batch.cu_seqlens, batch.max_seqlen
         tokens, num_heads = len(batch.input_ids_T), self.config.num_attention_heads
         if self.relative is not None:

@@ -31,8 +31,8 @@ class RotaryPacking:
     """Cosines and sines of positions in layers with global attention (True) and with local attention (False)."""
 
 
-def plan_rotary(batch: PackedBatch, config: ModelConfig, ops: OpsConfig) -> RotaryPacking:
-    """Work out once for all layers of a micro-batch what attention needs."""
+def plan_rotary(batch: PackedBatch, config: ModelConfig, ops: OpsConfig, *, global_base: float) -> RotaryPacking:
+    """Work out once for all layers of a micro-batch what attention needs; the base of global attention is given."""
     sequences = plan_rotary_attention(
         batch.cu_seqlens,
         batch.position_ids_T,
@@ -41,7 +41,7 @@ def plan_rotary(batch: PackedBatch, config: ModelConfig, ops: OpsConfig) -> Rota
         reach=config.reach,
         backend=ops.attention,
     )
-    bases = {True: config.global_rope_theta, False: config.local_rope_theta}
+    bases = {True: global_base, False: config.local_rope_theta}
     turns = {kind: turns_of(sequences.positions_P, base, config.head_width) for kind, base in bases.items()}
     return RotaryPacking(sequences, turns)
 

@@ -14,7 +14,7 @@ from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
 from megabert.engine.build import DTYPES
 from megabert.errors import ConfigError
-from megabert.models.build import PretrainingModel
+from megabert.models.bert import PretrainingModel
 from megabert.observability.logs import logger
 from megabert.training.run.start import RunInputs
 from megabert.training.state import MicroBatchTokens

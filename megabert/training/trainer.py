@@ -21,7 +21,7 @@ from megabert.data.packing import MicroShape, shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.process_group import World, raise_everywhere, run_on_main_rank
 from megabert.engine.engine import Engine, LossScaleFloor
-from megabert.models.bert import BertForPreTraining
+from megabert.models.bert import PretrainingModel
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.profiler import StepProfiler
@@ -99,9 +99,7 @@ class Trainer:
     def _run_phase(self) -> bool:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
         phase, is_stopped = self.config.phases[self.state.phase], False
-        model = self.config.model_in_phase(self.state.phase)
-        if model.traits.is_pre_norm:
-            cast(BertForPreTraining, self.engine.module).bert.encoder.set_global_rope_theta(model.global_rope_theta)
+        cast(PretrainingModel, self.engine.module).begin_phase(phase)
         with closing(self._open_loader(phase)) as loader, closing(self._open_progress(phase)) as progress:
             self._meter.restart()
             self._watchdog.start_phase()

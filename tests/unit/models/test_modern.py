@@ -9,6 +9,7 @@ import transformers
 from unit.models.test_bert import gradients, loss_of, model_of
 
 from megabert.config.model import ModelConfig
+from megabert.config.phase import PhaseConfig
 from megabert.models.build import initial_value
 from megabert.models.convert import count_parameters, from_huggingface, load_parameters, to_huggingface
 
@@ -70,7 +71,7 @@ def test_another_base_of_the_global_positions_is_that_of_a_model_built_with_it(m
         for parameter in (*model.parameters(), *built.parameters()):
             parameter.mul_(10)  # positions hardly count in the first weights
         before = model(batch, with_hidden=True).hidden_TD
-        model.bert.encoder.set_global_rope_theta(20.0)
+        model.begin_phase(PhaseConfig(steps=1, global_batch_size=1, learning_rate=1e-3, global_rope_theta=20.0))
         after, expected = (given(batch, with_hidden=True).hidden_TD for given in (model, built))
     assert torch.equal(after, expected)
     assert not torch.allclose(after, before, atol=1e-2)
