@@ -1,1 +1,1 @@
-"""What a model has learned: guesses for [MASK], attention, nearest embeddings, vectors for a file of texts."""
+"""A look at a model: guesses for [MASK], its loss on a text, attention, nearest embeddings, vectors of texts."""

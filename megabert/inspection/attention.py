@@ -35,7 +35,7 @@ class AttentionRecord:
     pieces: list[str]
     """The text's S tokens."""
     segment_b_start: int
-    """Index of the second text's first token; S where there is no second text."""
+    """Index of the second text's first token; S without one."""
     q_LNSH: Tensor
     """Queries, in float32 on the CPU like all tensors of the record."""
     k_LNSH: Tensor
@@ -86,7 +86,7 @@ class _Seen:
 def record_attention(
     model: PretrainingModel, tokenizer: Tokenizer, text: str, second: str | None = None
 ) -> AttentionRecord:
-    """Run a text, or a pair of texts, through the model and keep what its attention read.
+    """Run a text, or a pair of texts, through the model and keep the inputs of its attention.
 
     Args:
         model: The model, on any device; its mode is restored afterwards.
@@ -137,34 +137,24 @@ def _observing(model: nn.Module) -> Iterator[_Seen]:
     """Keep what goes into and comes out of every attention op while the block runs."""
     seen = _Seen()
 
-    def keep_qkv(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
-        seen.qkv_TC.append(output[0])
-
-    # A DeBERTa projects contents and positions by methods, which no hook observes; they are computed a second time.
-    def keep_contents_and_positions(module: nn.Module, inputs: Any, output: Tensor) -> None:
+    # The inputs are projected a second time: no hook observes the methods by which a DeBERTa projects contents and
+    # positions, and the op itself turns the queries and keys of a ModernBERT. One sequence is observed, so its tokens
+    # turn like the first positions.
+    def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
         x_TD, packing, _ = inputs
-        assert isinstance(module, DisentangledSelfAttention)
-        seen.qkv_TC.append(module.project_contents(x_TD))
-        seen.positions.append(module.project_positions(packing))
-
-    # The op turns queries and keys of a ModernBERT. One sequence is observed: its tokens' turns are those of positions.
-    def keep_turned(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        x_TD, packing, _ = inputs
-        assert isinstance(module, RotarySelfAttention)
-        turns_T2E = packing.turns[module.is_global][: len(x_TD)]
-        seen.qkv_TC.append(turn(module.qkv(x_TD), turns_T2E, num_heads=module.num_heads))
-
-    def keep_context(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        match module:
+            case DisentangledSelfAttention():
+                seen.qkv_TC.append(module.project_contents(x_TD))
+                seen.positions.append(module.project_positions(packing))
+            case RotarySelfAttention():
+                turns_T2E = packing.turns[module.is_global][: len(x_TD)]
+                seen.qkv_TC.append(turn(module.qkv(x_TD), turns_T2E, num_heads=module.num_heads))
+            case SelfAttention():
+                seen.qkv_TC.append(module.qkv(x_TD)[0])
         seen.context_TD.append(output)
 
-    handles = []
-    for module in model.modules():
-        if isinstance(module, RotarySelfAttention):
-            handles += [module.register_forward_hook(keep) for keep in (keep_turned, keep_context)]
-        elif isinstance(module, SelfAttention):
-            handles += [module.qkv.register_forward_hook(keep_qkv), module.register_forward_hook(keep_context)]
-        elif isinstance(module, DisentangledSelfAttention):
-            handles += [module.register_forward_hook(keep) for keep in (keep_contents_and_positions, keep_context)]
+    kinds = (SelfAttention, RotarySelfAttention, DisentangledSelfAttention)
+    handles = [module.register_forward_hook(keep) for module in model.modules() if isinstance(module, kinds)]
     try:
         yield seen
     finally:

@@ -1,8 +1,8 @@
 """Vectors for the lines of a file, streamed: a gigabyte of text takes no more memory than a megabyte.
 
-Lines are read and tokenized in blocks, and of a line no more than the model can have a use for. A group of lines whose
-vectors fit a fixed budget is sorted by length, packed, and put back into the file's order; each group is written before
-the next one is computed: to Parquet, or to ``.npy``, whose header gets the number of rows at the end.
+Lines are read and tokenized in blocks, at most as much of a line as the model can use. A group of lines whose vectors
+fit a fixed budget is sorted by length, packed, and put back in the file's order. Each group is written before the next
+one is computed: to Parquet, or to ``.npy``, whose header gets the number of rows at the end.
 """
 
 # T packed tokens, S tokens of one text, D hidden, which is the width of a vector
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, TypeVar
+from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,15 +25,14 @@ from torch import Tensor
 from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError, DataError
 from megabert.files import atomic_path, open_to_read
-from megabert.inspection.encode_text import check_outputs, evaluating
+from megabert.inspection.encode_text import check_outputs, evaluating, runs_within
 from megabert.models.bert import PretrainingModel
 from megabert.path_arguments import takes_paths
 from megabert.tokenization import Tokenizer
 
 Pooling = Literal["cls", "mean", "tokens"]
-Item = TypeVar("Item")
 Write = Callable[[Sequence[NDArray[np.integer]], Sequence[NDArray[np.float32]]], None]
-"""Writes consecutive lines, given their ids and their vectors of shape (D,), or (tokens, D) where tokens are kept."""
+"""Writes consecutive lines, given their ids and their vectors of shape (D,), or (tokens, D) if tokens are kept."""
 BLOCK_LINES = 4096
 BLOCK_BYTES = 1 << 20
 """Size of a block of text, which ends with the line that reaches it."""
@@ -45,7 +44,7 @@ GROUP_BYTES = 1 << 26
 
 @dataclass
 class Embedded:
-    """Counts of what was embedded."""
+    """Counts of the lines and tokens that were embedded."""
 
     lines: int = 0
     tokens: int = 0
@@ -68,7 +67,7 @@ def embed_file(
 ) -> Embedded:
     """Write one vector for each line, or the vectors of its tokens.
 
-    An empty line is a text without words: its vector is that of ``[CLS] [SEP]``, so row i always belongs to line i + 1.
+    An empty line is a text without words, ``[CLS] [SEP]``, and has a vector too: row i always belongs to line i + 1.
 
     Args:
         model: The model, on any device.
@@ -93,7 +92,8 @@ def embed_file(
         for lines in read_blocks(path):
             sequences = _encode(tokenizer, lines, limit, counts)
             sizes = [4 * width * (len(ids) if pooling == "tokens" else 1) for ids in sequences]
-            for group in _runs(sequences, sizes, GROUP_BYTES):
+            for run in runs_within(range(len(sizes)), sizes, GROUP_BYTES):
+                group = [sequences[index] for index in run]
                 write(group, _vectors(model, group, pooling, batch_tokens))
         if not counts.lines:
             raise DataError(f"{path}: is empty. Give a file with one text per line.")
@@ -136,7 +136,7 @@ def read_blocks(path: Path) -> Iterator[list[Line]]:
 
 
 def _read_line(start: bytes, stream: BinaryIO, path: Path, number: int) -> Line:
-    """Decode a line and read to its end; what is too long is checked, but not kept."""
+    """Decode a line and read to its end; the part of it beyond ``MAX_LINE_BYTES`` is checked, but not kept."""
     decoder = codecs.getincrementaldecoder("utf-8-sig" if number == 1 else "utf-8")()
     part, text, done = start, "", 0
     while True:
@@ -157,7 +157,7 @@ def _read_line(start: bytes, stream: BinaryIO, path: Path, number: int) -> Line:
         part = stream.readline(MAX_LINE_BYTES)
     if done == len(start):
         return Line(text.rstrip("\r\n"), True)
-    # Cut between two words, so that the pieces of the last one are those that it has in the whole line.
+    # Cut between two words, so that the last one has the same pieces as in the whole line.
     return Line(text[: text.rfind(" ") + 1] or text, False)
 
 
@@ -176,13 +176,12 @@ def _encode(tokenizer: Tokenizer, lines: list[Line], limit: int, counts: Embedde
 
 
 def _vectors(model: PretrainingModel, group: list[NDArray], pooling: Pooling, batch_tokens: int) -> list[NDArray]:
-    """Return each sequence's vector, or those of its tokens, float32, in the order of the group."""
+    """Return each sequence's vector, or its tokens' vectors, in float32 and in the order of the group."""
     device = next(model.parameters()).device
     # Sequences of similar length share a pass; each vector is put back at its index.
     vectors: list[NDArray] = [np.empty(0)] * len(group)
     lengths = [len(ids) for ids in group]
-    shortest_first = np.argsort(lengths, kind="stable").tolist()
-    for chosen in _runs(shortest_first, [lengths[index] for index in shortest_first], batch_tokens):
+    for chosen in runs_within(np.argsort(lengths, kind="stable").tolist(), lengths, batch_tokens):
         hidden_TD, _ = model.bert(pack_sequences([group[index] for index in chosen]).to(device))
         hidden_TD = check_outputs(hidden_TD.float())
         for index, hidden_SD in zip(chosen, hidden_TD.split([lengths[index] for index in chosen]), strict=True):
@@ -196,20 +195,6 @@ _POOL: dict[Pooling, Callable[[Tensor], Tensor]] = {
     "mean": lambda hidden_SD: hidden_SD.mean(0),
     "tokens": lambda hidden_SD: hidden_SD,
 }
-
-
-def _runs(items: list[Item], sizes: list[int], most: int) -> Iterator[list[Item]]:
-    """Cut a list into runs whose sizes add up to at most ``most``; an item above it is a run of its own."""
-    run: list[Item] = []
-    total = 0
-    for item, size in zip(items, sizes, strict=True):
-        if run and total + size > most:
-            yield run
-            run, total = [], 0
-        run.append(item)
-        total += size
-    if run:
-        yield run
 
 
 @contextmanager

@@ -1,6 +1,9 @@
-"""Texts as a model reads them: special pieces are added, a written [MASK] becomes the mask, the length is checked."""
+"""The steps that several ways of looking at a model share: a text as ids, texts in batches, the best pieces.
 
-from collections.abc import Iterator
+A text gets its special pieces, a written [MASK] becomes the mask, and the length is checked.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -11,6 +14,7 @@ from torch import Tensor, nn
 from megabert.errors import CheckpointError, ConfigError
 from megabert.models.convert import is_finite
 from megabert.tokenization import Tokenizer
+from megabert.tokenization.written import readable_pieces
 
 
 class Encoded(NamedTuple):
@@ -19,7 +23,7 @@ class Encoded(NamedTuple):
     ids: NDArray[np.int64]
     """``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``; RoBERTa puts two separators between the texts."""
     segment_b_start: int
-    """Index of b's first token; the number of ids where there is no b."""
+    """Index of b's first token; without b, the number of ids."""
 
 
 def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, limit: int) -> Encoded:
@@ -34,23 +38,23 @@ def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, l
     Raises:
         ConfigError: There are more ids than positions.
     """
-    special = tokenizer.special_ids
-    ids = [special.cls, *_with_masks(tokenizer, text), special.sep]
-    if second is not None:
-        ids += [special.sep] * (tokenizer.separators_in_pair - 1)
+    cls, sep = tokenizer.special_ids.cls, tokenizer.special_ids.sep
+    ids = [cls, *_with_masks(tokenizer, text), sep]
     segment_b_start = len(ids)
     if second is not None:
-        ids += [*_with_masks(tokenizer, second), special.sep]
+        ids += [sep] * (tokenizer.separators_in_pair - 1)
+        segment_b_start = len(ids)
+        ids += [*_with_masks(tokenizer, second), sep]
     if len(ids) > limit:
         raise ConfigError(f"the text has {len(ids)} tokens, the model positions for {limit}. Shorten the text.")
     return Encoded(np.array(ids, dtype=np.int64), segment_b_start)
 
 
 def check_outputs(values: Tensor) -> Tensor:
-    """Return what a model computed.
+    """Return a model's outputs.
 
     Raises:
-        CheckpointError: It holds NaN or infinite numbers, which say nothing.
+        CheckpointError: They hold NaN or infinite numbers, which say nothing.
     """
     if not is_finite(values):
         raise CheckpointError(
@@ -69,6 +73,43 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
+
+
+def runs_within(order: Iterable[int], sizes: Sequence[int] | NDArray[np.integer], most: int) -> Iterator[list[int]]:
+    """Cut indices, in their order, into runs whose sizes add up to at most ``most``; a larger item is a run of its own.
+
+    Args:
+        order: The indices.
+        sizes: Size of each item, by its index.
+        most: Largest sum of a run.
+    """
+    run: list[int] = []
+    total = 0
+    for index in order:
+        if run and total + sizes[index] > most:
+            yield run
+            run, total = [], 0
+        run.append(index)
+        total += int(sizes[index])
+    if run:
+        yield run
+
+
+class RankedPiece(NamedTuple):
+    """A piece among the best ones of a vocabulary."""
+
+    piece: str
+    """The piece as people read it (`readable_pieces`)."""
+    score: float
+    """Its probability in [0, 1], or its cosine in [-1, 1]."""
+
+
+def best_pieces(scores_V: NDArray[np.floating], tokenizer: Tokenizer, top_k: int) -> list[RankedPiece]:
+    """Return the pieces with the highest scores, best first; minus infinity leaves a piece out."""
+    order = np.argsort(-scores_V, kind="stable")[:top_k]
+    order = order[np.isfinite(scores_V[order])]
+    pieces = readable_pieces(tokenizer, order.tolist())
+    return [RankedPiece(piece, float(scores_V[index])) for piece, index in zip(pieces, order, strict=True)]
 
 
 def _with_masks(tokenizer: Tokenizer, text: str) -> list[int]:

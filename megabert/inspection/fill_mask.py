@@ -3,7 +3,6 @@
 # M masked positions, V vocabulary
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
 
@@ -14,26 +13,15 @@ from numpy.typing import NDArray
 from megabert.data.batch import pack_sequences
 from megabert.errors import ConfigError
 from megabert.export.sources import open_source
-from megabert.inspection.encode_text import check_outputs, encode_text, evaluating
+from megabert.inspection.encode_text import RankedPiece, best_pieces, check_outputs, encode_text, evaluating
 from megabert.models.bert import PretrainingModel
 from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
 from megabert.tokenization import Tokenizer
-from megabert.tokenization.written import readable_pieces
-
-
-@dataclass(frozen=True)
-class Guess:
-    """A piece that could replace a [MASK]."""
-
-    piece: str
-    """The piece as people read it (`readable_pieces`)."""
-    probability: float
-    """Probability of the piece in [0, 1], over the whole vocabulary."""
 
 
 @torch.no_grad()
-def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[list[Guess]]:
+def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[list[RankedPiece]]:
     """Guess each ``[MASK]`` of a text, all at once.
 
     Args:
@@ -56,10 +44,10 @@ def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k
         # A model may have more rows than the vocabulary has pieces; padded rows are no guesses.
         logits_MV = check_outputs(model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size])
     probabilities_MV = torch.softmax(logits_MV.float(), -1).cpu().numpy()
-    return [_best(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
+    return [best_pieces(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
 
 
-def unigram_guesses(counts_V: NDArray[np.int64], tokenizer: Tokenizer, *, top_k: int = 5) -> list[Guess]:
+def unigram_guesses(counts_V: NDArray[np.int64], tokenizer: Tokenizer, *, top_k: int = 5) -> list[RankedPiece]:
     """Guess by frequency alone, which gives the same guesses for every mask of every text.
 
     Args:
@@ -67,10 +55,10 @@ def unigram_guesses(counts_V: NDArray[np.int64], tokenizer: Tokenizer, *, top_k:
         tokenizer: The tokenizer whose pieces were counted.
         top_k: Number of guesses.
     """
-    return _best(counts_V / counts_V.sum(), tokenizer, top_k)
+    return best_pieces(counts_V / counts_V.sum(), tokenizer, top_k)
 
 
-def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[Guess]]]) -> str:
+def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[RankedPiece]]]) -> str:
     """Return a plain-text table of guesses side by side.
 
     Args:
@@ -81,19 +69,13 @@ def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[Guess]]]) 
     masks = max(len(column) for column in guesses.values())
     for mask in range(masks):
         columns = [
-            [name, *(f"{guess.piece} {100 * guess.probability:.1f}%" for guess in column[mask])]
+            [name, *(f"{guess.piece} {100 * guess.score:.1f}%" for guess in column[mask])]
             for name, column in guesses.items()
         ]
         if masks > 1:
             blocks.append(f"  mask {mask + 1}")
         blocks.append(indent(render_table(zip(*columns, strict=True)), "  "))
     return "\n".join(blocks)
-
-
-def _best(probabilities_V: NDArray[np.floating], tokenizer: Tokenizer, top_k: int) -> list[Guess]:
-    order = np.argsort(-probabilities_V, kind="stable")[:top_k]
-    pieces = readable_pieces(tokenizer, order.tolist())
-    return [Guess(piece, float(probabilities_V[index])) for piece, index in zip(pieces, order, strict=True)]
 
 
 @takes_paths

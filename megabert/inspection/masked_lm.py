@@ -9,15 +9,13 @@ harder to beat than one that had to learn them elsewhere.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn import functional
 
 from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble, columns_of
@@ -25,7 +23,7 @@ from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, validation_batches
 from megabert.errors import ConfigError, DataError
 from megabert.export.sources import Source
-from megabert.inspection.encode_text import check_outputs
+from megabert.inspection.encode_text import check_outputs, runs_within
 from megabert.inspection.read_text import read_parts, sequences_of
 from megabert.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.models.bert import PretrainingModel
@@ -34,7 +32,7 @@ from megabert.randomness.keyed import mix, string_key
 from megabert.shards.format import MANIFEST_NAME
 from megabert.shards.shard_set import ShardSet
 from megabert.text_tables import render_table
-from megabert.tokenization import Tokenizer
+from megabert.tokenization import SpecialIds, Tokenizer
 
 USUAL_LENGTH = 512
 """Longest sequence of a text file, unless another is asked for or the model has fewer positions."""
@@ -48,7 +46,7 @@ _GROUP = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringOptions:
-    """What is scored, and how."""
+    """The part of a text that is scored, its masks, and the size of a batch."""
 
     max_seq_length: int
     """Longest sequence of a text file in tokens."""
@@ -97,28 +95,24 @@ class MaskedLMScore:
     """Accuracy of the sentence head and the share of the larger class; None without pairs or without a head."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a JSON file holds."""
+        """Return the scores as a JSON file holds them."""
         rows = [{**vars(row), "perplexity": row.perplexity} for row in (self.total, *self.by_length)]
         names = ("next_sentence_accuracy", "next_sentence_majority")
         sentences = dict(zip(names, self.next_sentence, strict=True)) if self.next_sentence else {}
         return {**rows[0], "tokens": self.tokens, **sentences, "by_length": rows[1:]}
 
 
-@dataclass(eq=False)
 class _Totals:
     """Sums over all micro-batches, by bucket of length."""
 
-    vocab_size: int
-    sequences_L: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_BUCKETS, np.int64))
-    loss_L: NDArray[np.float64] = field(default_factory=lambda: np.zeros(_BUCKETS))
-    correct_L: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_BUCKETS, np.int64))
-    tokens: int = 0
-    sentences: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, np.int64))
-    """Pairs, right guesses, labels that are 1."""
-
-    def __post_init__(self) -> None:
-        self.targets_LV = np.zeros((_BUCKETS, self.vocab_size), np.int64)
-        self.tokens_V = np.zeros(self.vocab_size, np.int64)
+    def __init__(self, vocab_size: int) -> None:
+        self.sequences_L = np.zeros(_BUCKETS, np.int64)
+        self.loss_L = np.zeros(_BUCKETS)
+        self.correct_L = np.zeros(_BUCKETS, np.int64)
+        self.targets_LV = np.zeros((_BUCKETS, vocab_size), np.int64)
+        self.tokens_V = np.zeros(vocab_size, np.int64)
+        self.tokens = 0
+        self.sentences = np.zeros(3, np.int64)  # pairs, right guesses, labels that are 1
 
     def score(self, buckets: list[int], name: str) -> LengthScore:
         """Return the scores of some buckets."""
@@ -147,7 +141,7 @@ def score_masked_lm(
     Args:
         source: The model, with its masked-LM head.
         data: A text file (`read_text`), or a folder of shards of one length.
-        options: What is scored.
+        options: Masks, lengths and size of a batch.
         device: Where the model runs.
 
     Raises:
@@ -164,19 +158,23 @@ def score_masked_lm(
     )
     source = replace(source, weights=replace(source.weights, read=lambda: state))
     model = source.build_model(fills_masks=True).to(device).eval()
-    has_sentence_head = any(name.startswith("cls.seq_relationship.") for name in state)
     totals = _Totals(tokenizer.vocab_size)
     for batch in batches:
-        _add(totals, model, batch.to(device), tokenizer, has_sentence_head=has_sentence_head)
+        _add(totals, model, batch.to(device), tokenizer.special_ids)
     used = [index for index in range(_BUCKETS) if totals.sequences_L[index]]
     if not used:
         raise DataError(f"{data}: has no text. Give a file with text, or shards.")
+    # The first bucket begins at 1, any other one where the one before it ends.
+    names = {
+        index: f"{2 ** (index + _SHORTEST - 1) + 1 if index else 1} to {2 ** (index + _SHORTEST)}" for index in used
+    }
+    has_sentence_head = any(name.startswith("cls.seq_relationship.") for name in state)
     pairs, right, ones = totals.sentences.tolist()
     return MaskedLMScore(
         total=totals.score(used, "all"),
-        by_length=tuple(totals.score([index], _bucket_name(index)) for index in used),
+        by_length=tuple(totals.score([index], name) for index, name in names.items()),
         tokens=totals.tokens,
-        next_sentence=(right / pairs, max(ones, pairs - ones) / pairs) if pairs else None,
+        next_sentence=(right / pairs, max(ones, pairs - ones) / pairs) if pairs and has_sentence_head else None,
     )
 
 
@@ -201,19 +199,9 @@ def text_batches(path: Path, tokenizer: Tokenizer, options: ScoringOptions) -> I
             masked_ids=masked.original_ids_M.astype(np.int64),
             masked_starts=masked.offsets,
         )
-        for indices in _runs_by_length(columns.lengths, options.batch_tokens):
-            yield assemble(columns, indices, np.zeros(len(indices), np.int32), batch_format)
-
-
-def _runs_by_length(lengths: NDArray[np.integer], most: int) -> list[NDArray[np.int64]]:
-    """Return the indices of sequences by length, cut into runs of at most so many tokens, or of one sequence."""
-    order, runs, total = np.argsort(lengths, kind="stable"), [0], 0
-    for place, index in enumerate(order):
-        if place > runs[-1] and total + lengths[index] > most:
-            runs.append(place)
-            total = 0
-        total += lengths[index]
-    return np.split(order, runs[1:])
+        by_length = np.argsort(columns.lengths, kind="stable").tolist()
+        for run in runs_within(by_length, columns.lengths, options.batch_tokens):
+            yield assemble(columns, np.array(run), np.zeros(len(run), np.int32), batch_format)
 
 
 def _shard_batches(folder: Path, tokenizer: Tokenizer, options: ScoringOptions, limit: int) -> Iterator[MicroBatch]:
@@ -234,14 +222,12 @@ def _shard_batches(folder: Path, tokenizer: Tokenizer, options: ScoringOptions, 
     return validation_batches(shards, RankShare(shape=shape), max_instances=rows)
 
 
-def _add(
-    totals: _Totals, model: PretrainingModel, batch: MicroBatch, tokenizer: Tokenizer, *, has_sentence_head: bool
-) -> None:
+def _add(totals: _Totals, model: PretrainingModel, batch: MicroBatch, special: SpecialIds) -> None:
     """Run a micro-batch and add up its losses, its right guesses and the counts of its pieces."""
     output = model(batch, with_logits=True)
     real = slice(batch.num_masked)
     targets_M, positions_M = batch.masked_ids_M[real], batch.masked_positions_M[real]
-    logits_MV: Tensor = check_outputs(output.mlm_logits_MV[real, : totals.vocab_size].float())
+    logits_MV = check_outputs(output.mlm_logits_MV[real, : len(totals.tokens_V)].float())
     loss_M = functional.cross_entropy(logits_MV, targets_M, reduction="none").double()
     correct_M = logits_MV.gather(1, targets_M[:, None])[:, 0] == logits_MV.amax(1)
     # The bucket of each sequence and of each of its positions.
@@ -256,18 +242,12 @@ def _add(
     # The text as it was before it was masked, without special pieces.
     ids_T = batch.input_ids_T[: batch.num_tokens].index_copy(0, positions_M, targets_M).cpu().numpy()
     totals.tokens += batch.num_tokens
-    special = tokenizer.special_ids
     is_text_T = ~np.isin(ids_T, [special.pad, special.cls, special.sep, special.mask])
-    totals.tokens_V += np.bincount(ids_T[is_text_T], minlength=totals.vocab_size)
+    totals.tokens_V += np.bincount(ids_T[is_text_T], minlength=len(totals.tokens_V))
     labels_B = batch.next_sentence_label_B[: batch.num_instances]
-    if has_sentence_head and bool((labels_B != IGNORED).all()):
+    if output.nsp_logits_B2 is not None and bool((labels_B != IGNORED).all()):
         right = (output.nsp_logits_B2[: batch.num_instances].argmax(-1) == labels_B).sum()
         totals.sentences += np.array([len(labels_B), int(right), int(labels_B.sum())])
-
-
-def _bucket_name(index: int) -> str:
-    most = 1 << (index + _SHORTEST)
-    return f"1 to {most}" if not index else f"{most // 2 + 1} to {most}"
 
 
 def render_score(score: MaskedLMScore) -> str:

@@ -42,7 +42,7 @@ def read_parts(path: Path, column: str = "text") -> Iterator[TextPart]:
         column: The field of a JSON object that holds the text.
 
     Raises:
-        DataError: The file is missing, no regular file, not UTF-8, or a line is not what it should be.
+        DataError: The file is missing, no regular file, not UTF-8, or a line is no JSON object with text.
     """
     is_json = path.suffix in JSON_SUFFIXES
     try:

@@ -9,17 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.errors import ConfigError
+from megabert.inspection.encode_text import RankedPiece, best_pieces
 from megabert.tokenization import Tokenizer
 from megabert.tokenization.written import readable_pieces
-
-
-class Neighbour(NamedTuple):
-    """A piece whose embedding is near a query's."""
-
-    piece: str
-    """The piece as people read it (`readable_pieces`)."""
-    cosine: float
-    """Cosine with the query, in [-1, 1]."""
 
 
 class Query(NamedTuple):
@@ -43,7 +35,7 @@ def parse_queries(words: Sequence[str]) -> list[Query]:
         ConfigError: An operator has no word after it, or there is no word at all.
     """
     queries: list[list[tuple[int, str]]] = []
-    sign = 0  # of the operator before the word; 0 where there is none
+    sign = 0  # of the operator before the word; 0 without one
     for word in " ".join(words).split():
         if word in ("+", "-"):
             if sign:
@@ -62,7 +54,7 @@ def parse_queries(words: Sequence[str]) -> list[Query]:
 
 def nearest(
     query: Query, embeddings_VD: NDArray[np.floating], tokenizer: Tokenizer, *, top_k: int = 10
-) -> list[Neighbour]:
+) -> list[RankedPiece]:
     """Return the pieces whose embeddings have the greatest cosine with the query's.
 
     Each word is the mean of its pieces' embeddings, scaled to length 1 before the words are added: otherwise frequent
@@ -86,15 +78,12 @@ def nearest(
         mean_D = embeddings_VD[ids].mean(axis=0)
         total_D += sign * mean_D / np.linalg.norm(mean_D)
     length = np.linalg.norm(total_D)
-    if not length >= 1e-6:  # NaN where a word's embedding is zero
+    if not length >= 1e-6:  # NaN if a word's embedding is zero
         raise ConfigError(f"{query}: the words cancel out, nothing is left to compare with. Use different words.")
     # All rows have length 1, so one product is the cosine with every piece (Mikolov et al. 2013, section 4.1).
     cosine_V = unit_VD @ (total_D / length)
     cosine_V[list(excluded)] = -np.inf
-    order = np.argsort(-cosine_V, kind="stable")[:top_k]
-    order = order[np.isfinite(cosine_V[order])]
-    pieces = readable_pieces(tokenizer, order.tolist())
-    return [Neighbour(piece, float(cosine_V[index])) for piece, index in zip(pieces, order, strict=True)]
+    return best_pieces(cosine_V, tokenizer, top_k)
 
 
 def word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
@@ -115,9 +104,9 @@ def word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
     return ids
 
 
-def render_neighbours(query: Query, neighbours: Sequence[Neighbour], tokenizer: Tokenizer) -> str:
+def render_neighbours(query: Query, neighbours: Sequence[RankedPiece], tokenizer: Tokenizer) -> str:
     """Return a plain-text table: the query with its pieces, then one line for each neighbour."""
     pieces = [readable_pieces(tokenizer, word_ids(word, tokenizer)) for _, word in query.terms]
     cut = [f"{word} = {' '.join(own)}" for (_, word), own in zip(query.terms, pieces, strict=True) if len(own) > 1]
     lines = [str(query) + (f"   ({'; '.join(cut)})" if cut else "")]
-    return "\n".join([*lines, *(f"  {neighbour.cosine:6.3f}  {neighbour.piece}" for neighbour in neighbours)])
+    return "\n".join([*lines, *(f"  {near.score:6.3f}  {near.piece}" for near in neighbours)])

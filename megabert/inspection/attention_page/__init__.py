@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -34,11 +33,21 @@ def render_page(record: AttentionRecord, *, model: str, layers: Sequence[int] | 
     Raises:
         ConfigError: A layer does not exist, or the page would be too large to open.
     """
-    chosen = _choose_layers(layers, record.q_LNSH.shape[0])
-    shown = (record.q_LNSH[chosen], record.k_LNSH[chosen])
-    positions = None if record.position_scores_LNSS is None else record.position_scores_LNSS[chosen]
-    numbers = sum(values.numel() for values in (*shown, *([] if positions is None else [positions])))
-    _check_size(numbers, record, len(chosen))
+    count = record.q_LNSH.shape[0]
+    chosen = list(range(count)) if layers is None else sorted(set(layers))
+    wrong = [layer for layer in chosen if not 0 <= layer < count]
+    if wrong or not chosen:
+        raise ConfigError(f"--layers {' '.join(map(str, wrong))}: the model has the layers 0 to {count - 1}.")
+    shown = {"queries": record.q_LNSH[chosen], "keys": record.k_LNSH[chosen]}
+    if record.position_scores_LNSS is not None:
+        shown["positionScores"] = record.position_scores_LNSS[chosen]
+    # 4 bytes per float32; base64 writes 3 bytes as 4 characters.
+    mib = sum(values.numel() for values in shown.values()) * 4 * 4 / 3 / 2**20
+    if mib > MAX_MIB:
+        raise ConfigError(
+            f"{len(record.pieces)} tokens in {len(chosen)} layers of {record.context_LSD.shape[-1]} make a page of "
+            f"{mib:.0f} MiB, allowed are {MAX_MIB}. Shorten the text, or show fewer layers with --layers."
+        )
     data = {
         "model": model,
         "tokens": record.pieces,
@@ -47,45 +56,19 @@ def render_page(record: AttentionRecord, *, model: str, layers: Sequence[int] | 
         "reaches": [record.reaches[layer] for layer in chosen],
         "heads": record.q_LNSH.shape[1],
         "headWidth": record.q_LNSH.shape[-1],
-        "queries": _encode_floats(shown[0]),
-        "keys": _encode_floats(shown[1]),
         "kinds": record.kinds,
-        "positionScores": None if positions is None else _encode_floats(positions),
+        "positionScores": None,
+        **{name: _encode_floats(values) for name, values in shown.items()},
     }
-    parts = {
-        "STYLE": _read("page.css"),
-        "DATA": _encode_json(data),
-        "SCRIPT": "\n".join(_read(name) for name in SCRIPTS),
-    }
-    # In one pass: what is inserted, such as a path that ends in *SCRIPT*, is not searched.
+    # Escaped, so that no token can end the script element that holds the JSON.
+    text = json.dumps(data).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    parts = {"STYLE": _read("page.css"), "DATA": text, "SCRIPT": "\n".join(map(_read, SCRIPTS))}
+    # All in one pass: an inserted text, such as a path that ends in *SCRIPT*, is not searched.
     return re.sub(r"/\*([A-Z]+)\*/", lambda place: parts[place[1]], _read("page.html"))
-
-
-def _choose_layers(layers: Sequence[int] | None, count: int) -> list[int]:
-    chosen = list(range(count)) if layers is None else sorted(set(layers))
-    wrong = [layer for layer in chosen if not 0 <= layer < count]
-    if wrong or not chosen:
-        raise ConfigError(f"--layers {' '.join(map(str, wrong))}: the model has the layers 0 to {count - 1}.")
-    return chosen
-
-
-def _check_size(numbers: int, record: AttentionRecord, layers: int) -> None:
-    mib = numbers * 4 * 4 / 3 / 2**20  # 4 bytes a float32; base64 writes 3 bytes as 4 characters
-    if mib > MAX_MIB:
-        raise ConfigError(
-            f"{len(record.pieces)} tokens in {layers} layers of {record.context_LSD.shape[-1]} make a page of "
-            f"{mib:.0f} MiB, allowed are {MAX_MIB}. Shorten the text, or show fewer layers with --layers."
-        )
 
 
 def _encode_floats(values: Tensor) -> str:
     return base64.b64encode(values.numpy().astype(np.dtype("<f4")).tobytes()).decode("ascii")
-
-
-def _encode_json(data: dict[str, Any]) -> str:
-    """Return JSON that cannot end the script element that holds it, whatever the tokens are."""
-    text = json.dumps(data, ensure_ascii=True)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _read(name: str) -> str:

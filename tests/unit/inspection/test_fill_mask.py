@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from megabert.errors import ConfigError
-from megabert.inspection.fill_mask import Guess, fill_mask, render_guesses, unigram_guesses
+from megabert.inspection.encode_text import RankedPiece
+from megabert.inspection.fill_mask import fill_mask, render_guesses, unigram_guesses
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 
@@ -16,12 +17,12 @@ def test_each_mask_gets_its_best_guesses_first(model, tokenizer):
     guesses = fill_mask(model, tokenizer, "the [MASK] sat . the [MASK]s .", top_k=3)
     assert len(guesses) == 2
     for column in guesses:
-        probabilities = [guess.probability for guess in column]
+        probabilities = [guess.score for guess in column]
         assert len(column) == 3
         assert probabilities == sorted(probabilities, reverse=True)
         assert all(guess.piece in PIECES for guess in column)
     whole = fill_mask(model, tokenizer, "the [MASK]", top_k=len(PIECES))[0]
-    assert abs(sum(guess.probability for guess in whole) - 1) < 1e-5
+    assert abs(sum(guess.score for guess in whole) - 1) < 1e-5
 
 
 def test_guesses_are_of_the_model_at_the_mask(model, tokenizer):
@@ -38,7 +39,7 @@ def test_rows_without_a_piece_are_never_guessed(model, tokenizer):
         larger.cls.predictions.decoder.bias[len(PIECES) :] = 20
     (guesses,) = fill_mask(larger, tokenizer, "the [MASK] sat", top_k=len(PIECES) + 3)
     assert {guess.piece for guess in guesses} == set(PIECES)
-    assert abs(sum(guess.probability for guess in guesses) - 1) < 1e-5
+    assert abs(sum(guess.score for guess in guesses) - 1) < 1e-5
 
 
 def test_dropout_is_off_and_the_mode_restored(model, tokenizer):
@@ -61,13 +62,16 @@ def test_texts_that_cannot_be_filled_are_refused(text, message, model, tokenizer
 def test_unigram_guesses_are_the_most_frequent(tokenizer):
     counts = np.zeros(len(PIECES), np.int64)
     counts[PIECES.index("cat")], counts[PIECES.index("the")] = 1, 3
-    assert unigram_guesses(counts, tokenizer, top_k=2) == [Guess("the", 0.75), Guess("cat", 0.25)]
+    assert unigram_guesses(counts, tokenizer, top_k=2) == [RankedPiece("the", 0.75), RankedPiece("cat", 0.25)]
 
 
 def test_guesses_are_shown_side_by_side():
     table = render_guesses(
         "a [MASK]",
-        {"unigram": [[Guess("the", 0.25), Guess("a", 0.1)]], "trained": [[Guess("cat", 0.5), Guess("dog", 0.25)]]},
+        {
+            "unigram": [[RankedPiece("the", 0.25), RankedPiece("a", 0.1)]],
+            "trained": [[RankedPiece("cat", 0.5), RankedPiece("dog", 0.25)]],
+        },
     )
     assert table.splitlines() == [
         "a [MASK]",

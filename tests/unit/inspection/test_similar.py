@@ -40,20 +40,20 @@ def ask(text, tokenizer, **options):
 def test_nearest_are_by_cosine_without_the_word_and_special_pieces(tokenizer):
     neighbours = ask("cat", tokenizer, top_k=3)
     assert [neighbour.piece for neighbour in neighbours] == ["dog", "mask", "the"]
-    assert neighbours[0].cosine == pytest.approx(1 / np.sqrt(1.01))
+    assert neighbours[0].score == pytest.approx(1 / np.sqrt(1.01))
     assert len(ask("cat", tokenizer, top_k=99)) == len(EMBEDDINGS) - 5 - 1
 
 
 def test_a_word_of_several_pieces_is_their_mean(tokenizer):
     neighbours = ask("cats", tokenizer, top_k=1)  # (cat + ##s) / 2 = (0.5, 1.5, 0)
     assert neighbours[0].piece == "sat"
-    assert neighbours[0].cosine == pytest.approx(1.5 / np.sqrt(2.5))
+    assert neighbours[0].score == pytest.approx(1.5 / np.sqrt(2.5))
 
 
 def test_sums_are_of_unit_vectors(tokenizer):
     neighbours = ask("cat + the - sat", tokenizer, top_k=1)  # (1, -1, 1), though "the" has length 2
     assert neighbours[0].piece == "["
-    assert neighbours[0].cosine == pytest.approx(1 / np.sqrt(3))
+    assert neighbours[0].score == pytest.approx(1 / np.sqrt(3))
 
 
 @pytest.mark.parametrize(("text", "message"), [("zebra", r"'zebra'.*becomes \[UNK\]"), ("cat - cat", "cancel out")])
