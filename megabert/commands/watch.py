@@ -34,14 +34,14 @@ def run(options: Namespace) -> int:
     if not 0 < options.interval <= MAX_INTERVAL_S:
         raise ConfigError(f"--interval {options.interval:g}: give seconds above 0, and at most {MAX_INTERVAL_S:,}.")
 
-    from megabert.reports.watch import read_overview, render_overview
+    from megabert.reports.watch import read_overview
 
     is_repeated = sys.stdout.isatty() and not options.once
     while True:
         overview = read_overview(options.run_dir)
         if is_repeated:
             unfiltered(sys.stdout).write(CLEAR)
-        print(render_overview(overview), flush=True)
+        print(overview.text, flush=True)
         if not is_repeated or overview.verdict.startswith(FINAL):
             return 0
         time.sleep(options.interval)

@@ -1,10 +1,10 @@
-"""Two runs side by side, step by step: where they first differ, and by how much."""
+"""Two runs side by side, step by step: their first difference and the largest ones."""
 
 import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,9 @@ class TagDifference:
     steps: int
     """How many steps were compared."""
     first: tuple[int, float, float] | None
-    """Step and both values where they first differ by more than the tolerance; None where they never do."""
+    """Step and both values of the first difference above the tolerance; None if there is none."""
     largest: tuple[int, float, float]
-    """Step and both values where they differ most."""
+    """Step and both values of the largest difference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,19 +91,18 @@ def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Compar
         common_steps=len(steps[0] & steps[1]),
         tags=tuple(_compare_tag(tag, tables[0], tables[1], tolerance) for tag in tags),
         one_sided=_one_sided(tables[0], tables[1], steps[0] & steps[1]),
-        rates={
-            tag: (_median(tables[0], tag), _median(tables[1], tag))
-            for tag in RATES
-            if all(any(name == tag for _, name in table) for table in tables)
-        },
+        rates=_rates(tables),
     )
 
 
 def render_comparison(comparison: Comparison) -> str:
     """Return the comparison as text."""
-    a, b = comparison.run_dirs
-    lines = [f"A: {a}, {comparison.steps[0]} logged steps", f"B: {b}, {comparison.steps[1]} logged steps", ""]
-    lines += _config_lines(comparison.config)
+    a_dir, b_dir = comparison.run_dirs
+    lines = [f"A: {a_dir}, {comparison.steps[0]} logged steps", f"B: {b_dir}, {comparison.steps[1]} logged steps", ""]
+    lines.append("configurations (* makes it another experiment):" if comparison.config else "configurations: equal")
+    for path, values in comparison.config.items():
+        lines.append(f"  {'*' if is_science(path) else ' '} {path}: {' and '.join(map(_shown, values))}")
+    lines.append("")
     lines.append(f"steps that both logged: {comparison.common_steps}")
     if comparison.first is None:
         lines.append("the values that both have are equal" if comparison.common_steps else "nothing can be compared")
@@ -114,10 +113,15 @@ def render_comparison(comparison: Comparison) -> str:
         f"{tag}: at {only_a} of these steps in A alone, at {only_b} in B alone"
         for tag, (only_a, only_b) in comparison.one_sided.items()
     ]
-    differing = [tag for tag in comparison.tags if tag.first is not None]
+    differing = [
+        (tag.tag, tag.first[0], step, f"{a:.6g}", f"{b:.6g}", f"{relative_difference(a, b):.1e}")
+        for tag in comparison.tags
+        for step, a, b in [tag.largest]
+        if tag.first is not None
+    ]
     if differing:
         headers = ("tag", "first at", "largest at", "A", "B", "relative")
-        lines += ["", render_table(map(_tag_row, differing), headers=headers, align="lrrrrr")]
+        lines += ["", render_table(differing, headers=headers, align="lrrrrr")]
     equal = [tag.tag for tag in comparison.tags if tag.first is None]
     if differing and equal:
         lines += ["", f"equal at all steps: {', '.join(equal)}"]
@@ -135,9 +139,7 @@ def relative_difference(a: float, b: float) -> float:
     """
     if not (math.isfinite(a) and math.isfinite(b)):
         return math.inf
-    if a == b:
-        return 0.0
-    return abs(a - b) / max(abs(a), abs(b))
+    return 0.0 if a == b else abs(a - b) / max(abs(a), abs(b))
 
 
 def _is_compared(tag: str) -> bool:
@@ -180,29 +182,15 @@ def _one_sided(a: Table, b: Table, steps: Set[int]) -> dict[str, tuple[int, int]
     return {tag: (only_a[tag], only_b[tag]) for tag in sorted(only_a | only_b)}
 
 
-def _config_lines(config: Mapping[str, tuple[Any, Any]]) -> list[str]:
-    if not config:
-        return ["configurations: equal", ""]
-    lines = ["configurations (* makes it another experiment):"]
-    for path, values in config.items():
-        # A list of which one run has more, such as phases, gives whole sections: the fields that differ from defaults.
-        a, b = (_section(value) if isinstance(value, Mapping) else repr(value) for value in values)
-        lines.append(f"  {'*' if is_science(path) else ' '} {path}: {a} and {b}")
-    return [*lines, ""]
+def _rates(tables: Sequence[Table]) -> dict[str, tuple[float, float]]:
+    """Return both medians of each rate that both runs logged."""
+    values = {tag: [[value for (_, name), value in table.items() if name == tag] for table in tables] for tag in RATES}
+    return {tag: (statistics.median_high(a), statistics.median_high(b)) for tag, (a, b) in values.items() if a and b}
 
 
-def _section(fields: Mapping[str, Any]) -> str:
-    """Return the fields of a phase that say something: those that are not as they would be without a word."""
+def _shown(value: Any) -> str:
+    """Return a value of a configuration; of a phase that the other run lacks, the fields that differ from defaults."""
+    if not isinstance(value, Mapping):
+        return repr(value)
     defaults = {field.name: field.default for field in dataclasses.fields(PhaseConfig)}
-    said = {name: value for name, value in fields.items() if value != defaults.get(name)}
-    return "(" + ", ".join(f"{name} {value}" for name, value in said.items()) + ")"
-
-
-def _tag_row(tag: TagDifference) -> tuple[object, ...]:
-    assert tag.first is not None
-    step, a, b = tag.largest
-    return tag.tag, tag.first[0], step, f"{a:.6g}", f"{b:.6g}", f"{relative_difference(a, b):.1e}"
-
-
-def _median(table: Table, tag: str) -> float:
-    return statistics.median_high(value for (_, name), value in table.items() if name == tag)
+    return f"({', '.join(f'{name} {own}' for name, own in value.items() if own != defaults.get(name))})"

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from megabert.command_line.terminal import printable
 from megabert.config.run import RunConfig
-from megabert.files import atomic_path, read_small
+from megabert.files import atomic_write, read_small
 from megabert.observability.metrics import read_metrics
 from megabert.optim.schedules import planned_steps
 from megabert.path_arguments import takes_paths
 from megabert.reports.report import PhaseReport
-from megabert.reports.watch import read_overview, render_overview
+from megabert.reports.watch import read_overview
 from megabert.training.run.folder import read_config
 
 CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
@@ -41,11 +41,21 @@ CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
 )
 _PLANNED_POINTS = 200
 """Points of a phase at which its planned schedules are drawn."""
-_STYLE = (
-    "body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
-    "img{width:100%;height:auto}pre{background:#f6f6f6;padding:.8rem;overflow-x:auto;font-size:13px}"
-    "h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}"
-)
+_PAGE = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
+img {{ width: 100%; height: auto }}
+pre {{ background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: 13px }}
+h1 {{ font-size: 1.4rem }}
+h2 {{ font-size: 1.1rem; margin-top: 2rem }}
+</style></head><body>
+<h1>{heading}</h1>
+<img alt="curves over steps" src="data:image/png;base64,{picture}">
+{parts}
+</body></html>
+"""
 
 
 @takes_paths
@@ -55,16 +65,14 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     axes = figure.subplots()
     _plot_losses(axes, read_metrics(run_dir), reports)
     axes.set_xlabel("step")
-    figure.tight_layout()
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png")
+    atomic_write(path, _png(figure))
 
 
 @takes_paths
 def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     """Return a PNG of loss, accuracies, schedules, gradient norm, throughput and waiting over steps.
 
-    What the schedules plan to the end of the run is drawn next to what was done.
+    The schedules are also drawn as they are planned, to the end of the run.
 
     Args:
         run_dir: Run folder.
@@ -84,6 +92,10 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
         pair.set_ylabel(label)
     for pair in grid[-1]:
         pair.set_xlabel("step")
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
     figure.tight_layout()
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
@@ -99,33 +111,23 @@ def render_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]
         picture: PNG from ``draw_page``.
         tables: Titles and plain text to show between the curves and the configuration.
     """
-    sections = [("Progress", render_overview(read_overview(run_dir))), *tables]
+    sections = [("Progress", read_overview(run_dir).text), *tables]
     parts = [f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(text)}</pre>" for title, text in sections]
-    files = [_file_section(run_dir / name) for name in ("config.yaml", "command.txt", "environment.json")]
-    encoded = base64.b64encode(picture).decode("ascii")
-    return "\n".join(
-        [
-            "<!doctype html>",
-            f'<html lang="en"><head><meta charset="utf-8"><title>{html.escape(run_dir.name)}</title>',
-            f"<style>{_STYLE}</style></head><body>",
-            f"<h1>{html.escape(str(run_dir))}</h1>",
-            f'<img alt="curves over steps" src="data:image/png;base64,{encoded}">',
-            *parts,
-            *files,
-            "</body></html>",
-            "",
-        ]
+    for name in ("config.yaml", "command.txt", "environment.json"):
+        if (run_dir / name).is_file():
+            text = html.escape(read_small(run_dir / name).decode(errors="replace"))
+            parts.append(f"<details><summary>{name}</summary><pre>{text}</pre></details>")
+    return _PAGE.format(
+        title=html.escape(run_dir.name),
+        heading=html.escape(str(run_dir)),
+        picture=base64.b64encode(picture).decode("ascii"),
+        parts="\n".join(parts),
     )
 
 
 def _plot_losses(axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseReport]) -> None:
     """Plot the losses, and the baseline of each phase that ``reports`` has, onto a pair of axes."""
-    train = [(row["step"], row["train/mlm_loss"]) for row in rows if "train/mlm_loss" in row]
-    held_out = [(row["step"], row["eval/mlm_loss"]) for row in rows if "eval/mlm_loss" in row]
-    if train:
-        axes.plot(*zip(*train, strict=True), color="tab:blue", linewidth=1, label="training")
-    if held_out:
-        axes.plot(*zip(*held_out, strict=True), color="tab:orange", marker="o", markersize=3, label="held out")
+    _plot_tags(axes, rows, (("train/mlm_loss", "training", 1), ("eval/mlm_loss", "held out", 1)))
     begin = 0  # first step of the phase on the common axis
     for report in reports:
         end = begin + report.steps
@@ -137,12 +139,12 @@ def _plot_losses(axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseR
         axes.annotate(printable(report.name), place, xycoords=("data", "axes fraction"), ha="center", parse_math=False)
         begin = end
     axes.set_ylabel("masked-LM loss (nats)")
-    if train or held_out:
+    if axes.get_legend():
         axes.legend(loc="upper right")
 
 
 def _planned(config: RunConfig) -> dict[str, list[tuple[int, float]]]:
-    """Return the planned points of each schedule by tag; those of the masked share where the phases set it."""
+    """Return the planned points of each schedule by tag; the masked share has points in phases that set it."""
     steps = [step for phase in planned_steps(config, _PLANNED_POINTS) for step in phase]
     return {
         "train/lr": [(step.step, step.rate) for step in steps],
@@ -160,10 +162,3 @@ def _plot_tags(axes: Any, rows: list[dict[str, Any]], tags: Sequence[tuple[str, 
         axes.plot(*zip(*points, strict=True), linewidth=1, marker="o" if is_rare else None, markersize=3, label=name)
     if axes.get_legend_handles_labels()[1]:  # curves without a name are in no legend
         axes.legend(framealpha=0.6)
-
-
-def _file_section(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    text = html.escape(read_small(path).decode(errors="replace"))
-    return f"<details><summary>{path.name}</summary><pre>{text}</pre></details>"

@@ -1,4 +1,4 @@
-"""What a run has learned, phase by phase, next to what a predictor without a model would score: word frequencies."""
+"""The scores of a run, phase by phase, next to a predictor that has no model and knows word frequencies alone."""
 
 # T packed tokens, M masked positions, V vocabulary
 
@@ -86,7 +86,7 @@ class PhaseReport:
     held_out_mlm_accuracy: float
     unigram: UnigramBaseline
     nsp_accuracy: float | None
-    """None where the shards have no sentence objective."""
+    """None if the shards have no sentence objective."""
     nsp_chance: float
     rtd_auc: float | None
     """Area under the curve of ELECTRA's discriminator; 0.5 is guessing. None for the other families."""
@@ -122,7 +122,6 @@ def report_run(run_dir: Path) -> list[PhaseReport]:
 
 def render_reports(reports: list[PhaseReport]) -> str:
     """Return the reports as a table with a column for each phase; rows that no phase has are left out."""
-    aucs = [report.rtd_auc for report in reports]
     rows = [
         ("phase", [report.name for report in reports]),
         ("steps", [f"{report.steps}" for report in reports]),
@@ -135,7 +134,7 @@ def render_reports(reports: list[PhaseReport]) -> str:
         ("  unigram baseline", [f"{100 * report.unigram.accuracy:.1f}%" for report in reports]),
         ("held-out next-sentence accuracy", [_percent(report.nsp_accuracy) for report in reports]),
         ("  chance (the larger class)", [_percent(report.nsp_accuracy and report.nsp_chance) for report in reports]),
-        ("held-out discriminator AUC", ["-" if auc is None else f"{auc:.3f}" for auc in aucs]),
+        ("held-out discriminator AUC", ["-" if r.rtd_auc is None else f"{r.rtd_auc:.3f}" for r in reports]),
         ("sequences/s", [f"{report.sequences_per_s:.0f}" for report in reports]),
     ]
     rows = [row for row in rows if row[1] != ["-"] * len(reports)]
@@ -182,11 +181,11 @@ class KindLoss:
     """Held-out losses in nats of the positions that show one thing."""
 
     kind: str
-    """What they show, one of ``KINDS``."""
+    """The piece that they show, one of ``KINDS``."""
     count: int
     """Number of positions."""
     model: float
-    """Mean loss of the model; not a number where there is no position."""
+    """Mean loss of the model; not a number without positions."""
     unigram: float
     """Mean loss of the unigram baseline at the same positions."""
 
@@ -204,8 +203,8 @@ def score_positions(
     """Score a phase's held-out positions on the CPU, kind by kind in the order of ``KINDS``.
 
     80% of the positions to predict show [MASK], 10% their own piece, 10% a random one (Devlin et al. 2019, section
-    3.1). A model that merely repeats what it sees gains half a nat in the mean; scored by kind, that is told apart from
-    reading the context, which only [MASK] and random pieces ask for.
+    3.1). A model that merely repeats its input gains half a nat in the mean. Scores by kind tell this from reading the
+    context, which only [MASK] and random pieces ask for.
 
     Args:
         run_dir: Run folder.

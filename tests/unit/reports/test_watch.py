@@ -8,7 +8,7 @@ import yaml
 from support.run_folders import eval_row, train_row, write_run
 
 from megabert.cli import main
-from megabert.reports.watch import read_overview, render_overview
+from megabert.reports.watch import read_overview
 from megabert.training.recovery.heartbeat import Beat
 
 RUNNING = {"status": "running", "step": 2, "phase": 1, "host": socket.gethostname(), "pid": os.getpid()}
@@ -24,7 +24,7 @@ def test_snapshot_says_where_a_run_stands(tmp_path):
     (run / "checkpoints" / "latest").write_text("step_00000002\n")
     found = read_overview(run)
     assert (found.verdict, found.step, found.total_steps, found.checkpoint_step) == ("running", 4, 1360, 2)
-    page = render_overview(found)
+    page = found.text
     assert "step 4 of 1,360 (0%), phase1 4 of 1,300" in page
     assert "loss             7.6000 (masked-LM 7.1000)" in page
     assert "held out         masked-LM 6.5000, accuracy 25.00% at step 4" in page
@@ -37,7 +37,7 @@ def test_time_left_counts_the_later_phases(tmp_path):
     run = write_run(tmp_path / "run", rows(300), status=RUNNING)
     # 1,000 steps of 32 at 64 a second, then 60 of 16 that are four times as long.
     assert read_overview(run).left_s == pytest.approx(1000 * 32 / 64 + 60 * 16 / 16)
-    assert "about 9.3 min left" in render_overview(read_overview(run))
+    assert "about 9.3 min left" in read_overview(run).text
 
 
 def test_second_of_two_equal_phases_is_named(tmp_path):
@@ -49,7 +49,7 @@ def test_second_of_two_equal_phases_is_named(tmp_path):
 
 
 def test_new_run_without_rows_is_shown(tmp_path):
-    page = render_overview(read_overview(write_run(tmp_path / "run", [])))
+    page = read_overview(write_run(tmp_path / "run", [])).text
     assert "not started" in page
     assert "last checkpoint  none yet" in page
     assert "last row         none yet" in page
@@ -71,12 +71,12 @@ def test_rank_that_holds_the_others_up_is_named(tmp_path):
             rank=rank, host="node1", step=3, doing="making a step", is_waiting=is_waiting, since=now - 5, time=now
         )
         (run / "heartbeats" / f"rank_{rank:03d}.json").write_text(json.dumps(vars(beat)))
-    assert "the others wait for rank 1 (node1), making a step at step 3" in render_overview(read_overview(run))
+    assert "the others wait for rank 1 (node1), making a step at step 3" in read_overview(run).text
 
 
 def test_failure_is_shown_with_its_text(tmp_path):
     failed = {"status": "failed", "exit_code": 4, "rank": 3, "error": "CheckpointError: no space"}
-    page = render_overview(read_overview(write_run(tmp_path / "run", rows(2), status=failed)))
+    page = read_overview(write_run(tmp_path / "run", rows(2), status=failed)).text
     assert "failed, exit code 4, rank 3" in page
     assert "CheckpointError: no space" in page
 
@@ -116,6 +116,6 @@ def test_step_is_that_of_the_heartbeats_and_the_row_says_its_own(tmp_path):
         doing = {"doing": "making a step", "is_waiting": False, "since": now - age, "time": now - age}
         beat = Beat(rank=rank, host="node1", step=step, **doing)
         (run / "heartbeats" / f"rank_{rank:03d}.json").write_text(json.dumps(vars(beat)))
-    page = render_overview(read_overview(run))
+    page = read_overview(run).text
     assert "step 1,303 of 1,360 (96%), phase2 3 of 60" in page
     assert "last row         step 1,295, " in page
