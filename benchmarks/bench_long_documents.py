@@ -4,7 +4,8 @@
 
 A document is one line. Times are CPU microseconds per character of cleaning with all built-in rules but `language`, of
 sentences, and of WordPiece, on documents of growing length: linear time is a row of equal numbers. Memory is the peak
-of a process that runs one step of a build on a document of so many megabytes, the largest of which is 32 MiB.
+of a process that runs one step of a build on a document of so many megabytes, the largest of which is 32 MiB; the last
+row is a document of full stops alone.
 """
 
 import argparse
@@ -31,7 +32,8 @@ OWN = {
 SCRIPTS = ("en", "ru", "ar", "hi", "zh", "ja", "ko", "th", "my", "km", "bo", "lo")
 SPACELESS = ("zh", "ja", "th", "my", "km", "bo", "lo")
 STOPS = str.maketrans("", "", ".!?\u3002\uff01\uff1f\u0964\u061f\u104b\u17d4\u0f0d")
-STEPS = ("extract", "words", "tokens")
+STEPS = ("extract", "words", "wordpiece", "byte-bpe", "unigram")
+"""Cleaning and sentences, words of a vocabulary, and tokens by three kinds of tokenizer."""
 
 
 def unit_of(language: str, has_stops: bool) -> str:
@@ -90,18 +92,18 @@ def print_memory(megabytes: float) -> None:
     """Print the peak of each step, each in a process of its own, in MiB."""
     print(f"\nA document of {megabytes:g} MB in one line; peak MiB of a process that runs the step")
     print(f"{'':14s}" + "".join(f"{step:>10s}" for step in STEPS))
-    for language in SCRIPTS:
-        for stops in (True, False):
-            with tempfile.TemporaryDirectory(prefix="megabert-bench-") as name:
-                folder, unit = Path(name), unit_of(language, stops)
-                text = unit * int(megabytes * 1e6 / len(unit.encode()))
-                (folder / "a.jsonl").write_text(json.dumps({"text": text}, ensure_ascii=False) + "\n", encoding="utf-8")
-                peaks = []
-                for step in STEPS:
-                    command = [sys.executable, __file__, "--step", step, "--folder", name, "--language", language]
-                    peaks.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-            name = f"{language}, {'with' if stops else 'no'} stops"
-            print(f"{name:14s}" + "".join(f"{peak:10.0f}" for peak in peaks), flush=True)
+    units = {(language, stops): unit_of(language, stops) for language in SCRIPTS for stops in (True, False)}
+    for (language, stops), unit in [*units.items(), (("zh", "only"), "\u3002")]:
+        with tempfile.TemporaryDirectory(prefix="megabert-bench-") as name:
+            folder = Path(name)
+            text = unit * int(megabytes * 1e6 / len(unit.encode()))
+            (folder / "a.jsonl").write_text(json.dumps({"text": text}, ensure_ascii=False) + "\n", encoding="utf-8")
+            peaks = []
+            for step in STEPS:
+                command = [sys.executable, __file__, "--step", step, "--folder", name, "--language", language]
+                peaks.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        name = f"{language}, {stops if stops == 'only' else 'with' if stops else 'no'} stops"
+        print(f"{name:14s}" + "".join(f"{peak:10.0f}" for peak in peaks), flush=True)
 
 
 def run_step(step: str, folder: Path, language: str) -> None:
@@ -111,19 +113,45 @@ def run_step(step: str, folder: Path, language: str) -> None:
     from data_prep.steps import step1_extract, step3_tokenize
     from data_prep.vocabulary.training import VocabularyOptions
     from data_prep.vocabulary.words import CountTask, count_words
-    from megabert.tokenization import save_huggingface, train_wordpiece
 
     source, text = SourceConfig(input=str(folder / "a.jsonl")), folder / "text-000.arrow"
     config = BuildConfig(sources=(source,), language=language, clean=CleanConfig(max_characters=10**9))
     if step == "extract":
         chunk = next(iter(plan_chunks(find_files((source,)), 1 << 30)))
         step1_extract.extract(step1_extract.ExtractTask(chunk, 0, config, folder / "text"))
-        save_huggingface(train_wordpiece([short_words(unit_of(language, True))], vocab_size=4000), folder / "tokenizer")
+        save_tokenizers(short_words(unit_of(language, True)), folder)
     elif step == "words":
         count_words(CountTask((text,), 1.0, VocabularyOptions(), folder / "words"))
     else:
-        step3_tokenize.tokenize(step3_tokenize.TokenizeTask(text, folder / "tokenizer", 0.0, folder / "tokens.arrow"))
+        step3_tokenize.tokenize(step3_tokenize.TokenizeTask(text, folder / step, 0.0, folder / "tokens.arrow"))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10)
+
+
+def save_tokenizers(text: str, folder: Path) -> None:
+    """Train a tokenizer of each kind on a text, and save it in a folder of its name."""
+    import tokenizers
+
+    from megabert.tokenization import save_huggingface, train_byte_bpe, train_wordpiece
+
+    save_huggingface(train_wordpiece([text], vocab_size=4000), folder / "wordpiece")
+    save_huggingface(train_byte_bpe([text, text], vocab_size=400), folder / "byte-bpe")
+    special = {
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    backend = tokenizers.Tokenizer(tokenizers.models.Unigram())
+    backend.pre_tokenizer, backend.decoder = tokenizers.pre_tokenizers.Metaspace(), tokenizers.decoders.Metaspace()
+    trainer = tokenizers.trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=[*special.values()], unk_token="<unk>", show_progress=False
+    )
+    backend.train_from_iterator([text], trainer)
+    (folder / "unigram").mkdir()
+    backend.save(str(folder / "unigram" / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+    (folder / "unigram" / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 def main() -> None:
