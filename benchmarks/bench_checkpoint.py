@@ -36,7 +36,7 @@ class SizedEngine:
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self.numel = sum(shape.numel() for shape in self.shapes.values())
         self.flat, *self.moments = (torch.rand(self.numel) for _ in range(3))
-        self.optimizer = SimpleNamespace(moments=lambda flat: self.moments)
+        self.optimizer = SimpleNamespace(moments=lambda flat: self.moments, state_names=("exp_avg", "exp_avg_sq"))
         self.fragments, position = [], 0
         for name, shape in self.shapes.items():
             self.fragments.append(Fragment(self.flat, position, name, 0, shape.numel()))

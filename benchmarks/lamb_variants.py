@@ -32,7 +32,7 @@ from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepPacker
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
-from megabert.optim import Fragment, build_optimizer, learning_rate
+from megabert.optim import Fragment, StepSettings, build_optimizer, learning_rate
 from megabert.shards.shard_set import ShardSet
 from megabert.text_tables import render_table
 
@@ -73,8 +73,7 @@ def train(variant: Any, peak: float, seed: int, steps: int, shards: ShardSet, he
                 out = model(batch)
                 (out.mlm_loss_sum / step.num_masked + out.nsp_loss_sum / step.num_instances).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.lr, optimizer.bias_step = learning_rate(schedule, step.number), step.number
-            optimizer.step()
+            optimizer.step(StepSettings(lr=learning_rate(schedule, step.number), bias_step=step.number))
             optimizer.zero_grad()
             if step.number % MEASURED_EVERY == 0 or step.number == steps:
                 run["steps"].append(step.number)

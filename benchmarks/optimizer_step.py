@@ -36,7 +36,7 @@ from megabert.engine.engine import Engine
 from megabert.models.bert import BertForPreTraining
 from megabert.models.layers import Dense
 from megabert.ops.dense import dense
-from megabert.optim import build_optimizer
+from megabert.optim import StepSettings, build_optimizer
 
 MODEL = ModelConfig(
     vocab_size=512,
@@ -148,7 +148,7 @@ def run_step(engine: Engine, micro_steps: int) -> None:
     """Take one optimizer step."""
     for number in range(1, micro_steps + 1):
         engine.backward(engine.forward(), is_last=number == micro_steps)
-    engine.step(torch.zeros(4, dtype=torch.float64))
+    engine.step(StepSettings(lr=1e-3), torch.zeros(4, dtype=torch.float64))
 
 
 def run_plain(engine: Engine, micro_steps: int) -> None:
@@ -189,7 +189,6 @@ def measure(world: World, *, engine_name: str, precision: str, optimizer: str) -
     inner = build_optimizer(model.named_parameters(), OptimizerConfig(name=optimizer))  # type: ignore[arg-type]
     ds_config = derive_deepspeed(engine_name, precision=precision, max_grad_norm=1.0)  # type: ignore[arg-type]
     engine = build_engine(model, inner, ds_config, world)
-    inner.lr = 1e-3
     run_step(engine, 1)  # moments are allocated
     totals: dict[int, dict[str, Counter[str]]] = {}
     for micro_steps in (1, 2):

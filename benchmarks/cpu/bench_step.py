@@ -39,7 +39,7 @@ from megabert.engine.build import build_engine
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.models.convert import to_huggingface
-from megabert.optim import build_optimizer
+from megabert.optim import StepSettings, build_optimizer
 from megabert.shards.shard_set import ShardSet
 from megabert.training.step import train_step
 
@@ -139,8 +139,7 @@ def our_step(model: BertForPreTraining, world: World) -> Step:
     optimizer = build_optimizer(model.named_parameters(), OPTIMIZER)
     ds_config = derive_deepspeed("zero1", precision="fp32", max_grad_norm=1.0)
     engine = build_engine(model, optimizer, ds_config, world)
-    optimizer.lr = LEARNING_RATE
-    return lambda batch: train_step(engine, batch, world)
+    return lambda batch: train_step(engine, batch, world, settings=StepSettings(lr=LEARNING_RATE))
 
 
 def their_step(model: Any, batches: list[StepBatch], length: int | None) -> Step:

@@ -181,7 +181,7 @@ def _rank(rank: int, ranks: int, port: int, is_overlapped: bool, slower: float, 
     from megabert.config.run import OptimizerConfig
     from megabert.distributed.process_group import distributed_world
     from megabert.engine.build import build_engine
-    from megabert.optim import build_optimizer
+    from megabert.optim import StepSettings, build_optimizer
 
     config: dict[str, Any] = {key: value for key, value in REQUIRED.items() if "." not in key}
     config |= {"data_types": {"grad_accum_dtype": "fp32"}, "gradient_clipping": 1.0, "steps_per_print": 10**9}
@@ -194,7 +194,7 @@ def _rank(rank: int, ranks: int, port: int, is_overlapped: bool, slower: float, 
 
         def step() -> None:
             engine.backward(engine.forward(torch.ones(4, WIDTH)), is_last=True)
-            engine.step()
+            engine.step(StepSettings(lr=0.0))
             if not is_overlapped:
                 engine.settle()
 

@@ -25,7 +25,7 @@ from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World, distributed_world
 from megabert.engine.build import build_engine
 from megabert.models.build import build_model, initialize
-from megabert.optim import build_optimizer
+from megabert.optim import StepSettings, build_optimizer
 
 MODEL = ModelConfig(preset="tiny", vocab_size=1024)
 STEPS = 3
@@ -75,7 +75,7 @@ def _rank(rank: int, ranks: int, port: int, lazily: bool, results: Any) -> None:
         batch = probe_batch(tokens=256, length=32)
         for _ in range(STEPS):
             engine.backward(engine.forward(batch).mlm_loss_sum / 1000, is_last=True)
-            engine.step()
+            engine.step(StepSettings(lr=1e-3))
         engine.settle()
         stepped = time.perf_counter()
         world.gather(rank)
@@ -89,7 +89,6 @@ def _tiny_engine(world: World) -> Any:
     model = build_model(MODEL)
     initialize(model, 1)
     optimizer = build_optimizer(model.named_parameters(), OptimizerConfig())
-    optimizer.lr = 1e-3
     return build_engine(model, optimizer, derive_deepspeed("zero1", precision="fp32", max_grad_norm=1.0), world)
 
 

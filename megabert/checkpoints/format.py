@@ -4,7 +4,7 @@
     checkpoints/step_00000100/manifest.json         which file holds which elements, and the trainer's state
     checkpoints/step_00000100/rank_00000.safetensors
         master/NAME/START                           elements of parameter NAME from START on: the float32 weights,
-        exp_avg/NAME/START                          the optimizer's first moment
+        exp_avg/NAME/START                          the optimizer's tensors, such as Adam's first moment
         exp_avg_sq/NAME/START                       and its second
         average/NAME/START                          the moving average of the weights, in runs that keep one
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 LATEST = "latest"
-KINDS = ("master", "exp_avg", "exp_avg_sq")
-"""The three tensors that are stored of every parameter."""
+MASTER = "master"
+"""Kind of the tensors that hold the weights; the optimizer's have the names of ``BaseOptimizer.state_names``."""
 AVERAGE = "average"
-"""The fourth one, where a run keeps a moving average of its weights."""
+"""Kind of the moving average, which only some runs keep."""
 _STEP_FOLDER = re.compile(r"step_([0-9]{8,})")
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from megabert.checkpoints.format import (
     AVERAGE,
     LATEST,
+    MASTER,
     CheckpointManifest,
     find_damage,
     folder_name,
@@ -66,7 +67,7 @@ class SliceReader:
             raise CheckpointError(
                 f"{self.folder}: {kind} of {parameter} has {filled} of the {target.numel()} elements from {start} on"
             )
-        if kind in ("master", AVERAGE) and not is_finite(target):
+        if kind in (MASTER, AVERAGE) and not is_finite(target):
             raise CheckpointError(
                 f"{self.folder}: {parameter} holds NaN or infinite numbers, with which nothing can be computed. Use an "
                 "earlier step"
@@ -176,7 +177,7 @@ def read_masters(folder: Path, *, average: bool = False) -> dict[str, Tensor]:
         reader = SliceReader(folder, manifest)
         for name, stored in manifest.parameters.items():
             masters[name] = torch.empty(stored.shape, dtype=torch.float32)
-            reader.fill(AVERAGE if average else "master", name, 0, masters[name].view(-1))
+            reader.fill(AVERAGE if average else MASTER, name, 0, masters[name].view(-1))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be read ({error}). Try again, or name another checkpoint.") from error
     check_signal(masters, str(folder))

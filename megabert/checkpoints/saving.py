@@ -26,8 +26,8 @@ from torch import Tensor
 import megabert
 from megabert.checkpoints.format import (
     AVERAGE,
-    KINDS,
     LATEST,
+    MASTER,
     CheckpointManifest,
     StoredFile,
     StoredParameter,
@@ -111,9 +111,11 @@ def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world:
 
 
 def stored_tensors(engine: Engine, flat: Tensor) -> list[tuple[str, Tensor]]:
-    """Return what a checkpoint has of a flat, by kind: the masters, both moments, and the average if there is one."""
-    stored = list(zip(KINDS, (flat, *engine.optimizer.moments(flat)), strict=True))
-    return stored if engine.average is None else [*stored, (AVERAGE, engine.average.of(flat))]
+    """Return a flat's tensors in a checkpoint, by kind: masters, optimizer state, and the average if there is one."""
+    optimizer = engine.optimizer
+    state = zip(optimizer.state_names, optimizer.moments(flat), strict=True)
+    average = [] if engine.average is None else [(AVERAGE, engine.average.of(flat))]
+    return [(MASTER, flat), *state, *average]
 
 
 def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> None:

@@ -42,6 +42,10 @@ class OptimizerConfig:
     """Clip the global gradient norm at this value; 0 does not clip."""
 
 
+OPTIMIZER_STATES = {"lamb": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")}
+"""Float32 tensors that an optimizer keeps besides the weights: both have Adam's two moments, under torch's names."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CheckpointConfig:
     """When checkpoints are written, and which are kept."""

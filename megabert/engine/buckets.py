@@ -9,48 +9,60 @@ as the backward pass has computed it.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from megabert.engine import fragment_table
+from megabert.optim import Fragment
+
 
 class Work(Protocol):
-    """Something that is under way."""
+    """A collective that is under way."""
 
     def wait(self) -> object:
-        """Let what follows begin after it: on a GPU the stream waits, not the host."""
+        """Hold back all later work until it is done: on a GPU the stream waits, not the host."""
 
 
-class Collectives:
-    """How a bucket's gradients reach their owners and its weights come back, in a thread (gloo) or a stream (NCCL)."""
-
-    def reduce(self, gradient_sum: Tensor, gradients: Tensor) -> Work:
-        """Sum ``gradients`` over ranks, this rank's partition of it into ``gradient_sum``."""
-        return dist.reduce_scatter_tensor(gradient_sum, gradients, async_op=True)  # type: ignore[no-any-return]
-
-    def gather(self, weights: Tensor, partition: Tensor) -> Work:
-        """Fill ``weights`` with the partitions of all ranks."""
-        return dist.all_gather_into_tensor(weights, partition, async_op=True)  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True, eq=False)
 class Bucket:
     """Parameters in one flat tensor, and this rank's partition of it. Padding at the end is zero everywhere."""
 
-    parameters: dict[str, nn.Parameter]
-    """Name -> parameter, each a view of ``weights``."""
-    weights: Tensor
-    """The model's weights of all partitions, in the precision of the model."""
-    master: Tensor
-    """Float32 weights of this rank's partition, which the optimizer updates. In a world of one they are a float32
-    model's weights themselves: nobody else may write there, as a collective might while masters are filled."""
-    gradient_sum: Tensor
-    """The sum of all ranks' gradients in this rank's partition, float32; ``master.grad``."""
-    rank: int
-    """Number of this rank's partition."""
+    def __init__(
+        self,
+        parameters: dict[str, nn.Parameter],
+        weights: Tensor,
+        master: Tensor,
+        whole_gradient: Tensor | None,
+        *,
+        rank: int,
+    ) -> None:
+        """Take a group over from DeepSpeed; the master takes the bucket's sum for its gradient.
+
+        Args:
+            parameters: Name -> parameter, each a view of ``weights``.
+            weights: The model's weights of all partitions, in the precision of the model.
+            master: Float32 weights of this rank's partition, which the optimizer updates.
+            whole_gradient: Float32 zeros as large as ``weights``, if DeepSpeed has allocated them.
+            rank: Number of this rank's partition.
+        """
+        self.parameters, self.weights, self.master, self.rank = parameters, weights.detach(), master, rank
+        self.fragments = list(self._fragments())
+        self.is_alone = master.numel() == weights.numel()
+        """Whether the one partition is everything: a world of one."""
+        self.is_shared = self.is_alone and master.dtype == weights.dtype
+        """Whether the masters are the model's weights. Only in a world of one: otherwise a collective might write there
+        while masters are filled."""
+        if self.is_shared:
+            master.data = self.weights
+        if self.is_alone and whole_gradient is not None:
+            self.gradient_sum = whole_gradient
+        else:
+            self.gradient_sum = torch.zeros_like(master, requires_grad=False)
+        """The sum of all ranks' gradients in this rank's partition, float32; ``master.grad``."""
+        master.grad = self.gradient_sum
+        self._whole_gradient = whole_gradient
 
     @property
     def partition(self) -> Tensor:
@@ -58,60 +70,56 @@ class Bucket:
         numel = self.master.numel()
         return self.weights.narrow(0, self.rank * numel, numel)
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether the one partition is everything: a world of one."""
-        return self.master.numel() == self.weights.numel()
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the masters are the model's weights."""
-        return self.master.data_ptr() == self.partition.data_ptr()
-
-    def round_masters(self) -> None:
-        """Copy the masters into the partition, in the precision of the model."""
-        if not self.is_shared:
-            self.partition.copy_(self.master.detach())
+    def local_buffer(self) -> Tensor:
+        """Return a buffer that stays: this rank's own gradients of all partitions. Alone, it is the sum itself."""
+        if self.is_alone:
+            return self.gradient_sum
+        return self.zeros() if self._whole_gradient is None else self._whole_gradient
 
     def zeros(self) -> Tensor:
         """Return a buffer for this rank's own gradients of all partitions; the padding at its end has to stay zero."""
         return torch.zeros(self.weights.numel(), dtype=torch.float32, device=self.weights.device)
 
     def views(self, gradients: Tensor) -> dict[str, Tensor]:
-        """Return where each parameter's gradient is within ``zeros()``, in the parameter's shape."""
-        views = {}
+        """Return each parameter's gradient as a view of such a buffer, in the parameter's shape."""
+        return {
+            name: gradients.narrow(0, self._offset_of(parameter), parameter.numel()).view(parameter.shape)
+            for name, parameter in self.parameters.items()
+        }
+
+    def reduce(self, gradients: Tensor, total: Tensor) -> Work:
+        """Sum buffers over ranks, this rank's partition of them into ``total``, in a thread (gloo) or stream (NCCL)."""
+        return dist.reduce_scatter_tensor(total, gradients, async_op=True)  # type: ignore[no-any-return]
+
+    def gather(self) -> Work:
+        """Fill ``weights`` with the partitions of all ranks, likewise."""
+        return dist.all_gather_into_tensor(self.weights, self.partition, async_op=True)  # type: ignore[no-any-return]
+
+    def _offset_of(self, parameter: nn.Parameter) -> int:
+        # DeepSpeed has made each parameter a view of the flat weights: its address says where it begins.
+        return (parameter.data_ptr() - self.weights.data_ptr()) // parameter.element_size()
+
+    def _fragments(self) -> Iterator[Fragment]:
+        """Yield the overlaps of the parameters and this rank's partition.
+
+        The flat tensor is cut into equal partitions without regard to where parameters begin.
+        """
+        begin = self.rank * self.master.numel()
         for name, parameter in self.parameters.items():
-            # DeepSpeed has made each parameter a view of the flat weights: its address says where it begins.
-            offset = (parameter.data_ptr() - self.weights.data_ptr()) // parameter.element_size()
-            views[name] = gradients.narrow(0, offset, parameter.numel()).view(parameter.shape)
-        return views
-
-
-def bucket_of(
-    parameters: dict[str, nn.Parameter], weights: Tensor, master: Tensor, buffer: Tensor | None, *, rank: int
-) -> Bucket:
-    """Return the bucket of a DeepSpeed group, whose sum the master takes for its gradient.
-
-    Args:
-        parameters: Name -> parameter.
-        weights: The flat tensor of the group.
-        master: This rank's partition of it, float32.
-        buffer: Float32 zeros as large as ``weights`` that DeepSpeed has allocated, if it has.
-        rank: Number of the partition.
-    """
-    is_alone = master.numel() == weights.numel()
-    gradient_sum = buffer if is_alone and buffer is not None else torch.zeros_like(master, requires_grad=False)
-    if is_alone and master.dtype == weights.dtype:
-        master.data = weights.detach()
-    master.grad = gradient_sum
-    return Bucket(parameters, weights.detach(), master, gradient_sum, rank)
+            position = self._offset_of(parameter)
+            first = max(position, begin)
+            end = min(position + parameter.numel(), begin + self.master.numel())
+            if first < end:
+                weights = parameter.detach().view(-1)[first - position : end - position]
+                fragment = Fragment(self.master, first - begin, name, first - position, end - first)
+                yield fragment_table.checked(fragment, weights)
 
 
 def split_groups(groups: Iterable[dict[str, Any]], model: nn.Module, size: int) -> list[dict[str, Any]]:
-    """Cut parameter groups into smaller ones of at most ``size`` elements, or one parameter where that is larger.
+    """Cut parameter groups into smaller ones of at most ``size`` elements, or one parameter if that is larger.
 
     Args:
-        groups: The parameter groups of an optimizer. What is true of a group is true of its parts: decay, betas.
+        groups: The parameter groups of an optimizer. The parts inherit a group's settings: decay, betas.
         model: Registers its parameters in the order in which the forward pass uses them, roughly. A wrong order costs
             time only.
         size: Elements of a bucket.
@@ -129,7 +137,7 @@ def split_groups(groups: Iterable[dict[str, Any]], model: nn.Module, size: int) 
 
 
 ALIGNED_ELEMENTS = 8
-"""So many elements of 16 bits are 16 bytes, which one instruction of a GPU loads where they begin at a multiple."""
+"""So many elements of 16 bits are 16 bytes, which one instruction of a GPU loads if they begin at a multiple of 16."""
 
 
 def _aligned(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
@@ -140,8 +148,8 @@ def _aligned(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
 def _cut(parameters: list[nn.Parameter], size: int) -> Iterator[list[nn.Parameter]]:
     """Fill buckets from the last parameter on.
 
-    The backward pass begins there. What is left over is then the bucket of the embeddings, the last one to be sent:
-    nothing is computed meanwhile, so it had better be small.
+    The backward pass begins there. The remainder is then the bucket of the embeddings, the last one to be sent: nothing
+    is computed meanwhile, so it had better be small.
     """
     part: list[nn.Parameter] = []
     for parameter in reversed(parameters):

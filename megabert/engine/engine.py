@@ -1,9 +1,33 @@
-"""The engine: every ZeRO stage behind one interface, with the same arithmetic.
+"""The engine: one interface for every ZeRO stage, with the same arithmetic.
+
+One optimizer step of the trainer, in the order of the calls. Hooks are marked with an asterisk: autograd and torch call
+them, nobody in this code does.
+
+    Engine.forward(micro_batch)               for each micro-batch
+        ZeroStage.before_forward              wait for the weights outside of the layers
+        the model
+          * WeightGathering._wait_for         stages 1 and 2: each layer waits for its own weights
+        ZeroStage.after_forward
+    Engine.backward(loss, is_last=...)        for each micro-batch
+        ZeroStage.backward
+          * _WeightSum.add_product            stages 1 and 2: a dense layer adds its weight's gradient to the sum
+          * GradientReduction._take           stages 1 and 2: any other gradient is added
+                GradientReduction._send           and a bucket that is complete is sent
+          * DeepSpeedEngine._backward_prologue    stage 3: DeepSpeed's own reduction begins
+    Engine.step(settings, sums)               once
+        ZeroStage.sum_of_squares              wait for the reduction, or make it
+        World.sum_over_ranks                  losses and the squared norm: one small collective
+        ZeroStage.start_update
+            BaseOptimizer.step                stages 0 to 2; between its passes, LAMB sums its norms over ranks
+                UpdateSink.updated            stages 1 and 2: a bucket's new weights begin to travel
+        HostCopy.wait                         the host learns whether everything is finite
+        ZeroStage.finish_update               if so; otherwise ZeroStage.gradients and ZeroStage.discard
+            BaseOptimizer.step                stage 3
 
 DeepSpeed's documented loop is ``loss = engine(batch); engine.backward(loss); engine.step()``, once per micro-step, and
 DeepSpeed counts to ``gradient_accumulation_steps`` before it updates. Four things about it do not fit:
 
-- The number of micro-steps must be constant. Ours are packed by tokens, so a global batch takes as many as it takes.
+- The number of micro-steps must be constant. Ours are packed by tokens, so their number varies from batch to batch.
   DeepSpeed is told 1, with ``managed_gradient_accumulation: false``, which makes every ``step`` an update and lets
   ``backward`` accumulate as often as it is called. Float32 accumulation and reduction make 256 micro-steps equal one.
 - Nobody looks at the gradients before the optimizer. Stages without a loss scaler would write a NaN into the weights,
@@ -11,8 +35,8 @@ DeepSpeed counts to ``gradient_accumulation_steps`` before it updates. Four thin
 - ``engine(batch)`` hangs its hooks on the tensors of the output and does not see into a dataclass. `Engine.forward`
   calls the model itself, and ``backward`` hangs the one hook that is needed on the loss. At stage 3, where the hooks of
   every module inside are needed, they are shown dicts (`zero3_outputs`).
-- Stages 1 and 2 send more than they have to and hide none of it. There DeepSpeed's ``backward`` and ``step`` are not
-  called at all (`zero_stages`).
+- Stages 1 and 2 send more than they have to, and nothing of it during the backward pass. There DeepSpeed's ``backward``
+  and ``step`` are not called at all (`zero_stages`).
 
 The model inside, and with it all of ``megabert.models``, is single-device code that knows nothing of this.
 """
@@ -21,6 +45,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,14 +53,15 @@ from torch import Tensor
 
 from megabert.config.deepspeed import value_at
 from megabert.distributed.process_group import World
-from megabert.engine.buckets import Collectives
+from megabert.engine.fragment_table import check_coverage
+from megabert.engine.gradient_reduction import MicroStepReduction, StepReduction
 from megabert.engine.weight_average import WeightAverage
-from megabert.engine.zero1_zero2 import Bf16, Zero1, Zero2
+from megabert.engine.zero1_zero2 import PartitionedStage
 from megabert.engine.zero3 import Zero3
-from megabert.engine.zero_stages import Unsharded, check_coverage
+from megabert.engine.zero_stages import Zero0, ZeroStage
 from megabert.errors import ConfigError
 from megabert.ops.lamb.reference import sums_of_squares
-from megabert.optim import BaseOptimizer, Fragment
+from megabert.optim import BaseOptimizer, Fragment, StepSettings
 
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
@@ -50,19 +76,19 @@ class LossScaleFloor(ConfigError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpdateResult:
-    """What became of a step, alike on every rank but for the names."""
+    """The outcome of `Engine.step`, alike on every rank but for the names."""
 
     totals: Tensor
-    """What ``step`` was given, summed over ranks: float64, on the CPU."""
+    """The ``sums`` that ``step`` was given, summed over ranks: float64, on the CPU."""
     grad_norm: float | None
-    """Norm of the global gradient before clipping; None where the update was skipped."""
+    """Norm of the global gradient before clipping; None if the update was skipped."""
     nonfinite: tuple[str, ...] = ()
-    """If it was skipped: parameters whose gradients held inf or NaN on this rank. All ranks may have none, where a loss
-    was not finite, or finite gradients overflowed in their sum."""
+    """If it was skipped: parameters whose gradients held inf or NaN on this rank. All ranks may have none, if a loss
+    was not finite, or if finite gradients overflowed in their sum."""
 
 
 class HostCopy:
-    """A small tensor on its way to the host: behind what has been launched, and not behind what is launched later."""
+    """A small tensor on its way to the host, which waits for all work launched before it and for none after it."""
 
     def __init__(self, tensor: Tensor) -> None:
         """Start the copy, into page-locked memory."""
@@ -83,7 +109,7 @@ class Engine:
 
         for micro_batch in batch:
             engine.backward(loss_of(engine.forward(micro_batch)), is_last=...)
-        outcome = engine.step(sums)
+        result = engine.step(settings, sums)
 
     Every rank must run the same number of micro-steps, since stages 2 and 3 reduce in each of them. A rank that has no
     data left runs an empty one, whose loss is zero but depends on every parameter.
@@ -102,26 +128,24 @@ class Engine:
             for name, parameter in deepspeed_engine.module.named_parameters()
             if parameter.requires_grad
         }
-        """Whole shape of every parameter by name. A tied weight is listed once, and the order is that of all ranks."""
+        """Whole shape of every parameter by name. A tied weight is listed once, and all ranks have the same order."""
         overlaps = value_at(ds_config, "zero_optimization.overlap_comm") is not False
-        self._stage = _stage_of(deepspeed_engine, Collectives(), overlaps=overlaps)
+        self._stage = _stage_of(deepspeed_engine, overlaps=overlaps)
         self.fragments: list[Fragment] = self._stage.fragments
         """Which elements of the float32 masters this rank holds; LAMB and checkpoints share this table."""
-        check_coverage(self._stage, self.shapes, world.control)
+        self.is_replicated = self._stage.is_replicated
+        """Whether every rank holds every parameter whole (stage 0)."""
+        check_coverage(self.fragments, self.shapes, None if self.is_replicated else world.control)
         # At stage 0 every rank computes the norms of whole parameters, so LAMB has nothing to reduce.
-        optimizer.attach(self.fragments, list(self.shapes), None if self.is_replicated else world.sum_over_ranks)
+        all_reduce = None if self.is_replicated else world.sum_over_ranks
+        optimizer.attach(self.fragments, list(self.shapes), all_reduce, self._stage.sink)
         self.average: WeightAverage | None = None
-        """Moving average of the masters, where one is kept; checkpoints store it with them."""
+        """Moving average of the masters, if one is kept; checkpoints store it with them."""
 
     @property
     def module(self) -> torch.nn.Module:
         """The model. Its weights may be on their way (``settle``), and under ZeRO-3 be whole only while it runs."""
         return self._deepspeed.module
-
-    @property
-    def is_replicated(self) -> bool:
-        """Whether every rank holds every parameter whole (stage 0)."""
-        return self._stage.is_replicated
 
     @property
     def zero_stage(self) -> int:
@@ -130,8 +154,8 @@ class Engine:
 
     @property
     def loss_scale(self) -> float:
-        """Factor on the loss, which keeps small gradients above what fp16 can represent; 1 in other precisions."""
-        return float(getattr(self._deepspeed.optimizer, "loss_scale", 1.0))
+        """Factor on the loss, which keeps small gradients within the range of fp16; 1 in other precisions."""
+        return self._stage.loss_scale
 
     @property
     def has_dynamic_loss_scale(self) -> bool:
@@ -161,7 +185,7 @@ class Engine:
         self._stage.backward(loss, is_last=is_last)
 
     def wait_for_backward(self) -> None:
-        """Wait until this rank has computed its part, so that what follows is waiting for the other ranks.
+        """Wait until this rank has computed its part, so that from then on it waits for the other ranks only.
 
         The host has nothing else to do: the last gradients are still on their way. A rank that is alone does not wait.
         """
@@ -169,43 +193,43 @@ class Engine:
             torch.cuda.current_stream(self._world.device).synchronize()
 
     @torch.no_grad()
-    def step(self, sums: Tensor | None = None) -> UpdateResult:
-        """Reduce, clip and update, or skip the update on all ranks where anything is not finite.
+    def step(self, settings: StepSettings, sums: Tensor | None = None) -> UpdateResult:
+        """Reduce, clip and update, or skip the update on all ranks if anything is not finite.
 
         The host waits for the device once, for one small vector: whether the trainer's step count advances, and so the
         learning rate of the next update, depends on it. At stages 0 to 2 the update has been launched before, with
-        a clip factor that stays on the device and is 0 where anything is not finite. So the device does not wait.
+        a clip factor that stays on the device and is 0 if anything is not finite. So the device does not wait.
 
         Args:
-            sums: What else is to be summed over ranks: a float64 vector on the device. Losses, for instance.
+            settings: Learning rate and bias step. The gradient scale is the engine's to set.
+            sums: A float64 vector on the device that is also summed over ranks. Losses, for instance.
 
         Raises:
             LossScaleFloor: An overflow in fp16, and the loss scale cannot be lowered any further.
         """
         squares = self._stage.sum_of_squares().view(1)
-        vector = squares if sums is None else torch.cat([sums, squares])
-        on_device = self._world.sum_over_ranks(vector)
+        on_device = self._world.sum_over_ranks(squares if sums is None else torch.cat([sums, squares]))
         copy = HostCopy(on_device)
         multiple = self._stage.gradient_multiple
-        # Stage 3 clips by itself, with the same arithmetic, 1e-6 included.
-        self.optimizer.gradient_scale = self._gradient_scale(on_device, multiple) if self.zero_stage < 3 else 1.0
-        self._stage.start_update()
+        scale = self._gradient_scale(on_device, multiple)
+        self._stage.start_update(dataclasses.replace(settings, gradient_scale=scale))
+        # The update is under way; only now the host waits for the totals.
         totals = copy.wait()
-        *others, sum_of_squares = totals.tolist()
-        if not all(map(math.isfinite, (*others, sum_of_squares))):
+        if not all(map(math.isfinite, totals.tolist())):
             names = tuple(self.nonfinite_gradients())
             self.discard_gradients()
             return UpdateResult(totals=totals[:-1], grad_norm=None, nonfinite=names)
         with self._naming_the_floor():
-            self._stage.finish_update()
+            self._stage.finish_update(settings)
         was_skipped = bool(getattr(self._deepspeed.optimizer, "overflow", False))
-        norm = None if was_skipped else math.sqrt(sum_of_squares) / multiple
+        norm = None if was_skipped else math.sqrt(totals.tolist()[-1]) / multiple
         return UpdateResult(totals=totals[:-1], grad_norm=norm)
 
     def _gradient_scale(self, totals: Tensor, multiple: float) -> Tensor:
-        """Return what gradients are multiplied by, a float64 scalar on the device: 0 where a total is not finite.
+        """Return the factor on the gradients, a float64 scalar on the device: 0 if a total is not finite.
 
-        Of the totals the last is the sum of squares of ``multiple`` times the gradient of the global batch.
+        The last total is the sum of squares of ``multiple`` times the gradient of the global batch. Stage 3 clips by
+        itself, with the same arithmetic, 1e-6 included.
         """
         excess = torch.ones_like(totals[-1])
         if self._max_grad_norm:
@@ -225,7 +249,7 @@ class Engine:
         return [name for (name, _), squares in zip(named, sums, strict=True) if not math.isfinite(squares)]
 
     def discard_gradients(self) -> None:
-        """Drop what was accumulated; every rank calls it. In fp16 this also lowers the loss scale."""
+        """Drop the accumulated gradients; every rank calls it. In fp16 this also lowers the loss scale."""
         self._stage.discard()
         if self.has_dynamic_loss_scale:
             with self._naming_the_floor():
@@ -251,7 +275,7 @@ class Engine:
             self._deepspeed.module.train()
 
     def settle(self) -> None:
-        """Wait until the model's weights are those of the last update; ``forward`` does so where it needs them."""
+        """Wait until the model has the weights of the last update; ``forward`` waits for the ones that it needs."""
         self._stage.settle()
 
     def refresh(self) -> None:
@@ -259,7 +283,7 @@ class Engine:
         self._stage.refresh()
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint stores besides the tensors: the state of the loss scaler."""
+        """Return the state of the loss scaler, which a checkpoint stores besides the tensors."""
         if not self.has_dynamic_loss_scale:
             return {}
         scaler = self._deepspeed.optimizer.loss_scaler
@@ -272,16 +296,15 @@ class Engine:
                 setattr(self._deepspeed.optimizer.loss_scaler, name, value)
 
 
-def _stage_of(engine: Any, collectives: Collectives, *, overlaps: bool) -> Unsharded:
+def _stage_of(deepspeed_engine: Any, *, overlaps: bool) -> ZeroStage:
     """Return the stage of a ``DeepSpeedEngine``.
 
     Args:
-        engine: The engine.
-        collectives: How stages 1 and 2 send gradients and weights.
+        deepspeed_engine: The engine.
         overlaps: At stages 1 and 2, whether gradients are sent during the backward pass; at stage 3 DeepSpeed knows.
     """
-    stage = int(engine.zero_optimization_stage())
+    stage = int(deepspeed_engine.zero_optimization_stage())
     if stage in (0, 3):
-        return Unsharded(engine) if stage == 0 else Zero3(engine)
-    kind = Zero2 if stage == 2 else Bf16 if hasattr(engine.optimizer, "bf16_groups") else Zero1
-    return kind(engine, collectives, overlaps=overlaps)
+        return Zero3(deepspeed_engine) if stage else Zero0(deepspeed_engine)
+    reduction = StepReduction if stage == 1 else MicroStepReduction
+    return PartitionedStage(deepspeed_engine, partial(reduction, overlaps=overlaps))

@@ -1,32 +1,39 @@
-"""Stage 3, where DeepSpeed reduces, clips, updates and gathers; `zero_stages` explains it."""
+"""Stage 3, at which DeepSpeed reduces, clips, updates and gathers; `zero_stages` explains it."""
 
+import functools
 from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megabert.engine.zero_stages import Unsharded, checked
-from megabert.optim import Fragment
+from megabert.engine import fragment_table
+from megabert.engine.zero_stages import ZeroStage
+from megabert.optim import Fragment, StepSettings
 
 
-class Zero3(Unsharded):
+class Zero3(ZeroStage):
     """Stage 3: each ``backward`` reduces, and a rank accumulates its part of every parameter in one buffer."""
 
-    is_replicated = False
+    def __init__(self, engine: Any) -> None:
+        """Make the fragment table."""
+        super().__init__(engine)
+        self.fragments = list(self._parts())
 
     @property
     def gradient_multiple(self) -> float:
         """DeepSpeed has averaged over the ranks; fp16 has scaled the loss."""
-        return float(self.optimizer.loss_scale)
+        return self.loss_scale
 
     def before_forward(self) -> None:
-        """Do what else DeepSpeedEngine.forward does; activation checkpointing may run backward hooks twice."""
+        """Do the rest of DeepSpeedEngine.forward; activation checkpointing may run backward hooks twice."""
         self.optimizer.clear_backward_seen_flag()
 
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
         """Reduce the gradients of a micro-step to their owners, who accumulate them."""
-        # What the hooks of DeepSpeedEngine.forward would have done when the backward pass begins. The loss's own hook
+        # The hooks of DeepSpeedEngine.forward would have called this when the backward pass begins. The loss's own hook
         # runs first, before the gradient of anything inside the model.
         loss.register_hook(lambda gradient: self.engine._backward_prologue())
         self.engine.backward(loss, scale_wrt_gas=False)
@@ -35,37 +42,15 @@ class Zero3(Unsharded):
         """Return the sum of squares of this rank's part of the gradient, which backward has reduced."""
         return self._squares([gradient.view(-1) for _, gradient in self.gradients()])
 
-    def start_update(self) -> None:
+    def start_update(self, settings: StepSettings) -> None:
         """Do nothing: DeepSpeed clips and updates at once, so the host has to know first that all is finite."""
 
-    def finish_update(self) -> None:
-        """Clip and update, with a norm that DeepSpeed computes itself."""
-        self.engine.step()
-
-    def _fragments(self) -> Iterator[Fragment]:
-        """Yield this rank's parts.
-
-        Every parameter is cut into as many equal parts as there are ranks, and a rank's parts of a sub-group are one
-        flat buffer. The last part is padded, with uninitialised memory: padding is never part of a fragment.
-        """
-        groups = zip(
-            self.optimizer.fp16_groups,
-            self.optimizer.fp16_partitioned_groups_flat,
-            self.optimizer.fp32_partitioned_groups_flat,
-            self.optimizer.sub_group_process_groups,
-            strict=True,
-        )
-        for parameters, model_flat, master, process_group in groups:
-            rank = dist.get_rank(group=process_group)
-            for parameter in parameters:
-                partition = parameter.ds_tensor
-                # ds_numel of the partition counts its padding, that of the parameter does not.
-                start = rank * partition.ds_numel
-                numel = max(0, min(partition.ds_numel, parameter.ds_numel - start))
-                if numel:
-                    offset = (partition.data_ptr() - model_flat.data_ptr()) // partition.element_size()
-                    fragment = Fragment(master, offset, self.names[id(parameter)], start, numel)
-                    yield checked(fragment, partition.detach().view(-1)[:numel])
+    def finish_update(self, settings: StepSettings) -> None:
+        """Clip, with a norm that DeepSpeed computes itself, and update."""
+        inner = self.optimizer.optimizer
+        # DeepSpeed calls ``step()`` without arguments, once per sub-group.
+        with patch.object(inner, "step", functools.partial(inner.step, settings)):
+            self.engine.step()
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Yield this rank's part of each reduced gradient; its padding is zero."""
@@ -95,3 +80,28 @@ class Zero3(Unsharded):
         # Below stage3_param_persistence_threshold elements, fetching a parameter would cost more than keeping it.
         if optimizer.persistent_parameters:
             optimizer.persistent_parameters[0].all_gather(optimizer.persistent_parameters)
+
+    def _parts(self) -> Iterator[Fragment]:
+        """Yield this rank's parts.
+
+        Every parameter is cut into as many equal parts as there are ranks, and a rank's parts of a sub-group are one
+        flat buffer. The last part is padded, with uninitialised memory: padding is never part of a fragment.
+        """
+        groups = zip(
+            self.optimizer.fp16_groups,
+            self.optimizer.fp16_partitioned_groups_flat,
+            self.optimizer.fp32_partitioned_groups_flat,
+            self.optimizer.sub_group_process_groups,
+            strict=True,
+        )
+        for parameters, model_flat, master, process_group in groups:
+            rank = dist.get_rank(group=process_group)
+            for parameter in parameters:
+                partition = parameter.ds_tensor
+                # The partition's ds_numel counts its padding, the parameter's does not.
+                start = rank * partition.ds_numel
+                numel = max(0, min(partition.ds_numel, parameter.ds_numel - start))
+                if numel:
+                    offset = (partition.data_ptr() - model_flat.data_ptr()) // partition.element_size()
+                    fragment = Fragment(master, offset, self.names[id(parameter)], start, numel)
+                    yield fragment_table.checked(fragment, partition.detach().view(-1)[:numel])

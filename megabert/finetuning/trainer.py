@@ -22,7 +22,7 @@ from megabert.finetuning.task_kinds import TaskKind
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter
 from megabert.observability.progress import Progress
-from megabert.optim import linear_warmup_decay
+from megabert.optim import StepSettings, linear_warmup_decay
 
 MAX_SKIPS_IN_A_ROW = 10
 """So many non-finite steps one after another end a fine-tuning."""
@@ -154,9 +154,7 @@ class TaskTrainer:
             # that is the gradient of the mean over all terms, however these are spread over ranks and micro-steps.
             self.engine.backward(loss * (self.world.size / max(terms, 1)), is_last=number == len(batches))
             loss_sum += loss.detach().double()
-        self.engine.optimizer.lr = rate
-        self.engine.optimizer.bias_step = step
-        outcome = self.engine.step(loss_sum)
+        outcome = self.engine.step(StepSettings(lr=rate, bias_step=step), loss_sum)
         mean = float(outcome.totals[0]) / max(terms, 1)
         if outcome.grad_norm is None:
             return mean, self._count_skip(step, mean)

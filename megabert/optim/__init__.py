@@ -1,7 +1,7 @@
 """Optimizers over flat shards, learning-rate schedules, and the fragment table that the engine gives them."""
 
 from megabert.optim.adamw import AdamW
-from megabert.optim.base import BaseOptimizer, Fragment, no_decay
+from megabert.optim.base import BaseOptimizer, Fragment, StepSettings, UpdateSink, no_decay
 from megabert.optim.build import build_optimizer
 from megabert.optim.lamb import Lamb
 from megabert.optim.schedules import learning_rate, linear_warmup_decay
@@ -11,6 +11,8 @@ __all__ = [
     "BaseOptimizer",
     "Fragment",
     "Lamb",
+    "StepSettings",
+    "UpdateSink",
     "build_optimizer",
     "learning_rate",
     "linear_warmup_decay",

@@ -13,7 +13,7 @@ from torch import Tensor
 from megabert.config.run import OptimizerConfig
 from megabert.errors import ConfigError, KernelError
 from megabert.ops.backend import APEX_LAMB, apex_obstacle
-from megabert.optim.base import BaseOptimizer, Fragment
+from megabert.optim.base import BaseOptimizer, Fragment, StepSettings, UpdateSink
 
 VARIANTS = {
     "apex": {"bias_correction": True, "use_nvlamb": False},
@@ -26,7 +26,7 @@ VARIANTS = {
 class ApexLamb(BaseOptimizer):
     """FusedLAMB, which is built in ``attach``: only then are the parameters on their device."""
 
-    def __init__(self, params: Iterable[Any], config: OptimizerConfig) -> None:
+    def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: str = "apex") -> None:
         """Check the settings; the parameters are checked when the engine attaches them.
 
         Raises:
@@ -46,7 +46,11 @@ class ApexLamb(BaseOptimizer):
         self._fused: torch.optim.Optimizer | None = None
 
     def attach(
-        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], object] | None
+        self,
+        fragments: Sequence[Fragment],
+        names: Sequence[str],
+        all_reduce: Callable[[Tensor], object] | None,
+        sink: UpdateSink | None = None,
     ) -> None:
         """Build FusedLAMB over whole parameters, by its signature of July 2026.
 
@@ -69,17 +73,17 @@ class ApexLamb(BaseOptimizer):
         self._fused.param_groups, self._fused.state = self.param_groups, self.state
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter with ``bias_step`` as the number of this update; gradients are overwritten."""
+    def step(self, settings: StepSettings) -> None:  # type: ignore[override]
+        """Update every parameter; gradients are overwritten."""
         assert self._fused is not None, "attach first"
-        scale = float(self.gradient_scale)  # which waits for the GPU
+        scale = float(settings.gradient_scale)  # which waits for the GPU
         if scale == 0.0:
             return
         if scale != 1.0:
             gradients = [flat.grad for group in self.param_groups for flat in group["params"] if flat.grad is not None]
             torch._foreach_mul_(gradients, scale)
         for group in self.param_groups:
-            group["step"] = self.bias_step - 1  # Apex adds one
+            group["lr"], group["step"] = settings.lr, settings.bias_step - 1  # Apex adds one
         self._fused.step()
 
 

@@ -1,4 +1,4 @@
-"""What all optimizers here share: learning rate and bias step, moments that begin at zero, and the fragment table.
+"""What all optimizers here share: the numbers of a step, moments that begin at zero, and the fragment table.
 
 The table says where a parameter's elements are under ZeRO. A *flat* is a one-dimensional float32 tensor that the
 optimizer updates: this rank's share of a parameter group, or at stage 0 a parameter itself. A *fragment* is a run of
@@ -10,19 +10,21 @@ vectors of norms. `megabert.ops.lamb` calls a fragment with a slot in place of i
     flat of rank 1                               |--|----------|----------|                 embeddings, bias, dense
     flat of rank 2                                                        |------------|..  dense (and padding)
 
-The engine builds the table for every ZeRO stage; LAMB reads it for the norms of whole parameters, checkpoints for the
-names of what they store.
+The engine builds the table for every ZeRO stage; LAMB reads it for the norms of whole parameters, checkpoints to
+name their tensors.
 """
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from megabert.config.run import OPTIMIZER_STATES
 
 _NO_DECAY = re.compile(r"(^|\.)(bias|LayerNorm|layer_norm|ln)(\.|$)")
 
@@ -48,26 +50,38 @@ class Fragment:
         return source.detach().view(-1).narrow(0, self.offset, self.numel)
 
 
-class BaseOptimizer(torch.optim.Optimizer):
-    """An optimizer with one learning rate for all parameters. The trainer sets it and the bias step before each step.
+@dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """The numbers of one update. The optimizer counts none of them: a skipped batch does not advance the schedule."""
 
-    Neither is counted here, since a batch that was skipped does not count for the schedule either.
-    """
-
-    bias_step = 1
+    lr: float
+    """Learning rate of every parameter."""
+    bias_step: int = 1
     """The t of Adam's bias correction, ``1 / (1 - beta**t)``, from 1."""
-    bias_correction_over = "phase"
-    """What ``bias_step`` counts: the steps of a ``phase``, as in NVIDIA's recipe for LAMB, or of the whole ``run``."""
-
     gradient_scale: float | Tensor = 1.0
-    """Factor on the gradients that ``step`` finds: the engine's clipping, and the mean over ranks. A float64 scalar on
-    the device where the host does not know it yet; 0 says that not all are finite, and ``step`` changes nothing."""
-    rounds_weights = False
-    """Whether ``step`` writes ``rounded`` itself."""
-    rounded: Mapping[int, Tensor] = MappingProxyType({})
-    """For a flat's id the model's 16-bit weights that its values are rounded into."""
-    updated: Callable[[Tensor], None] = staticmethod(lambda flat: None)
-    """Called with each flat as soon as ``step`` has updated it; the engine sends the weights from there."""
+    """Factor on the gradients: the engine's clipping, and the mean over ranks. A float64 scalar on the device if the
+    host does not know it yet; 0 says that not all gradients are finite, and ``step`` changes nothing."""
+
+
+class UpdateSink:
+    """Receives each flat as soon as ``step`` has updated it. This one does nothing: the masters are the weights."""
+
+    def rounded_weights(self, flat: Tensor) -> Tensor | None:
+        """Return the model's 16-bit weights that a flat is rounded into; None if there are none."""
+        return None
+
+    def updated(self, flat: Tensor, *, is_rounded: bool = False) -> None:
+        """Take an updated flat. ``is_rounded`` tells that the optimizer has filled ``rounded_weights`` itself."""
+
+
+class BaseOptimizer(torch.optim.Optimizer, ABC):
+    """An optimizer with one learning rate for all parameters, which it gets with each step."""
+
+    state_names: tuple[str, ...] = OPTIMIZER_STATES["lamb"]
+    """Tensors that it keeps for each flat, with the flat's layout; checkpoints store them under these names."""
+    bias_correction_over: Literal["phase", "run"] = "phase"
+    """What ``bias_step`` counts: the steps of a phase, as in NVIDIA's recipe for LAMB, or of the whole run."""
+    sink = UpdateSink()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, as torch does.
@@ -78,39 +92,39 @@ class BaseOptimizer(torch.optim.Optimizer):
         inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     @property
-    def lr(self) -> float:
-        """Learning rate of every parameter."""
-        return float(self.param_groups[0]["lr"])
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        for group in self.param_groups:
-            group["lr"] = value
-
-    @property
     def trust_ratios(self) -> dict[str, float]:
-        """Trust ratio of each parameter in the last step; empty where an optimizer has none, or does not tell."""
+        """Trust ratio of each parameter in the last step; empty if the optimizer has none, or does not tell."""
         return {}
 
     def attach(
-        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], object] | None
+        self,
+        fragments: Sequence[Fragment],
+        names: Sequence[str],
+        all_reduce: Callable[[Tensor], object] | None,
+        sink: UpdateSink | None = None,
     ) -> None:
-        """Take the fragment table of this rank; only LAMB needs it.
+        """Take the fragment table of this rank, which only LAMB needs, and the receiver of updated flats.
 
         Args:
-            fragments: What this rank holds. Its flats are the tensors that ``step`` will find in the groups.
+            fragments: This rank's fragments. Their flats are the tensors that ``step`` will find in the groups.
             names: Every parameter of the model, in the same order on every rank: a parameter's index is its slot.
-            all_reduce: A function that sums a float64 tensor over ranks, in place; None where every rank holds every
+            all_reduce: A function that sums a float64 tensor over ranks, in place; None if every rank holds every
                 parameter whole.
+            sink: Told of each updated flat.
         """
+        self.sink = sink or self.sink
 
-    def moments(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``(exp_avg, exp_avg_sq)`` of a flat, and create them as zeros before the first step."""
+    @abstractmethod
+    def step(self, settings: StepSettings) -> None:  # type: ignore[override]
+        """Update the parameter groups that are there: all of them, or the one that ZeRO-3 has put there."""
+
+    def moments(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """Return the tensors of ``state_names`` for a flat, and create them as zeros before the first step."""
         state = self.state[flat]
-        for name in ("exp_avg", "exp_avg_sq"):
+        for name in self.state_names:
             if name not in state:
                 state[name] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
-        return state["exp_avg"], state["exp_avg_sq"]
+        return tuple(state[name] for name in self.state_names)
 
 
 def no_decay(name: str) -> bool:

@@ -10,6 +10,8 @@ from megabert.optim.apex_lamb import ApexLamb
 from megabert.optim.base import BaseOptimizer, no_decay
 from megabert.optim.lamb import Lamb
 
+OPTIMIZERS = {"lamb": Lamb, "adamw": AdamW}
+
 
 def build_optimizer(
     named_parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig, *, lamb_backend: BackendOrApex = "auto"
@@ -32,6 +34,5 @@ def build_optimizer(
         {"params": [p for name, p in named if no_decay(name)], "weight_decay": 0.0},
     )
     groups = [group for group in split if group["params"]]
-    if config.name == "adamw":
-        return AdamW(groups, config)
-    return ApexLamb(groups, config) if lamb_backend == "apex" else Lamb(groups, config, lamb_backend)
+    is_apex = config.name == "lamb" and lamb_backend == "apex"
+    return (ApexLamb if is_apex else OPTIMIZERS[config.name])(groups, config, lamb_backend)

@@ -18,9 +18,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from megabert.config.run import Backend, OptimizerConfig
+from megabert.config.run import BackendOrApex, OptimizerConfig
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
-from megabert.optim.base import BaseOptimizer, Fragment, no_decay
+from megabert.optim.base import BaseOptimizer, Fragment, StepSettings, UpdateSink, no_decay
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,20 @@ class Lamb(BaseOptimizer):
     max_grad_norm where apex divides by norm / max_grad_norm; a norm above 1 makes this 1e-6 of a gradient at most.
     """
 
-    rounds_weights = True
-
-    def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: Backend = "auto") -> None:
-        constants = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
-        super().__init__(params, {"lr": 0.0, **constants})
+    def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: BackendOrApex = "auto") -> None:
+        super().__init__(params, {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay})
         self._rule = RULES[config.lamb_variant]
         self._backend = backend
 
     def attach(
-        self, fragments: Sequence[Fragment], names: Sequence[str], all_reduce: Callable[[Tensor], object] | None
+        self,
+        fragments: Sequence[Fragment],
+        names: Sequence[str],
+        all_reduce: Callable[[Tensor], object] | None,
+        sink: UpdateSink | None = None,
     ) -> None:
         """Take the fragment table of this rank; the arguments are ``BaseOptimizer.attach``'s."""
+        super().attach(fragments, names, all_reduce, sink)
         slots = {name: slot for slot, name in enumerate(names)}
         self._segments: dict[int, list[Segment]] = {}
         for fragment in fragments:
@@ -102,13 +104,13 @@ class Lamb(BaseOptimizer):
         return dict(zip(self._names, self._ratios.tolist(), strict=True))
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, settings: StepSettings) -> None:  # type: ignore[override]
         """Update the parameter groups that are there: all of them, or the one that ZeRO has put there.
 
         Every rank must call it equally often. A rank whose flat is all padding joins the all-reduce as well.
         """
         work = [
-            (flat, self._segments.get(id(flat), []), *self._constants(group))
+            (flat, self._segments.get(id(flat), []), *self._constants(group, settings))
             for group in self.param_groups
             for flat in group["params"]
             if flat.grad is not None
@@ -131,8 +133,8 @@ class Lamb(BaseOptimizer):
         if self._all_reduce is not None:
             self._all_reduce(squares)
         ratios = self._trust_ratios(squares)
-        if isinstance(self.gradient_scale, Tensor):
-            ratios = ratios * (self.gradient_scale != 0)
+        if isinstance(settings.gradient_scale, Tensor):
+            ratios = ratios * (settings.gradient_scale != 0)
         # Second pass: w -= step size * ratio * u.
         for flat, segments, _, step_size in work:
             # A column per slot again; the ratios stay on the device, so that the host does not wait for them.
@@ -141,10 +143,10 @@ class Lamb(BaseOptimizer):
                 flat.grad.view(-1),
                 segments=segments,
                 scales=ratios * -step_size,
-                rounded=self.rounded.get(id(flat)),
+                rounded=self.sink.rounded_weights(flat),
                 backend=self._backend,
             )
-            self.updated(flat)
+            self.sink.updated(flat, is_rounded=True)
 
     def _adapts(self, name: str) -> bool:
         """Tell whether the trust ratio of a parameter is computed."""
@@ -152,22 +154,22 @@ class Lamb(BaseOptimizer):
             return self._rule.adapted == "all"
         return self._rule.adapted == "weights" or self.defaults["weight_decay"] > 0
 
-    def _constants(self, group: dict[str, Any]) -> tuple[Coefficients, float]:
+    def _constants(self, group: dict[str, Any], settings: StepSettings) -> tuple[Coefficients, float]:
         """Return the numbers of this step for a group: those of the first pass, and the step size of the second."""
         beta1, beta2 = group["betas"]
         # Both moments begin at 0 and are too small by these factors in step t (Kingma & Ba 2015, section 3).
-        shortfall1, shortfall2 = 1.0 - beta1**self.bias_step, 1.0 - beta2**self.bias_step
+        shortfall1, shortfall2 = 1.0 - beta1**settings.bias_step, 1.0 - beta2**settings.bias_step
         coefficients = Coefficients(
             beta1=beta1,
             beta2=beta2,
             eps=group["eps"],
             weight_decay=group["weight_decay"],
-            gradient_scale=self.gradient_scale,
+            gradient_scale=settings.gradient_scale,
             exp_avg_scale=1.0 / shortfall1 if self._rule.corrected == "moments" else 1.0,
             exp_avg_sq_scale=1.0 / shortfall2 if self._rule.corrected == "moments" else 1.0,
         )
         correction = shortfall2**0.5 / shortfall1 if self._rule.corrected == "step size" else 1.0
-        return coefficients, group["lr"] * correction
+        return coefficients, settings.lr * correction
 
     def _trust_ratios(self, squares: Tensor) -> Tensor:
         weights, update = squares.sqrt()

@@ -7,10 +7,9 @@ not been compared with a GPU's yet.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from megabert.checkpoints.format import KINDS
 from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE, IN_FLIGHT
 from megabert.config.model import ModelConfig
-from megabert.config.run import RunConfig
+from megabert.config.run import OPTIMIZER_STATES, RunConfig
 from megabert.observability.gpus import Gpu
 
 GIB = 2**30
@@ -90,8 +89,8 @@ def estimate_memory(
     return Memory(
         weights=parameters * size / ranks[3],
         gradients=gradients,
-        # Two float32 moments (8 bytes), the master, and the moving average.
-        optimizer=parameters * (8 + master + average) / ranks[1],
+        # The optimizer's float32 tensors, the master, and the moving average.
+        optimizer=parameters * (4 * len(OPTIMIZER_STATES[config.optimizer.name]) + master + average) / ranks[1],
         activations=micro_batch_tokens * per_token,
         buffers=reduced * 4 if world_size > 1 else 0,
     )
@@ -140,8 +139,9 @@ def fitting_budget(gpu: Gpu, *, floor: int, total_gib_of: dict[int, float]) -> i
 
 
 def checkpoint_gib(config: RunConfig, parameters: int) -> float:
-    """Return the size of one checkpoint on disk: float32 masters, two moments, the average if one is kept."""
-    return 4 * (len(KINDS) + (config.average.decay is not None)) * parameters / GIB
+    """Return the size of one checkpoint on disk: float32 masters, optimizer state, the average if one is kept."""
+    tensors = 1 + len(OPTIMIZER_STATES[config.optimizer.name]) + (config.average.decay is not None)
+    return 4 * tensors * parameters / GIB
 
 
 def describe_checkpoints(config: RunConfig, parameters: int) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from megabert.config.run import OPTIMIZER_STATES
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
 from megabert.engine.build import DTYPES
@@ -22,8 +23,6 @@ from megabert.training.step import counts_of, weighted_loss
 
 START_TOKENS = {"cuda": 131_072, "cpu": 8_192}
 """First try for each device. A CPU reports no lack of memory to search by, and gains nothing above this."""
-_BYTES_OF_GRADIENT = 4  # float32
-_BYTES_OF_MASTER_AND_MOMENTS = 12  # float32 master weight, exp_avg, exp_avg_sq
 
 
 def choose_micro_batch_tokens(
@@ -148,8 +147,9 @@ def _try_micro_step(
         return
     parameters = sum(parameter.numel() for parameter in model.parameters())
     shards = world.size if inputs.zero_stage else 1
-    # ZeRO shards master weights and moments over the ranks from stage 1 on.
-    aside = parameters * _BYTES_OF_GRADIENT + parameters * _BYTES_OF_MASTER_AND_MOMENTS // shards
+    # ZeRO shards master weights and optimizer state over the ranks from stage 1 on.
+    tensors = 1 + len(OPTIMIZER_STATES[inputs.config.optimizer.name])
+    aside = parameters * 4 + parameters * 4 * tensors // shards  # float32: the gradient, and these
     ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
     trial = inputs.build_model().to(world.device, DTYPES[inputs.config.precision])
     batch = probe_batch(tokens=tokens, length=longest, masked_share=masked_share).to(world.device)

@@ -20,6 +20,7 @@ from megabert.engine.engine import Engine
 from megabert.models.bert import Count, PretrainingOutput, Term, terms_of
 from megabert.models.electra import BINS
 from megabert.observability.logs import logger
+from megabert.optim import StepSettings
 from megabert.shards.shard_set import ShardSet
 
 Counts = Mapping[Count, int]
@@ -44,7 +45,12 @@ class StepResult:
 
 
 def train_step(
-    engine: Engine, batch: StepBatch, world: World, *, computed: Callable[[], None] = lambda: None
+    engine: Engine,
+    batch: StepBatch,
+    world: World,
+    *,
+    settings: StepSettings,
+    computed: Callable[[], None] = lambda: None,
 ) -> StepResult:
     """Accumulate the micro-steps of a global batch and update, unless something is not finite.
 
@@ -53,9 +59,10 @@ def train_step(
     ranks, where a sum is wanted, hence a factor W in the loss.
 
     Args:
-        engine: The sharded model and its optimizer, learning rate already set.
+        engine: The sharded model and its optimizer.
         batch: This rank's micro-batches, with the counts of the global batch.
         world: This rank among the others.
+        settings: Learning rate and bias step.
         computed: Called when this rank has done its own part, before it waits for the other ranks (ZeRO 0 and 1; above,
             gradients are reduced in each micro-step, which may wait for other ranks as well).
 
@@ -73,11 +80,11 @@ def train_step(
     engine.wait_for_backward()
     computed()
     # One small collective sums the losses and the gradient's squares. One rank's NaN makes every rank skip the update.
-    outcome = engine.step(sums)
-    losses = means_of(outcome.totals, terms, counts)
-    if outcome.grad_norm is None:
-        _name_nonfinite(outcome.nonfinite, losses, world)
-    return StepResult(losses=losses, grad_norm=outcome.grad_norm)
+    update = engine.step(settings, sums)
+    losses = means_of(update.totals, terms, counts)
+    if update.grad_norm is None:
+        _name_nonfinite(update.nonfinite, losses, world)
+    return StepResult(losses=losses, grad_norm=update.grad_norm)
 
 
 def validate(

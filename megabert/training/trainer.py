@@ -26,7 +26,7 @@ from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter, Value
 from megabert.observability.profiler import StepProfiler
 from megabert.observability.progress import Progress, seconds_left
-from megabert.optim import learning_rate
+from megabert.optim import StepSettings, learning_rate
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.meter import Meter
 from megabert.training.recovery import rollback
@@ -207,10 +207,9 @@ class Trainer:
 
     def _step(self, batch: StepBatch, phase: PhaseConfig) -> StepResult:
         """Set the schedule and run forward, backward and update, under the eyes of the watchdog and the meter."""
-        self.optimizer.lr = learning_rate(phase, self.state.phase_step + 1)
         # NVIDIA's recipe: LAMB's bias correction restarts with each phase, AdamW's does not.
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
-        self.optimizer.bias_step = counter + 1
+        settings = StepSettings(lr=learning_rate(phase, self.state.phase_step + 1), bias_step=counter + 1)
 
         def computed() -> None:
             self._meter.end_computing()
@@ -218,7 +217,7 @@ class Trainer:
 
         self._meter.start_computing()
         try:
-            result = train_step(self.engine, batch, self.world, computed=computed)
+            result = train_step(self.engine, batch, self.world, settings=settings, computed=computed)
         except LossScaleFloor as floor:  # on every rank alike
             step = self._drop_trouble(self.state)[1]
             tried = "and no smaller loss scale is left to try"
@@ -266,7 +265,8 @@ class Trainer:
     def _log(self, batch: StepBatch, result: StepResult, progress: Progress) -> None:
         """Write the row of a step; every rank calls this, since the meter asks all of them."""
         # Collectives first: the other ranks leave below.
-        perf, losses, rate = self._meter.read(), result.losses, self.optimizer.lr
+        perf, losses = self._meter.read(), result.losses
+        rate = learning_rate(self.config.phases[self.state.phase], self.state.phase_step)
         ratios = self.optimizer.trust_ratios
         if self._writer is None:
             return

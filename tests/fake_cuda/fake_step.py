@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from fake_cuda.watch import RecordedCollectives, Seen, Watch
+from fake_cuda.watch import Seen, Watch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from triton.runtime.jit import JITFunction
@@ -23,9 +23,9 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig, OptimizerConfig
 from megabert.data.batch import probe_batch
 from megabert.data.step_packer import StepBatch
-from megabert.engine import buckets, engine, gradient_reduction, zero_stages
+from megabert.engine import buckets, engine, fragment_table, gradient_reduction
 from megabert.models.build import build_model
-from megabert.optim.build import build_optimizer
+from megabert.optim import StepSettings, build_optimizer
 from megabert.training.step import train_step
 
 CUDA = torch.device("cuda", 0)
@@ -100,15 +100,17 @@ def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
 
     stream = SimpleNamespace(synchronize=wait_for_stream)
     patches = {
-        (JITFunction, "run"): watch.launch,
+        # A launch is called with its kernel, and a collective with its bucket, like methods.
+        (JITFunction, "run"): lambda kernel, *given, **rest: watch.launch(kernel, *given, **rest),
         (torch.cuda, "get_device_capability"): lambda device=None: (9, 0),
         (torch.cuda, "get_device_properties"): lambda device=None: SimpleNamespace(multi_processor_count=132),
         (torch.cuda, "current_stream"): lambda device=None: stream,
         (Tensor, "data_ptr"): address,
         (Tensor, "pin_memory"): lambda tensor: tensor,
-        (zero_stages, "checked"): lambda fragment, weights: fragment,
+        (fragment_table, "checked"): lambda fragment, weights: fragment,
         (engine, "check_coverage"): lambda *_: None,
-        (engine, "Collectives"): lambda: RecordedCollectives(watch),
+        (buckets.Bucket, "reduce"): lambda bucket, *given: watch.reduce(*given),
+        (buckets.Bucket, "gather"): lambda bucket: watch.gather(bucket),
         (engine.HostCopy, "__init__"): copied,
         (engine.HostCopy, "wait"): lambda copy: HostTensor(np.ones(copy.numel)),
         (dist, "get_rank"): lambda *_: 0,
@@ -117,11 +119,7 @@ def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
     }
     with contextlib.ExitStack() as stack:
         for (owner, name), stand_in in patches.items():
-            # A launch is called with its kernel, like a method.
-            function = (
-                stand_in if name != "run" else lambda kernel, *given, **rest: watch.launch(kernel, *given, **rest)
-            )
-            stack.enter_context(mock.patch.object(owner, name, function))
+            stack.enter_context(mock.patch.object(owner, name, stand_in))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 
@@ -139,7 +137,7 @@ def steps(
             with unset_fake_temporarily():
                 batch = _batch()
             with watch:
-                train_step(made, batch, made._world)
+                train_step(made, batch, made._world, settings=StepSettings(lr=1e-3))
             seen.append(watch.seen)
         return seen, made.fragments
 
@@ -161,7 +159,6 @@ def _engine(stage: int, world_size: int, optimizer: str, config: ModelConfig) ->
         torch.set_default_dtype(torch.float32)
     inner = build_optimizer(model.named_parameters(), OptimizerConfig(name=optimizer), lamb_backend="triton")
     inner.param_groups[:] = buckets.split_groups(inner.param_groups, model, 50_000)
-    inner.lr = 1e-3
     deepspeed = SimpleNamespace(
         module=model,
         optimizer=Bf16Optimizer(inner, world_size=world_size, stage=stage),

@@ -63,21 +63,6 @@ class Work:
         self._watch.under_way.remove(self)
 
 
-class RecordedCollectives:
-    """Stands in for ``engine.buckets.Collectives``."""
-
-    def __init__(self, watch: "Watch") -> None:
-        self._watch = watch
-
-    def reduce(self, gradient_sum: Tensor, gradients: Tensor) -> Work:
-        self._watch.seen.collectives["reduce"] += 1
-        return Work(self._watch, reads=gradients, writes=gradient_sum)
-
-    def gather(self, weights: Tensor, partition: Tensor) -> Work:
-        self._watch.seen.collectives["gather"] += 1
-        return Work(self._watch, reads=partition, writes=weights)
-
-
 class Watch(TorchDispatchMode):
     """Sees every operation of torch, and is told of every kernel."""
 
@@ -131,6 +116,16 @@ class Watch(TorchDispatchMode):
             if not tensor.is_contiguous():
                 self.seen.faults[f"a tensor with gaps in {name}"] += 1
             self.touch(tensor, name, is_written=False)
+
+    def reduce(self, gradients: Tensor, total: Tensor) -> Work:
+        """Stand in for ``Bucket.reduce``."""
+        self.seen.collectives["reduce"] += 1
+        return Work(self, reads=gradients, writes=total)
+
+    def gather(self, bucket: Any) -> Work:
+        """Stand in for ``Bucket.gather``."""
+        self.seen.collectives["gather"] += 1
+        return Work(self, reads=bucket.partition, writes=bucket.weights)
 
     def note_thread(self) -> None:
         """Note which thread runs a hook."""

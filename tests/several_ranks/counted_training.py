@@ -11,7 +11,7 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OptimizerConfig
 from megabert.engine.build import build_engine
 from megabert.models.build import build_model, initialize
-from megabert.optim import build_optimizer
+from megabert.optim import StepSettings, build_optimizer
 from megabert.training.step import train_step
 
 MODEL = ModelConfig(
@@ -24,6 +24,7 @@ MODEL = ModelConfig(
 )
 BUCKETS = {"reduce_bucket_size": 250_000, "allgather_bucket_size": 250_000, "stage3_prefetch_bucket_size": 250_000}
 ALIASES = {"reduce_scatter_single": "reduce_scatter", "all_gather_single": "all_gather", "allgather": "all_gather"}
+SETTINGS = StepSettings(lr=1e-3)
 WARM_UP = 3  # steps; DeepSpeed's stage 3 traces the model in its first ones
 
 
@@ -36,14 +37,13 @@ def counted_step(world, engine_name: str, micro_steps: int) -> dict[str, float]:
     optimizer = build_optimizer(model.named_parameters(), OptimizerConfig())
     config = ds_config(stage, precision, **BUCKETS)
     engine = build_engine(model, optimizer, config, world)
-    optimizer.lr = 1e-3
     for step in range(WARM_UP):
-        train_step(engine, batch_of_share(world, step, micro_steps), world)
+        train_step(engine, batch_of_share(world, step, micro_steps), world, settings=SETTINGS)
     launch, waits_before = engine._stage.start_update, []
     with counting(large_elements=parameters // 100) as traffic:
 
-        def start_update():
-            launch()
+        def start_update(settings):
+            launch(settings)
             waits_before.append(sum(traffic.host_waits.values()))
 
         engine._stage.start_update = start_update
@@ -51,6 +51,7 @@ def counted_step(world, engine_name: str, micro_steps: int) -> dict[str, float]:
             engine,
             batch_of_share(world, WARM_UP, micro_steps),
             world,
+            settings=SETTINGS,
             computed=lambda: traffic.host_waits.update(["backward"]),
         )
     assert not result.is_skipped

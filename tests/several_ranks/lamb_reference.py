@@ -61,13 +61,13 @@ def lamb_errors(world, engine_name: str, *, variant="nvlamb", steps=100, attache
         optimizer.attach(table, names, None)
     plain_step = optimizer.step
 
-    def recording_step() -> None:
+    def recording_step(settings) -> None:
         flats = {id(flat) for group in optimizer.param_groups for flat in group["params"] if flat.grad is not None}
         for fragment in engine.fragments:
             if id(fragment.flat) in flats:
-                gradient = fragment.view(fragment.flat.grad) * optimizer.gradient_scale
+                gradient = fragment.view(fragment.flat.grad) * settings.gradient_scale
                 seen[fragment.parameter, fragment.start] = gradient
-        plain_step()
+        plain_step(settings)
 
     optimizer.step = recording_step
     for step in range(1, steps + 1):
@@ -82,10 +82,10 @@ def clipping_errors(world, engine_name: str, *, clip: float, steps: int) -> dict
     reference = ReferenceLamb(whole_masters(engine, world), variant="apex", weight_decay=0.01, lr=0.01, clip=clip)
     engine_step, norms = engine.step, []
 
-    def recording_step(sums):
+    def recording_step(settings, sums):
         gradients = {name: gradient.clone() for name, gradient in engine._stage.gradients()}
         reference.step({name: gradients[name].view_as(b) for name, b in reference.weights.items()})
-        outcome = engine_step(sums)
+        outcome = engine_step(settings, sums)
         norms.append(outcome.grad_norm)
         return outcome
 

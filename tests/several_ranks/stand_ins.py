@@ -26,7 +26,7 @@ class StandInEngine:
         self.moments = torch.rand(numel + 3), torch.rand(numel + 3)
         self.shapes = {"weight": torch.Size([numel // 10, 10])}
         self.fragments = [Fragment(self.flat, 3, "weight", 0, numel)]
-        self.optimizer = SimpleNamespace(moments=lambda flat: self.moments)
+        self.optimizer = SimpleNamespace(moments=lambda flat: self.moments, state_names=("exp_avg", "exp_avg_sq"))
 
     def state(self) -> dict:
         return {}

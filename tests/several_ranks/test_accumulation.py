@@ -4,6 +4,8 @@ import pytest
 import torch
 from several_ranks.toy_training import batch_of, gather_whole, make_engine
 
+from megabert.optim import StepSettings
+
 MICRO_STEPS = 64  # 256 in `make soak`
 ROUNDING = 2**-24
 """Adding a float32 number rounds by this much at most; bfloat16 sums of 256 numbers would lose 2.5e-3 in all."""
@@ -35,17 +37,17 @@ def optimizer_gradients(engine, world):
     """Step, and return the gradients that the optimizer was handed."""
     seen = {}
 
-    def record() -> None:
+    def record(settings) -> None:
         given = {
             id(flat) for group in engine.optimizer.param_groups for flat in group["params"] if flat.grad is not None
         }
         for fragment in engine.fragments:
             if id(fragment.flat) in given:
-                gradient = fragment.view(fragment.flat.grad) * engine.optimizer.gradient_scale
+                gradient = fragment.view(fragment.flat.grad) * settings.gradient_scale
                 seen[fragment.parameter, fragment.start] = gradient
 
     engine.optimizer.step = record
-    engine.step()
+    engine.step(StepSettings(lr=0.0))
     return gather_whole(engine, world, lambda f: seen[f.parameter, f.start])
 
 
@@ -91,6 +93,6 @@ def norms(world, engine_name):
     engine.backward(engine.forward(ids[mine], targets[mine]).loss_sum * (world.size / ids.numel()))
     returned = {}
     step = engine.step
-    engine.step = lambda: returned.setdefault("norm", step().grad_norm)
+    engine.step = lambda settings: returned.setdefault("norm", step(settings).grad_norm)
     seen = optimizer_gradients(engine, world)
     return returned["norm"], float(torch.cat(list(seen.values())).norm())

@@ -6,12 +6,21 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from several_ranks.toy_training import ENGINES, batch_of, ds_config, make_engine, train_step, whole_masters
+from several_ranks.toy_training import (
+    ENGINES,
+    LEARNING_RATE,
+    batch_of,
+    ds_config,
+    make_engine,
+    train_step,
+    whole_masters,
+)
 
 from megabert.config.deepspeed import REQUIRED
 from megabert.engine.build import build_engine
 from megabert.engine.engine import LossScaleFloor
 from megabert.errors import ConfigError
+from megabert.optim import StepSettings
 
 FLOAT_STAGES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"]
 
@@ -39,7 +48,7 @@ def nan_on_rank_1(world, engine_name, optimizer):
     ids, targets = batch_of(2)
     for factor in (1.0, math.nan if world.rank == 1 else 1.0, 1.0):
         engine.backward(engine.forward(ids, targets).loss_sum * factor)
-    outcome = engine.step()
+    outcome = engine.step(StepSettings(lr=LEARNING_RATE, bias_step=2))
     assert outcome.grad_norm is None
     losses = [train_step(engine, world, step) for step in (3, 4)]
     return (
@@ -156,9 +165,8 @@ def adamw_weights(world):
     weights = []
     for name in ("zero0", "zero3"):
         engine = make_engine(world, name, optimizer="adamw")
-        engine.optimizer.lr = 1e-3
         for step in range(1, 6):
-            train_step(engine, world, step)
+            train_step(engine, world, step, lr=1e-3)
         weights.append(whole_masters(engine, world))
     return weights
 

@@ -10,7 +10,7 @@ from megabert.data.batch import MicroBatch
 from megabert.engine.build import build_engine
 from megabert.models.bert import terms_of
 from megabert.models.build import build_model, initialize
-from megabert.optim import build_optimizer
+from megabert.optim import StepSettings, build_optimizer
 from megabert.training.step import weighted_loss
 
 SIZES = {
@@ -68,11 +68,9 @@ def train(world, family, engine_name, recompute):
     initialize(model, 3)
     optimizer = build_optimizer(model.named_parameters(), OptimizerConfig())
     engine = build_engine(model, optimizer, ds_config(stage, precision), world)
-    optimizer.lr = 1e-2
     losses, terms = [], terms_of(model)
     counts = {"masked": 3 * INSTANCES, "instances": INSTANCES, "tokens": 110}
     for step in range(1, 4):
-        optimizer.bias_step = step
         total = 0.0
         # Micro-steps x ranks; rank 1 begins with nothing.
         for shares in (((0, 1, 2), ()), ((), (3,)), ((4,), ())):
@@ -80,7 +78,7 @@ def train(world, family, engine_name, recompute):
             loss = weighted_loss(output, terms, counts=counts, world_size=world.size)
             engine.backward(loss, is_last=shares == ((4,), ()))
             total += float(loss.detach()) / world.size
-        assert engine.step().grad_norm is not None
+        assert engine.step(StepSettings(lr=1e-2, bias_step=step)).grad_norm is not None
         losses.append(sum(world.gather(total)))
     return losses, gather_whole(engine, world, lambda fragment: fragment.view())
 

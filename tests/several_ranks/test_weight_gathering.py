@@ -11,7 +11,7 @@ from several_ranks.toy_training import ENGINES, ds_config
 from megabert.config.run import OptimizerConfig
 from megabert.engine.build import build_engine
 from megabert.models.build import build_model, initialize
-from megabert.optim import build_optimizer
+from megabert.optim import StepSettings, build_optimizer
 from megabert.training.step import train_step
 
 STEPS = 3
@@ -54,9 +54,11 @@ def make(world, engine_name):
     initialize(model, 3)
     optimizer = build_optimizer(model.named_parameters(), OptimizerConfig())
     stage, precision = ENGINES[engine_name]
-    engine = build_engine(model, optimizer, ds_config(stage, precision, reduce_bucket_size=60_000), world)
-    optimizer.lr = 0.01
-    return engine
+    return build_engine(model, optimizer, ds_config(stage, precision, reduce_bucket_size=60_000), world)
+
+
+def step_of(engine, world, step):
+    return train_step(engine, batch_of_share(world, step, 1), world, settings=StepSettings(lr=0.01))
 
 
 def train(world, engine_name, *, is_late):
@@ -71,7 +73,7 @@ def train(world, engine_name, *, is_late):
         layer.register_forward_pre_hook(look)
     late = (lambda weights, window, async_op: LateWork(weights, window)) if is_late else GATHER
     with mock.patch.object(dist, "all_gather_into_tensor", late):
-        losses = [train_step(engine, batch_of_share(world, step, 1), world).losses["loss"] for step in range(STEPS)]
+        losses = [step_of(engine, world, step).losses["loss"] for step in range(STEPS)]
         engine.settle()
     return losses, seen[len(layers) :], [frozenset(names_after(engine, number)) for number in range(len(layers))]
 
@@ -86,10 +88,10 @@ def names_after(engine, number):
 
 def pass_a_layer_by(world):
     engine = make(world, "zero1")
-    train_step(engine, batch_of_share(world, 0, 1), world)
+    step_of(engine, world, 0)
     layer = type(engine.module.bert.encoder.layer[0])
     # What a model would do that reads a layer's weights from outside: no hook runs.
     with mock.patch.object(layer, "__call__", layer.forward), pytest.raises(RuntimeError) as caught:
-        train_step(engine, batch_of_share(world, 1, 1), world)
+        step_of(engine, world, 1)
     engine.settle()
     return str(caught.value)

@@ -10,7 +10,7 @@ from megabert.config.run import OptimizerConfig
 from megabert.engine.build import build_engine
 from megabert.engine.engine import Engine
 from megabert.models.layers import Dense
-from megabert.optim import build_optimizer
+from megabert.optim import StepSettings, build_optimizer
 
 ENGINES = {
     "zero0": (0, "fp32"),
@@ -25,6 +25,7 @@ ENGINES = {
     "fp16_zero3": (3, "fp16"),
 }
 INSTANCES, TOKENS, VOCABULARY = 12, 7, 400
+LEARNING_RATE = 0.01
 
 
 @dataclass
@@ -99,11 +100,10 @@ def make_engine(world, engine: str, *, optimizer: str = "lamb", variant: str = "
     without_decay = inner.param_groups[1]
     without_decay["params"] = [p for p in without_decay["params"] if p is not model.gain_bias]
     inner.add_param_group({"params": [model.gain_bias], "weight_decay": 0.0})
-    inner.lr = 0.01
     return build_engine(model, inner, ds_config(stage, precision, clip), world)
 
 
-def train_step(engine: Engine, world, step: int, *, micro_steps: int = 1) -> float:
+def train_step(engine: Engine, world, step: int, *, micro_steps: int = 1, lr: float = LEARNING_RATE) -> float:
     """One step over the global batch: instances dealt to ranks and micro-steps as they come; the mean loss."""
     ids, targets = batch_of(step)
     total = torch.zeros((), dtype=torch.float64)
@@ -112,8 +112,7 @@ def train_step(engine: Engine, world, step: int, *, micro_steps: int = 1) -> flo
         loss = engine.forward(ids[rows], targets[rows]).loss_sum
         total += loss.detach().double()
         engine.backward(loss * (world.size / ids.numel()), is_last=micro_step == micro_steps - 1)
-    engine.optimizer.bias_step = step
-    outcome = engine.step(total.view(1))
+    outcome = engine.step(StepSettings(lr=lr, bias_step=step), total.view(1))
     assert outcome.grad_norm is not None
     return float(outcome.totals[0]) / ids.numel()
 

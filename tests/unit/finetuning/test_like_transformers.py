@@ -15,7 +15,7 @@ from megabert.config.run import OptimizerConfig
 from megabert.finetuning.model import TaskModel, architecture_of, take_head
 from megabert.models.build import initialize
 from megabert.models.convert import to_huggingface
-from megabert.optim import build_optimizer, linear_warmup_decay
+from megabert.optim import StepSettings, build_optimizer, linear_warmup_decay
 
 STEPS, RATE, DECAY = 20, 3e-3, 0.1
 
@@ -83,9 +83,8 @@ def test_losses_are_those_of_transformers(name, make_kind, model_config):
         our_optimizer.zero_grad()
         our_loss.backward()
         torch.nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
-        our_optimizer.lr = linear_warmup_decay(step, steps=STEPS, warmup_ratio=0.0, peak=RATE)
-        our_optimizer.bias_step = step
-        our_optimizer.step()
+        rate = linear_warmup_decay(step, steps=STEPS, warmup_ratio=0.0, peak=RATE)
+        our_optimizer.step(StepSettings(lr=rate, bias_step=step))
         their_loss = theirs(**padded(batches, label_row)).loss
         their_optimizer.zero_grad()
         their_loss.backward()

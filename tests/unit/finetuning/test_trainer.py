@@ -37,9 +37,9 @@ class PlainEngine:
     def backward(self, loss, *, is_last):
         loss.backward()
 
-    def step(self, sums):
+    def step(self, settings, sums):
         if not self.is_bad:
-            self.optimizer.step()
+            self.optimizer.step(settings)
         self.module.zero_grad()
         return UpdateResult(totals=sums, grad_norm=None if self.is_bad else 1.0)
 

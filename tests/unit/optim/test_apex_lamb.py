@@ -9,7 +9,7 @@ import torch
 
 from megabert.config.run import OptimizerConfig
 from megabert.errors import ConfigError, KernelError
-from megabert.optim import Fragment, Lamb, apex_lamb, build_optimizer
+from megabert.optim import Fragment, Lamb, StepSettings, apex_lamb, build_optimizer
 
 SHAPES = {"dense.weight": (5, 3), "dense.bias": (5,), "LayerNorm.weight": (4,)}
 
@@ -104,7 +104,6 @@ def test_apex_variant_equals_fused_lamb_with_its_defaults(weight_decay, apex_sta
     weights["dense.bias"].zero_()
     ours, theirs = ({name: torch.nn.Parameter(w.clone()) for name, w in weights.items()} for _ in range(2))
     optimizer = optimizer_of(ours, "torch", lamb_variant="apex", weight_decay=weight_decay)
-    optimizer.lr = 0.1
     decayed = {name: weight_decay if name == "dense.weight" else 0.0 for name in theirs}
     groups = [{"params": [theirs[name]], "weight_decay": decay} for name, decay in decayed.items()]
     published = FusedLAMB(groups, lr=0.1)  # DeepLearningExamples passes nothing else
@@ -116,8 +115,7 @@ def test_apex_variant_equals_fused_lamb_with_its_defaults(weight_decay, apex_sta
             ours[name].grad = gradient / max(1.0, float(norm))  # the engine's part
         with torch.no_grad():
             published.step()
-        optimizer.bias_step = step
-        optimizer.step()
+        optimizer.step(StepSettings(lr=0.1, bias_step=step))
     for name, parameter in theirs.items():
         torch.testing.assert_close(ours[name], parameter, rtol=1e-12, atol=0)
     undecayed = {name: ratio for name, ratio in optimizer.trust_ratios.items() if not decayed[name]}
@@ -140,8 +138,7 @@ def test_apex_takes_the_same_steps_as_ours(variant, apex_stand_in, on_any_device
         for parameters, optimizer in zip((ours, theirs), optimizers, strict=True):
             for name, parameter in parameters.items():
                 parameter.grad = gradients[name].clone()
-            optimizer.lr, optimizer.bias_step = 0.1, bias_step
-            optimizer.step()
+            optimizer.step(StepSettings(lr=0.1, bias_step=bias_step))
     for name, parameter in theirs.items():
         torch.testing.assert_close(parameter, ours[name])
         for moment, expected in zip(optimizers[1].moments(parameter), optimizers[0].moments(ours[name]), strict=True):
@@ -154,7 +151,7 @@ def test_moments_of_a_checkpoint_reach_apex_before_its_first_step(apex_stand_in,
     for moment in optimizer.moments(parameter):
         moment.fill_(4.0)
     parameter.grad = torch.zeros(3)
-    optimizer.step()
+    optimizer.step(StepSettings(lr=0.0))
     assert torch.allclose(optimizer.moments(parameter)[0], torch.tensor(3.6))
 
 

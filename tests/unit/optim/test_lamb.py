@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from megabert.config.run import OptimizerConfig
-from megabert.optim import AdamW, Fragment, Lamb, build_optimizer
+from megabert.optim import AdamW, Fragment, Lamb, StepSettings, build_optimizer
 
 NAMES = ["dense.weight", "dense.bias", "LayerNorm.weight"]
 
@@ -19,10 +19,9 @@ def whole(variant: str) -> tuple[Lamb, dict[str, torch.nn.Parameter]]:
         parameters.items(), OptimizerConfig(name="lamb", lamb_variant=variant, weight_decay=0.1)
     )
     optimizer.attach([Fragment(p, 0, name, 0, p.numel()) for name, p in parameters.items()], NAMES, None)
-    optimizer.lr = 0.1
     for name, gradient in tensors(1).items():
         parameters[name].grad = gradient
-    optimizer.step()
+    optimizer.step(StepSettings(lr=0.1))
     return optimizer, parameters
 
 
@@ -66,8 +65,7 @@ def test_zero_norm_gives_ratio_1(variant):
     optimizer = Lamb([parameter], OptimizerConfig(lamb_variant=variant))
     optimizer.attach([Fragment(parameter, 0, "dense.weight", 0, 3)], ["dense.weight"], None)
     parameter.grad = torch.ones(3)
-    optimizer.lr = 0.1
-    optimizer.step()
+    optimizer.step(StepSettings(lr=0.1))
     assert optimizer.trust_ratios == {"dense.weight": 1.0}
     assert (parameter < 0).all()
 
@@ -93,15 +91,13 @@ def test_shards_of_two_ranks_equal_whole_parameters(variant):
 
             optimizer.attach(fragments, NAMES, all_reduce)
             shard.grad = (gradient[:11] if rank == 0 else gradient[11:]).clone()
-            optimizer.lr = 0.1
-            optimizer.step()
+            optimizer.step(StepSettings(lr=0.1))
     without_decay = {name: torch.nn.Parameter(tensor) for name, tensor in tensors().items()}
     reference = Lamb(without_decay.values(), OptimizerConfig(lamb_variant=variant, weight_decay=0.0))
     reference.attach([Fragment(p, 0, name, 0, p.numel()) for name, p in without_decay.items()], NAMES, None)
-    reference.lr = 0.1
     for name, value in tensors(1).items():
         without_decay[name].grad = value
-    reference.step()
+    reference.step(StepSettings(lr=0.1))
     whole_flat = torch.cat([parameter.detach().view(-1) for parameter in without_decay.values()])
     assert torch.allclose(torch.cat(shards), whole_flat, rtol=1e-6)
 
@@ -110,12 +106,10 @@ def test_adamw_takes_its_bias_step_from_the_trainer():
     ours, theirs = (torch.nn.Parameter(torch.ones(4)) for _ in range(2))
     optimizer = AdamW([ours], OptimizerConfig(name="adamw"))
     plain = torch.optim.AdamW([theirs], lr=0.1, eps=1e-6, weight_decay=0.01)
-    optimizer.lr = 0.1
     for step in range(1, 4):
         for parameter in (ours, theirs):
             parameter.grad = torch.arange(4.0) * step
-        optimizer.bias_step = step
-        optimizer.step()
+        optimizer.step(StepSettings(lr=0.1, bias_step=step))
         plain.step()
     assert torch.allclose(ours, theirs, rtol=1e-6)
     assert [tensor.shape for tensor in optimizer.moments(ours)] == [(4,), (4,)]
@@ -125,4 +119,3 @@ def test_groups_split_by_decay():
     optimizer, _ = whole("nvlamb")
     decays = [(group["weight_decay"], len(group["params"])) for group in optimizer.param_groups]
     assert decays == [(0.1, 1), (0.0, 2)]
-    assert optimizer.lr == 0.1

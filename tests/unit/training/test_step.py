@@ -8,6 +8,7 @@ import torch
 from megabert.engine.engine import UpdateResult
 from megabert.models.bert import MLM, NSP, PretrainingOutput, Term
 from megabert.models.electra import BINS
+from megabert.optim import StepSettings
 from megabert.training import step as step_module
 from megabert.training.step import area_under_curve, means_of, no_sums, sums_of, train_step, weighted_loss
 
@@ -91,7 +92,7 @@ class RecordingEngine:
     def wait_for_backward(self):
         self.waited += 1
 
-    def step(self, sums):
+    def step(self, settings, sums):
         is_skipped = bool(self.bad) or not sums.isfinite().all()
         return UpdateResult(totals=sums, grad_norm=None if is_skipped else 1.5, nonfinite=tuple(self.bad))
 
@@ -106,7 +107,7 @@ def run(bad: list[str], losses: list[float]):
     )
     micro_batches = [SimpleNamespace(to=lambda *_, **__: None) for _ in losses]
     batch = SimpleNamespace(micro_batches=micro_batches, num_masked=10, num_instances=4, num_tokens=60)
-    return engine, train_step(engine, batch, world)
+    return engine, train_step(engine, batch, world, settings=StepSettings(lr=0.1))
 
 
 def test_loss_is_normalised_over_the_global_batch():

@@ -9,7 +9,7 @@ from megabert.config.run import OptimizerConfig
 from megabert.errors import KernelError
 from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
 from megabert.ops.triton_support.tile_sizes import LAMB_CHUNK
-from megabert.optim import Fragment, build_optimizer
+from megabert.optim import Fragment, StepSettings, build_optimizer
 
 COEFFICIENTS = Coefficients(
     beta1=0.9,
@@ -116,8 +116,7 @@ def test_optimizer_on_the_kernels_equals_torchs(variant, generator):
         for backend, optimizer in optimizers.items():
             for name, parameter in results[backend].items():
                 parameter.grad = gradients[name].to(parameter.dtype, copy=True)
-            optimizer.lr, optimizer.bias_step = 0.01, step
-            optimizer.step()
+            optimizer.step(StepSettings(lr=0.01, bias_step=step))
     for name, exact in results["torch"].items():
         assert (results["triton"][name].double() - exact).norm() / exact.norm() < 1e-6, name
 
