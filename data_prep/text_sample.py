@@ -20,6 +20,8 @@ from megabert.tokenization import DEFAULT_VOCAB_SIZE
 
 LOOKS, DOCUMENTS_PER_LOOK, CHARACTERS_PER_LOOK = 16, 100, 200_000
 """Places of the input that are looked at, and documents or characters there, about."""
+CHARACTERS_PER_CALL = 1 << 20
+"""Text that the tokenizer is given at once, about."""
 ENGLISH_DOCUMENT_BYTES = 3000
 TOKENS_PER_CHARACTER = {"han": 1.0, "kana": 0.6, "hangul": 0.4, "other": 1 / 4.76}
 """With 30,522 pieces, by script: English web text has 4.76 characters per token, Korean 7 bytes per token. Han
@@ -74,9 +76,12 @@ def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
     sizes: list[int] = []
     tokens: list[float] = []
     try:
-        for text in _documents(config, files):
-            sizes.append(len(text.encode()))
-            tokens.append(len(tokenizer.encode(text)) if tokenizer else _tokens(text, config))
+        for texts in _batches(_documents(config, files)):
+            sizes += [len(text.encode()) for text in texts]
+            if tokenizer:
+                tokens += np.diff(tokenizer.encode_flat(texts)[1]).tolist()
+            else:
+                tokens += [_tokens(text, config) for text in texts]
     except MegabertError:  # the build will name what cannot be read, with what helps
         pass
     if not sum(tokens):
@@ -127,6 +132,19 @@ def _documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[str]
 def _spread(items: Sequence[Item]) -> list[Item]:
     """Return some items of a list, evenly spaced."""
     return [items[i] for i in np.unique(np.linspace(0, len(items) - 1, LOOKS).astype(int))] if items else []
+
+
+def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
+    """Yield lists of about `CHARACTERS_PER_CALL`: for single texts a tokenizer does not use its compiled loops."""
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if characters >= CHARACTERS_PER_CALL:
+            yield batch
+            batch, characters = [], 0
+    yield batch
 
 
 def _tokens(text: str, config: BuildConfig) -> float:

@@ -26,7 +26,7 @@ from data_prep.extract.columns import column_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
 from data_prep.extract.sentences import split_sentences
-from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents, utf8_length
+from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
 from data_prep.extract.wikipedia import wikipedia_documents
 
 READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
@@ -214,11 +214,11 @@ class _Part:
 
     def add(self, digest: int, sentences: list[str]) -> None:
         """Append a document."""
-        # The document is encoded once; in ASCII, characters are bytes, and few sentences have to be encoded again.
+        # The document is encoded once. In ASCII, characters are bytes; few sentences have to be encoded again.
         text = "".join(sentences)
         self.hashes.append(digest)
         self.texts.append(text.encode())
-        self.lengths += map(len, sentences) if text.isascii() else map(utf8_length, sentences)
+        self.lengths += map(len, sentences if text.isascii() else map(str.encode, sentences))
         self.starts.append(len(self.lengths))
         self.characters += len(text)
 
