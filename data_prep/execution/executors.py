@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
+from multiprocessing import resource_tracker
 from queue import SimpleQueue
 from typing import Any, Self
 
@@ -93,6 +94,10 @@ class ProcessExecutor(Executor):
     def __init__(self, workers: int) -> None:
         self._workers = workers
         context = multiprocessing.get_context("spawn")
+        # A helper of Python's removes the semaphores when this process has ended. It ignores SIGINT and SIGTERM, and
+        # would complain of each semaphore if a SIGHUP to the group ended it.
+        with _blocked(signal.SIGHUP):
+            resource_tracker.ensure_running()
         # Memory of all workers that says who is at what: for each its process and the number of its task, from 1.
         self._at_work = context.RawArray("q", 2 * workers)
         # No process is started before the first task.
@@ -110,11 +115,8 @@ class ProcessExecutor(Executor):
         def submit(index: int, task: Any) -> Future:
             # The first call starts the processes, which inherit that Ctrl-C is blocked: it is left to this process,
             # also while they import.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-            try:
+            with _blocked(signal.SIGINT):
                 return self._pool.submit(_do, function, index, task)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
         try:
             yield from _in_any_order(submit, tasks, 2 * self._workers)
@@ -310,6 +312,16 @@ def _cause(code: int | None) -> str:
     if code == -signal.SIGBUS:
         return "signal SIGBUS: a disk was lost, or a file became shorter while it was read"
     return f"exit code {code}" if code is None or code > 0 else f"signal {signal.Signals(-code).name}"
+
+
+@contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """Block a signal; processes that start meanwhile inherit that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(parent: int, slots: Any, taken: Any) -> None:
