@@ -24,14 +24,13 @@ print(increase(1), increase(1.5))
 
 COMPILED_BY_ANOTHER = """
 import subprocess, sys, threading
-from pathlib import Path
 from filelock import FileLock
 from megabert import compiled
 import a_loop
 fill = "import a_loop; a_loop.increase(1)"
 subprocess.run([sys.executable, "-c", fill], check=True)
-cache = Path(a_loop.increase._cache.cache_path)
-kept = [path.rename(path.with_suffix(path.suffix + ".kept")) for path in cache.glob("*.nb?")]
+cache = a_loop.increase._cache._folder
+kept = [path.rename(path.with_suffix(".nbc.kept")) for path in cache.glob("*.nbc")]
 put_back = threading.Timer(1.0, lambda: [path.rename(path.with_suffix("")) for path in sorted(kept)])
 compiled.COMPILE_S = 20.0
 with FileLock(cache / "compiling"):
@@ -59,7 +58,7 @@ def test_a_loop_is_compiled_by_a_process_of_its_own(tmp_path):
 
 
 def test_a_loop_that_another_process_has_compiled_is_taken_while_others_hold_the_lock(tmp_path):
-    assert run(COMPILED_BY_ANOTHER, tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache")).stdout == "2 2 0\n"
+    assert run(COMPILED_BY_ANOTHER, tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache")).stdout == "1 2 0\n"
 
 
 def test_a_loop_that_another_process_cannot_import_is_compiled_here(tmp_path):
@@ -72,15 +71,15 @@ def test_a_loop_that_another_process_cannot_import_is_compiled_here(tmp_path):
 def test_loops_run_without_a_home(tmp_path):
     script = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nfrom a_loop import increase\nprint(increase(1))"
     assert run(script, tmp_path).stdout == "2\n"
-    assert not list(tmp_path.rglob("*.nbi"))
+    assert not list(tmp_path.rglob("*.nbc"))
 
 
-@pytest.mark.parametrize("suffix", ["nbi", "nbc"])  # numba's index, and the machine code
-def test_damaged_machine_code_is_compiled_anew(tmp_path, suffix):
+@pytest.mark.parametrize("lost", [9, 1 << 20])
+def test_damaged_machine_code_is_compiled_anew(tmp_path, lost):
     script, cache = "from a_loop import increase\nprint(increase(1))", str(tmp_path / "cache")
     run(script, tmp_path, XDG_CACHE_HOME=cache)
-    (path,) = tmp_path.rglob(f"*.{suffix}")
-    path.write_bytes(path.read_bytes()[:-9])
+    (path,) = tmp_path.rglob("*.nbc")
+    path.write_bytes(path.read_bytes()[:-lost])
     result = run(script, tmp_path, XDG_CACHE_HOME=cache)
     assert result.stdout == "2\n"
     assert "damaged, so its loops are compiled anew" in result.stderr
@@ -111,3 +110,21 @@ def test_loops_freeze_no_more_than_a_few_files_without_imports_of_their_own():
     names = {str(path.relative_to(ROOT)) for path in others}
     assert {"data_prep/instances/draws.py", "megabert/randomness/keyed.py", "megabert/compiled.py"} <= names
     assert len(names) <= 9, names
+
+
+def test_processes_that_compile_for_several_types_at_once_leave_a_file_for_each(tmp_path):
+    (tmp_path / "a_loop.py").write_text(LOOP)
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    script = "import numpy, a_loop; x = a_loop.increase(numpy.ones(1, numpy.{})); print(x, x.dtype)"
+    commands = [[sys.executable, "-c", script.format(name)] for name in ("int8", "uint64", "float32", "float64")]
+    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for command in commands]
+    compiled = [process.communicate()[0] for process in processes]
+    assert len(list(tmp_path.rglob("*.nbc"))) == len(commands)
+    taken = [subprocess.run(command, env=environment, capture_output=True, text=True).stdout for command in commands]
+    assert taken == compiled == ["[2] int64\n", "[2] uint64\n", "[2.] float64\n", "[2.] float64\n"]
+
+
+def test_only_files_of_loops_hold_compiled_functions():
+    """The folder of machine code is named by these files alone."""
+    others = (path for package in ("megabert", "data_prep") for path in (ROOT / package).rglob("*.py"))
+    assert [path for path in others if "@compiled" in path.read_text() and not path.name.endswith("_loops.py")] == []
