@@ -1,6 +1,6 @@
 """Loops over numpy arrays, compiled to machine code at first use and kept on disk; the one home of `numba`.
 
-Loops are in files named ``*_loops.py``, which are imported where they are called, so that a command that needs none
+Loops are in files named ``*_loops.py``, which are imported by the functions that call them, so that a command that needs none
 does not wait for the compiler. They hold scalars and loops, and no floating-point arithmetic that rounds, so every
 machine computes the same bytes, compiled just now or taken from the disk.
 
@@ -173,7 +173,8 @@ class _Cache(NullCache):
         except OSError as error:
             logger.warning("%s: compiled loops cannot be kept (%s)", self._folder, error.strerror or error)
             self._is_kept = False
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
 
     def _path(self, sig: Any, codegen: Any) -> Path:
         key = hashlib.sha256(repr((sig, codegen.magic_tuple())).encode()).hexdigest()

@@ -7,7 +7,7 @@ from megabert.compiled import compiled
 
 @compiled
 def gather_rows(columns, rows, packed):
-    """Copy instances end to end, with what follows from where each one starts.
+    """Copy instances end to end, and compute the positions, segments and offsets that follow from their lengths.
 
     Args:
         columns: ``FlatInstances``, the decoded instances.

@@ -11,7 +11,7 @@ _PARTS = 4
 
 
 class Bins(NamedTuple):
-    """Where instances went, and what each bin holds."""
+    """The bin of each instance, and the totals of each bin."""
 
     of_instance: Any
     """Int32, the bin of each instance, in the order of the global batch."""
@@ -56,8 +56,8 @@ def total_sizes(lengths, masked_counts):
 def longest_first(lengths, longest):
     """Return the instances of a batch in descending order of their lengths, equal ones in the order of the batch.
 
-    A counting sort. The batch is gone through in parts, one instance of each in turns, because most have the same
-    length, and a counter that has just been written would have to be waited for.
+    It is a counting sort. Several parts of the batch are interleaved, because most instances have the same length, and a
+    counter that has just been written would have to be waited for.
 
     Args:
         lengths: Tokens of each instance.
@@ -67,7 +67,7 @@ def longest_first(lengths, longest):
         Int32.
     """
     part = len(lengths) // _PARTS
-    # How many instances of each length each part has; the few behind the last part belong to it.
+    # How many instances of each length each part has; the few that remain belong to the last one.
     places = np.zeros((longest + 1, _PARTS), np.int32)
     for offset in range(part):
         for column in range(_PARTS):

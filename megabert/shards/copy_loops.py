@@ -42,7 +42,7 @@ and buffers."""
 
 
 class MappedShard(NamedTuple):
-    """A file as arrays of each of the types that are in it, and where its record batches are."""
+    """A file as arrays of each of the types in it, and where its record batches and instances are."""
 
     octets: Any
     halves: Any
@@ -57,15 +57,6 @@ class MappedShard(NamedTuple):
     """``BLOCK``, one for each record batch."""
     starts: Any
     """Int64, the rows at which record batches start, and the end."""
-
-
-class Layout(NamedTuple):
-    """Where an instance probably is in a record batch, before the batch has been read."""
-
-    blocks: Any
-    """``BLOCK``, one for each record batch."""
-    starts: Any
-    """Int64, the rows at which record batches start, and the end."""
     token_bytes: int
     """Bytes of all tokens of the shard, for the mean of an instance."""
     slack: int
@@ -73,51 +64,53 @@ class Layout(NamedTuple):
 
 
 @compiled
-def locate(layout, rows, numbers, inside):
+def locate(shard, rows, numbers, inside):
     """Find in which record batches rows of a shard are, and which bytes these probably take.
 
-    A batch holds its message and the offsets of the tokens, then tokens, then everything else, a quarter of it. Of the
-    tokens a rank that takes a single row needs a page or two, and a page that was not asked for is still read when it
-    is needed.
+    A batch holds its message and the offsets of the tokens, then tokens, then everything else, a quarter of it. A rank
+    that takes a single row needs a page or two of the tokens. A page that was not asked for is still read when it is
+    needed.
 
     Args:
-        layout: ``Layout``.
+        shard: ``MappedShard``.
         rows: Int64, ascending rows of the shard; runs of one batch are looked up once.
         numbers: Int64, written: the record batch of each row...
         inside: ...and its row there.
 
     Returns:
-        Int64 of shape (parts, 2): where parts of the file begin, at the beginning of a page, and end; what is near each
-        other is in one part.
+        Int64 of shape (parts, 2): where parts of the file begin, at the beginning of a page, and end. Neighbours are in
+        one part.
     """
-    starts = layout.starts
+    starts = shard.starts
     parts, count, number = np.empty((3 * len(rows), 2), np.int64), 0, -1
     tokens = rest = stop = np.int64(0)
     for index, row in enumerate(rows):
+        # A new record batch: ask for the end of the last one, and for the front of this one up to its tokens.
         if number < 0 or not starts[number] <= row < starts[number + 1]:
             count = _ask(parts, count, rest, stop)
             number = np.searchsorted(starts, row, side="right") - 1
-            first, tokens, rest, stop = _expected(layout, number)
+            first, tokens, rest, stop = _expected(shard, number)
             count = _ask(parts, count, first, tokens)
         numbers[index], inside[index] = number, row - starts[number]
+        # The tokens of the row itself, give or take the slack.
         if tokens < stop:
-            begin = tokens + inside[index] * layout.token_bytes // starts[-1]
-            end = tokens + (inside[index] + 1) * layout.token_bytes // starts[-1]
-            count = _ask(parts, count, max(tokens, begin - layout.slack), min(stop, end + layout.slack))
+            begin = tokens + inside[index] * shard.token_bytes // starts[-1]
+            end = tokens + (inside[index] + 1) * shard.token_bytes // starts[-1]
+            count = _ask(parts, count, max(tokens, begin - shard.slack), min(stop, end + shard.slack))
     return parts[: _ask(parts, count, rest, stop)]
 
 
 @inlined
-def _expected(layout, number):
-    """Return where a batch begins, where its tokens probably do, what follows them, and where it ends.
+def _expected(shard, number):
+    """Return where a batch begins, where its tokens and the rest after them probably begin, and where it ends.
 
     If tokens fill too little of the batch to be asked for apart, they are said to begin at the end: the whole batch is
     then in front of them.
     """
-    block, size = layout.blocks[number], layout.starts[number + 1] - layout.starts[number]
+    block, size = shard.blocks[number], shard.starts[number + 1] - shard.starts[number]
     stop = block.offset + block.metadata + block.body
     tokens = block.offset + block.metadata + 4 * (size + 1)
-    rest = tokens + size * layout.token_bytes // layout.starts[-1] - 2 * layout.slack
+    rest = tokens + size * shard.token_bytes // shard.starts[-1] - 2 * shard.slack
     if rest >= stop:
         return block.offset, stop, stop, stop
     return block.offset, tokens, rest, stop
@@ -153,9 +146,11 @@ def copy_mapped_rows(shard, numbers, rows, filled, columns):
     places = np.empty((_NODE_COUNT, 2), np.int64)
     first = 0
     while first < len(rows):
+        # Rows of one record batch at a time.
         stop = first + 1
         while stop < len(rows) and numbers[stop] == numbers[first]:
             stop += 1
+        # Its arrays, as views of the file.
         number = numbers[first]
         if _find_arrays(shard, number, places) != shard.starts[number + 1] - shard.starts[number]:
             break
@@ -170,6 +165,7 @@ def copy_mapped_rows(shard, numbers, rows, filled, columns):
             _part(shard.octets, places[_NEXT_SENTENCE_LABELS]),
             columns.rows,
         )
+        # Copy the rows, until one of them makes no sense.
         end = _copy_rows(batch, rows[first:stop], filled, columns)
         is_whole = end == filled + stop - first
         filled = end
@@ -200,13 +196,15 @@ def _find_arrays(shard, number, places):
     """
     words, longs, block = shard.words, shard.longs, shard.blocks[number]
     begin = block.offset
-    # Before anything is added to it: the compiler takes it that no sum overflows, and drops what would see that.
+    # The message begins in the file, and the body after it. The first check comes before any sum: the compiler assumes
+    # that sums do not overflow, and drops checks that could only fail if one did.
     if not 0 <= begin <= len(shard.octets) or begin % 8:
         return -1
     body = begin + block.metadata
     room = min(block.body, len(shard.octets) - body)
     if min(room, block.metadata - 16) < 0 or body % 8 or words[begin // 4] != _CONTINUATION:
         return -1
+    # The message: a table whose header is the table of a record batch.
     message = _follow(words, begin + 8, begin, body)
     kind = _field(shard, message, _HEADER_TYPE, begin, body)
     header = _follow(words, _field(shard, message, _HEADER, begin, body), begin, body)
@@ -235,7 +233,7 @@ def _find_arrays(shard, number, places):
 
 @inlined
 def _follow(words, position, begin, body):
-    """Return where the offset at a position leads; -1 where that is not in the message."""
+    """Return where the offset at a position leads; -1 if that is not in the message."""
     if not begin <= position <= body - 4 or position % 4:
         return -1
     target = position + words[position // 4]
@@ -244,7 +242,7 @@ def _follow(words, position, begin, body):
 
 @inlined
 def _field(shard, table, number, begin, body):
-    """Return where a field of a table is; -1 where the table lacks it."""
+    """Return where a field of a table is; -1 if the table lacks it."""
     if table < 0:
         return -1
     vtable, slot = table - shard.words[table // 4], 4 + 2 * number
@@ -256,7 +254,7 @@ def _field(shard, table, number, begin, body):
 
 @inlined
 def _vector(words, position, count, begin, body):
-    """Return where the structs (of two 64-bit numbers) of a vector are; -1 where there are not so many."""
+    """Return where the structs (of two 64-bit numbers) of a vector are; -1 if it has another number of them."""
     vector = _follow(words, position, begin, body)
     if vector < 0 or words[vector // 4] != count or (vector + 4) % 8 or vector + 4 + 16 * count > body:
         return -1
@@ -284,12 +282,14 @@ def _copy_rows(batch, rows, filled, columns):
     for row in rows:
         start, first, original = token_starts[row], masked_starts[row], id_starts[row]
         length, masked = token_starts[row + 1] - start, masked_starts[row + 1] - first
+        # Offsets are of a file that anybody may have written: nothing is followed that leads outside.
         if length > most_tokens or masked > most_masked or id_starts[row + 1] - original != masked:
             break
         if min(start, first, original, length, masked) < 0 or start + length > len(input_ids):
             break
         if first + masked > len(positions) or original + masked > len(masked_ids):
             break
+        # Lists first, then the numbers of the row and where the next one begins.
         t, m = columns.token_starts[r], columns.masked_starts[r]
         source, target = input_ids[start : start + length], columns.input_ids[t : t + length]
         for index in range(length):

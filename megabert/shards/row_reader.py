@@ -104,7 +104,7 @@ class RowReader:
         for index, begin, end in runs:
             file, part = self._open(index), slice(begin, end)
             in_shard = rows[part] - self.starts[index]
-            file.prefetch(locate(file.layout, in_shard, numbers[part], inside[part]))
+            file.prefetch(locate(file.mapped, in_shard, numbers[part], inside[part]))
 
         instances, filled = self._room_for(rows), 0
         for index, _, end in runs:

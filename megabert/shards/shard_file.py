@@ -47,7 +47,7 @@ class ShardFile:
         Raises:
             DataError: It is no such shard.
         """
-        from megabert.shards.copy_loops import BLOCK, Layout, MappedShard
+        from megabert.shards.copy_loops import BLOCK, MappedShard
 
         self.path = path
         self._metadata = metadata
@@ -66,13 +66,11 @@ class ShardFile:
         starts = np.minimum(np.arange(len(blocks) + 1) * rows, entry.rows)
         types = np.uint8, np.uint16, np.int32, np.int64, np.dtype(token_type(metadata.vocab_size).to_pandas_dtype())
         views = (np.frombuffer(self._map, kind, len(self._map) // np.dtype(kind).itemsize) for kind in types)
-        self.mapped = MappedShard._make([*views, blocks, starts])
-        """The file as arrays, for the loops that find and copy instances."""
-        token_bytes = self.mapped.tokens.itemsize
+        token_bytes = types[-1].itemsize
         # Four standard deviations of where the middle of a batch is, if lengths vary by a quarter of the longest.
         slack = metadata.max_seq_length * token_bytes * math.isqrt(rows) // 2
-        self.layout = Layout(blocks, starts, entry.tokens * token_bytes, slack)
-        """Where in the file instances are expected."""
+        self.mapped = MappedShard._make([*views, blocks, starts, entry.tokens * token_bytes, slack])
+        """The file as arrays, for the loops that find and copy instances."""
 
     def explain(self, number: int, row: int) -> DataError:
         """Return the error for an instance that could not be copied.

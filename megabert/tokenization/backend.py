@@ -167,6 +167,16 @@ class TextOptions:
     transformers' BertTokenizer class cannot express."""
 
 
+def byte_characters() -> list[str]:
+    """Return the character that byte-level BPE writes for each byte (Radford et al. 2019).
+
+    Bytes that are printable in Latin-1 stand for themselves, the others for characters from 256 on.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
 def words_of(text: str) -> Iterator[str]:
     """Yield what is between white space, without a list of all words of a long text."""
     start = 0

@@ -14,13 +14,10 @@ from megabert.randomness.keyed import GOLDEN
 from megabert.tokenization.span_loops import (
     REMEMBERED_BYTES,
     SPACE,
-    is_plain,
-    load,
-    lowest_bytes,
+    bytes_of_word,
+    encoder,
     recall,
     remember,
-    slot_of,
-    span_end,
 )
 
 # In longer words the next merge is found by a heap: looking through all takes the square of the length.
@@ -66,68 +63,23 @@ def _rank(keys, ranks, left, right):
     return ranks[slot] if keys[slot] else _NO_MERGE
 
 
-@compiled
-def encode(text, offsets, options, pieces, spans, ids, lengths):
-    """Write the ids of texts end to end; see `megabert.tokenization.wordpiece_loops.encode`.
-
-    Args:
-        text: Bytes of all texts.
-        offsets: Where each text starts, and the end.
-        options: `megabert.tokenization.span_loops.SpanOptions`.
-        pieces: The table of recent words, and the fields of `megabert.tokenization.span_cache.BytePieces`.
-        spans: Numbers of the spans that are looked up; where the ids of each number start; all ids.
-        ids: Written. It has room for an id a byte, for the ids of the spans that are looked up, and for three more.
-        lengths: Written: how many ids each text has.
-
-    Returns:
-        The number of ids.
-    """
-    has_words = options.has_words
-    slots, starts, known_ids = spans
-    remembered, byte_ids, keys, ranks, merged_ids = pieces
-    scratch = np.empty(SCANNED_BYTES, np.int64)
-    made = num_met = 0  # ids written, and spans looked up, so far
-    for index in range(len(offsets) - 1):
-        first, start, end = made, offsets[index], offsets[index + 1]
-        is_all_plain = has_words and is_plain(text, start, end)
-        while start < end:
-            # Most texts are printable ASCII from end to end, and are encoded in one go.
-            stop = end if is_all_plain else span_end(text, start, end)
-            if is_all_plain or (has_words and is_plain(text, start, stop)):
-                made = _encode_plain(
-                    text, start, stop, remembered, byte_ids, keys, ranks, merged_ids, scratch, ids, made
-                )
-            else:
-                for index_of_id in range(starts[slots[num_met]], starts[slots[num_met] + 1]):
-                    ids[made] = known_ids[index_of_id]
-                    made += 1
-                num_met += 1
-            start = stop
-        lengths[index] = made - first
-    return made
-
-
-@inlined
-def _encode_plain(text, start, end, remembered, byte_ids, keys, ranks, merged_ids, scratch, ids, made):
-    """Write the ids of printable ASCII; return ``made``, counted on by the ids that were written."""
+@encoder
+def encode(text, start, end, is_ascii, pieces, ids, written):
+    """Write the ids of a plain stretch of a text, all ASCII here; see `megabert.tokenization.span_loops.encoder`."""
+    recent, byte_ids, keys, ranks, merged_ids, scratch = pieces
     while start < end:
         stop = _word_end(text, start, end)
-        if stop - start > REMEMBERED_BYTES:
-            made = _merge_word(text, start, stop, byte_ids, keys, ranks, merged_ids, scratch, ids, made)
-            start = stop
-            continue
-        first, second = load(text, start) & lowest_bytes(stop - start), np.uint64(0)
-        if stop - start > 8:
-            second = load(text, start + 8) & lowest_bytes(stop - start - 8)
-        slot = slot_of(remembered, first, second)
-        if remembered[slot, 0] == first and remembered[slot, 1] == second:
-            made = recall(remembered, slot, ids, made)
-        else:
-            begin = made
-            made = _merge_word(text, start, stop, byte_ids, keys, ranks, merged_ids, scratch, ids, made)
-            remember(remembered, slot, first, second, ids[begin:made])
+        is_short, before = stop - start <= REMEMBERED_BYTES, written
+        first, second = bytes_of_word(text, start, stop)
+        if is_short:
+            written = recall(recent, first, second, ids, written)
+        # Not there: merge its bytes, and let it take the place of the word in its slot.
+        if written == before:
+            written = _merge_word(text, start, stop, byte_ids, keys, ranks, merged_ids, scratch, ids, written)
+            if is_short:
+                remember(recent, first, second, ids[before:written])
         start = stop
-    return made
+    return written
 
 
 @inlined
@@ -167,45 +119,47 @@ def _word_end(text, start, end):
 
 
 @inlined
-def _merge_word(text, start, end, byte_ids, keys, ranks, merged_ids, scratch, ids, made):
-    """Write the ids of a word; return ``made``, counted on by their number."""
+def _merge_word(text, start, end, byte_ids, keys, ranks, merged_ids, scratch, ids, written):
+    """Write the ids of a word; return ``written`` plus their number."""
     size = end - start
     for index in range(size):
-        ids[made + index] = byte_ids[text[start + index]]
+        ids[written + index] = byte_ids[text[start + index]]
     if size > SCANNED_BYTES:
-        return made + _merge_by_heap(keys, ranks, merged_ids, ids[made : made + size])
+        return written + _merge_by_heap(keys, ranks, merged_ids, ids[written : written + size])
     for index in range(size - 1):
-        scratch[index] = _rank(keys, ranks, ids[made + index], ids[made + index + 1])
+        scratch[index] = _rank(keys, ranks, ids[written + index], ids[written + index + 1])
     while size > 1:
-        # Of all neighbours those whose merge was learned first, of equal ones the leftmost.
+        # The two neighbours whose merge was learned first; of equal ones the leftmost.
         best = 0
         for index in range(1, size - 1):
             if scratch[index] < scratch[best]:
                 best = index
         if scratch[best] == _NO_MERGE:
             break
-        at = made + best
+        at = written + best
         ids[at] = merged_ids[scratch[best]]
         size -= 1
         for index in range(best + 1, size):
-            ids[made + index], scratch[index - 1] = ids[made + index + 1], scratch[index]
+            ids[written + index], scratch[index - 1] = ids[written + index + 1], scratch[index]
         if best > 0:
             scratch[best - 1] = _rank(keys, ranks, ids[at - 1], ids[at])
         if best < size - 1:
             scratch[best] = _rank(keys, ranks, ids[at], ids[at + 1])
-    return made + size
+    return written + size
 
 
 @inlined
 def _merge_by_heap(keys, ranks, merged_ids, ids):
     """Merge the pieces of a long word in place; return how many are left.
 
-    The heap holds (rank, place) of neighbours in one number. One that does not fit any more, since a neighbour was
-    merged otherwise, is left out when its turn comes.
+    The heap holds (rank, place) of neighbours in one number. If one of the two has been merged with its other neighbour
+    meanwhile, the entry is stale, and is left out when its turn comes.
     """
     size = len(ids)
+    # Pieces are a linked list: a merge keeps the left place and takes the right one, marked by -1, out of the list.
     following, previous = np.arange(1, size + 1), np.arange(-1, size - 1)
     heap = [np.int64(0) for _ in range(0)]  # an empty list of this type
+    # All neighbours that merge.
     for index in range(size - 1):
         rank = _rank(keys, ranks, ids[index], ids[index + 1])
         if rank != _NO_MERGE:
@@ -217,6 +171,7 @@ def _merge_by_heap(keys, ranks, merged_ids, ids):
         right = following[place]
         if ids[place] < 0 or right >= size or _rank(keys, ranks, ids[place], ids[right]) != merge:
             continue
+        # Merge, and enter the new piece with its neighbours on both sides.
         ids[place], ids[right] = merged_ids[merge], -1
         following[place] = following[right]
         if following[place] < size:
@@ -228,6 +183,7 @@ def _merge_by_heap(keys, ranks, merged_ids, ids):
             before = _rank(keys, ranks, ids[previous[place]], ids[place])
             if before != _NO_MERGE:
                 heapq.heappush(heap, before << 32 | previous[place])
+    # Move the pieces that are left together.
     left = 0
     for index in range(size):
         if ids[index] >= 0:

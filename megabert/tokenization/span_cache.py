@@ -1,4 +1,4 @@
-"""Exact fast tokenization: plain text is cut into pieces here, any other span of text is looked up.
+"""Exact fast tokenization: plain text is cut into pieces here, any other span of text is looked up. Imports numba.
 
 WordPiece never crosses a space or a character that is a word of its own, and nothing in BERT's normaliser looks past
 one, so the ids of a text are those of its spans end to end. Of white space only U+0020 separates spans. Libraries treat
@@ -18,8 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from megabert.tokenization.backend import CONTINUATION
+from megabert.tokenization import byte_bpe_loops, wordpiece_loops
+from megabert.tokenization.backend import CONTINUATION, byte_characters
+from megabert.tokenization.byte_bpe_loops import SCANNED_BYTES, enter_merges
 from megabert.tokenization.characters import LETTER
+from megabert.tokenization.span_loops import REMEMBERED_IDS, SpanOptions, count_looked_up, enter_all, find_spans
+from megabert.tokenization.wordpiece_loops import INITIAL, INSIDE, enter_pieces
 
 MAX_SPANS = 1 << 18
 """How many different spans are remembered; each takes about 60 bytes."""
@@ -32,12 +36,14 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 
 class WordPieces(NamedTuple):
-    """The pieces of WordPiece, as `megabert.tokenization.wordpiece_loops` reads them."""
+    """The pieces of WordPiece, in the order in which `megabert.tokenization.wordpiece_loops` takes them."""
 
     trie: tuple[NDArray[np.uint64], NDArray[np.int32]]
     """Edges of the trie of the pieces of plain words, and the id of the piece that ends at each node."""
     single_ids: NDArray[np.int32]
     """Id of each character up to U+FFFF, if it is a word of its own."""
+    kinds: NDArray[np.uint8]
+    """Kind of each character up to U+FFFF."""
     is_lower: bool
     """Whether upper case counts as lower case."""
     unknown: np.int32
@@ -53,13 +59,11 @@ class WordPieces(NamedTuple):
 
         Args:
             vocabulary: Ids by piece.
-            kinds: What `character_kinds` returns.
+            kinds: Kinds of characters, from `character_kinds`.
             is_lower: As the field.
             unknown: Likewise.
             longest: Likewise.
         """
-        from megabert.tokenization.wordpiece_loops import INITIAL, INSIDE, enter_pieces
-
         single_ids = np.full(len(kinds), unknown, np.int32)
         for piece, index in vocabulary.items():
             if len(piece) == 1 and ord(piece) < len(kinds):
@@ -79,18 +83,11 @@ class WordPieces(NamedTuple):
             trie = _zeros(2 * most), np.full(most + 2, -1, np.int32)
             enter_pieces(*entries, ids, trie)
             most = int(np.count_nonzero(trie[0]))
-        return cls(trie, single_ids, is_lower, np.int32(unknown), longest)
-
-    @staticmethod
-    def loop() -> Callable[..., int]:
-        """Return the loop that encodes with these pieces."""
-        from megabert.tokenization.wordpiece_loops import encode
-
-        return encode
+        return cls(trie, single_ids, kinds, is_lower, np.int32(unknown), longest)
 
 
 class BytePieces(NamedTuple):
-    """The merges of byte-level BPE, as `megabert.tokenization.byte_bpe_loops` reads them."""
+    """The merges of byte-level BPE, in the order in which `megabert.tokenization.byte_bpe_loops` takes them."""
 
     byte_ids: NDArray[np.int32]
     """Id of the piece of each byte."""
@@ -99,13 +96,13 @@ class BytePieces(NamedTuple):
     ranks: NDArray[np.int64]
     """Number of the merge in each slot of the table."""
     merged_ids: NDArray[np.int32]
-    """What each merge makes."""
+    """Id of the piece that each merge makes."""
+    scratch: NDArray[np.int64]
+    """Room for the ranks of the pairs of a word."""
 
     @classmethod
     def of(cls, vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]]) -> "BytePieces":
         """Build the table of merges, pairs of pieces in the order in which they were learned."""
-        from megabert.tokenization.byte_bpe_loops import enter_merges
-
         byte_ids = np.array([vocabulary[character] for character in byte_characters()], np.int32)
         lefts, rights, merged_ids = (
             np.array([vocabulary[piece] for piece in pieces], np.int32)
@@ -114,29 +111,7 @@ class BytePieces(NamedTuple):
         keys = _zeros(2 * len(merges))
         ranks = np.zeros(len(keys), np.int64)
         enter_merges(lefts, rights, keys, ranks)
-        return cls(byte_ids, keys, ranks, merged_ids)
-
-    @classmethod
-    def empty(cls) -> "BytePieces":
-        """Return what stands for no pieces."""
-        return cls(np.zeros(256, np.int32), _zeros(0), np.zeros(4, np.int64), np.zeros(1, np.int32))
-
-    @staticmethod
-    def loop() -> Callable[..., int]:
-        """Return the loop that encodes with these pieces."""
-        from megabert.tokenization.byte_bpe_loops import encode
-
-        return encode
-
-
-def byte_characters() -> list[str]:
-    """Return the character that byte-level BPE writes for each byte (Radford et al. 2019).
-
-    Bytes that are printable in Latin-1 stand for themselves, the others for characters from 256 on.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+        return cls(byte_ids, keys, ranks, merged_ids, np.empty(SCANNED_BYTES, np.int64))
 
 
 def _zeros(least: int) -> NDArray[np.uint64]:
@@ -152,7 +127,6 @@ class SpanCache:
         encode: Encode,
         pieces: WordPieces | BytePieces | None = None,
         *,
-        kinds: NDArray[np.uint8] | None = None,
         keeps_spaces: bool = False,
         max_spans: int = MAX_SPANS,
         max_ids: int = _MAX_IDS,
@@ -162,17 +136,14 @@ class SpanCache:
         Args:
             encode: Returns the ids of each of many texts.
             pieces: Pieces for the words of plain spans; without them, such spans are looked up like all others.
-            kinds: What `character_kinds` returns; without it only printable ASCII is plain.
             keeps_spaces: Whether a word begins with the space before it (byte-level BPE).
-            max_spans: Most spans that are remembered; those of the batch at hand come on top.
+            max_spans: Most spans that are remembered, not counting the spans of the current batch.
             max_ids: Most ids that are remembered, likewise.
         """
-        from megabert.tokenization.span_loops import SpanOptions
-
-        kinds = np.zeros(1 << 16, np.uint8) if kinds is None else kinds
+        kinds = pieces.kinds if isinstance(pieces, WordPieces) else np.zeros(1 << 16, np.uint8)
         self._encode, self._options = encode, SpanOptions(pieces is not None, keeps_spaces, kinds)
-        empty = BytePieces.empty() if keeps_spaces else WordPieces.of({}, kinds, is_lower=False, unknown=0, longest=0)
-        self._pieces: WordPieces | BytePieces = empty if pieces is None else pieces
+        # Without pieces no span is plain: any will do.
+        self._pieces = pieces or BytePieces.of(dict.fromkeys(byte_characters(), 0), [])
         self._limits = (max_spans, max_ids)
         self._clear()
 
@@ -201,8 +172,6 @@ class SpanCache:
 
     def _encode_batch(self, texts: pa.StringArray) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return all ids of a batch and how many each text has."""
-        from megabert.tokenization.span_loops import REMEMBERED_IDS, count_looked_up
-
         _, borders, data = texts.buffers()
         offsets = np.frombuffer(borders, np.int32)[texts.offset : texts.offset + len(texts) + 1]
         text = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
@@ -212,13 +181,12 @@ class SpanCache:
         room = int(offsets[-1] - offsets[0]) + int(np.diff(self._starts)[slots].sum())
         ids, lengths = np.empty(room + REMEMBERED_IDS - 1, np.int32), np.empty(len(texts), np.int64)
         pieces, spans = (self._words, *self._pieces), (slots, self._starts, self._ids)
-        count = self._pieces.loop()(text, offsets, self._options, pieces, spans, ids, lengths)
+        loops = wordpiece_loops if isinstance(self._pieces, WordPieces) else byte_bpe_loops
+        count = loops.encode(text, offsets, self._options, pieces, spans, ids, lengths)
         return ids[:count], lengths
 
     def _find(self, text: NDArray[np.uint8], offsets: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
         """Number the spans that are looked up, and let `tokenizers` encode those that are new."""
-        from megabert.tokenization.span_loops import find_spans
-
         if not len(slots):
             return
         # Make room as if all spans were new.
@@ -244,8 +212,6 @@ class SpanCache:
 
     def _rehashed(self, size: int) -> NDArray[np.int32]:
         """Return a larger table with the spans that are known."""
-        from megabert.tokenization.span_loops import enter_all
-
         table = np.full(1 << size.bit_length(), -1, np.int32)
         enter_all(table, self._held, self._ends, len(self))
         return table

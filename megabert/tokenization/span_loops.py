@@ -1,12 +1,12 @@
-"""What the loops of all kinds of tokenizers share: spans of text, and the tables of spans and of words seen before.
+"""The loops that all kinds of tokenizers share: spans of text, and the tables of spans and of words seen before.
 
 Text is cut at spaces (U+0020) into *spans*, whose ids do not depend on each other. A *plain* span is encoded by the
 loops of the tokenizer's kind (`wordpiece_loops`, `byte_bpe_loops`): one of printable ASCII, for WordPiece also one with
-letters of scripts that its normaliser leaves as they are. Any other span is *looked up*: it may need what only Hugging
-Face's `tokenizers` knows of Unicode, so that encodes it, once. `find_spans` numbers such spans by a hash table, and the
-ids that were stored for the number are copied.
+letters of scripts that its normaliser leaves as they are. Any other span is *looked up*: only Hugging Face's
+`tokenizers` knows enough of Unicode, and it encodes each of them once. `find_spans` numbers such spans by a hash table,
+and the ids that were stored for the number are copied.
 
-WordPiece knows no spaces, so its spans are what is between them, and between characters that are words of their own:
+WordPiece knows no spaces, so its spans lie between them, and between characters that are words of their own:
 ideographs and most punctuation (`megabert.tokenization.characters`). In byte-level BPE a word keeps the space before
 it: there a span begins with the last space before a character that is no white space.
 
@@ -15,7 +15,8 @@ bytes is two 64-bit numbers, the first byte lowest, which are compared and hashe
 holds these numbers and up to four ids, two in each of two more. Another word with the same slot takes its place.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +45,58 @@ class SpanOptions(NamedTuple):
     """The kind of each character up to U+FFFF; not used if spaces are kept."""
 
 
+def encoder(encode_stretch: Callable[..., int]) -> Callable[..., Any]:
+    """Make the loop that writes the ids of texts end to end out of a function that does so for a plain stretch of one.
+
+    The loop takes the place and the name of the function, which is pasted into it, and has these arguments:
+
+    - text: Bytes of all texts.
+    - offsets: Where each text starts, and the end.
+    - options: `SpanOptions`.
+    - pieces: The table of recent words, followed by the fields of the kind's pieces in `span_cache`.
+    - spans: Numbers of the spans that are looked up, from `find_spans`; where the ids of each number start; all ids.
+    - ids: Written. It has room for an id per byte, for the ids of the spans that are looked up, and for three more.
+    - lengths: Written: how many ids each text has.
+
+    It returns the number of ids.
+
+    Args:
+        encode_stretch: Takes text, the start and end of the stretch, whether the whole text is printable ASCII, pieces,
+            ids, and how many ids were written before; returns how many there are then.
+    """
+    encode_stretch = inlined(encode_stretch)
+
+    def encode(text, offsets, options, pieces, spans, ids, lengths):
+        has_words, keeps_spaces, kinds = options
+        slots, starts, known_ids = spans
+        written = num_met = 0  # ids written, and spans looked up, so far
+        for index in range(len(offsets) - 1):
+            first, start, end = written, offsets[index], offsets[index + 1]
+            # Most texts are printable ASCII from end to end, and are encoded in one go, spaces and all.
+            is_ascii = has_words and is_plain(text, start, end)
+            while start < end:
+                stop, is_looked_up = end, False
+                if not is_ascii:
+                    stop, is_looked_up = next_stretch(text, start, end, has_words, keeps_spaces, kinds)
+                if is_looked_up:
+                    for place in range(starts[slots[num_met]], starts[slots[num_met] + 1]):
+                        ids[written] = known_ids[place]
+                        written += 1
+                    num_met += 1
+                else:
+                    written = encode_stretch(text, start, stop, is_ascii, pieces, ids, written)
+                start = stop
+            lengths[index] = written - first
+        return written
+
+    # By this name and module it is found again, by the process that compiles it.
+    encode.__module__, encode.__name__ = encode_stretch.__module__, encode_stretch.__name__
+    return compiled(encode)
+
+
 @compiled
 def count_looked_up(text, offsets, options):
-    """Count the spans that are looked up: those that are not plain, or all of them without ``has_words``."""
+    """Count the spans that are looked up: all that are not plain, or simply all without ``has_words``."""
     has_words, keeps_spaces, kinds = options
     count = 0
     for index in range(len(offsets) - 1):
@@ -218,29 +268,41 @@ def enter_all(table, held, ends, count):
 
 
 @inlined
-def slot_of(remembered, first, second):
+def bytes_of_word(text, start, stop):
+    """Return a word of up to 16 bytes as two numbers, the first byte lowest."""
+    first, second = load(text, start) & lowest_bytes(stop - start), np.uint64(0)
+    if stop - start > 8:
+        second = load(text, start + 8) & lowest_bytes(stop - start - 8)
+    return first, second
+
+
+@inlined
+def _slot_of_word(recent, first, second):
     """Return where in the table the word of these two numbers is, if it is there."""
-    return np.int64((((first ^ (second * _FNV_PRIME)) * GOLDEN) >> _32) & np.uint64(len(remembered) - 1))
+    return np.int64((((first ^ (second * _FNV_PRIME)) * GOLDEN) >> _32) & np.uint64(len(recent) - 1))
 
 
 @inlined
-def recall(remembered, slot, ids, made):
-    """Write the ids of an entry; return ``made``, counted on by their number.
+def recall(recent, first, second, ids, written):
+    """Write the ids of a word if the table has it; return ``written`` plus their number, which is 0 if it has not.
 
-    All four places are written, and only those counted that hold an id: a branch would cost more, for each word.
+    All four places are written, and only the ids among them are counted: a branch would cost more, for each word.
     """
-    low, high = remembered[slot, 2], remembered[slot, 3]
-    ids[made], ids[made + 1] = np.int32(low & _LOW), np.int32(low >> _32)
-    ids[made + 2], ids[made + 3] = np.int32(high & _LOW), np.int32(high >> _32)
-    return made + 1 + (low >> _32 != _LOW) + (high & _LOW != _LOW) + (high >> _32 != _LOW)
+    slot = _slot_of_word(recent, first, second)
+    if recent[slot, 0] != first or recent[slot, 1] != second:
+        return written
+    low, high = recent[slot, 2], recent[slot, 3]
+    ids[written], ids[written + 1] = np.int32(low & _LOW), np.int32(low >> _32)
+    ids[written + 2], ids[written + 3] = np.int32(high & _LOW), np.int32(high >> _32)
+    return written + 1 + (low >> _32 != _LOW) + (high & _LOW != _LOW) + (high >> _32 != _LOW)
 
 
 @inlined
-def remember(remembered, slot, first, second, ids):
-    """Enter a word of four ids or fewer; all bits are set where there is none."""
+def remember(recent, first, second, ids):
+    """Enter a word of four ids or fewer in place of another one; all bits of an unused place are set."""
     if len(ids) > REMEMBERED_IDS:
         return
-    entry = remembered[slot]
+    entry = recent[_slot_of_word(recent, first, second)]
     entry[0], entry[1], entry[2], entry[3] = first, second, _NO_IDS, _NO_IDS
     for index in range(len(ids)):
         shift, half = _32 * np.uint64(index & 1), 2 + (index >> 1)
@@ -249,7 +311,7 @@ def remember(remembered, slot, first, second, ids):
 
 @inlined
 def load(text, position):
-    """Return eight bytes as a number, the first one lowest, with zeros behind the end of the text."""
+    """Return eight bytes as a number, the first one lowest, with zeros past the end of the text."""
     if position + 8 <= len(text):
         # Written out, and with unsigned indices, the compiler turns this into a single load.
         at = np.uint64(position)

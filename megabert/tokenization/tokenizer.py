@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +29,14 @@ from megabert.tokenization.backend import (
     split_spans,
 )
 from megabert.tokenization.characters import character_kinds
-from megabert.tokenization.span_cache import BytePieces, SpanCache, WordPieces
+
+if TYPE_CHECKING:
+    from megabert.tokenization.span_cache import SpanCache
 
 FEW_TEXTS, FEW_CHARACTERS = 256, 1 << 18
 """Up to this many texts, or characters, are given to `tokenizers`, because loading the compiled loops takes longer."""
-CHARACTERS_A_CALL = 1 << 18
-"""Text that `tokenizers` gets at a time, but for a single longer one: it takes a hundred times the memory of a text."""
+CHARACTERS_PER_CALL = 1 << 18
+"""Characters that `tokenizers` gets at a time, unless one text is longer: it takes a hundred times their memory."""
 
 
 class Tokenizer:
@@ -81,11 +83,13 @@ class Tokenizer:
         self._has_spans = has_usual_text and all(token.special for token in added)
 
     @cached_property
-    def _spans(self) -> SpanCache:
+    def _spans(self) -> "SpanCache":
+        from megabert.tokenization.span_cache import BytePieces, SpanCache, WordPieces
+
         state = json.loads(self._backend.to_str())
         model = state["model"]
         if self.kind is BYTE_BPE:
-            # Where a text is read as if it began with a space, its first word is not what is written there.
+            # If a text is read as if it began with a space, its first word is not the one that is written there.
             is_as_written = not state["pre_tokenizer"]["add_prefix_space"]
             merged = BytePieces.of(model["vocab"], model["merges"]) if is_as_written else None
             return SpanCache(self._encode_lists, merged, keeps_spaces=True)
@@ -100,10 +104,10 @@ class Tokenizer:
             unknown=self.special_ids.unk,
             longest=min(model["max_input_chars_per_word"], np.iinfo(np.int32).max),
         )
-        return SpanCache(self._encode_lists, pieces, kinds=kinds)
+        return SpanCache(self._encode_lists, pieces)
 
     def forget_spans(self) -> None:
-        """Free what `encode_flat` remembers of earlier texts, some 40 MiB after many."""
+        """Free the memory in which `encode_flat` keeps spans of earlier texts, some 40 MiB after many."""
         vars(self).pop("_spans", None)  # a cached property is computed again after this
 
     @property
@@ -138,7 +142,12 @@ class Tokenizer:
         Returns:
             Ids of all texts, int32, end to end; and int64 offsets of shape (len(texts) + 1,): text i has the
             ids ``ids[offsets[i]:offsets[i + 1]]``.
+
+        Raises:
+            DataError: A text has half of a surrogate pair, which is no character.
         """
+        if not isinstance(texts, pa.Array):
+            _refuse_surrogates(texts)
         if self._has_spans and (len(texts) > FEW_TEXTS or _characters(texts) > FEW_CHARACTERS):
             return self._spans.encode_flat(texts)
         id_lists = self._encode_lists(texts.to_pylist() if isinstance(texts, pa.Array) else list(texts))
@@ -146,7 +155,7 @@ class Tokenizer:
         return np.fromiter(chain.from_iterable(id_lists), np.int32, offsets[-1]), offsets
 
     def _encode_lists(self, texts: list[str]) -> list[list[int]]:
-        ends = np.cumsum([len(text) for text in texts], dtype=np.int64) // CHARACTERS_A_CALL
+        ends = np.cumsum([len(text) for text in texts], dtype=np.int64) // CHARACTERS_PER_CALL
         borders = [0, *(np.flatnonzero(np.diff(ends)) + 1).tolist(), len(texts)]
         ids: list[list[int]] = []
         with panics_as_errors(self.where):
@@ -179,7 +188,11 @@ class Tokenizer:
         Returns:
             For each text its ids, and offsets of shape (ids, 2): piece i came from ``text[start:end]``, counted in
             characters of the text as given, before any normalisation.
+
+        Raises:
+            DataError: As for `encode_flat`.
         """
+        _refuse_surrogates(texts)
         with panics_as_errors(self.where):
             encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
         return [
@@ -188,12 +201,20 @@ class Tokenizer:
         ]
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        """Join ids into text, special pieces shown; words are separated by single spaces."""
+        """Join ids into text, special pieces shown; words are separated by single spaces. Unknown ids give no text.
+
+        Raises:
+            DataError: An id is negative, or does not fit into 32 bits.
+        """
+        wrong = next((index for index in ids if not 0 <= index < 1 << 32), None)
+        if wrong is not None:
+            raise DataError(f"{self.where}: {wrong} is no id, allowed are 0 to {self.vocab_size - 1}.")
         with panics_as_errors(self.where):
             return self._backend.decode([int(index) for index in ids], skip_special_tokens=False)
 
     def normalize(self, text: str) -> str:
         """Return the text as the model's vocabulary sees it: cleaned, and lower-cased if the tokenizer does so."""
+        _refuse_surrogates([text])
         with panics_as_errors(self.where):
             return self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
 
@@ -233,6 +254,18 @@ class Tokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle through the JSON form, so that workers get the same tokenizer with either start method."""
         return _restore, (self._backend.to_str(), self.names, self.where)
+
+
+def _refuse_surrogates(texts: Iterable[str]) -> None:
+    """Raise a DataError for half of a surrogate pair, which UTF-8 cannot hold; an escape in JSON may make one."""
+    for number, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"texts[{number}]: the character at {error.start} is half of a surrogate pair "
+                f"(U+{ord(text[error.start]):04X}). Decode the text with errors='replace', or remove it."
+            ) from None
 
 
 def _characters(texts: Sequence[str] | pa.StringArray) -> int:

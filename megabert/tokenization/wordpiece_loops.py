@@ -5,8 +5,7 @@ character by itself. Beyond it a character belongs to a word or is one, by its k
 longest pieces by walking a trie, unless the table of recent words already has its ids. All other spans have ids already
 (`span_loops`).
 
-The loops read eight bytes at a time as one 64-bit number where they can, the first byte lowest. That is what makes them
-fast: most English words fit into one or two such numbers, which are compared and hashed without a loop over letters.
+The loops read eight bytes at a time as one 64-bit number, the first byte lowest. That makes them fast: most English words fit into one or two such numbers, which are compared and hashed without a loop over letters.
 """
 
 import numpy as np
@@ -17,15 +16,14 @@ from megabert.tokenization.characters import SINGLE
 from megabert.tokenization.span_loops import (
     REMEMBERED_BYTES,
     SPACE,
+    bytes_of_word,
     character_at,
-    is_plain,
+    encoder,
     kind_at,
     load,
     lowest_bytes,
-    next_stretch,
     recall,
     remember,
-    slot_of,
 )
 
 INITIAL, INSIDE = 0, 1  # the two roots of the trie: pieces that start a word, and pieces inside one (written ##piece)
@@ -82,99 +80,57 @@ def _edge(edges, node, byte):
     return slot
 
 
-@compiled
-def encode(text, offsets, options, pieces, spans, ids, lengths):
-    """Write the ids of texts end to end.
-
-    Args:
-        text: Bytes of all texts.
-        offsets: Where each text starts, and the end.
-        options: `megabert.tokenization.span_loops.SpanOptions`.
-        pieces: The table of recent words, and the fields of `megabert.tokenization.span_cache.WordPieces`.
-        spans: Numbers of the spans that are looked up, from `megabert.tokenization.span_loops.find_spans`; where the
-            ids of each number start; all ids.
-        ids: Written. It has room for an id a byte, for the ids of the spans that are looked up, and for three more.
-        lengths: Written: how many ids each text has.
-
-    Returns:
-        The number of ids.
-    """
-    has_words = options.has_words
-    remembered, (edges, piece_of_node), _, is_lower, unknown, longest = pieces
-    made = num_met = 0  # ids written, and spans looked up, so far
-    for index in range(len(offsets) - 1):
-        first, start, end = made, offsets[index], offsets[index + 1]
-        # Most texts are printable ASCII from end to end, and are encoded in one go, spaces and all.
-        if has_words and is_plain(text, start, end):
-            made = _encode_plain(
-                text, start, end, remembered, edges, piece_of_node, is_lower, unknown, longest, ids, made
-            )
-        else:
-            made, num_met = _encode_spans(text, start, end, options, pieces, spans, ids, made, num_met)
-        lengths[index] = made - first
-    return made
+@encoder
+def encode(text, start, end, is_ascii, pieces, ids, written):
+    """Write the ids of a plain stretch of a text; see `megabert.tokenization.span_loops.encoder`."""
+    recent, (edges, piece_of_node), _, _, is_lower, unknown, longest = pieces
+    # One function for both would be slow in ASCII. Arrays are passed one by one and not as a tuple: numba would count
+    # each array of a tuple as used and unused again for every word, a third of the time.
+    if is_ascii:
+        return _encode_ascii(text, start, end, recent, edges, piece_of_node, is_lower, unknown, longest, ids, written)
+    return _encode_letters(text, start, end, pieces, ids, written)
 
 
 @compiled
-def _encode_spans(text, start, end, options, pieces, spans, ids, made, num_met):
-    """Write the ids of a text span by span; return ``made`` and ``num_met``, counted on.
+def _encode_letters(text, start, end, pieces, ids, written):
+    """Write the ids of words of all scripts, and of characters that are words; return ``written`` plus their number.
 
-    It is a function of its own so that the loop over plain texts stays small enough for the compiler to make it fast.
+    It is a function of its own so that the loop over ASCII stays small enough for the compiler to make it fast.
     """
-    has_words, keeps_spaces, kinds = options
-    slots, starts, known_ids = spans
-    remembered, (edges, piece_of_node), single_ids, is_lower, unknown, longest = pieces
+    recent, (edges, piece_of_node), single_ids, kinds, is_lower, unknown, longest = pieces
     while start < end:
-        stop, is_looked_up = next_stretch(text, start, end, has_words, keeps_spaces, kinds)
-        if is_looked_up:
-            for index in range(starts[slots[num_met]], starts[slots[num_met] + 1]):
-                ids[made] = known_ids[index]
-                made += 1
-            num_met += 1
-            start = stop
-        # What follows is `_encode_plain` for letters of all scripts. A function for both would be slow in ASCII.
-        while start < stop:
-            kind = kind_at(text, start, kinds)
-            if kind == SINGLE:
-                ids[made] = single_ids[character_at(text, start)]
-                made += 1
-            if kind == SINGLE or text[start] == SPACE:
-                start += 3 if kind == SINGLE else 1
-                continue
-            end_of_word = _word_end(text, start, stop, kinds)
-            most = longest  # in bytes
-            for position in range(start, end_of_word):
-                most += text[position] & 0xC0 == 0x80
-            if end_of_word - start > REMEMBERED_BYTES:
-                made = _encode_word(text, start, end_of_word, edges, piece_of_node, is_lower, unknown, most, ids, made)
-                start = end_of_word
-                continue
-            first = load(text, start) & lowest_bytes(end_of_word - start)
-            second = np.uint64(0)
-            if end_of_word - start > 8:
-                second = load(text, start + 8) & lowest_bytes(end_of_word - start - 8)
-            if is_lower:
-                first, second = _folded(first), _folded(second)
-            slot = slot_of(remembered, first, second)
-            if remembered[slot, 0] == first and remembered[slot, 1] == second:
-                made = recall(remembered, slot, ids, made)
-            else:
-                begin = made
-                made = _encode_word(text, start, end_of_word, edges, piece_of_node, is_lower, unknown, most, ids, made)
-                remember(remembered, slot, first, second, ids[begin:made])
-            start = end_of_word
-    return made, num_met
+        kind = kind_at(text, start, kinds)
+        if kind == SINGLE:
+            ids[written] = single_ids[character_at(text, start)]
+            written += 1
+        if kind == SINGLE or text[start] == SPACE:
+            start += 3 if kind == SINGLE else 1
+            continue
+        stop = _word_end(text, start, end, kinds)
+        most = longest  # in bytes: characters have one that is not 10xxxxxx
+        for position in range(start, stop):
+            most += text[position] & 0xC0 == 0x80
+        # The word of up to 16 bytes as two numbers, in lower case, by which it is looked up.
+        is_short, before = stop - start <= REMEMBERED_BYTES, written
+        first, second = bytes_of_word(text, start, stop)
+        if is_lower:
+            first, second = _folded(first), _folded(second)
+        if is_short:
+            written = recall(recent, first, second, ids, written)
+        # Not there: cut the word, and let it take the place of the word in its slot.
+        if written == before:
+            written = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, most, ids, written)
+            if is_short:
+                remember(recent, first, second, ids[before:written])
+        start = stop
+    return written
 
 
 @inlined
-def _encode_plain(text, start, end, remembered, edges, piece_of_node, is_lower, unknown, longest, ids, made):
-    """Write the ids of printable ASCII: runs of letters and digits are words, and so is every other character.
+def _encode_ascii(text, start, end, recent, edges, piece_of_node, is_lower, unknown, longest, ids, written):
+    """Write the ids of printable ASCII; return ``written`` plus their number.
 
-    Arrays are passed one by one and not as a tuple: numba would count each array of a tuple as used and unused again
-    for every word, a third of the time.
-
-    Returns:
-        ``made``, counted on by the ids that were written.
+    Runs of letters and digits are words, and so is every other character.
     """
     while start < end:
         if text[start] == SPACE:
@@ -190,28 +146,24 @@ def _encode_plain(text, start, end, remembered, edges, piece_of_node, is_lower, 
             while size >= REMEMBERED_BYTES and start + size < end and _letters(np.uint64(text[start + size])):
                 size += 1
         stop = start + max(min(size, end - start), 1)  # punctuation has size 0 and is a word of one character
-        if stop - start > REMEMBERED_BYTES:
-            made = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, longest, ids, made)
-            start = stop
-            continue
-        # Lower-case by setting the bit 0x20, clear the bytes behind the word, and look the two numbers up.
+        # Lower-case by setting the bit 0x20, clear the bytes after the word, and look the two numbers up.
         first = (first | fold) & lowest_bytes(stop - start)
         second = (second | fold) & lowest_bytes(stop - start - 8)
-        slot = slot_of(remembered, first, second)
-        if remembered[slot, 0] == first and remembered[slot, 1] == second:
-            made = recall(remembered, slot, ids, made)
-        else:
-            # Not there: cut the word, and let it take the place of the word in this slot.
-            begin = made
-            made = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, longest, ids, made)
-            remember(remembered, slot, first, second, ids[begin:made])
+        is_short, before = stop - start <= REMEMBERED_BYTES, written
+        if is_short:
+            written = recall(recent, first, second, ids, written)
+        # Not there: cut the word, and let it take the place of the word in its slot.
+        if written == before:
+            written = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, longest, ids, written)
+            if is_short:
+                remember(recent, first, second, ids[before:written])
         start = stop
-    return made
+    return written
 
 
 @inlined
 def _folded(number):
-    """Set the bit 0x20 in those of eight bytes that are ASCII letters, so that upper case counts as lower case."""
+    """Set the bit 0x20 in each of eight bytes that is an ASCII letter, so that upper case counts as lower case."""
     low = number & ~_TOPS
     folded = low | _FOLD
     is_letter = (folded + _FROM_A) & ~(folded + _PAST_Z) & ~number & _TOPS
@@ -251,12 +203,26 @@ def _letters(number):
 
 
 @inlined
-def _encode_word(text, start, end, edges, piece_of_node, is_lower, unknown, longest, ids, made):
-    """Cut a word greedily into the longest pieces (Wu et al. 2016, section 4.1), or write [UNK] if that fails."""
-    first, root = made, INITIAL
+def _encode_word(text, start, end, edges, piece_of_node, is_lower, unknown, longest, ids, written):
+    """Cut a word greedily into the longest pieces (Wu et al. 2016, section 4.1), or write [UNK] if that fails.
+
+    For example, with the pieces ``un``, ``##aff``, ``##able`` and ``##ab``:
+
+        input = "unaffable"
+        from the root of first pieces, u-n, and no edge for a:   "un"
+        from the root of inner pieces, a-f-f, and no edge for a: "##aff"
+        from the root of inner pieces, a-b-l-e, to the end:      "##able", which is longer than "##ab"
+        output = ["un", "##aff", "##able"]
+
+    It never goes back: with a piece ``una`` as well, nothing continues after that, and the word is [UNK].
+
+    Returns:
+        ``written`` plus the number of ids.
+    """
+    first, root = written, INITIAL
     is_known = end - start <= longest
     while is_known and start < end:
-        # Walk down the trie as far as it goes, and remember the last node on the way where a piece ends.
+        # Walk down the trie as far as it goes, and remember the last node on the way at which a piece ends.
         node, piece, stop, position = np.int64(root), np.int32(-1), start, start
         while position < end:
             slot = _edge(edges, node, _lower(text[position]) if is_lower else text[position])
@@ -267,13 +233,13 @@ def _encode_word(text, start, end, edges, piece_of_node, is_lower, unknown, long
             if piece_of_node[node] >= 0:
                 piece, stop = piece_of_node[node], position
         is_known = piece >= 0
-        ids[made] = piece
-        made += 1
+        ids[written] = piece
+        written += 1
         start, root = stop, INSIDE
     if not is_known:
         ids[first] = unknown
-        made = first + 1
-    return made
+        written = first + 1
+    return written
 
 
 @inlined

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from megabert.tokenization.backend import BYTE_BPE, CONTINUATION, SPACE_BYTE, SPACE_MARK, WORDPIECE
-from megabert.tokenization.span_cache import byte_characters
+from megabert.tokenization.backend import BYTE_BPE, CONTINUATION, SPACE_BYTE, SPACE_MARK, WORDPIECE, byte_characters
 from megabert.tokenization.tokenizer import Tokenizer
 
 

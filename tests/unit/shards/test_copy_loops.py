@@ -5,20 +5,21 @@ import mmap
 import numpy as np
 import pytest
 
-from megabert.shards.copy_loops import BLOCK, Layout, locate
+from megabert.shards.copy_loops import BLOCK, MappedShard, locate
 
 ROWS, LENGTH, SLACK = 256, 128, 2048
 FRONT, TOKENS, REST = 1200 + 4 * (ROWS + 1), 2 * LENGTH * ROWS, 20_000
 BATCH = FRONT + TOKENS + REST
 
 
-def layout(batches: int) -> Layout:
+def layout(batches: int) -> MappedShard:
     blocks = np.array([(8 + BATCH * n, 1200, 0, BATCH - 1200) for n in range(batches)], BLOCK)
     starts = np.arange(batches + 1) * ROWS
-    return Layout(blocks, starts, batches * TOKENS, SLACK)
+    views = [np.zeros(0, kind) for kind in (np.uint8, np.uint16, np.int32, np.int64, np.uint16)]
+    return MappedShard(*views, blocks, starts, batches * TOKENS, SLACK)
 
 
-def parts_of(rows, where: Layout):
+def parts_of(rows, where: MappedShard):
     rows = np.array(rows)
     numbers, inside = np.empty_like(rows), np.empty_like(rows)
     parts = locate(where, rows, numbers, inside)

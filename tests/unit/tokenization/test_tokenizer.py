@@ -196,4 +196,36 @@ def test_few_long_texts_reach_the_library_in_parts_of_bounded_size(cased, monkey
     ids = other._encode_lists(words)
     assert ids == [encoding.ids for encoding in encode(words, add_special_tokens=False)]
     assert len(calls) > 10
-    assert max(calls) <= 2 * tokenizer_module.CHARACTERS_A_CALL
+    assert max(calls) <= 2 * tokenizer_module.CHARACTERS_PER_CALL
+
+
+def test_the_example_of_encode_word_is_what_happens():
+    """The pieces, input and outputs are those in the docstring of `wordpiece_loops._encode_word`."""
+
+    def pieces_of(pieces):
+        vocabulary = {
+            piece: index for index, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])
+        }
+        tokenizer = Tokenizer(build_backend(vocabulary, TextOptions()))
+        texts = ["unaffable"] * (tokenizer_module.FEW_TEXTS + 1)  # so many that the loops encode them
+        return [[tokenizer.pieces[index] for index in ids] for ids in tokenizer.encode_batch(texts)]
+
+    assert all(ids == ["un", "##aff", "##able"] for ids in pieces_of(["un", "##aff", "##able", "##ab"]))
+    assert all(ids == ["[UNK]"] for ids in pieces_of(["un", "##aff", "##able", "##ab", "una"]))
+
+
+@pytest.mark.parametrize("count", [1, tokenizer_module.FEW_TEXTS + 1])
+def test_half_a_surrogate_pair_is_refused(cased, count):
+    texts = ["a"] * (count - 1) + ["ab\ud83dc"]
+    message = rf"texts\[{count - 1}\]: the character at 2 is half of a surrogate pair \(U\+D83D\)"
+    for encode in (cased.encode_flat, cased.encode_batch, cased.encode_with_offsets):
+        with pytest.raises(DataError, match=message):
+            encode(texts)
+    with pytest.raises(DataError, match="half of a surrogate pair"):
+        cased.normalize(texts[-1])
+
+
+@pytest.mark.parametrize("index", [-1, 1 << 32, 1 << 70])
+def test_a_number_that_is_no_id_is_refused(cased, index):
+    with pytest.raises(DataError, match=f"{index} is no id, allowed are 0 to {cased.vocab_size - 1}"):
+        cased.decode([5, index])
