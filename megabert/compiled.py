@@ -1,8 +1,8 @@
 """Loops over numpy arrays, compiled to machine code at first use and kept on disk; the one home of `numba`.
 
-Loops are in files named ``*_loops.py``, which are imported by the functions that call them, so that a command that needs none
-does not wait for the compiler. They hold scalars and loops, and no floating-point arithmetic that rounds, so every
-machine computes the same bytes, compiled just now or taken from the disk.
+Loops are in files named ``*_loops.py``, which are imported by the functions that call them, so that a command
+that needs none does not wait for the compiler. They hold scalars and loops, and no floating-point arithmetic that
+rounds, so every machine computes the same bytes, compiled just now or taken from the disk.
 
 They take their arguments by name, as a `typing.NamedTuple` of arrays. A loop reads the fields into locals before it
 starts: numba counts references of an array that is still in its tuple each time the loop touches it.

@@ -56,8 +56,8 @@ def total_sizes(lengths, masked_counts):
 def longest_first(lengths, longest):
     """Return the instances of a batch in descending order of their lengths, equal ones in the order of the batch.
 
-    It is a counting sort. Several parts of the batch are interleaved, because most instances have the same length, and a
-    counter that has just been written would have to be waited for.
+    It is a counting sort. Several parts of the batch are interleaved, because most instances have the same length, and
+    a counter that has just been written would have to be waited for.
 
     Args:
         lengths: Tokens of each instance.

@@ -5,7 +5,8 @@ character by itself. Beyond it a character belongs to a word or is one, by its k
 longest pieces by walking a trie, unless the table of recent words already has its ids. All other spans have ids already
 (`span_loops`).
 
-The loops read eight bytes at a time as one 64-bit number, the first byte lowest. That makes them fast: most English words fit into one or two such numbers, which are compared and hashed without a loop over letters.
+The loops read eight bytes at a time as one 64-bit number, the first byte lowest. That makes them fast: most
+English words fit into one or two such numbers, which are compared and hashed without a loop over letters.
 """
 
 import numpy as np
